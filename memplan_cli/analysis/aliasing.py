@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.defining_blocks import defining_blocks
-from memplan_cli.analysis.liveness import live_ranges, ops_with_ticks, steps
+from memplan_cli.analysis.liveness import live_ranges, steps
 from memplan_cli.core.operators import OPERATORS, STANDARD_DOMAINS, names_of, qualified_name
 from memplan_cli.core.problem import BufferId
 
@@ -91,14 +91,14 @@ def share_storage(
         return dict(zip(sizes, map(BufferId, sizes), strict=True))
     clock = steps(program) if clock is None else clock
     groups = _Groups(live_ranges(program, clock) if live is None else live, sizes)
-    ops = [op for _, _, op in ops_with_ticks(clock)]
+    ops = [step.op for step in clock]
     _unite_views(aliasing, ops, groups)
     if any(op.bodies and aliasing.runs_one(op) for op in ops):
         blocks = defining_blocks(program, aliasing.runs_one)
         for branch_op in blocks.branch_ops:
             _unite_branch_results(branch_op, blocks, groups)
         groups.track_members(blocks)
-    for tick, _, op in ops_with_ticks(clock):
+    for tick, _, _, op in clock:
         positions = aliasing.in_place_inputs(op)
         if positions:
             source = _overwritable_input(op, tick, positions, groups)

@@ -12,17 +12,15 @@ know about If, Loop or Scan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.problem import LiveRange, rows
 from memplan_cli.core.program import VarId, captures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Block, Op, Program
 
@@ -59,76 +57,29 @@ class Timeline:
         return live_ranges(self.program, self.steps)
 
     @cached_property
-    def ending(self) -> Mapping[int, Op] | Sequence[Op]:
+    def ending(self) -> Mapping[int, Op]:
         """The op that ends at each tick: no two ops end at the same tick."""
-        if isinstance(self.steps, _StraightLine):
-            return self.program.body.ops
         return {step.end: step.op for step in self.steps}
-
-
-class _StraightLine(Sequence[Step]):
-    """The steps of a program without subgraphs: the tick of an op is its index.
-
-    Steps are made on demand, so that a program of 65,000 ops needs no memory for them.
-    """
-
-    def __init__(self, block: Block) -> None:
-        self._block, self.ops = block, block.ops
-
-    def __len__(self) -> int:
-        return len(self.ops)
-
-    @overload
-    def __getitem__(self, index: int) -> Step: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Step]: ...
-    def __getitem__(self, index: int | slice) -> Step | Sequence[Step]:
-        if isinstance(index, slice):
-            return tuple(self)[index]
-        tick = range(len(self))[index]
-        return Step(tick, tick, self._block, self.ops[index])
-
-    def __iter__(self) -> Iterator[Step]:
-        ticks = range(len(self))
-        return rows(Step, zip(ticks, ticks, repeat(self._block), self.ops, strict=False))
-
-
-def ops_with_ticks(clock: Sequence[Step]) -> Iterable[tuple[int, int, Op]]:
-    """Return the (first tick, last tick, op) of each step. Faster than reading the steps."""
-    if isinstance(clock, _StraightLine):
-        ticks = range(len(clock))
-        return zip(ticks, ticks, clock.ops, strict=True)
-    return ((start, end, op) for start, end, _, op in clock)
 
 
 def steps(program: Program) -> Sequence[Step]:
     """Return every op of every block with its ticks, ascending by first tick."""
-    if not any(op.bodies for op in program.body.ops):  # nearly all large programs
-        return _StraightLine(program.body)
     collected: list[Step] = []
     _append_steps(program.body, 0, collected)
-    return tuple(collected)
+    return collected
 
 
 def _append_steps(block: Block, tick: int, collected: list[Step]) -> int:
     """Append the steps of a block whose first op runs at ``tick``; return the tick after it."""
-    if not any(op.bodies for op in block.ops):  # most blocks, and all large ones
-        end = tick + len(block.ops)
-        ticks = range(tick, end)
-        collected += rows(Step, zip(ticks, ticks, repeat(block), block.ops, strict=False))
-        return end
     for op in block.ops:
-        if not op.bodies:
-            collected.append(Step(tick, tick, block, op))
-            tick += 1
-            continue
         index, start = len(collected), tick
-        collected.append(Step(tick, tick, block, op))
+        collected.append(Step(start, start, block, op))
         tick += 1
         for body in op.bodies:
             tick = _append_steps(body, tick, collected)
-        collected[index] = Step(start, tick, block, op)  # its last tick is known now
-        tick += 1
+        if op.bodies:
+            collected[index] = Step(start, tick, block, op)  # its last tick is known now
+            tick += 1
     return tick
 
 
@@ -139,9 +90,9 @@ def duration(program: Program) -> int:
 
 def _duration(block: Block) -> int:
     """Return the number of ticks of a block, its subgraphs included."""
-    with_bodies = [op for op in block.ops if op.bodies]  # two ticks each, and their bodies'
-    in_bodies = sum(_duration(body) for op in with_bodies for body in op.bodies)
-    return len(block.ops) + len(with_bodies) + in_bodies
+    return sum(
+        1 + bool(op.bodies) + sum(_duration(body) for body in op.bodies) for op in block.ops
+    )
 
 
 def live_ranges(
@@ -159,17 +110,7 @@ def live_ranges(
     """
     first: dict[VarId, int] = dict.fromkeys(program.body.inputs, 0)
     last = first.copy()
-    for start, end, op in ops_with_ticks(steps(program) if clock is None else clock):
-        if not op.bodies:  # nearly every op: reads and writes at one tick
-            for var in (*op.inputs, *op.outputs):
-                if var not in first:
-                    first[var] = last[var] = start
-                elif last[var] < start:
-                    last[var] = start
-                # A result of a subgraph: its op, which comes first, reads it at a later tick.
-                elif first[var] > start:
-                    first[var] = start
-            continue
+    for start, end, _, op in steps(program) if clock is None else clock:
         for tick, var in _accesses(op, start, end):
             first[var] = min(first.get(var, tick), tick)
             last[var] = max(last.get(var, tick), tick)
@@ -185,7 +126,7 @@ def live_ranges(
 
 
 def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:
-    """Yield (tick, var) for every read and write of an op with subgraphs.
+    """Yield (tick, var) for every read and write of an op.
 
     Inputs and outputs of the subgraphs count as accesses of the op. A body that repeats reads
     its captures and inputs again in the next iteration and may append to the op's outputs in
@@ -210,19 +151,6 @@ def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
     branch may not be taken, and freeing the var there would leak it on the other branch. Graph
     outputs and vars that enter or leave a subgraph have no release tick.
     """
-    if not isinstance(timeline.steps, _StraightLine):
-        return _nested_release_ticks(timeline)
-    live, graph_outputs = timeline.live, set(timeline.program.body.outputs)
-    return {
-        var: live[var].end - 1
-        for op in timeline.program.body.ops
-        for var in op.outputs
-        if var and var not in graph_outputs
-    }
-
-
-def _nested_release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
-    """Return the release ticks of a program with subgraphs: see `release_ticks`."""
     owner: dict[str, Step] = {}  # path of a subgraph -> the step of the op that has it
     block_of: dict[VarId, str] = {}  # var -> path of the block that defines it
     last_use: dict[VarId, Step] = {}  # var -> its last use, as a step of its own block

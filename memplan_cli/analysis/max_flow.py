@@ -37,12 +37,13 @@ class Network:
         self.edges += [[] for _ in range(count)]
         return range(first, first + count)
 
-    def edge(self, tail: int, head: int, capacity: int) -> None:
-        """Add an edge of this capacity from ``tail`` to ``head``, and its reverse of capacity 0."""
+    def edge(self, tail: int, head: int, capacity: int) -> int:
+        """Add an edge from ``tail`` to ``head`` and its reverse of capacity 0; return its index."""
         self.edges[tail].append(len(self.heads))
         self.edges[head].append(len(self.heads) + 1)
         self.heads += (head, tail)
         self.residual += (capacity, 0)
+        return len(self.heads) - 2
 
     def flow(self, work: int) -> tuple[int, int]:
         """Increase the flow from source to sink, to the maximum unless the work limit is hit.

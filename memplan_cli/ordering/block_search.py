@@ -150,7 +150,6 @@ def order_block(
         search.prove,
         search.search_briefly,
         search.divide,
-        search.prove_again,
         search.search_exactly,
     ):
         if best.proved or not budget.in_time:
@@ -176,8 +175,6 @@ class _ClusterSearch:
         _contracted: the clusters, with the ops of each.
         _graph: the graph of the clusters.
         _is_searched: whether the graph is small enough for searches by states and pairs.
-        _bounds: the search for bounds, which keeps the cuts computed so far; None before `prove`.
-        _proved_at: the order at whose fullest steps cuts were computed last.
     """
 
     def __init__(self, best: BlockOrder, contracted: ContractedGraph) -> None:
@@ -185,8 +182,6 @@ class _ClusterSearch:
         self._contracted = contracted
         self._graph = contracted.graph
         self._is_searched = contracted.graph.size <= _SEARCHED_CLUSTERS
-        self._bounds: BoundSearch | None = None
-        self._proved_at: Order = []
         best.bound = max(best.bound, *local_bounds(contracted.graph))
 
     def run_schedulers(self) -> None:
@@ -229,35 +224,16 @@ class _ClusterSearch:
                 sweeps.append(replace(parameters, limit=limit - (limit >> _LIMIT_SHIFT)))
 
     def prove(self, budget: WorkBudget) -> None:
-        """Raise the bound by cuts along the longest path, at the fullest steps, and at pairs of ops.
+        """Raise the bound by cuts at the fullest steps and at pairs of ops.
 
         Pairs are tried only in graphs that are searched by states.
         """
-        best, bounds = self._best, self._current_bounds()
-        self._proved_at = order = self._best_clusters()
-        path = longest_path(self._graph)
-        bounds.try_path(path, best.peak, budget.part(budget.remaining // 8))
+        best, order = self._best, self._best_clusters()
+        bounds = BoundSearch(self._graph, best.bound)
         bounds.try_heavy_ops(order, best.peak, budget.part(budget.remaining // 24))
         if self._is_searched:
             bounds.try_pairs(order, best.peak, budget.part(budget.remaining // 8))
         best.bound = bounds.bound
-
-    def prove_again(self, budget: WorkBudget) -> None:
-        """Raise the bound at the order that was found since; in large graphs by single cuts only."""
-        order = self._best_clusters()
-        if self._is_searched:
-            self.prove(budget)
-        elif order != self._proved_at:
-            bounds = self._current_bounds()
-            bounds.try_heavy_ops(order, self._best.peak, budget.part(budget.remaining // 2))
-            self._best.bound = bounds.bound
-
-    def _current_bounds(self) -> BoundSearch:
-        """Return the search for bounds, which keeps its cuts, raised to the best bound known."""
-        if self._bounds is None:
-            self._bounds = BoundSearch(self._graph, self._best.bound)
-        self._bounds.bound = max(self._bounds.bound, self._best.bound)
-        return self._bounds
 
     def _best_clusters(self) -> Order:
         """Return the order of clusters with the least peak."""

@@ -20,21 +20,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.max_flow import INFINITE, SINK, SOURCE, Network
+from memplan_cli.core.results.certificate import Dual, Hold, Share
 from memplan_cli.ordering.task_graph import trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from memplan_cli.ordering.task_graph import TaskGraph
     from memplan_cli.ordering.work_budget import WorkBudget
 
-NO_OP = -1
+_NO_OP = -1
 """The definer of a tensor that is live before the first op."""
-
-_NO_TENSOR = -1
 
 _TRIED_OPS = 24
 """Number of ops whose cuts are tried, at the fullest steps of an order and of the heaviest ops each."""
@@ -74,21 +73,7 @@ def local_bounds(graph: TaskGraph) -> list[int]:
     return bounds
 
 
-def definers_and_readers(graph: TaskGraph) -> tuple[list[int], list[list[int]]]:
-    """Return for each tensor the op that defines it, or `NO_OP`, and the ops that read it."""
-    definers = [NO_OP] * len(graph.tensor_bytes)
-    readers: list[list[int]] = [[] for _ in graph.tensor_bytes]
-    for op, accessed in enumerate(graph.accesses):
-        defined = graph.defines[op]
-        for tensor in accessed:
-            if tensor in defined:
-                definers[tensor] = op
-            else:
-                readers[tensor].append(op)
-    return definers, readers
-
-
-def fixed_sides(
+def _fixed_sides(
     graph: TaskGraph, op: int, before: Sequence[int], after: Sequence[int]
 ) -> list[bool | None]:
     """Return for each op whether it must run before ``op`` (True), must not (False), or may (None).
@@ -124,10 +109,12 @@ class CutAtOp:
         bound: a lower bound on the bytes live at that step. If the work sufficed, both
             `earliest` and `latest` reach it.
         work: number of edges examined.
+        overwritten: the tensor that the op is assumed to write over; None if there is none.
     """
 
     bound: int
     work: int
+    overwritten: int | None
     _network: _CutNetwork
 
     def earliest(self) -> set[int]:
@@ -138,6 +125,28 @@ class CutAtOp:
         """Return the largest set of ops that can have run before the op at this cut."""
         return self._network.not_sink_side()
 
+    def dual(self) -> Dual:
+        """Return the maximum flow, which proves the bound, as shares and holds of a certificate."""
+        return self._network.dual(self.overwritten)
+
+
+class _Tensor(NamedTuple):
+    """A tensor with bytes.
+
+    Attributes:
+        number: the tensor.
+        definer: the op that defines it; `_NO_OP` if it is live before the first op.
+        readers: the ops that read it.
+        size: its bytes.
+        is_result: whether it is live after the last op, as if one more reader never ran.
+    """
+
+    number: int
+    definer: int
+    readers: Sequence[int]
+    size: int
+    is_result: bool
+
 
 class CutBounds:
     """Lower bounds on the bytes live at single ops of one graph, over all orders."""
@@ -145,58 +154,71 @@ class CutBounds:
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph
         self._always_live = graph.always_live_bytes()
-        definers, self._readers = definers_and_readers(graph)
-        rows = zip(definers, self._readers, graph.tensor_bytes, graph.is_result, strict=True)
+        definers = [_NO_OP] * len(graph.tensor_bytes)
+        self._readers: list[list[int]] = [[] for _ in graph.tensor_bytes]
+        for op, accessed in enumerate(graph.accesses):
+            for tensor in accessed:
+                if tensor in graph.defines[op]:
+                    definers[tensor] = op
+                else:
+                    self._readers[tensor].append(op)
         # Tensors that no op accesses are part of the always live bytes.
         self._tensors = [
-            (definer, readers, size, is_result)
-            for definer, readers, size, is_result in rows
-            if size and (readers or definer != NO_OP)
+            _Tensor(
+                number, definers[number], self._readers[number], size, graph.is_result[number]
+            )
+            for number, size in enumerate(graph.tensor_bytes)
+            if size and (self._readers[number] or definers[number] != _NO_OP)
         ]
 
     def at(
         self, op: int, work: int, before: Sequence[int] = (), after: Sequence[int] = ()
     ) -> CutAtOp:
-        """Return the cut with the fewest bytes live at an op's step.
+        """Return the cut with the fewest bytes live at an op's step; arguments as `each`.
 
-        Args:
-            op: The op. No op of ``before`` may depend on it, and it on none of ``after``.
-            work: The number of edges to examine at most, for each input to write over.
-            before: Ops assumed to run before this one.
-            after: Ops assumed to run after it.
+        An order may let the op write over any of its in-place inputs, so the lowest cut is the bound.
         """
-        sides = fixed_sides(self._graph, op, before, after)
-        overwritten = self._graph.in_place_inputs[op] or (_NO_TENSOR,)
-        # An order may let the op write over any of these, so the lowest cut is the bound.
-        cuts = [self._cut(op, sides, tensor, work) for tensor in overwritten]
+        cuts = self.each(op, work, before, after)
         best = min(cuts, key=lambda cut: cut.bound)
         return replace(best, work=sum(cut.work for cut in cuts))
 
-    def _cut(self, op: int, sides: list[bool | None], overwritten: int, work: int) -> CutAtOp:
-        """Return the cut under the assumption that the op writes over one tensor, if it dies there.
+    def each(
+        self, op: int, work: int, before: Sequence[int] = (), after: Sequence[int] = ()
+    ) -> list[CutAtOp]:
+        """Return the cuts at an op's step for each input that it may write over, or for none.
 
         Args:
-            op: The op at whose step the others are divided.
-            sides: From `fixed_sides`: which ops run before it (True), do not (False), or may
-                (None).
-            overwritten: The tensor, or `_NO_TENSOR` if the op writes over none.
-            work: The number of edges to examine at most.
+            op: The op. No op of ``before`` may depend on it, and it on none of ``after``.
+            work: The number of edges to examine at most in each cut.
+            before: Ops assumed to run before this one.
+            after: Ops assumed to run after it.
+        """
+        sides = _fixed_sides(self._graph, op, before, after)
+        overwritten = self._graph.in_place_inputs[op] or (None,)
+        return [self._cut(op, sides, tensor, work) for tensor in overwritten]
+
+    def _cut(
+        self, op: int, sides: list[bool | None], overwritten: int | None, work: int
+    ) -> CutAtOp:
+        """Return the cut under the assumption that the op writes over one tensor, if it dies there.
+
+        ``sides`` are those of `_fixed_sides`; the other arguments are those of `each`.
         """
         graph = self._graph
-        network = _CutNetwork(graph, sides)
+        network = _CutNetwork(graph, op, sides)
         certain_bytes = self._always_live + graph.step_bytes[op]
-        for definer, readers, size, is_result in self._tensors:
+        for tensor in self._tensors:
             # A tensor that is defined at the op's step or later is not live before it.
-            if definer == NO_OP or sides[definer] is not False:
-                certain_bytes += network.charge_tensor(definer, readers, size, is_result)
-        if overwritten != _NO_TENSOR:
+            if tensor.definer == _NO_OP or sides[tensor.definer] is not False:
+                certain_bytes += network.charge_tensor(tensor)
+        if overwritten is not None:
             # Writing in place saves bytes, except if another reader has not run yet.
             saved = graph.in_place_bytes[op]
             others = [reader for reader in self._readers[overwritten] if reader != op]
-            certain_bytes += network.charge_unless_before(others, saved) - saved
+            certain_bytes += network.charge_unless_before(overwritten, others, saved) - saved
         flow, flow_work = network.flow_network.flow(work)
         cut_work = flow_work + graph.size + len(network.flow_network.heads)
-        return CutAtOp(certain_bytes + flow, cut_work, network)
+        return CutAtOp(certain_bytes + flow, cut_work, overwritten, network)
 
 
 class _CutNetwork:
@@ -206,80 +228,70 @@ class _CutNetwork:
 
     Attributes:
         flow_network: the network.
-        _sides: from `fixed_sides`, for each op: True if it runs before the op in any case, False
+        _op: the op at which the others are divided.
+        _sides: from `_fixed_sides`, for each op: True if it runs before the op in any case, False
             if it does not in any case, None if the cut decides.
         _node: the node of each op whose side is None.
+        _share_edges: (edge, tensor, reader) of the edges whose flow is charged to a reader.
+        _hold_edges: (edge, op, dependent) of the edges for precedence between two ops.
     """
 
-    def __init__(self, graph: TaskGraph, sides: list[bool | None]) -> None:
+    def __init__(self, graph: TaskGraph, op: int, sides: list[bool | None]) -> None:
         self.flow_network = Network()
-        self._sides = sides
-        undecided = [op for op, side in enumerate(sides) if side is None]
+        self._op, self._sides = op, sides
+        undecided = [other for other, side in enumerate(sides) if side is None]
         self._node = dict(zip(undecided, self.flow_network.nodes(len(undecided)), strict=True))
-        node, edge = self._node, self.flow_network.edge
-        for op, number in node.items():
-            for pred in graph.preds[op]:
-                if pred in node:
-                    edge(number, node[pred], INFINITE)
+        self._share_edges: list[tuple[int, int, int]] = []
+        self._hold_edges: list[tuple[int, int, int]] = []
+        for dependent, number in self._node.items():
+            for pred in graph.preds[dependent]:
+                if pred in self._node:
+                    edge = self.flow_network.edge(number, self._node[pred], INFINITE)
+                    self._hold_edges.append((edge, pred, dependent))
 
-    def charge_tensor(
-        self,
-        definer: int,
-        readers: list[int],
-        size: int,
-        is_result: bool,  # noqa: FBT001 - a property of the tensor
-    ) -> int:
-        """Add a tensor that costs ``size`` bytes if its definer runs before the op and a reader does not.
+    def charge_tensor(self, tensor: _Tensor) -> int:
+        """Add the cost of a tensor, if its definer runs before the op and a reader does not.
 
-        Returns the bytes that are live in any case: ``size``, or 0 if the cut decides. In the
-        latter case edges are added to the network.
-
-        Args:
-            definer: The op that defines the tensor, or `NO_OP` if it is live before the first op.
-                Its side must be True (before the op) or None (the cut decides), not False.
-            readers: The ops that read the tensor.
-            size: The bytes of the tensor.
-            is_result: Whether it is live after the last op, as if one more reader never ran.
+        The side of its definer must not be False. Returns the bytes that are live in any case: its
+        size, or 0 if the cut decides. In the latter case edges are added to the network.
         """
-        is_defined_before = definer == NO_OP or self._sides[definer] is True
+        number, definer, readers, size, is_result = tensor
+        is_defined_before = definer == _NO_OP or self._sides[definer] is True
         if is_defined_before:
-            return size if is_result else self.charge_unless_before(readers, size)
+            return size if is_result else self.charge_unless_before(number, readers, size)
         if is_result or any(self._sides[reader] is False for reader in readers):
             # Some reader runs later in any case: the definer alone decides.
-            self.flow_network.edge(self._node[definer], SINK, size)
+            edge = self.flow_network.edge(self._node[definer], SINK, size)
+            self._share_edges.append((edge, number, self._op))
         else:
             # No reader is fixed before the op either, as its definer would be too.
-            self._charge(self._node[definer], readers, size)
+            self._charge(self._node[definer], number, readers, size)
         return 0
 
-    def charge_unless_before(self, users: list[int], size: int) -> int:
-        """Add a cost of ``size`` bytes unless all users run before the op.
+    def charge_unless_before(self, tensor: int, readers: Sequence[int], size: int) -> int:
+        """Add a cost of ``size`` bytes of a tensor unless all its readers run before the op.
 
         Returns the bytes that are due in any case: ``size``, or 0 if the cut decides. In the
         latter case edges are added to the network.
         """
-        undecided = []
-        for user in users:
-            side = self._sides[user]
-            if side is False:
-                return size
-            if side is None:
-                undecided.append(user)
-        self._charge(SOURCE, undecided, size)
+        if any(self._sides[reader] is False for reader in readers):
+            return size
+        undecided = [reader for reader in readers if self._sides[reader] is None]
+        self._charge(SOURCE, tensor, undecided, size)
         return 0
 
-    def _charge(self, tail: int, users: list[int], size: int) -> None:
-        """Add edges that cost ``size`` if node ``tail`` is before the op and some user is not.
+    def _charge(self, tail: int, tensor: int, readers: Sequence[int], size: int) -> None:
+        """Add edges that cost ``size`` if node ``tail`` is before the op and some reader is not.
 
-        The side of each user must be None. Nothing is added without users.
+        The side of each reader must be None. Nothing is added without readers.
         """
-        if len(users) == 1:
-            self.flow_network.edge(tail, self._node[users[0]], size)
-        elif users:
-            gate = self.flow_network.node()
-            self.flow_network.edge(tail, gate, size)
-            for user in users:
-                self.flow_network.edge(gate, self._node[user], INFINITE)
+        if not readers:
+            return
+        gate = self.flow_network.node()
+        self.flow_network.edge(tail, gate, size)
+        for reader in readers:
+            edge = self.flow_network.edge(gate, self._node[reader], INFINITE)
+            self._share_edges.append((edge, tensor, reader))
 
     def source_side(self) -> set[int]:
         """Return the ops before the op in the smallest minimum cut. The flow must have been computed."""
@@ -296,6 +308,22 @@ class _CutNetwork:
         fixed = {op for op, side in enumerate(self._sides) if side}
         return fixed | {op for op, node in self._node.items() if node in nodes}
 
+    def dual(self, overwritten: int | None) -> Dual:
+        """Return the computed flow as shares and holds."""
+        # The residual capacity of an edge's reverse is the flow through the edge.
+        residual = self.flow_network.residual
+        shares = [
+            Share(tensor, reader, residual[edge ^ 1])
+            for edge, tensor, reader in self._share_edges
+            if residual[edge ^ 1]
+        ]
+        holds = [
+            Hold(op, dependent, residual[edge ^ 1])
+            for edge, op, dependent in self._hold_edges
+            if residual[edge ^ 1]
+        ]
+        return Dual(tuple(shares), tuple(holds), overwritten)
+
 
 def cut_bound(graph: TaskGraph, order: Sequence[int]) -> int:
     """Return a lower bound on the peak of all orders, from cuts at the fullest steps of one order."""
@@ -308,20 +336,17 @@ class BoundSearch:
     """The best lower bound found so far on the peak of all orders of one graph.
 
     Each method raises ``bound``, and spends the budget. It ends when ``bound`` meets
-    ``best_peak``, the least peak of any known order, or when the budget is spent. The cut at an
-    op alone is computed once.
+    ``best_peak``, the least peak of any known order, or when the budget is spent.
 
     Attributes:
         bound: no order of the graph has a smaller peak.
         _local: for each op the bytes that it reads and writes itself.
-        _bound_at: the bound of each op whose cut was computed.
     """
 
     def __init__(self, graph: TaskGraph, bound: int) -> None:
         self._graph = graph
         self._cuts = CutBounds(graph)
         self._local = local_bounds(graph)
-        self._bound_at: dict[int, int] = {}
         self.bound = max([bound, *self._local])
 
     def try_heavy_ops(self, order: Sequence[int], best_peak: int, budget: WorkBudget) -> None:
@@ -330,25 +355,10 @@ class BoundSearch:
             :_TRIED_OPS
         ]
         turns = zip_longest(_fullest_ops(self._graph, order), heaviest)
-        self._try([op for turn in turns for op in turn if op is not None], best_peak, budget)
-
-    def try_path(self, path: Sequence[int], best_peak: int, budget: WorkBudget) -> None:
-        """Raise the bound by cuts along a path, halving the distance around the highest one.
-
-        Cuts along a path are nested. In a graph with one waist, like a training step between
-        forward and backward, they rise up to the waist and fall behind it.
-        """
-        distance, best = len(path) // 4, len(path) // 2
-        while distance and budget.remaining > 0 and self.bound < best_peak:
-            places = [
-                place
-                for place in (best, best - distance, best + distance)
-                if 0 <= place < len(path)
-            ]
-            self._try([path[place] for place in places], best_peak, budget)
-            # An op without a bound was not tried, because the search has ended.
-            best = max(places, key=lambda place: self._bound_at.get(path[place], -1))
-            distance //= 2
+        for op in dict.fromkeys(op for turn in turns for op in turn if op is not None):
+            if self._is_finished(best_peak, budget):
+                return
+            self.bound = max(self.bound, self._cut_at(op, budget))
 
     def try_pairs(self, order: Sequence[int], best_peak: int, budget: WorkBudget) -> None:
         """Raise the bound by pairs of independent ops among the heaviest of an order."""
@@ -366,15 +376,6 @@ class BoundSearch:
     def _is_finished(self, best_peak: int, budget: WorkBudget) -> bool:
         """Return whether the bound meets the best peak or the budget is over."""
         return self.bound >= best_peak or budget.remaining <= 0 or not budget.in_time
-
-    def _try(self, ops: Iterable[int], best_peak: int, budget: WorkBudget) -> None:
-        """Raise the bound by the cuts at single ops that were not computed before."""
-        for op in ops:
-            if self._is_finished(best_peak, budget):
-                return
-            if op not in self._bound_at:
-                self._bound_at[op] = self._cut_at(op, budget)
-                self.bound = max(self.bound, self._bound_at[op])
 
     def _cut_at(
         self,

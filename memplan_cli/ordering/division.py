@@ -15,9 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.ordering.contraction import contract
 from memplan_cli.ordering.cut_bounds import CutBounds
-from memplan_cli.ordering.exact_search import beam, best_first
 from memplan_cli.ordering.list_orders import file_order, greedy, greedy_backward
 from memplan_cli.ordering.task_graph import Schedule, peak
 
@@ -39,14 +37,6 @@ _ZOOM_FACTOR = 8
 
 _LITTLE_GAIN_DIVISOR = 1000
 """A round that lowers the peak by less than the peak divided by this has helped little."""
-
-_SEARCHED_OPS = 250
-"""Sections of at most so many ops are also searched by states."""
-
-_SEARCH_WORK = 20_000
-"""Work of each of the two searches of a section."""
-
-_BEAM_WIDTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +79,9 @@ def divide(
                 continue  # too large for the remaining work
             section = schedule.section(begin, end)
             divided = _divide_section(section, place - begin, budget)
-            better_order = (
-                divided.order if divided.middle else _search_section(section, bound, budget)
-            )
-            if better_order:
-                schedule.replace_section(begin, section, better_order)
-                if divided.middle:
-                    sections.split(begin, begin + divided.middle, end)
+            if divided.middle:
+                schedule.replace_section(begin, section, divided.order)
+                sections.split(begin, begin + divided.middle, end)
                 sections.adapt_size(end - begin, former_peak, schedule.peak_and_count[0])
                 break
             if section.size == graph.size:  # a cut of all ops bounds every order
@@ -196,21 +182,3 @@ def _order_sides(section: TaskGraph, place: int, first: set[int]) -> Schedule:
             best = min(orders, key=lambda order: peak(side, order))
             schedule.replace_section(begin, side, best)
     return schedule
-
-
-def _search_section(section: TaskGraph, bound: int, budget: WorkBudget) -> Order:
-    """Return an order of a small section with a lower peak than now; empty if none is found.
-
-    Best-first search is tried first, then a beam, both on clusters of ops. Spends budget.
-    """
-    if section.size > _SEARCHED_OPS:
-        return []
-    small = contract(section)
-    limit = peak(section, range(section.size))
-    result = best_first(small.graph, bound, limit, budget.allow(_SEARCH_WORK))
-    if result.order is not None:
-        return small.expand(result.order)
-    if result.bound == limit:  # proved: no order has a lower peak
-        return []
-    order = beam(small.graph, bound, limit, _BEAM_WIDTH, budget.allow(_SEARCH_WORK))
-    return [] if order is None else small.expand(order)

@@ -1,4 +1,4 @@
-"""Search over the sets of executed ops: best-first, by beams, and exhaustively for a witness.
+"""Search over the sets of executed ops: best-first, and exhaustively for a witness.
 
 A state is a set of ops that have run; a move runs more of them. What is live after a set of ops
 does not depend on their order, so two ways to one set differ in their peaks alone. Best-first
@@ -329,43 +329,6 @@ def best_first(
                 heappush(queue, entry)
     # All states below the limit were expanded: no order is below it.
     return SearchResult(None, limit)
-
-
-def beam(
-    graph: TaskGraph, bound: int, limit: int, width: int, keep_going: Callable[[int], bool]
-) -> Order | None:
-    """Return an order with a peak below ``limit``, or None if beam search finds none.
-
-    Of the states with equally many executed ops, the ``width`` with the least peak are expanded,
-    of equal ones those with the fewest live bytes. Peaks below ``bound`` count as equal. The
-    time is linear in the width.
-    """
-    space = StateSpace(graph)
-    first = space.initial_state(bound)
-    # By number of remaining ops, the states by their remaining ops.
-    layers: dict[int, dict[int, State]] = {
-        first.remaining.bit_count(): {first.remaining: first}
-    }
-    negated_counts = [-first.remaining.bit_count()]
-    while negated_counts:
-        layer = layers.pop(-heappop(negated_counts))
-        best = sorted(
-            layer.values(), key=lambda state: (state.peak, state.live, state.remaining)
-        )
-        if not best[0].ready:  # the last layer, in which all ops have run
-            return best[0].order()
-        if not keep_going(space.work):
-            return None
-        for state in best[:width]:
-            for child in space.children(state, limit):
-                count = child.remaining.bit_count()
-                if count not in layers:
-                    layers[count] = {}
-                    heappush(negated_counts, -count)
-                other = layers[count].get(child.remaining)
-                if other is None or child.peak < other.peak:
-                    layers[count][child.remaining] = child
-    return None
 
 
 def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] | None:

@@ -19,19 +19,16 @@ therefore holds for the whole graph alone, not in addition to the op's step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.analysis.max_flow import INFINITE, SINK, SOURCE, Network
 from memplan_cli.core.results.certificate import (
     NOT_CHECKABLE,
     BlockProof,
     Cut,
     Dual,
-    Hold,
     Move,
     OrderProof,
-    Share,
 )
 from memplan_cli.ordering.block_graph import (
     SubgraphMemory,
@@ -41,26 +38,16 @@ from memplan_cli.ordering.block_graph import (
     tensor_names,
 )
 from memplan_cli.ordering.contraction import ContractedGraph, contract
-from memplan_cli.ordering.cut_bounds import (
-    NO_OP,
-    CutBounds,
-    cut_bound,
-    definers_and_readers,
-    fixed_sides,
-    local_bounds,
-)
-from memplan_cli.ordering.demand_orders import longest_path
+from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds
 from memplan_cli.ordering.exact_search import states_below
 from memplan_cli.ordering.task_graph import trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from memplan_cli.core.program import Block
     from memplan_cli.ordering.block_graph import StorageFacts
     from memplan_cli.ordering.task_graph import TaskGraph
-
-_NO_TENSOR = -1
 
 _TRIED_OPS = 200
 """Number of the fullest steps whose ops are tried alone."""
@@ -162,44 +149,36 @@ def _with_ids(cut: Cut, ids: Sequence[int]) -> Cut:
     return Cut(ids[cut.node], tuple(duals), before, after)
 
 
-@dataclass(frozen=True, slots=True)
-class CutCase:
-    """The step of one op, under the assumption that another op runs before or after it."""
-
-    op: int
-    before: int | None = None
-    after: int | None = None
-
-
 def _cuts(graph: TaskGraph, bound: int) -> tuple[Cut, ...]:
     """Return one cut that reaches a bound, or two of which one does in any order, or none."""
-    cases = _single_case(graph, bound) or _pair_of_cases(graph, bound)
-    witnesses = CutWitnesses(graph)
-    return tuple(witnesses.cut(case, _CUT_WORK) for case in cases)
-
-
-def _single_case(graph: TaskGraph, bound: int) -> tuple[CutCase, ...]:
-    """Return an op whose step needs at least ``bound`` bytes in any order; empty if none is found.
-
-    Heavy ops are tried first, then the ops of a longest path, with a distance that is halved
-    around the highest cut.
-    """
-    cuts = CutBounds(graph)
+    bounds = CutBounds(graph)
     for op in _heavy_ops(graph):
-        if cuts.at(op, _CUT_WORK).bound >= bound:
-            return (CutCase(op),)
-    path = longest_path(graph)
-    bound_at: dict[int, int] = {}  # by position in the path
-    distance, best = len(path) // 4, len(path) // 2
-    while distance:
-        for place in {best, best - distance, best + distance} - bound_at.keys():
-            if 0 <= place < len(path):
-                bound_at[place] = cuts.at(path[place], _CUT_WORK).bound
-                if bound_at[place] >= bound:
-                    return (CutCase(path[place]),)
-        best = max(bound_at, key=lambda place: bound_at[place])
-        distance //= 2
-    return ()
+        cut = _cut(bounds, op, bound)
+        if cut is not None:
+            return (cut,)
+    return _pair_of_cuts(graph, bounds, bound)
+
+
+def _cut(
+    bounds: CutBounds,
+    op: int,
+    bound: int,
+    before: int | None = None,
+    after: int | None = None,
+) -> Cut | None:
+    """Return the witness that the step of an op needs ``bound`` bytes; None if it need not.
+
+    ``before`` and ``after`` are ops that are assumed to run before or after ``op``.
+    """
+    cuts = bounds.each(
+        op,
+        _CUT_WORK,
+        () if before is None else (before,),
+        () if after is None else (after,),
+    )
+    if min(cut.bound for cut in cuts) < bound:
+        return None
+    return Cut(op, tuple(cut.dual() for cut in cuts), before, after)
 
 
 def _heavy_ops(graph: TaskGraph) -> Iterator[int]:
@@ -220,9 +199,8 @@ def _heavy_ops(graph: TaskGraph) -> Iterator[int]:
     yield from dict.fromkeys([*heaviest[:4], *apart, *heaviest])
 
 
-def _pair_of_cases(graph: TaskGraph, bound: int) -> tuple[CutCase, ...]:
-    """Return a case for each order of two independent ops that needs ``bound`` bytes; empty if none."""
-    cuts = CutBounds(graph)
+def _pair_of_cuts(graph: TaskGraph, bounds: CutBounds, bound: int) -> tuple[Cut, ...]:
+    """Return a cut of ``bound`` bytes for each order of two independent ops; empty if none is found."""
     steps = trace(graph, range(graph.size)).steps
     ops = sorted(range(graph.size), key=lambda op: -steps[op])[:_PAIRED_OPS]
     descendants = {op: graph.descendants(op) for op in ops}
@@ -230,170 +208,14 @@ def _pair_of_cases(graph: TaskGraph, bound: int) -> tuple[CutCase, ...]:
         for first in ops[:place]:
             if first in descendants[second] or second in descendants[first]:
                 continue
-            cases = [
-                _case_in_order(cuts, *pair, bound)
-                for pair in ((first, second), (second, first))
+            cuts = [
+                # The step of either op may need the bytes if ``one`` runs before ``other``.
+                _cut(bounds, one, bound, after=other) or _cut(bounds, other, bound, before=one)
+                for one, other in ((first, second), (second, first))
             ]
-            if all(cases):
-                return tuple(case for case in cases if case)
+            if all(cuts):
+                return tuple(cut for cut in cuts if cut)
     return ()
-
-
-def _case_in_order(cuts: CutBounds, first: int, second: int, bound: int) -> CutCase | None:
-    """Return the op whose step needs ``bound`` bytes if ``first`` runs before ``second``."""
-    if cuts.at(first, _CUT_WORK, after=(second,)).bound >= bound:
-        return CutCase(first, after=second)
-    if cuts.at(second, _CUT_WORK, before=(first,)).bound >= bound:
-        return CutCase(second, before=first)
-    return None
-
-
-class _TensorBytes(NamedTuple):
-    """Bytes of a tensor that flow from a node of the network to the tensor's readers."""
-
-    source: int
-    tensor: int
-    size: int
-
-
-class _ShareEdge(NamedTuple):
-    """An edge of the network whose flow is the share of a tensor that a reader gets."""
-
-    edge: int
-    tensor: int
-    reader: int
-
-
-class _HoldEdge(NamedTuple):
-    """An edge of the network whose flow is the hold of a dependency between two ops."""
-
-    edge: int
-    op: int
-    dependent: int
-
-
-@dataclass(slots=True)
-class _FlowNetwork:
-    """The network of one cut, with the meaning of its edges.
-
-    The edge that is added next has the number ``len(network.heads)``.
-
-    Attributes:
-        network: the network; the owner computes its flow.
-        share_edges: the edges whose flow is the share of a tensor's bytes that a reader gets.
-        hold_edges: the edges whose flow is a hold: how often the dependency of one op on another
-            is added up in the proof.
-    """
-
-    network: Network = field(default_factory=Network)
-    share_edges: list[_ShareEdge] = field(default_factory=list)
-    hold_edges: list[_HoldEdge] = field(default_factory=list)
-
-    def charge(
-        self, tensor_bytes: _TensorBytes, node: Mapping[int, int], readers: Sequence[int]
-    ) -> None:
-        """Add edges that distribute a tensor's bytes over the readers that have a node.
-
-        ``node`` has the network node of each op that a cut decides on; others run before.
-        """
-        source, tensor, size = tensor_bytes
-        gate = self.network.node()
-        self.network.edge(source, gate, size)
-        for reader in readers:
-            if reader in node:
-                self.share_edges.append(_ShareEdge(len(self.network.heads), tensor, reader))
-                self.network.edge(gate, node[reader], INFINITE)
-
-    def dual(self, overwritten: int) -> Dual:
-        """Return the computed flow as shares and holds.
-
-        ``overwritten`` is the tensor that the op is assumed to write over, or `_NO_TENSOR`.
-        """
-        residual = self.network.residual
-        # The residual capacity of an edge's reverse is the flow through the edge.
-        shares = [
-            Share(tensor, reader, residual[edge ^ 1])
-            for edge, tensor, reader in self.share_edges
-            if residual[edge ^ 1]
-        ]
-        holds = [
-            Hold(op, dependent, residual[edge ^ 1])
-            for edge, op, dependent in self.hold_edges
-            if residual[edge ^ 1]
-        ]
-        replaced = None if overwritten == _NO_TENSOR else overwritten
-        return Dual(tuple(shares), tuple(holds), replaced)
-
-
-class CutWitnesses:
-    """Computes the witnesses of minimum cuts in one graph.
-
-    The network is that of `CutBounds`, but each edge is listed with the tensor or dependency that it
-    stands for.
-    """
-
-    def __init__(self, graph: TaskGraph) -> None:
-        self._graph = graph
-        self._definers, self._readers = definers_and_readers(graph)
-
-    def cut(self, case: CutCase, work: int) -> Cut:
-        """Return the witness of the minimum cut of a case.
-
-        The flow may examine ``work`` edges. If these do not suffice, the witness shows a smaller
-        bound.
-        """
-        graph, op = self._graph, case.op
-        before = () if case.before is None else (case.before,)
-        after = () if case.after is None else (case.after,)
-        sides = fixed_sides(graph, op, before, after)
-        overwritten = graph.in_place_inputs[op] or (_NO_TENSOR,)
-        duals = tuple([self._dual(op, sides, tensor, work) for tensor in overwritten])
-        return Cut(op, duals, case.before, case.after)
-
-    def _dual(
-        self, op: int, sides: Sequence[bool | None], overwritten: int, work: int
-    ) -> Dual:
-        """Return the shares and holds of the cut under the assumption that ``op`` writes over a tensor.
-
-        Args:
-            op: The op at which the others are divided.
-            sides: From `fixed_sides`: which ops run before it (True), do not (False), or may
-                (None).
-            overwritten: The tensor, or `_NO_TENSOR` if it writes over none.
-            work: Edges that the flow may examine.
-        """
-        graph, flow_network = self._graph, _FlowNetwork()
-        network = flow_network.network
-        node = {other: network.node() for other, side in enumerate(sides) if side is None}
-        for other, number in node.items():
-            for pred in graph.preds[other]:
-                if pred in node:
-                    flow_network.hold_edges.append(_HoldEdge(len(network.heads), pred, other))
-                    network.edge(number, node[pred], INFINITE)
-        for tensor, size in enumerate(graph.tensor_bytes):
-            definer, readers = self._definers[tensor], self._readers[tensor]
-            if not size or (definer != NO_OP and sides[definer] is False):
-                continue  # defined at the op or later
-            has_later_reader = graph.is_result[tensor] or any(
-                sides[reader] is False for reader in readers
-            )
-            is_defined_before = definer == NO_OP or sides[definer] is True
-            if has_later_reader and is_defined_before:
-                continue  # live in any case: counted without a witness
-            source = SOURCE if is_defined_before else node[definer]
-            if has_later_reader:
-                flow_network.share_edges.append(_ShareEdge(len(network.heads), tensor, op))
-                network.edge(source, SINK, size)
-            else:
-                flow_network.charge(_TensorBytes(source, tensor, size), node, readers)
-        if overwritten != _NO_TENSOR:
-            others = [reader for reader in self._readers[overwritten] if reader != op]
-            # The bytes are saved, unless another reader runs later.
-            if not any(sides[reader] is False for reader in others):
-                saved = _TensorBytes(SOURCE, overwritten, graph.in_place_bytes[op])
-                flow_network.charge(saved, node, others)
-        network.flow(work)
-        return flow_network.dual(overwritten)
 
 
 class _BodyBound(NamedTuple):

@@ -1,4 +1,4 @@
-"""Demand-driven orders, and bounds by one cut, along a path, and by pairs."""
+"""Demand-driven orders, and bounds by one cut and by pairs."""
 
 from itertools import product
 
@@ -144,7 +144,6 @@ def test_no_certificate_is_above_the_best_order() -> None:
         local = certificate.bound
         for order in (every[0], every[-1]):
             certificate.try_heavy_ops(order, 10**9, WorkBudget(10**6))
-            certificate.try_path(longest_path(graph), 10**9, WorkBudget(10**6))
             certificate.try_pairs(order, 10**9, WorkBudget(10**6))
         assert certificate.bound <= best
         raised += certificate.bound > local
@@ -158,14 +157,5 @@ def test_a_certificate_without_effort_is_a_bound_all_the_same() -> None:
             certificate = BoundSearch(graph, 0)
             order = list(range(graph.size))
             certificate.try_heavy_ops(order, 10**9, WorkBudget(work))
-            certificate.try_path(longest_path(graph), 10**9, WorkBudget(work))
             certificate.try_pairs(order, 10**9, WorkBudget(work))
             assert certificate.bound <= best
-
-
-def test_cuts_along_a_path_find_the_waist_of_a_training_step() -> None:
-    graph = gradients(32)
-    certificate = BoundSearch(graph, 0)
-    local = certificate.bound
-    certificate.try_path(longest_path(graph), 10**9, WorkBudget(10**6))
-    assert certificate.bound >= max(local, 31 * 4)

@@ -7,7 +7,7 @@ from memplan_cli.ordering.block_search import BlockOrder
 from memplan_cli.ordering.contraction import contract
 from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds
 from memplan_cli.ordering.division import divide
-from memplan_cli.ordering.exact_search import beam, best_first
+from memplan_cli.ordering.exact_search import best_first
 from memplan_cli.ordering.list_orders import SCHEDULERS, runtime_default
 from memplan_cli.ordering.source_order import restore_source_order
 from memplan_cli.ordering.task_graph import Schedule, TaskGraph, displacement, peak, trace
@@ -218,14 +218,6 @@ def test_a_search_that_is_cut_short_gives_no_bound_that_does_not_hold() -> None:
         for work in (0, 5, 20):
             found = best_first(graph, 0, best + 5, WorkBudget(work).allow(work))
             assert found.bound <= best
-
-
-def test_a_wide_beam_finds_the_best_order() -> None:
-    for graph in GRAPHS:
-        best = min(peak(graph, order) for order in orders(graph))
-        order = beam(graph, 0, best + 1, 1000, lambda _: True)
-        assert order is not None
-        assert peak(graph, order) == best
 
 
 def test_restoring_the_source_order_keeps_the_peak_and_moves_nothing_without_need() -> None:

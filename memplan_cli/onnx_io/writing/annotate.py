@@ -13,7 +13,7 @@ from itertools import chain, islice
 from json.encoder import encode_basestring as json_string
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.analysis.liveness import ops_with_ticks, steps
+from memplan_cli.analysis.liveness import steps
 from memplan_cli.core.results.placements import in_words
 from memplan_cli.onnx_io.metadata import IN_PLAN, NOTES, PREFIX
 from memplan_cli.onnx_io.protobuf import messages
@@ -200,9 +200,9 @@ def _pop_fields_after(message: ModelProto | GraphProto, number: int) -> bytes:
 
 def _annotated_nodes(graph: GraphProto, block: Block, notes: PlanNotes) -> Iterator[bytes]:
     """Yield each node of the main graph, serialized, with notes on it and on its subgraphs."""
-    clock = ops_with_ticks(notes.steps.get(block.path, ()))
+    clock = notes.steps.get(block.path, ())
     memory_texts = notes.memory_texts(block.path, len(graph.node))
-    for node, (start, end, op) in zip(graph.node, clock, strict=True):
+    for node, (start, end, _, op) in zip(graph.node, clock, strict=True):
         annotated_node = node
         if op.bodies:
             annotated_node = type(node)()
