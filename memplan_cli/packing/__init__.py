@@ -3,13 +3,11 @@
 An allocator is a function ``Problem -> Layout`` and a row of `ALLOCATORS`. The modules:
 
     pieces            division of a problem into independent pieces, which are packed one by one
-    greedy            baselines: each buffer is placed once, by size or by start
     skyline           fast and mostly optimal: the lowest valley is filled first
     portfolio         skyline, then the searches below, until the height is proved or the work spent
     search/           exact branch and bound for one piece
     bottleneck        exact search of the few large buffers, the others placed around them
-    ejection_chains   local search that moves the buffers above a capacity
-    pools, slots      levels 0 and 1: slots that are reused whole
+    pools, slots      levels 0 and 1: slots that are reused whole; the layout without reuse
     problem_file      packing problems and layouts as CSV
 """
 
@@ -17,8 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.packing.greedy import best_fit_by_start, greedy_by_size, naive
-from memplan_cli.packing.pools import level0, level1
+from memplan_cli.packing.pools import level0, level1, naive
 from memplan_cli.packing.portfolio import portfolio
 from memplan_cli.packing.skyline import skyline
 
@@ -31,8 +28,6 @@ ALLOCATORS: Mapping[str, Allocator] = {
     "naive": naive,
     "level0": level0,
     "level1": level1,
-    "greedy-size": greedy_by_size,
-    "best-fit-start": best_fit_by_start,
     "skyline": skyline,
     "portfolio": portfolio,
 }

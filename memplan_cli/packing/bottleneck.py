@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
@@ -28,23 +27,14 @@ import numpy as np
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
 from memplan_cli.packing.budget import BestPlacement
 from memplan_cli.packing.compiled import compiled
-from memplan_cli.packing.ejection_chains import completed_at_bound
-from memplan_cli.packing.greedy import (
-    by_area,
-    by_end,
-    by_load,
-    by_size,
-    by_start,
-)
-from memplan_cli.packing.pieces import NOWHERE, arena_offsets, height_of, reduce
+from memplan_cli.packing.pieces import arena_offsets, height_of, reduce
 from memplan_cli.packing.search.exact import Answer, Searcher
 from memplan_cli.packing.skyline import best_sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.packing.budget import Budget
-    from memplan_cli.packing.greedy import BufferOrder
     from memplan_cli.packing.pieces import Piece, Placement, Reduction
     from memplan_cli.packing.search.state import Ints
 
@@ -53,17 +43,15 @@ _LOAD_SHARES = (0.95, 0.85, 0.0)
 _SIZE_SHARES = (3e-4, 1e-3, 1e-4, 3e-5, 3e-3, 1e-2)
 """Shares of the maximal load from which a buffer counts as large, the most useful first."""
 _SUBSET_SHARE = 0.12
-"""Share of the remaining work for one subset, and for completing its placement by chains."""
+"""Share of the remaining work for one subset."""
 _SEARCHED_BUNDLES = 6_000
 """Bundles of the largest subset that is searched."""
 _SWEPT_BUNDLES = 300
 """Bundles up to which sweeps take less time than setting up a search."""
-_CHAIN_BUFFERS = 3_000
-"""Buffers of the largest piece whose placement is completed by ejection chains too."""
 _CHECKS_PER_WORK = 8
 """Buffers that `fill` passes in the time of a unit of work."""
-_ORDERS = (by_area, by_size, by_end, by_start, by_load)
-"""Orders in which the other buffers are placed."""
+NOWHERE = -1
+"""The offset of a buffer that is not placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +139,48 @@ def _problem(rows: Iterable[tuple[int, int, int, int]]) -> Problem:
     )
 
 
+def by_size(piece: Piece) -> list[int]:
+    """Order buffers by size, the largest first."""
+    return sorted(range(len(piece.size)), key=lambda i: (-piece.size[i], piece.start[i], i))
+
+
+def by_area(piece: Piece) -> list[int]:
+    """Order buffers by size times number of sections, the largest first."""
+    area = [
+        size * (end - start)
+        for size, start, end in zip(piece.size, piece.start, piece.end, strict=True)
+    ]
+    return sorted(range(len(piece.size)), key=lambda i: (-area[i], i))
+
+
+def by_load(piece: Piece) -> list[int]:
+    """Order buffers by the load of the fullest section that they are live in, then by size."""
+    fullest = [
+        max(piece.loads[start:end]) for start, end in zip(piece.start, piece.end, strict=True)
+    ]
+    return sorted(range(len(piece.size)), key=lambda i: (-fullest[i], -piece.size[i], i))
+
+
+def by_start(piece: Piece) -> list[int]:
+    """Order buffers by start, the larger first where several start together."""
+    return sorted(range(len(piece.size)), key=lambda i: (piece.start[i], -piece.size[i], i))
+
+
+def by_end(piece: Piece) -> list[int]:
+    """Order buffers by end, the last first, as if time ran backwards."""
+    return sorted(range(len(piece.size)), key=lambda i: (-piece.end[i], -piece.size[i], i))
+
+
+_ORDERS: Sequence[Callable[[Piece], Sequence[int]]] = (
+    by_area,
+    by_size,
+    by_end,
+    by_start,
+    by_load,
+)
+"""Orders in which the other buffers are placed."""
+
+
 def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> BestPlacement:
     """Return the placement lowered by searching subsets at its bound and placing the others.
 
@@ -162,9 +192,7 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> Bes
     size = np.array(piece.size, np.int64)
     fill_work = len(piece.size) ** 2 // _CHECKS_PER_WORK
 
-    @cache
-    def ordered(order: BufferOrder) -> Ints:
-        return np.array(order(piece), np.int64)
+    orders = [np.array(order(piece), np.int64) for order in _ORDERS]
 
     def is_done() -> bool:
         return budget.is_enough(best) or budget.spent > best.deserved_share * budget.work
@@ -176,17 +204,13 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> Bes
         if bundle_offsets is None:
             continue
         subset_offsets = subset.unfold(piece, bundle_offsets)  # NOWHERE for all other buffers
-        if len(piece.size) <= _CHAIN_BUFFERS:
-            part = budget.share(_SUBSET_SHARE)
-            best = completed_at_bound(piece, best, subset_offsets, part)
-            budget.charge(part.spent)
-        for order in _ORDERS:
+        for order in orders:
             if is_done():
                 break
             offsets = subset_offsets.copy()
             by_offset = np.argsort(offsets, kind="stable")
             # Places in ``offsets`` each buffer that is NOWHERE.
-            height = fill(start, end, size, offsets, by_offset, ordered(order))
+            height = fill(start, end, size, offsets, by_offset, order)
             budget.charge(fill_work)
             if height < best.height:
                 best = BestPlacement(tuple(map(int, offsets)), height, best.bound)
@@ -198,7 +222,7 @@ def _bundle_offsets(
 ) -> Mapping[BufferId, int] | None:
     """Return the offsets of a subset's bundles within ``capacity`` units, or None if not found.
 
-    Offsets and capacity are in units of the whole piece. The budget is charged.
+    Offsets and capacity are in units of the whole piece.
     """
     reduction = subset.reduction  # its unit is a number of units of the whole piece
     part = budget.share(_SUBSET_SHARE)
@@ -213,11 +237,9 @@ def _bundle_offsets(
                 return None
             answer, placement = Searcher(piece).fit(bundle_capacity, part)
             if answer is not Answer.YES:
-                break
+                return None
         placements.append(placement)
-    budget.charge(part.spent)
-    is_complete = len(placements) == len(reduction.pieces)
-    return arena_offsets(reduction, placements) if is_complete else None
+    return arena_offsets(reduction, placements)
 
 
 @compiled

@@ -22,12 +22,14 @@ class Budget:
         deadline: Value of `time.monotonic` after which the search stops in any case.
         spent: Units spent so far.
         target_height: Height in units at which the search may stop.
+        whole: The budget of which this one is a part; work is charged to both.
     """
 
     work: int
     deadline: float | None = None
     spent: int = 0
     target_height: int = 0
+    whole: Budget | None = None
 
     def is_over(self) -> bool:
         """Return whether the work is spent or the deadline has passed."""
@@ -38,20 +40,25 @@ class Budget:
         """Return whether the search may stop: the placement is low enough, or the budget over."""
         return best.height <= max(best.bound, self.target_height) or self.is_over()
 
-    def share(self, share: float) -> Budget:
-        """Return a new budget with a share of the remaining work.
+    @property
+    def remaining(self) -> int:
+        """Units that may still be spent."""
+        return self.work - self.spent
 
-        The caller has to charge what is spent of it to this budget.
-        """
-        return Budget(
-            int((self.work - self.spent) * share),
-            self.deadline,
-            target_height=self.target_height,
-        )
+    def share(self, share: float) -> Budget:
+        """Return a `part` with a share of the remaining work."""
+        return self.part(int(self.remaining * share))
+
+    def part(self, work: int) -> Budget:
+        """Return a budget of at most ``work`` units; what it spends is spent here too."""
+        work = min(work, self.remaining)
+        return Budget(work, self.deadline, target_height=self.target_height, whole=self)
 
     def charge(self, work: int) -> None:
         """Add units of work to those spent."""
         self.spent += work
+        if self.whole is not None:
+            self.whole.charge(work)
 
 
 FULL_WORK_GAP = 0.002

@@ -78,9 +78,6 @@ class Reduction:
 Placement = tuple[int, ...]
 """Offsets of a piece's buffers, in units and in the order of its columns."""
 
-NOWHERE = -1
-"""The offset of a buffer that is not placed."""
-
 
 def reduce(problem: Problem) -> Reduction:
     """Divide a problem into pieces. An optimum of each piece is an optimum of the whole."""

@@ -16,17 +16,12 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
 
-from memplan_cli.core.problem import Buffer, Layout, Problem, align
+from memplan_cli.core.problem import Buffer, BufferId, Layout, Problem, align
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.packing.slots import best_slots, by_kind, slot_buffers
 
 Kind = Callable[[Buffer], Hashable]
 """``kind(buffer)``: buffers may use the same slot if this is equal."""
-
-_SLOT_BITS = 40
-"""A tick and a slot are kept as one integer, which compares faster than a pair."""
-
-_SLOT_MASK = (1 << _SLOT_BITS) - 1
 
 
 def same_shape(buffer: Buffer) -> Hashable:
@@ -101,12 +96,14 @@ def _assign_same_shape(problem: Problem) -> SlotAssignment:
     buffers = tuple(sorted(problem.buffers, key=lambda b: (b.live.start, b.id)))
     free_slots: dict[Hashable, list[int]] = {}  # heap of the free slots of each kind
     heap_of_slot: list[list[int]] = []  # the heap to which each slot returns
-    busy_slots: list[int] = []  # heap: the tick at which a slot becomes free, and the slot
+    busy_slots: list[
+        tuple[int, int]
+    ] = []  # heap: the tick at which a slot is free, and the slot
     slots = []
     for buffer in buffers:
         start, end = buffer.live
-        while busy_slots and busy_slots[0] >> _SLOT_BITS <= start:
-            slot = heappop(busy_slots) & _SLOT_MASK
+        while busy_slots and busy_slots[0][0] <= start:
+            _, slot = heappop(busy_slots)
             heappush(heap_of_slot[slot], slot)
         heap = free_slots.setdefault(same_shape(buffer), [])
         if heap:
@@ -115,7 +112,7 @@ def _assign_same_shape(problem: Problem) -> SlotAssignment:
             slot = len(heap_of_slot)
             heap_of_slot.append(heap)
         slots.append(slot)
-        heappush(busy_slots, end << _SLOT_BITS | slot)
+        heappush(busy_slots, (end, slot))
     return SlotAssignment(buffers, tuple(slots))
 
 
@@ -146,3 +143,13 @@ def level0(problem: Problem) -> Layout:
 def level1(problem: Problem) -> Layout:
     """Return the layout with slots for buffers of the same dtype."""
     return pool_levels(problem)[1].layout(problem.alignment)
+
+
+def naive(problem: Problem) -> Layout:
+    """Return the layout without reuse: each buffer on top of the one before it."""
+    offsets: dict[BufferId, int] = {}
+    top = 0
+    for buffer in problem.buffers:
+        offsets[buffer.id] = top
+        top += align(buffer.size, problem.alignment)
+    return Layout(offsets, height=top)

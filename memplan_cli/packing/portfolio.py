@@ -3,9 +3,8 @@
 Each piece of a problem is packed by itself. The skyline sweeps come first; mostly one of them
 reaches the lower bound, which ends the work. A piece that stays above the bound is lowered:
 
-    quickly      exact search at the bound, bottleneck subsets, ejection chains; about a second
-    thoroughly   exact search of all capacities with the remaining work, or ejection chains for
-                 pieces that are too large for it
+    quickly      exact search at the bound, then bottleneck subsets; about a second
+    thoroughly   exact search of all capacities with the remaining work
 
 Modules with compiled loops are imported where a piece is lowered: easy problems never pay for
 numba.
@@ -19,9 +18,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Detail, silent
 from memplan_cli.packing.budget import BestPlacement, Budget
-from memplan_cli.packing.greedy import naive
 from memplan_cli.packing.pieces import height_of, layout_of, reduce
-from memplan_cli.packing.pools import level0, level1
 from memplan_cli.packing.skyline import best_sweep
 
 if TYPE_CHECKING:
@@ -47,15 +44,9 @@ tried for a piece of more than `SEARCHED_BUFFERS` buffers: too many buffers deci
 BOTTLENECK_SHARE = 0.2
 """Share of the work for bottleneck subsets, if the gap deserves all of the work."""
 
-CHAIN_BUFFERS = 500_000
-"""Buffers of the largest piece that is lowered by ejection chains."""
-
-CHAIN_SHARE = 0.6
-"""Share of the remaining work for ejection chains. Chains that begin anew later gain little."""
-
 LEAST_SEARCH_SHARE = 0.1
 """Share of the work that the thorough search gets at least. If the gap deserves no more than
-that, bottleneck subsets and ejection chains are not tried."""
+that, bottleneck subsets are not tried."""
 
 
 def portfolio(
@@ -64,7 +55,6 @@ def portfolio(
     work: int = DEFAULT_WORK,
     time_limit: float | None = None,
     target_height: int = 0,
-    pools: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> Layout:
     """Return the lowest layout found; it is proved if no layout can be lower.
@@ -74,8 +64,6 @@ def portfolio(
         work: Units of work for the search. The layout depends on it and on no clock.
         time_limit: Seconds after which the search stops early, with what it has found.
         target_height: Bytes within which any layout will do; the search stops at such a one.
-        pools: Whether the pools of levels 0 and 1 and no reuse at all compete too. Not needed if
-            the caller has them.
         progress: Called with the stage "packing" once a search begins, and with its details.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
@@ -84,18 +72,15 @@ def portfolio(
     layout = layout_of(reduction, placements)
     if layout.proved:
         return layout
-    pool_layouts = [level1(problem), level0(problem), naive(problem)] if pools else []
-    best = min([layout, *pool_layouts], key=lambda candidate: candidate.height)
     bound = max(reduction.load * reduction.unit, reduction.floor)
-    if best.height > max(bound, target_height) and work > 0:
+    if layout.height > max(bound, target_height) and work > 0:
         budget = Budget(work, deadline, target_height=target_height // reduction.unit)
         report = progress or silent
         report("packing")
         layout, bound = _lower_pieces(
             reduction, placements, budget, lambda text: report(Detail(text))
         )
-        best = min([layout, *pool_layouts], key=lambda candidate: candidate.height)
-    return replace(best, proved=best.height <= bound)
+    return replace(layout, proved=layout.height <= bound)
 
 
 def _lower_pieces(
@@ -159,57 +144,34 @@ class Lowering:
             best = try_bound(self._loaded_searcher(), best, budget)
         if self._has_bottleneck(best) and not budget.is_enough(best):
             best = self._by_bottleneck_subsets(best, budget)
-        if self._deserves_repair(best) and not budget.is_enough(best):
-            best = self._by_ejection_chains(best, budget)
         return best
 
     def thoroughly(self, best: BestPlacement, budget: Budget) -> BestPlacement:
         """Lower a placement as far as the share of work that its gap deserves allows."""
-        if budget.is_enough(best):
+        if budget.is_enough(best) or not self._is_searchable():
             return best
-        part = budget.share(max(LEAST_SEARCH_SHARE, best.deserved_share))
-        if self._is_searchable():
-            from memplan_cli.packing.search.exact import shrink
+        from memplan_cli.packing.search.exact import shrink
 
-            best = shrink(self._loaded_searcher(), best, part)
-        elif self._deserves_repair(best):
-            best = self._by_ejection_chains(best, part)
-        budget.charge(part.spent)
-        return best
+        part = budget.share(max(LEAST_SEARCH_SHARE, best.deserved_share))
+        return shrink(self._loaded_searcher(), best, part)
 
     def _loaded_searcher(self) -> Searcher:
-        """Return the exact search of the piece; its compiled loops are loaded at the first call."""
-        if self._searcher is None:
-            from memplan_cli.packing.search.exact import Searcher, load_compiled_search
+        """Return the exact search of the piece, and report that it begins."""
+        from memplan_cli.packing.search.exact import Searcher, is_compiled
 
-            load_compiled_search(self.progress)
+        if self._searcher is None:
             self._searcher = Searcher(self.piece)
-        self.progress(f"searching for a lower layout of {len(self.piece.size)} buffers")
+        first = "" if is_compiled() else ", which is compiled first"
+        self.progress(f"searching for a lower layout of {len(self.piece.size)} buffers{first}")
         return self._searcher
 
     def _by_bottleneck_subsets(self, best: BestPlacement, budget: Budget) -> BestPlacement:
         """Lower a placement by searching its bottleneck subsets, with a share of the budget."""
         from memplan_cli.packing.bottleneck import lowered_by_subsets
-        from memplan_cli.packing.search.exact import load_compiled_search
 
-        load_compiled_search(self.progress)
         self.progress(f"fitting {len(self.piece.size)} buffers around bottleneck subsets")
         part = budget.share(BOTTLENECK_SHARE * best.deserved_share)
-        best = lowered_by_subsets(self.piece, best, part)
-        budget.charge(part.spent)
-        return best
-
-    def _by_ejection_chains(self, best: BestPlacement, budget: Budget) -> BestPlacement:
-        """Lower a placement by ejection chains, with a share of the budget."""
-        from memplan_cli.packing.ejection_chains import lowered_by_chains
-
-        self.progress(
-            f"repairing the layout of {len(self.piece.size)} buffers by ejection chains"
-        )
-        part = budget.share(CHAIN_SHARE * best.deserved_share)
-        best = lowered_by_chains(self.piece, best, part)
-        budget.charge(part.spent)
-        return best
+        return lowered_by_subsets(self.piece, best, part)
 
     def _is_searchable(self) -> bool:
         """Return whether the piece is small enough for the exact search."""
@@ -221,15 +183,7 @@ class Lowering:
         is_gap_wide = best.height > (1 + BOTTLENECK_GAP) * best.bound
         if buffers > BOTTLENECK_BUFFERS or (buffers > SEARCHED_BUFFERS and is_gap_wide):
             return False
-        return self._deserves_repair(best)
-
-    def _deserves_repair(self, best: BestPlacement) -> bool:
-        """Return whether the gap is worth more than the least search, and the piece not too large."""
-        return (
-            len(self.piece.size) <= CHAIN_BUFFERS
-            and best.deserved_share > LEAST_SEARCH_SHARE
-            and _fits_in_int64(self.piece)
-        )
+        return best.deserved_share > LEAST_SEARCH_SHARE and _fits_in_int64(self.piece)
 
 
 def _fits_in_int64(piece: Piece) -> bool:

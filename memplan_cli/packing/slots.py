@@ -15,10 +15,10 @@ buffers are live together, and the sum of these sizes is a bound (Pemmaraju, Ram
 Varadarajan, "Buffer minimization using max-coloring", 2004). If all buffers have one size, as
 at level 0, the bound is always reached.
 
-**Assignment.** First fit by falling size solves most problems, with any number of buffers.
-Best fit in several orders may also enlarge a free slot that is too small. Best fit into slots
-of the least sizes gives the buffers that get none of them priority in the next round, until all
-get one or the work is used up (squeaky-wheel optimisation, Joslin and Clements 1999).
+**Assignment.** First fit by falling size solves most problems, with any number of buffers. Best
+fit into slots of the least sizes gives the buffers that get none of them priority in the next
+round, until all get one or the work is used up (squeaky-wheel optimisation, Joslin and Clements
+1999).
 
 Everything is deterministic: orders end in the index of a buffer.
 """
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -38,13 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from memplan_cli.core.problem import Buffer, Problem
-
-_COUNTED_SECTIONS = 4_000_000
-"""Sections that `least_slots_by_size` may count. It takes some tenths of a second, and no numpy,
-which the plan of a small model needs for nothing else."""
-
-_BLOCK = 512
-"""Buffers counted together in `least_slots_by_block`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +90,10 @@ def slot_bound(problem: Problem, kind: Callable[[Buffer], Hashable]) -> int:
 def least_slots(buffers: SlotBuffers) -> list[int]:
     """Return the least sizes of the slots, the largest first. Their sum bounds any assignment.
 
-    Buffers are added by falling size; whenever one raises the most that are live together, a slot
-    of its size is needed. A model mostly has few sizes: then all of one size are added at once.
+    Buffers are added by falling size, all of one size at once; whenever they raise the most that
+    are live together, slots of their size are needed. Takes one pass over the sections for each
+    size; models have few sizes.
     """
-    size_count = len(set(buffers.sizes))
-    if size_count * buffers.sections <= _COUNTED_SECTIONS:
-        return least_slots_by_size(buffers)
-    return least_slots_by_block(buffers)
-
-
-def least_slots_by_size(buffers: SlotBuffers) -> list[int]:
-    """Return the result of `least_slots` by one pass over the sections for each size."""
     indices: dict[int, list[int]] = {}
     for index, size in enumerate(buffers.sizes):
         indices.setdefault(size, []).append(index)
@@ -122,37 +107,6 @@ def least_slots_by_size(buffers: SlotBuffers) -> list[int]:
     return slot_sizes
 
 
-def least_slots_by_block(buffers: SlotBuffers) -> list[int]:
-    """Return the result of `least_slots` by one pass over the sections for each block of buffers.
-
-    Sections in which no buffer of the block starts or ends are merged with their neighbours, so
-    that a buffer is added to a few merged sections only. With numpy; half a second for 100,000
-    buffers.
-    """
-    import numpy as np
-
-    order = sorted(range(len(buffers.sizes)), key=lambda index: -buffers.sizes[index])
-    starts, ends = np.asarray(buffers.starts)[order], np.asarray(buffers.ends)[order]
-    live = np.zeros(buffers.sections + 1, dtype=np.int64)
-    slot_sizes: list[int] = []
-    for low in range(0, len(order), _BLOCK):
-        block_starts, block_ends = starts[low : low + _BLOCK], ends[low : low + _BLOCK]
-        inner_ends = block_ends[block_ends < buffers.sections]
-        cuts = np.unique(np.concatenate((block_starts, inner_ends, [0])))
-        most_live = np.maximum.reduceat(live[:-1], cuts)  # of each merged section
-        firsts, stops = np.searchsorted(cuts, block_starts), np.searchsorted(cuts, block_ends)
-        ranges = zip(firsts.tolist(), stops.tolist(), strict=True)
-        for place, (first, stop) in enumerate(ranges, low):
-            covered = most_live[first:stop]
-            covered += 1
-            if covered.max() > len(slot_sizes):
-                slot_sizes.append(buffers.sizes[order[place]])
-        change = np.bincount(block_starts, minlength=buffers.sections + 1)
-        change = change - np.bincount(block_ends, minlength=buffers.sections + 1)
-        live += np.cumsum(change)
-    return slot_sizes
-
-
 Assignment = list[int]
 """The slot of each buffer, by its index in the columns."""
 
@@ -160,7 +114,7 @@ WORK = 8_000_000
 """Units of work for best fit, about one slot examined: half a second for the buffers of one kind."""
 
 MAX_ROUNDS = 60
-"""Largest number of rounds of one strategy with priorities."""
+"""Largest number of rounds with priorities."""
 
 _BATCH_SLOTS = 8192
 """Slots that first fit examines at once; each is a bit of one integer."""
@@ -177,54 +131,6 @@ def by_start(buffers: SlotBuffers, index: int) -> tuple[int, ...]:
 def by_size(buffers: SlotBuffers, index: int) -> tuple[int, ...]:
     """Return a sort key: by falling size, then by first use."""
     return -buffers.sizes[index], buffers.starts[index], index
-
-
-def by_size_from_the_end(buffers: SlotBuffers, index: int) -> tuple[int, ...]:
-    """Return a sort key: by falling size, then by last use, the latest first."""
-    return -buffers.sizes[index], -buffers.ends[index], index
-
-
-def by_lifetime(buffers: SlotBuffers, index: int) -> tuple[int, ...]:
-    """Return a sort key: by falling lifetime, then by falling size."""
-    return buffers.starts[index] - buffers.ends[index], -buffers.sizes[index], index
-
-
-class SlotChoice(Enum):
-    """Which of the free slots that are large enough a buffer gets."""
-
-    TIGHTEST = "tightest"
-    LARGEST = "largest"
-
-
-@dataclass(frozen=True, slots=True)
-class BestFitStrategy:
-    """A variant of best fit.
-
-    Attributes:
-        key: Sort key of a buffer; the first buffer in this order is assigned first.
-        choice: Which free slot a buffer gets.
-    """
-
-    key: Callable[[SlotBuffers, int], tuple[int, ...]]
-    choice: SlotChoice
-
-
-FIRST_FIT = {"by size": by_size, "by size from the end": by_size_from_the_end}
-"""Orders of first fit by falling size, in which no slot is ever enlarged."""
-
-BEST_FIT = {
-    "by start": BestFitStrategy(by_start, SlotChoice.TIGHTEST),
-    "by lifetime": BestFitStrategy(by_lifetime, SlotChoice.TIGHTEST),
-}
-"""Strategies of best fit that begin without slots."""
-
-WITH_PRIORITIES = {
-    "by start": BestFitStrategy(by_start, SlotChoice.TIGHTEST),
-    "by size": BestFitStrategy(by_size, SlotChoice.LARGEST),
-    "by size from the end": BestFitStrategy(by_size_from_the_end, SlotChoice.LARGEST),
-    "by lifetime": BestFitStrategy(by_lifetime, SlotChoice.TIGHTEST),
-}
-"""Strategies of best fit that begin with slots of the least sizes, in rounds with priorities."""
 
 
 def cost(buffers: SlotBuffers, slots: Assignment) -> int:
@@ -261,35 +167,29 @@ def best_slots(buffers: SlotBuffers, known: Assignment, work: int = WORK) -> Ass
 def _candidates(
     buffers: SlotBuffers, least_sizes: Sequence[int], work: int
 ) -> Iterator[Assignment]:
-    """Yield assignments of all strategies, the quick ones first."""
+    """Yield the assignment of first fit, then those of best fit with priorities."""
     indices = range(len(buffers.sizes))
-    for key in FIRST_FIT.values():
-        yield first_fit(buffers, sorted(indices, key=partial(key, buffers)))
-    # A slot is examined in one step, unless its sections have many bits.
+    yield first_fit(buffers, sorted(indices, key=partial(by_size, buffers)))
+    # A slot is examined in one step, unless its sections have many bits. A buffer costs about 32
+    # units besides the slots that it examines.
     slot_work = 1 + buffers.sections // _SECTIONS_PER_WORK
-    # A buffer costs about 32 units besides the slots that it examines.
     round_work = len(indices) * (32 + len(least_sizes) * slot_work)
-    rounds = work // round_work
-    for strategy in list(BEST_FIT.values())[:rounds]:
-        order = sorted(indices, key=partial(strategy.key, buffers))
-        yield best_fit(buffers, order, strategy.choice, ()).slots
-    rounds = min((rounds - len(BEST_FIT)) // len(WITH_PRIORITIES), MAX_ROUNDS)
-    for strategy in WITH_PRIORITIES.values():
-        yield from with_priorities(buffers, strategy, least_sizes, rounds)
+    yield from with_priorities(buffers, least_sizes, min(work // round_work, MAX_ROUNDS))
 
 
 def with_priorities(
-    buffers: SlotBuffers, strategy: BestFitStrategy, least_sizes: Sequence[int], rounds: int
+    buffers: SlotBuffers, least_sizes: Sequence[int], rounds: int
 ) -> Iterator[Assignment]:
     """Yield an assignment for each round of best fit into slots of the least sizes.
 
-    A buffer for which no slot was large enough and free comes earlier in later rounds.
+    Buffers are assigned by start. One for which no slot was large enough and free comes earlier in
+    later rounds.
     """
     misses = [0] * len(buffers.sizes)
-    keys = [strategy.key(buffers, index) for index in range(len(misses))]
+    keys = [by_start(buffers, index) for index in range(len(misses))]
     for _ in range(rounds):
         order = sorted(range(len(misses)), key=lambda index: (-misses[index], keys[index]))
-        result = best_fit(buffers, order, strategy.choice, least_sizes)
+        result = best_fit(buffers, order, least_sizes)
         yield result.slots
         for index in result.missed:
             misses[index] += 1
@@ -304,16 +204,15 @@ class BestFitResult:
 
 
 def best_fit(
-    buffers: SlotBuffers, order: Sequence[int], choice: SlotChoice, slot_sizes: Sequence[int]
+    buffers: SlotBuffers, order: Sequence[int], slot_sizes: Sequence[int]
 ) -> BestFitResult:
-    """Give each buffer a slot that is free and large enough.
+    """Give each buffer the smallest slot that is free and large enough.
 
     If there is none, the largest free slot is enlarged; if no slot is free, one is opened.
 
     Args:
         buffers: The buffers.
         order: Their indices, in the order in which they are assigned.
-        choice: Which slot a buffer gets.
         slot_sizes: Sizes of slots that exist from the start.
     """
     # Three columns with an entry for each slot, sorted by size.
@@ -326,8 +225,7 @@ def best_fit(
         size = buffers.sizes[buffer]
         live = (1 << buffers.ends[buffer]) - (1 << buffers.starts[buffer])
         first_fitting = bisect_left(sizes, size)
-        fitting = range(first_fitting, len(sizes))
-        for index in fitting if choice is SlotChoice.TIGHTEST else reversed(fitting):
+        for index in range(first_fitting, len(sizes)):
             if not taken[index] & live:
                 taken[index] |= live
                 slots[buffer] = numbers[index]

@@ -28,8 +28,7 @@ from memplan_cli.core.problem import (
 )
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.packing import portfolio
-from memplan_cli.packing.greedy import naive
-from memplan_cli.packing.pools import KINDS, SlotAssignment, element_bytes, pool_levels
+from memplan_cli.packing.pools import KINDS, SlotAssignment, element_bytes, naive, pool_levels
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.packing.slots import slot_bound
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
@@ -341,12 +340,11 @@ def _pack_arena(unaligned: Problem, unit: str, needs: Needs, work: int) -> Arena
 def _pack(problem: Problem, bound: int, needs: Needs, work: int) -> Layout:
     """Return a layout, by the portfolio or by the caller's allocator.
 
-    The portfolio does without the pools of levels 0 and 1, with which the result is compared later.
     Of the caller's layout only the offsets are used: its height may lack the padding at the
     top, and its claim to be minimal is replaced by a comparison with the bound.
     """
     if needs.allocator is None:
-        return portfolio(problem, work=work, time_limit=needs.time_limit, pools=False)
+        return portfolio(problem, work=work, time_limit=needs.time_limit)
     layout = needs.allocator(problem)
     return replace(layout, height=max(layout.height, bound), proved=layout.height <= bound)
 

@@ -25,7 +25,7 @@ from memplan_cli.core.results.report import Report, RuntimeSummary
 from memplan_cli.core.results.rewrites import CODES, Fallback
 from memplan_cli.core.serialization import to_json
 from memplan_cli.packing import portfolio
-from memplan_cli.packing.greedy import naive
+from memplan_cli.packing.pools import naive
 from memplan_cli.planning import allocation, planner
 from memplan_cli.planning.choose import choose
 from memplan_cli.reporting import render

@@ -59,11 +59,9 @@ def packed(model: Path, order: str) -> Packed:
     buffers: list[int] = []
     seconds: list[float] = []
 
-    def noting(
-        problem: Problem, *, work: int, time_limit: float | None, pools: bool
-    ) -> Layout:
+    def noting(problem: Problem, *, work: int, time_limit: float | None) -> Layout:
         started = time.process_time()
-        layout = portfolio(problem, work=work, time_limit=time_limit, pools=pools)
+        layout = portfolio(problem, work=work, time_limit=time_limit)
         seconds.append(time.process_time() - started)
         buffers.append(len(problem.buffers))
         assert violations(problem, layout) == ()

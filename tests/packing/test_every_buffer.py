@@ -7,13 +7,7 @@ import pytest
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, violations
 from memplan_cli.packing import ALLOCATORS
 from memplan_cli.packing.pieces import reduce
-from memplan_cli.packing.slots import (
-    SlotBuffers,
-    by_lifetime,
-    by_size,
-    by_size_from_the_end,
-    by_start,
-)
+from memplan_cli.packing.slots import SlotBuffers, by_size, by_start
 
 
 def buffer(name: str, size: int, start: int, end: int) -> Buffer:
@@ -51,5 +45,3 @@ def test_orders_of_slots_put_first_what_their_names_say() -> None:
     rows = range(4)
     assert sorted(rows, key=lambda at: by_start(spans, at)) == [0, 1, 3, 2]
     assert sorted(rows, key=lambda at: by_size(spans, at)) == [1, 2, 0, 3]
-    assert sorted(rows, key=lambda at: by_size_from_the_end(spans, at)) == [2, 1, 0, 3]
-    assert sorted(rows, key=lambda at: by_lifetime(spans, at)) == [0, 1, 2, 3]

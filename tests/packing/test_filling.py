@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memplan_cli.packing import compiled
-from memplan_cli.packing.bottleneck import fill
-from memplan_cli.packing.pieces import NOWHERE, Piece, reduce
+from memplan_cli.packing.bottleneck import NOWHERE, fill
+from memplan_cli.packing.pieces import Piece, reduce
 from packing_problems import problems
 
 if TYPE_CHECKING:

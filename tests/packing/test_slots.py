@@ -8,7 +8,6 @@ import pytest
 from memplan_cli.packing import slots as slots_module
 from memplan_cli.packing.slots import (
     SlotBuffers,
-    SlotChoice,
     best_fit,
     best_slots,
     by_size,
@@ -59,24 +58,20 @@ def test_without_work_only_first_fit_is_tried() -> None:
 
 def test_best_fit_enlarges_the_largest_free_slot_where_none_is_large_enough() -> None:
     buffers = spans((0, 1, 2), (0, 1, 3), (1, 2, 5))
-    found = best_fit(buffers, (0, 1, 2), SlotChoice.TIGHTEST, ())
+    found = best_fit(buffers, (0, 1, 2), ())
     assert found.slots[2] == found.slots[1]
     assert list(found.missed) == [0, 1, 2]
 
 
-def test_best_fit_takes_the_tightest_or_the_largest_slot() -> None:
-    buffer = spans((0, 1, 2))
-    tight = best_fit(buffer, (0,), SlotChoice.TIGHTEST, (9, 3))
-    large = best_fit(buffer, (0,), SlotChoice.LARGEST, (9, 3))
-    assert tight.slots != large.slots
-    assert list(tight.missed) == list(large.missed) == []
+def test_best_fit_takes_the_tightest_slot() -> None:
+    found = best_fit(spans((0, 1, 2)), (0,), (9, 3))
+    assert (found.slots, list(found.missed)) == ([0], [])
 
 
 def test_buffers_without_a_slot_come_first_in_the_next_round() -> None:
-    buffers = spans((0, 2, 2), (1, 3, 2), (2, 5, 1), (3, 4, 2))
-    strategy = slots_module.WITH_PRIORITIES["by size"]
-    costs = [cost(buffers, slots) for slots in with_priorities(buffers, strategy, [2, 2], 2)]
-    assert costs == [5, 4]
+    buffers = spans((3, 5, 3), (1, 3, 1), (2, 3, 3), (0, 2, 1), (2, 5, 3))
+    costs = [cost(buffers, slots) for slots in with_priorities(buffers, [3, 3, 1], 2)]
+    assert costs == [9, 7]
 
 
 @pytest.mark.parametrize("width", [1, 2, 5])

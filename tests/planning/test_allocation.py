@@ -13,8 +13,7 @@ from memplan_cli.core.problem import Layout, Problem
 from memplan_cli.core.program import VarId
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.errors import InvalidLayoutError
-from memplan_cli.packing.greedy import naive
-from memplan_cli.packing.pools import SlotAssignment, pool_levels
+from memplan_cli.packing.pools import SlotAssignment, naive, pool_levels
 from memplan_cli.planning import allocation
 from memplan_cli.planning.allocation import Needs, allocate, allocate_apart, heights_by_level
 

@@ -81,13 +81,11 @@ class Packer:
         """By how much more a search with all the work misses."""
         self.tries: list[tuple[str, int]] = []
 
-    def __call__(
-        self, problem: Problem, *, work: int, time_limit: float | None, pools: bool
-    ) -> Layout:
+    def __call__(self, problem: Problem, *, work: int, time_limit: float | None) -> Layout:
         live = {str(buffer.id): buffer.live for buffer in problem.buffers}
         is_loose = live["a1"].end <= live["a2"].start
         self.tries.append(("loose" if is_loose else "straight", work))
-        layout = portfolio(problem, time_limit=time_limit, pools=pools)
+        layout = portfolio(problem, time_limit=time_limit)
         if work >= self.enough[is_loose] or problem.alignment != DEFAULT_ALIGNMENT:
             return layout
         gap = self.gap[is_loose] + (self.setback if work == DEFAULT_WORK else 0)

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
 from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan_cli.core.problem import BufferId
 from memplan_cli.packing.budget import BestPlacement, Budget
 from memplan_cli.packing.compiled import is_cached
-from memplan_cli.packing.pieces import Piece, height_of
+from memplan_cli.packing.pieces import height_of
 from memplan_cli.packing.search.depth_first import search
 from memplan_cli.packing.search.state import (
     FAILED,
@@ -32,23 +30,12 @@ from memplan_cli.packing.search.state import (
     SearchState,
     new_state,
     piece_arrays,
-    place_on_floor,
-    raise_floor,
-    undo,
-)
-from memplan_cli.packing.search.valleys import (
-    count_inside,
-    find_valleys,
-    fits_into_hole,
-    has_full_basin,
-    split,
-    tightest_section,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan_cli.packing.pieces import Placement
+    from memplan_cli.packing.pieces import Piece, Placement
     from memplan_cli.packing.search.state import Ints, Words
 
 SLICE_WORK = 20_000_000
@@ -142,33 +129,28 @@ class Searcher:
             if budget.is_over():
                 return Answer.UNKNOWN, ()
             growth = 1 + restart // len(_OPTION_ORDERS)
-            limit = Budget(max(LEAST_RESTART_WORK, straight_work) * growth)
-            answer, placement = self._search_once(capacity, restart, limit, budget)
+            work = max(LEAST_RESTART_WORK, straight_work) * growth
+            answer, placement = self._search_once(capacity, restart, budget.part(work))
             if answer is not Answer.UNKNOWN:
                 return answer, placement
         raise AssertionError  # pragma: no cover - count() does not end
 
     def _search_once(
-        self, capacity: int, restart: int, limit: Budget, budget: Budget
+        self, capacity: int, restart: int, budget: Budget
     ) -> tuple[Answer, Placement]:
-        """Search with the order of one restart, until ``limit`` or ``budget`` is over.
-
-        Both are charged with the work done.
-        """
+        """Search with the order of one restart until the budget is over."""
         state = new_state(self.arrays, self._failed, self._failures, self._trail_length)
         option_order = _OPTION_ORDERS[restart % len(_OPTION_ORDERS)]
         rank = self._rank(option_order, restart)
         noisy_restart = restart - len(_OPTION_ORDERS)  # negative: without random changes
         weigh_failures = int(noisy_restart >= 0 and noisy_restart % _WEIGHED_RESTARTS == 0)
-        while not (limit.is_over() or budget.is_over()):
-            allowed = min(SLICE_WORK, limit.work - limit.spent, budget.work - budget.spent)
+        while not budget.is_over():
+            allowed = min(SLICE_WORK, budget.remaining)
             state.registers[WORK] = allowed
             mode = search(
                 self.arrays, state, capacity, rank, option_order.level_bonus, weigh_failures
             )
-            work = allowed - int(state.registers[WORK])
-            limit.charge(work)
-            budget.charge(work)
+            budget.charge(allowed - int(state.registers[WORK]))
             if mode == SOLVED:
                 return Answer.YES, self._placement(state)
             if mode == FAILED:
@@ -204,32 +186,9 @@ class Searcher:
         return tuple(offsets)
 
 
-@cache
-def load_compiled_search(progress: Callable[[str], None]) -> None:
-    """Compile the loops of the search if this machine has not done so yet; that takes seconds.
-
-    The loops are called one by one with a single buffer, so that progress can be shown.
-    """
-    if is_cached(search):
-        return
-    piece, _ = piece_arrays(Piece((BufferId("x"),), (0,), (1,), (1,), (1,)))
-    state = new_state(piece, np.zeros(2, np.uint64), np.ones(1, np.int64), 100)
-    rank = np.zeros(1, np.int64)
-    steps: tuple[Callable[[], object], ...] = (
-        lambda: raise_floor(state, 0, 0),
-        lambda: place_on_floor(piece, state, 0),
-        lambda: undo(piece, state, 0),
-        lambda: split(piece, state, 0, 1),
-        lambda: find_valleys(state, 0, 1),
-        lambda: count_inside(piece, state, 0, 1),
-        lambda: tightest_section(state, 0, 1, 1, 0),
-        lambda: has_full_basin(piece, state, 0, 1, 1),
-        lambda: fits_into_hole(piece, state, 0, 0),
-        lambda: search(piece, state, 1, rank, 0, 0),
-    )
-    for number, step in enumerate(steps, start=1):
-        progress(f"loading the search, part {number} of {len(steps)}")
-        step()
+def is_compiled() -> bool:
+    """Return whether this machine has compiled the search before; that takes some ten seconds."""
+    return is_cached(search)
 
 
 def try_bound(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlacement:
@@ -268,11 +227,9 @@ def _try_capacity(
 ) -> BestPlacement:
     """Return ``best`` with a lower placement or a higher bound, if one capacity shows either.
 
-    Spends at most ``share`` of the remaining budget, and charges it.
+    Spends at most ``share`` of the remaining budget.
     """
-    part = budget.share(share)
-    answer, placement = searcher.fit(capacity, part)
-    budget.charge(part.spent)
+    answer, placement = searcher.fit(capacity, budget.share(share))
     if answer is Answer.YES:
         return BestPlacement(placement, height_of(searcher.piece, placement), best.bound)
     if answer is Answer.NO:
