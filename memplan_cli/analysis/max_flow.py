@@ -56,7 +56,7 @@ class Network:
         """
         total, inspected = 0, 0
         while inspected < work:
-            level, count = self.levels()
+            level, count = self._levels()
             inspected += count
             if level[SINK] < 0:
                 break
@@ -65,7 +65,7 @@ class Network:
             total += pushed
         return total, inspected
 
-    def levels(self) -> tuple[list[int], int]:
+    def _levels(self) -> tuple[list[int], int]:
         """Return each node's distance from the source in edges with residual capacity.
 
         A node that cannot be reached has distance -1. Also returns the number of inspected edges.
@@ -81,22 +81,6 @@ class Network:
                     queue.append(heads[edge])
             inspected += len(edges[node])
         return level, inspected
-
-    def reaching_sink(self) -> list[bool]:
-        """Return, per node, whether a path with residual capacity leads from it to the sink.
-
-        After a maximum flow, the edges from False to True nodes form a minimum cut.
-        """
-        reaches = [False] * len(self.edges)
-        reaches[SINK] = True
-        queue = [SINK]
-        for node in queue:
-            for edge in self.edges[node]:
-                tail = self.heads[edge]
-                if not reaches[tail] and self.residual[edge ^ 1]:
-                    reaches[tail] = True
-                    queue.append(tail)
-        return reaches
 
     def _blocking_flow(self, level: list[int], work: int) -> tuple[int, int]:
         """Push flow along shortest paths until each of them has a saturated edge.

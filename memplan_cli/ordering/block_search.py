@@ -3,9 +3,7 @@
     schedulers      one pass over the ops each
     sweep           demand-driven orders from both ends
     prove           lower bounds by minimum cuts
-    search_briefly  best-first search over sets of executed ops, with a tenth of the work
-    divide          division of the fullest steps by minimum cuts
-    search_exactly  best-first search with the remaining work
+    search_states   best-first search over sets of executed ops
 
 All methods but the first orders work on the contracted graph, whose ops are clusters of ops.
 """
@@ -13,7 +11,6 @@ All methods but the first orders work on the contracted graph, whose ops are clu
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Detail
@@ -26,11 +23,10 @@ from memplan_cli.ordering.demand_orders import (
     longest_path,
     sweep,
 )
-from memplan_cli.ordering.division import divide
 from memplan_cli.ordering.exact_search import best_first
 from memplan_cli.ordering.list_orders import SCHEDULERS
 from memplan_cli.ordering.source_order import restore_source_order
-from memplan_cli.ordering.task_graph import displacement, peak, trace
+from memplan_cli.ordering.task_graph import displacement, peak
 from memplan_cli.ordering.work_budget import WorkBudget
 
 if TYPE_CHECKING:
@@ -39,7 +35,7 @@ if TYPE_CHECKING:
     from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 _SEARCHED_CLUSTERS = 4000
-"""Graphs with more clusters are divided in sections only, not searched by states or pairs."""
+"""Graphs with more clusters are not searched by states or pairs."""
 
 _SWEEP_WORK_PER_OP = 6
 """Units of work spent for each op of a demand-driven order."""
@@ -50,17 +46,8 @@ _SLACK_SHIFT = 13
 _LIMIT_SHIFT = 6
 """Sweeps are repeated under a limit lower by the peak shifted right by so many bits."""
 
-_NEAR_SHIFT = 5
-"""Orders are worth dividing within the best peak shifted right by so many bits."""
-
-_DIVIDED_ORDERS = 4
-"""Number of orders that are divided."""
-
-_LEAST_PERCENT = 15
-"""Percent of the budget that division gets even if the gap to the bound is tiny."""
-
-_IDLE_ROUNDS = 2
-"""Division ends after so many rounds without a lower peak."""
+_LEAST_PERCENT = 4
+"""Percent of the budget that the search by states gets even if the gap to the bound is tiny."""
 
 _RESTORE_WORK = 300_000
 """Units of work for moving ops back to their places in the file."""
@@ -76,7 +63,7 @@ class BlockOrder:
         peaks: the least peak that each method reached.
         order: the order with the least peak; of equal ones the closest to the file's.
         chosen: the method that found ``order``.
-        cluster_orders: (peak, order of clusters) of all orders that may be improved.
+        clusters: the least (peak, order) of all orders of clusters.
     """
 
     graph: TaskGraph
@@ -84,25 +71,16 @@ class BlockOrder:
     peaks: dict[str, int] = field(default_factory=dict)
     order: Order = field(default_factory=list)
     chosen: str = ""
-    cluster_orders: list[tuple[int, Order]] = field(default_factory=list)
+    clusters: tuple[int, Order] = (NO_LIMIT, [])
 
     def offer(self, method: str, order: Order) -> None:
         """Record an order of ops, and keep it if it is the best."""
         self._keep_if_best(method, order, peak(self.graph, order))
 
-    def offer_clusters(
-        self,
-        method: str,
-        contracted: ContractedGraph,
-        order: Order,
-        order_peak: int | None = None,
-    ) -> int:
-        """Record an order of clusters, keep it if it is the best, and return its peak.
-
-        ``order_peak`` is that peak, if the caller knows it.
-        """
-        order_peak = peak(contracted.graph, order) if order_peak is None else order_peak
-        self.cluster_orders.append((order_peak, order))
+    def offer_clusters(self, method: str, contracted: ContractedGraph, order: Order) -> int:
+        """Record an order of clusters, keep it if it is the best, and return its peak."""
+        order_peak = peak(contracted.graph, order)
+        self.clusters = min(self.clusters, (order_peak, order))
         if order_peak <= self.peak:
             self._keep_if_best(method, contracted.expand(order), order_peak)
         self.peaks[method] = min(order_peak, self.peaks.get(method, order_peak))
@@ -148,9 +126,7 @@ def order_block(
     for method in (
         search.sweep,
         search.prove,
-        search.search_briefly,
-        search.divide,
-        search.search_exactly,
+        search.search_states,
     ):
         if best.proved or not budget.in_time:
             break
@@ -228,97 +204,22 @@ class _ClusterSearch:
 
         Pairs are tried only in graphs that are searched by states.
         """
-        best, order = self._best, self._best_clusters()
+        best, (_, order) = self._best, self._best.clusters
         bounds = BoundSearch(self._graph, best.bound)
         bounds.try_heavy_ops(order, best.peak, budget.part(budget.remaining // 24))
         if self._is_searched:
             bounds.try_pairs(order, best.peak, budget.part(budget.remaining // 8))
         best.bound = bounds.bound
 
-    def _best_clusters(self) -> Order:
-        """Return the order of clusters with the least peak."""
-        _, order = min(self._best.cluster_orders)
-        return order
-
-    def search_briefly(self, budget: WorkBudget) -> None:
-        """Search by states with a tenth of the budget, which suffices for easy graphs."""
-        if self._is_searched:
-            self._best_first(budget, budget.remaining // 10)
-
-    def search_exactly(self, budget: WorkBudget) -> None:
+    def search_states(self, budget: WorkBudget) -> None:
         """Search by states with the rest of the budget, or less if the gap to the bound is small."""
-        if self._is_searched:
-            budget = budget.part(budget.remaining * self._worthwhile_percent() // 100)
-            self._best_first(budget, budget.remaining)
-
-    def _best_first(self, budget: WorkBudget, work: int) -> None:
-        """Search by states with at most ``work`` units, and offer the result."""
+        if not self._is_searched:
+            return
         best = self._best
+        # In hundredths of a percent of the bound: a gap from 1 % on gets all of the budget.
+        gap = 10_000 * (best.peak - best.bound) // max(best.bound, 1)
+        work = budget.remaining * min(100, max(_LEAST_PERCENT, gap)) // 100
         result = best_first(self._graph, best.bound, best.peak, budget.allow(work))
         best.bound = max(best.bound, result.bound)
         if result.order is not None:
             best.offer_clusters("exact", self._contracted, result.order)
-
-    def divide(self, budget: WorkBudget) -> None:
-        """Lower the fullest steps of the best orders found so far.
-
-        All promising orders get a short try. The best result is then divided in wide and in
-        narrow sections in turn, for as long as that lowers the peak.
-        """
-        best, size = self._best, self._graph.size
-        # The other half is for `search_exactly`.
-        work = budget.remaining // 2 if self._is_searched else budget.remaining
-        percent = max(self._worthwhile_percent(), _LEAST_PERCENT)
-        part = budget.part(work * percent // 100)
-        promising = self._promising_orders()
-        share = part.remaining // (2 * len(promising))  # half of it for all short tries
-        for order in promising:
-            self._divided(order, part.part(share), 0)
-        order = self._best_clusters()
-        idle_rounds, smallest = 0, size  # wide sections first, then narrow ones, in turn
-        while (
-            idle_rounds < _IDLE_ROUNDS
-            and not best.proved
-            and part.remaining > 0
-            and part.in_time
-        ):
-            former_peak = best.peak
-            order = self._divided(order, part.part(part.remaining // 2), smallest)
-            idle_rounds = 0 if best.peak < former_peak else idle_rounds + 1
-            smallest = 0 if smallest else size
-
-    def _divided(self, order: Order, budget: WorkBudget, smallest: int) -> Order:
-        """Divide an order, offer the result, and return it.
-
-        ``smallest`` is the number of ops in the smallest sections that are tried first.
-        """
-        best = self._best
-        if best.proved or budget.remaining <= 0:
-            return order
-        divided = divide(self._graph, order, best.bound, budget, smallest)
-        best.bound = max(best.bound, divided.bound)
-        best.offer_clusters("divide", self._contracted, divided.order, divided.peak)
-        return divided.order
-
-    def _promising_orders(self) -> list[Order]:
-        """Return orders with nearly the best peak, those with the fewest full steps first."""
-        best = self._best
-        margin = best.peak >> _NEAR_SHIFT
-        ranked: list[tuple[int, int, Order]] = []
-        by_peak = sorted(best.cluster_orders, key=itemgetter(0))
-        for index, (order_peak, order) in enumerate(by_peak):
-            if order_peak <= best.peak + margin or not ranked:
-                steps = trace(self._graph, order).steps
-                full_steps = sum([step > best.peak - margin for step in steps])
-                ranked.append((full_steps, index, order))
-        return [order for *_, order in sorted(ranked)[:_DIVIDED_ORDERS]]
-
-    def _worthwhile_percent(self) -> int:
-        """Return the percent of the budget to spend on the gap to the bound: all from 1 % on.
-
-        4 percent are spent on the smallest gap.
-        """
-        best = self._best
-        # In hundredths of a percent of the bound, so a gap of 1 % is 100.
-        gap = 10_000 * (best.peak - best.bound) // max(best.bound, 1)
-        return min(100, max(4, gap))

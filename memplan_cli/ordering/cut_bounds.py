@@ -106,8 +106,7 @@ class CutAtOp:
     """A division of the ops into those before the step of one op and the others.
 
     Attributes:
-        bound: a lower bound on the bytes live at that step. If the work sufficed, both
-            `earliest` and `latest` reach it.
+        bound: a lower bound on the bytes live at that step.
         work: number of edges examined.
         overwritten: the tensor that the op is assumed to write over; None if there is none.
     """
@@ -116,14 +115,6 @@ class CutAtOp:
     work: int
     overwritten: int | None
     _network: _CutNetwork
-
-    def earliest(self) -> set[int]:
-        """Return the smallest set of ops that can have run before the op at this cut."""
-        return self._network.source_side()
-
-    def latest(self) -> set[int]:
-        """Return the largest set of ops that can have run before the op at this cut."""
-        return self._network.not_sink_side()
 
     def dual(self) -> Dual:
         """Return the maximum flow, which proves the bound, as shares and holds of a certificate."""
@@ -293,21 +284,6 @@ class _CutNetwork:
             edge = self.flow_network.edge(gate, self._node[reader], INFINITE)
             self._share_edges.append((edge, tensor, reader))
 
-    def source_side(self) -> set[int]:
-        """Return the ops before the op in the smallest minimum cut. The flow must have been computed."""
-        level, _ = self.flow_network.levels()
-        return self._before({node for node, distance in enumerate(level) if distance >= 0})
-
-    def not_sink_side(self) -> set[int]:
-        """Return the ops before the op in the largest minimum cut. The flow must have been computed."""
-        reaching = self.flow_network.reaching_sink()
-        return self._before({node for node, reaches in enumerate(reaching) if not reaches})
-
-    def _before(self, nodes: set[int]) -> set[int]:
-        """Return the ops of these nodes, and those whose side is fixed: they run before the op."""
-        fixed = {op for op, side in enumerate(self._sides) if side}
-        return fixed | {op for op, node in self._node.items() if node in nodes}
-
     def dual(self, overwritten: int | None) -> Dual:
         """Return the computed flow as shares and holds."""
         # The residual capacity of an edge's reverse is the flow through the edge.
@@ -362,7 +338,7 @@ class BoundSearch:
 
     def try_pairs(self, order: Sequence[int], best_peak: int, budget: WorkBudget) -> None:
         """Raise the bound by pairs of independent ops among the heaviest of an order."""
-        steps = trace(self._graph, order).steps
+        steps = trace(self._graph, order)
         places = sorted(range(len(order)), key=lambda place: -steps[place])[:_PAIRED_OPS]
         ops = [order[place] for place in places]
         descendants = {op: self._graph.descendants(op) for op in ops}
@@ -404,7 +380,7 @@ class BoundSearch:
 
 def _fullest_ops(graph: TaskGraph, order: Sequence[int]) -> list[int]:
     """Return the ops at the steps of an order with most live bytes, not close to one another."""
-    steps = trace(graph, order).steps
+    steps = trace(graph, order)
     distance = len(order) // _MIN_DISTANCE_DIVISOR
     chosen: list[int] = []
     fullest = sorted(range(len(steps)), key=lambda place: -steps[place])

@@ -12,11 +12,10 @@ an outer tensor that dies inside such a subgraph is counted until the end of the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from operator import add
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 Order = list[int]
 """Ops in the order in which they run."""
@@ -89,145 +88,36 @@ class TaskGraph:
         return self.initial_bytes + sum(self.defined_bytes) - freed
 
 
-class LiveBytes(NamedTuple):
-    """The live bytes along an order.
+def trace(graph: TaskGraph, order: Sequence[int]) -> list[int]:
+    """Return the bytes live while each op runs, by position in an order.
 
-    Attributes:
-        steps: bytes live while each op runs, by position in the order.
-        before: bytes live just before each op, by position in the order.
-        after: bytes live after the last op.
+    Takes time linear in the accesses.
     """
-
-    steps: list[int]
-    before: list[int]
-    after: int
-
-
-def trace(graph: TaskGraph, order: Sequence[int]) -> LiveBytes:
-    """Return the bytes that are live along an order, in time linear in the accesses."""
     remaining = list(graph.access_counts)
     size, accesses, defined = graph.tensor_bytes, graph.accesses, graph.defined_bytes
     in_place_inputs, in_place_bytes = graph.in_place_inputs, graph.in_place_bytes
-    step_bytes = graph.step_bytes
     live = graph.initial_bytes
-    steps, before = [], []
+    steps = []
     for op in order:
-        need = step_bytes[op]
+        step = graph.step_bytes[op]
         for tensor in in_place_inputs[op]:
             if remaining[tensor] == 1:  # dies here, so the first output is written over it
-                need -= in_place_bytes[op]
+                step -= in_place_bytes[op]
                 break
-        before.append(live)
-        steps.append(live + need)
+        steps.append(live + step)
         live += defined[op]
         for tensor in accesses[op]:
             remaining[tensor] -= 1
             if not remaining[tensor]:
                 live -= size[tensor]
-    return LiveBytes(steps, before, live)
+    return steps
 
 
 def peak(graph: TaskGraph, order: Sequence[int]) -> int:
     """Return the most bytes that are live at one step of an order."""
-    return max(trace(graph, order).steps, default=graph.initial_bytes)
+    return max(trace(graph, order), default=graph.initial_bytes)
 
 
 def displacement(order: Sequence[int]) -> int:
     """Return the sum over all ops of the distance between their places in the file and here."""
     return sum(abs(position - op) for position, op in enumerate(order))
-
-
-class Schedule:
-    """An order of a graph together with its live bytes; sections of it can be replaced.
-
-    Attributes:
-        graph: the ops.
-        order: the ops in the order in which they run.
-        steps: bytes live while each op runs, by position in ``order``.
-        before: bytes live just before each op, by position in ``order``.
-        _last_access: for each tensor, the position of the last op that accesses it; -1 if none.
-    """
-
-    def __init__(self, graph: TaskGraph, order: Sequence[int]) -> None:
-        self.graph = graph
-        self.order = list(order)
-        self.steps, self.before, _ = trace(graph, self.order)
-        self._last_access = [-1] * len(graph.tensor_bytes)
-        for position, op in enumerate(self.order):
-            for tensor in graph.accesses[op]:
-                self._last_access[tensor] = position
-
-    def section(self, begin: int, end: int) -> TaskGraph:
-        """Return the ops at positions ``begin <= position < end`` as a graph of their own.
-
-        The ops are numbered from 0 in their present order. Tensors that are live before the
-        section are part of ``initial_bytes``. Tensors with a reader after the section are results.
-        """
-        graph, ops = self.graph, self.order[begin:end]
-        op_number = {op: index for index, op in enumerate(ops)}
-        accessed = [graph.accesses[op] for op in ops]
-        tensors = sorted(set().union(*accessed))
-        tensor_number = {tensor: index for index, tensor in enumerate(tensors)}
-        accesses = tuple([tuple([tensor_number[t] for t in row]) for row in accessed])
-        access_counts = [0] * len(tensors)
-        for row in accesses:
-            for tensor in row:
-                access_counts[tensor] += 1
-        last_access = self._last_access
-        is_result = tuple([graph.is_result[t] or last_access[t] >= end for t in tensors])
-        return TaskGraph(
-            preds=_renumbered(graph.preds, ops, op_number),
-            succs=_renumbered(graph.succs, ops, op_number),
-            defines=tuple(
-                [tuple([tensor_number[t] for t in graph.defines[op]]) for op in ops]
-            ),
-            accesses=accesses,
-            in_place_inputs=tuple(
-                [
-                    tuple([tensor_number[t] for t in row if not is_result[tensor_number[t]]])
-                    if row
-                    else ()
-                    for row in [graph.in_place_inputs[op] for op in ops]
-                ]
-            ),
-            in_place_bytes=tuple([graph.in_place_bytes[op] for op in ops]),
-            step_bytes=tuple([graph.step_bytes[op] for op in ops]),
-            tensor_bytes=tuple([graph.tensor_bytes[t] for t in tensors]),
-            access_counts=tuple(map(add, access_counts, is_result)),
-            is_result=is_result,
-            initial_bytes=self.before[begin],
-        )
-
-    def replace_section(self, begin: int, section: TaskGraph, order: Sequence[int]) -> None:
-        """Run the ops of a section in another order, and update the live bytes there.
-
-        Args:
-            begin: Position of the section's first op.
-            section: The result of `section` for these positions.
-            order: An order of ``section``.
-        """
-        end = begin + section.size
-        ops = self.order[begin:end]
-        self.order[begin:end] = [ops[index] for index in order]
-        self.steps[begin:end], self.before[begin:end], _ = trace(section, order)
-        last_access, accesses = self._last_access, self.graph.accesses
-        # The last access of these tensors is behind the section and stays as it is.
-        accessed_later = {t for op in ops for t in accesses[op] if last_access[t] >= end}
-        for position in range(begin, end):
-            for tensor in accesses[self.order[position]]:
-                if tensor not in accessed_later:
-                    last_access[tensor] = position
-
-    @property
-    def peak_and_count(self) -> tuple[int, int]:
-        """The most bytes live at one step, and the number of steps with so many live bytes."""
-        most = max(self.steps, default=self.graph.initial_bytes)
-        return most, self.steps.count(most)
-
-
-def _renumbered(
-    edges: Sequence[Sequence[int]], ops: Sequence[int], op_number: Mapping[int, int]
-) -> tuple[tuple[int, ...], ...]:
-    """Return the edges between the given ops, in the numbers of ``op_number``, ascending."""
-    rows = [[op_number[other] for other in edges[op] if other in op_number] for op in ops]
-    return tuple([tuple(sorted(row)) if len(row) > 1 else tuple(row) for row in rows])

@@ -187,7 +187,7 @@ def _heavy_ops(graph: TaskGraph) -> Iterator[int]:
     These are four ops that are heavy by themselves, ops at the fullest steps of the present order
     that are not close to one another, and more heavy ops.
     """
-    local, steps = local_bounds(graph), trace(graph, range(graph.size)).steps
+    local, steps = local_bounds(graph), trace(graph, range(graph.size))
     # Ops are numbered in the present order, so an op is also its position.
     heaviest = sorted(range(graph.size), key=lambda op: -local[op])[: _TRIED_OPS // 4]
     fullest = sorted(range(graph.size), key=lambda op: -steps[op])[:_TRIED_OPS]
@@ -201,7 +201,7 @@ def _heavy_ops(graph: TaskGraph) -> Iterator[int]:
 
 def _pair_of_cuts(graph: TaskGraph, bounds: CutBounds, bound: int) -> tuple[Cut, ...]:
     """Return a cut of ``bound`` bytes for each order of two independent ops; empty if none is found."""
-    steps = trace(graph, range(graph.size)).steps
+    steps = trace(graph, range(graph.size))
     ops = sorted(range(graph.size), key=lambda op: -steps[op])[:_PAIRED_OPS]
     descendants = {op: graph.descendants(op) for op in ops}
     for place, second in enumerate(ops):
@@ -285,7 +285,7 @@ def _subgraph_proofs(body: Block, facts: StorageFacts) -> tuple[BlockProof, ...]
     """
     nested = _with_proved_subgraphs(body, facts)
     order = range(nested.graph.size)
-    order_peak = max(trace(nested.graph, order).steps, default=0)
+    order_peak = max(trace(nested.graph, order), default=0)
     for candidate in (order_peak, cut_bound(nested.graph, order)):
         bound = max(candidate, nested.largest.bound)
         proof = nested.witness(bound)

@@ -106,7 +106,7 @@ def test_a_cut_with_ops_before_and_after_is_the_least_of_the_orders_that_do_so()
     for graph in GRAPHS[:12]:
         least: dict[tuple[int, int, int], int] = {}
         for order in orders(graph):
-            for at, step in enumerate(trace(graph, order)[0]):
+            for at, step in enumerate(trace(graph, order)):
                 for before, after in product(order[:at], order[at + 1 :]):
                     case = (order[at], before, after)
                     least[case] = min(step, least.get(case, step))

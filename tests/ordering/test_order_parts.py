@@ -6,11 +6,10 @@ from memplan_cli.analysis.max_flow import SINK, SOURCE, Network
 from memplan_cli.ordering.block_search import BlockOrder
 from memplan_cli.ordering.contraction import contract
 from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds
-from memplan_cli.ordering.division import divide
 from memplan_cli.ordering.exact_search import best_first
 from memplan_cli.ordering.list_orders import SCHEDULERS, runtime_default
 from memplan_cli.ordering.source_order import restore_source_order
-from memplan_cli.ordering.task_graph import Schedule, TaskGraph, displacement, peak, trace
+from memplan_cli.ordering.task_graph import TaskGraph, displacement, peak, trace
 from memplan_cli.ordering.work_budget import WorkBudget
 from order_graphs import GRAPHS, graph_of, orders
 
@@ -36,48 +35,6 @@ def test_greedy_backward_runs_what_only_waits_just_before_its_reader() -> None:
     assert SCHEDULERS["greedy_backward"](graph) == [1, 2, 3, 0, 4]
 
 
-def test_a_section_does_not_keep_alive_what_nobody_after_it_reads() -> None:
-    # Tensor 0 is read by op 1, before the section, and by op 2, inside of it.
-    graph = graph_of([[], [0], [0], [1, 2], [3]], [10, 1, 1, 1, 1])
-    walk = Schedule(graph, range(5))
-    section = walk.section(2, 4)
-    steps, before, after = trace(section, [0, 1])
-    assert (steps, before, after) == (walk.steps[2:4], walk.before[2:4], walk.before[4])
-    assert after == 1
-
-
-def test_sections_of_any_order_need_what_the_whole_needs_there() -> None:
-    for graph in GRAPHS:
-        walk = Schedule(graph, orders(graph, 20)[-1])
-        for begin in range(graph.size):
-            for end in range(begin + 1, graph.size + 1):
-                section = walk.section(begin, end)
-                steps, before, _ = trace(section, range(section.size))
-                assert steps == walk.steps[begin:end]
-                assert before == walk.before[begin:end]
-
-
-def test_what_is_kept_is_live_after_the_last_op_of_any_order() -> None:
-    for graph in GRAPHS:
-        walk = Schedule(graph, orders(graph, 20)[-1])
-        assert graph.final_bytes() == trace(graph, walk.order)[2]
-        for begin in range(graph.size):
-            section = walk.section(begin, graph.size)
-            assert section.final_bytes() == trace(section, range(section.size))[2]
-
-
-def test_a_spliced_walk_is_the_walk_of_the_new_order() -> None:
-    for graph in GRAPHS:
-        walk = Schedule(graph, range(graph.size))
-        begin = graph.size // 3
-        section = walk.section(begin, graph.size)
-        walk.replace_section(begin, section, orders(section, 9)[-1])
-        again = Schedule(graph, walk.order)
-        assert (walk.steps, walk.before) == (again.steps, again.before)
-        for begin in range(graph.size):
-            assert walk.section(begin, graph.size) == again.section(begin, graph.size)
-
-
 def test_a_cut_is_the_least_of_all_orders_at_that_op() -> None:
     for graph in GRAPHS:
         found = orders(graph)
@@ -86,34 +43,11 @@ def test_a_cut_is_the_least_of_all_orders_at_that_op() -> None:
         cuts = CutBounds(graph)
         least = [10**9] * graph.size
         for order in found:
-            steps, _, _ = trace(graph, order)
+            steps = trace(graph, order)
             for at, op in enumerate(order):
                 least[op] = min(least[op], steps[at])
         assert [cuts.at(op, 10**6).bound for op in range(graph.size)] == least
         assert all(a <= b for a, b in zip(local_bounds(graph), least, strict=True))
-
-
-def test_a_cut_of_a_section_is_the_least_of_all_its_orders() -> None:
-    for graph in GRAPHS[:30]:
-        walk = Schedule(graph, orders(graph, 30)[-1])
-        section = walk.section(graph.size // 3, graph.size - graph.size // 3)
-        least = [10**9] * section.size
-        for order in orders(section):
-            for at, op in enumerate(order):
-                least[op] = min(least[op], trace(section, order)[0][at])
-        assert [CutBounds(section).at(op, 10**6).bound for op in range(section.size)] == least
-
-
-def test_both_divisions_of_a_cut_reach_it() -> None:
-    for graph in GRAPHS:
-        for op in range(graph.size):
-            cut = CutBounds(graph).at(op, 10**6)
-            for first in (cut.earliest(), cut.latest()):
-                rest = [o for o in range(graph.size) if o != op and o not in first]
-                order = [*sorted(first), op, *rest]
-                place = {o: at for at, o in enumerate(order)}
-                assert all(place[p] < place[o] for o in order for p in graph.preds[o])
-                assert trace(graph, order)[0][len(first)] == cut.bound
 
 
 def test_a_cut_without_work_is_a_bound_all_the_same() -> None:
@@ -137,17 +71,6 @@ def test_contracting_keeps_the_best_peak_and_clusters_expand_to_the_same_peak() 
                 peak(graph, o) for o in every
             )
     assert shrunk > 30
-
-
-def test_contracting_a_section_knows_what_was_live_before_it() -> None:
-    # A tensor that is given to the section may be replaced, but not if it is read again.
-    for graph in GRAPHS:
-        order = orders(graph, 30)[-1]
-        for begin in range(graph.size):
-            section = Schedule(graph, order).section(begin, graph.size)
-            small = contract(section)
-            for clusters in orders(small.graph, 20):
-                assert peak(small.graph, clusters) == peak(section, small.expand(clusters))
 
 
 def test_what_the_first_op_takes_for_a_moment_is_no_room_for_the_second() -> None:
@@ -175,31 +98,28 @@ def test_greedy_knows_what_the_last_reader_frees() -> None:
 
 
 def test_what_the_second_op_of_a_cluster_reads_is_not_replaced_by_the_first() -> None:
-    # Both read tensor 0, which was live before them, and the second replaces the first's.
-    whole = graph_of([[], [0], [0, 1]], [4, 4, 4], outlives=(2,), in_place=(1, 2))
-    section = Schedule(whole, range(3)).section(1, 3)
-    small = contract(section)
+    # Both read tensor 0, which is live before them, and the second may write over it.
+    graph = TaskGraph(
+        preds=((), (0,)),
+        succs=((1,), ()),
+        defines=((1,), (2,)),
+        accesses=((0, 1), (0, 1, 2)),
+        in_place_inputs=((0,), (0, 1)),
+        in_place_bytes=(4, 4),
+        step_bytes=(4, 4),
+        tensor_bytes=(4, 4, 4),
+        access_counts=(2, 2, 2),
+        is_result=(False, False, True),
+        initial_bytes=4,
+    )
+    small = contract(graph)
     assert small.members == ((0, 1),)
-    assert peak(small.graph, [0]) == peak(section, [0, 1]) == 8
+    assert peak(small.graph, [0]) == peak(graph, [0, 1]) == 8
 
 
 def test_a_chain_contracts_to_one_cluster() -> None:
     chain = graph_of([[], [0], [1], [2]], [4, 4, 4, 4], in_place=(1, 2, 3))
     assert contract(chain).members == ((0, 1, 2, 3),)
-
-
-def test_dividing_never_makes_an_order_worse_and_its_bound_holds() -> None:
-    better = 0
-    for graph in GRAPHS:
-        every = orders(graph)
-        worst = max(every, key=lambda order: peak(graph, order))
-        found = divide(graph, worst, 0, WorkBudget(100_000))
-        best = min(peak(graph, order) for order in every)
-        assert best <= peak(graph, found.order) <= peak(graph, worst)
-        assert found.bound <= peak(graph, found.order)
-        assert found.bound <= best
-        better += peak(graph, found.order) < peak(graph, worst)
-    assert better > 20
 
 
 def test_the_exact_search_proves_that_there_is_nothing_below_the_best() -> None:
