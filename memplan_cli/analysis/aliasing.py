@@ -241,11 +241,7 @@ def _overwritable_input(
 ) -> int | None:
     """Return the first input that dies at an op's tick and that its result may overwrite.
 
-    Args:
-        op: An op whose operator can work in place.
-        tick: The tick at which it runs.
-        positions: The inputs that the operator may overwrite.
-        groups: The vars that share bytes so far.
+    ``positions`` are the inputs that its operator may overwrite, ascending.
     """
     number, sizes, inputs = groups.number, groups.sizes, op.inputs
     result = number.get(op.outputs[0]) if op.outputs else None
@@ -253,7 +249,7 @@ def _overwritable_input(
         return None
     size = sizes[result]
     for position in positions:
-        if position >= len(inputs):  # positions are ascending
+        if position >= len(inputs):
             return None
         source = number.get(inputs[position])
         if source is None:

@@ -60,9 +60,7 @@ class DefiningBlocks:
 def defining_blocks(program: Program, runs_one: Callable[[Op], bool]) -> DefiningBlocks:
     """Return the defining block of every var.
 
-    Args:
-        program: The model, with its subgraphs.
-        runs_one: Whether an op runs exactly one of its subgraphs.
+    ``runs_one`` returns whether an op runs exactly one of its subgraphs.
     """
     path_of: dict[VarId, BlockPath] = {}
     branch_ops: list[BranchOp] = []

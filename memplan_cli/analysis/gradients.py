@@ -58,10 +58,8 @@ def find_trained(program: Program, forward: Collection[int], loss: Certainty) ->
     with it, without scalar factors such as the learning rate. If the graph has no update, the
     final gradient is a graph output.
 
-    Args:
-        program: The model; only its main graph is considered.
-        forward: The indices of the ops that the loss depends on.
-        loss: Whether the loss was named or guessed. A guessed loss needs stronger evidence.
+    Only the main graph is considered. ``forward`` has the indices of the ops that the loss depends
+    on. A guessed loss needs stronger evidence than a named one.
     """
     evidence = _Evidence(program, forward)
     updates = _Updates(evidence)
@@ -106,9 +104,7 @@ class _Evidence:
 
         The op of a candidate ``P`` is an op ``f(a, P)`` of the forward part, see the module.
 
-        Args:
-            program: The model; only its main graph is considered.
-            forward: The indices of the ops of the forward part in the main graph.
+        ``forward`` has the indices of the ops of the forward part in the main graph.
         """
         self.program, self.forward = program, forward
         self.dataflow = dataflow = program.dataflow

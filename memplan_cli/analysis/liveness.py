@@ -104,9 +104,7 @@ def live_ranges(
     the producer if it has no consumer. Graph inputs are live from tick 0, graph outputs to the
     end of the run.
 
-    Args:
-        program: The ops in the order in which they run.
-        clock: ``steps(program)``, if the caller has it already.
+    ``clock`` is ``steps(program)``, if the caller has it already.
     """
     first: dict[VarId, int] = dict.fromkeys(program.body.inputs, 0)
     last = first.copy()

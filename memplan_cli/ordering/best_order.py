@@ -124,13 +124,7 @@ def simple_orders(
     planned_vars: PlannedVars,
     schedulers: Mapping[str, Scheduler] = SCHEDULERS,
 ) -> Iterator[tuple[str, Program]]:
-    """Yield the program in the order of each scheduler but the file's, with the scheduler's name.
-
-    Args:
-        program: The ops in the file's order.
-        planned_vars: The planned variables.
-        schedulers: Schedulers by name.
-    """
+    """Yield the program in the order of each scheduler but the file's, with the scheduler's name."""
     meter = _PeakMeter(planned_vars, _sampled_sizes(planned_vars.sizes, SAMPLE))
     return _scheduled_programs(program, meter.facts(program), schedulers)
 
@@ -280,13 +274,7 @@ def _scheduled_block(scheduler: Scheduler, graph: TaskGraph) -> BlockOrder:
 def _order_nested(
     block: Block, facts: StorageFacts, method: Callable[[TaskGraph], BlockOrder]
 ) -> _OrderedBlock:
-    """Order a block and all its subgraphs with one method, subgraphs first.
-
-    Args:
-        block: The block to order.
-        facts: From `storage_facts`, for the whole program.
-        method: Finds an order of one block's graph.
-    """
+    """Order a block and all its subgraphs with one method, subgraphs first."""
     bodies_of = {
         index: [_order_nested(body, facts, method) for body in op.bodies]
         for index, op in enumerate(block.ops)

@@ -71,10 +71,7 @@ def storage_facts(
 ) -> StorageFacts:
     """Find the views of a program and the bytes to count for each variable.
 
-    Args:
-        program: The program, in any order of its ops.
-        planned_vars: Which variables are planned, their sizes, and the rules of sharing.
-        numbers: Bytes of each variable, with numbers in place of symbols.
+    ``numbers`` has the bytes of each variable, with numbers in place of symbols.
     """
     sizes, aliasing = planned_vars.sizes, planned_vars.aliasing
     pinned = frozenset(planned_vars.pinned)
@@ -117,7 +114,7 @@ def task_graph(
 
     Args:
         block: The main graph of a program, or a subgraph.
-        facts: From `storage_facts`.
+        facts: From `storage_facts`, for the whole program.
         control_flow_bytes: For each op with subgraphs, by index, what its step needs, its
             results included.
     """
@@ -300,9 +297,8 @@ class _TensorNumbering:
         Args:
             op: The op.
             position: The input to write over.
-            positions: The inputs that the operator allows to write over, in its order.
-            input_roots: For each input, the variable whose bytes it shows, or None if these are
-                not planned.
+            positions: All inputs that the operator allows to write over.
+            input_roots: For each input, the variable whose bytes it shows; None if not planned.
         """
         sizes, inputs = self._facts.sizes, op.inputs
         var, root = inputs[position], input_roots[position]

@@ -111,10 +111,7 @@ def order_block(
 ) -> BlockOrder:
     """Search an order with a low peak, and a lower bound on the peak of all orders.
 
-    Args:
-        graph: The ops of the block, in the file's order.
-        budget: The work that all methods may spend together.
-        progress: Called with the best peak and the bound after each method.
+    ``progress`` is called with the best peak and the bound after each method.
     """
     best = BlockOrder(graph, max(local_bounds(graph), default=graph.initial_bytes))
     for name in ("file", "runtime_default"):
@@ -123,11 +120,7 @@ def order_block(
         return best
     search = _ClusterSearch(best, contract(graph))
     search.run_schedulers()
-    for method in (
-        search.sweep,
-        search.prove,
-        search.search_states,
-    ):
+    for method in (search.sweep, search.prove, search.search_states):
         if best.proved or not budget.in_time:
             break
         method(budget)

@@ -78,13 +78,9 @@ def _fixed_sides(
 ) -> list[bool | None]:
     """Return for each op whether it must run before ``op`` (True), must not (False), or may (None).
 
-    None are the ops that a cut decides on.
-
-    Args:
-        graph: The ops.
-        op: The op at whose step the others are divided; it counts as not before itself.
-        before: Ops assumed to run before it, with all their ancestors.
-        after: Ops assumed to run after it, with all their descendants.
+    None are the ops that a cut decides on. ``op`` counts as not before itself. The ops ``before`` and
+    ``after`` are assumed to run before it with all their ancestors, or after it with all their
+    descendants.
     """
     sides: list[bool | None] = [None] * graph.size
     for neighbours, assumed, side in (

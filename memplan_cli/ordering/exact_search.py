@@ -167,7 +167,7 @@ class StateSpace:
             live: Bytes live now.
             ready: Ops whose predecessors have run; the list is changed.
             limit: The most bytes live at a step.
-            candidates: The ops to try first; further ones are tried when ops have run.
+            candidates: The ops to try first; others are tried once ops have run.
 
         Returns:
             The new mask, live bytes and ready ops, and the ops that ran.
@@ -300,7 +300,7 @@ def best_first(
     bound at any time. Time and memory are exponential in the worst case.
 
     Args:
-        graph: The ops to order.
+        graph: The ops.
         bound: A known lower bound on the peak; lower peaks are not told apart.
         limit: Only orders with a smaller peak are searched.
         keep_going: Called with the work done so far; the search ends when it returns False.

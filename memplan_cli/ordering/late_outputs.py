@@ -43,10 +43,8 @@ def fewer_resident(
 ) -> Program | None:
     """Return the program in an order with fewer resident bytes; None if no order saves enough.
 
-    Args:
-        program: The ops in the order of the file.
-        ordering: The order of the lowest live peak. If it is proved, the peak does not rise.
-        planned_vars: The planned variables and graph outputs; all sizes are numbers.
+    ``program`` is in the file's order, ``ordering`` the order of the lowest live peak. If that is
+    proved, the peak does not rise. All sizes are numbers.
     """
     live = peak(ordering.program, planned_vars)
     resident = peak(ordering.program, planned_vars.resident)

@@ -69,10 +69,7 @@ def nested_witness(
     The second value holds the proofs of the subgraphs whose bounds the witness uses, innermost
     first; it is empty if the main graph alone suffices or nothing is found.
 
-    Args:
-        block: The program's main graph, in the planned order.
-        facts: From `storage_facts`.
-        bound: The bound that the plan states.
+    ``block`` is the program's main graph in the planned order.
     """
     graph = graph_without_subgraphs(block, facts)
     proof = order_witness(graph, tensor_names(block, facts), bound)
@@ -96,12 +93,7 @@ def graph_without_subgraphs(block: Block, facts: StorageFacts) -> TaskGraph:
 def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderProof:
     """Return the witness that no order of a graph has a peak below ``bound``.
 
-    Its method is NOT_CHECKABLE if none is found.
-
-    Args:
-        graph: The ops, in the planned order.
-        names: The variable of each tensor, by number.
-        bound: The bound that the plan states.
+    Its method is NOT_CHECKABLE if none is found. ``names`` has the variable of each tensor.
     """
     contracted = contract(graph)
     uncontracted = ContractedGraph(graph, tuple((op,) for op in range(graph.size)))

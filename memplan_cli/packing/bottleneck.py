@@ -248,14 +248,8 @@ def _lowest_gap(
 ) -> int:
     """Return the lowest offset at which a buffer overlaps no placed buffer.
 
-    Args:
-        start: First section of each buffer.
-        end: Section after the last of each buffer.
-        size: Units of each buffer.
-        offset: Units below each placed buffer.
-        by_offset: The placed buffers, sorted by offset, in its first ``count`` entries.
-        count: Number of placed buffers.
-        buffer: The buffer to place.
+    The placed buffers are the first ``count`` of ``by_offset``, sorted by offset. The other columns
+    are those of `fill`.
     """
     begin, stop, units = start[buffer], end[buffer], size[buffer]
     floor = 0

@@ -61,7 +61,7 @@ def portfolio(
 
     Args:
         problem: The buffers to place.
-        work: Units of work for the search. The layout depends on it and on no clock.
+        work: Units of work for the search. Without a time limit the layout depends on no clock.
         time_limit: Seconds after which the search stops early, with what it has found.
         target_height: Bytes within which any layout will do; the search stops at such a one.
         progress: Called with the stage "packing" once a search begins, and with its details.

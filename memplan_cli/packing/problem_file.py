@@ -91,11 +91,7 @@ def pack(
 ) -> PackingResult:
     """Return the lowest layout found for a problem, or the first within ``capacity`` bytes.
 
-    Args:
-        problem: The buffers to place.
-        capacity: Bytes that are enough; None if as few as possible are wanted.
-        time_limit: Seconds after which the search stops; None for no limit.
-        progress: Called with the name of each stage.
+    The search stops after ``time_limit`` seconds. ``progress`` is called with the name of each stage.
 
     Raises:
         InvalidLayoutError: an allocator returned a layout that is not safe.

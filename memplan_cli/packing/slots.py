@@ -145,10 +145,8 @@ def cost(buffers: SlotBuffers, slots: Assignment) -> int:
 def best_slots(buffers: SlotBuffers, known: Assignment, work: int = WORK) -> Assignment:
     """Return the cheapest assignment that is found; of equals, the first.
 
-    Args:
-        buffers: The buffers.
-        known: A valid assignment; the result costs no more.
-        work: Units of work for best fit. First fit is tried in any case.
+    ``known`` is a valid assignment; the result costs no more. ``work`` limits best fit; first fit is
+    tried in any case.
     """
     least_sizes = least_slots(buffers)
     bound = sum(least_sizes)
@@ -210,10 +208,8 @@ def best_fit(
 
     If there is none, the largest free slot is enlarged; if no slot is free, one is opened.
 
-    Args:
-        buffers: The buffers.
-        order: Their indices, in the order in which they are assigned.
-        slot_sizes: Sizes of slots that exist from the start.
+    ``order`` has the indices of the buffers, in the order in which they are assigned.
+    ``slot_sizes`` are the sizes of slots that exist from the start.
     """
     # Three columns with an entry for each slot, sorted by size.
     sizes = sorted(slot_sizes)

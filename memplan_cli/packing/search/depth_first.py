@@ -146,7 +146,7 @@ def _list_options(
         rank: For each buffer its place in the order in which options are tried.
         level_bonus: Added to a buffer's preference for each wall that it touches and is level
             with: the skyline gets smoother.
-        section: The section.
+        section: Where to branch.
     """
     start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
     is_placed, floor = state.is_placed, state.floor
@@ -334,13 +334,7 @@ def search(
     OVERFLOWED: the stacks or the undo log are too small. ENTER: the work is used up, and a
     further call continues the search.
 
-    Args:
-        piece: The buffers.
-        state: The state of the search; its register WORK is the work allowed.
-        capacity: Units that the layout may take.
-        rank: See `_list_options`.
-        level_bonus: See `_list_options`.
-        weigh_failures: 0 or 1; see `tightest_section`.
+    For ``rank`` and ``level_bonus`` see `_list_options`, for ``weigh_failures`` `tightest_section`.
     """
     registers = state.registers
     while registers[WORK] > 0:

@@ -158,11 +158,8 @@ def new_state(
 ) -> SearchState:
     """Return a state in which no buffer is placed.
 
-    Args:
-        piece: The buffers.
-        failed: Hash table of fingerprints, a power of two long; shared, and changed by searches.
-        failures: A count for each section; shared, and changed by searches.
-        trail_length: Number of entries for which the undo log has room.
+    ``failed``, a power of two long, and ``failures`` are shared, and changed by searches. The undo
+    log has room for ``trail_length`` entries.
     """
     buffers, sections = len(piece.size), len(piece.load)
     # The stacks have room for usual searches; a search that needs more ends with OVERFLOWED.
