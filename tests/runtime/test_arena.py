@@ -14,8 +14,6 @@ from memplan_cli.runtime.simulate.arena import (
     SimulatedArena,
     best_fit_height,
     held_after_runs,
-    place_by_rank,
-    simulate_arena,
 )
 from memplan_cli.runtime.simulate.trace import AllocationTrace, TraceRecorder
 from reference_arena import ReferenceArena
@@ -178,8 +176,12 @@ def test_a_simulation_that_exceeds_its_limit_stops_there() -> None:
 def test_the_place_of_regions_decides_between_chunks_of_one_size() -> None:
     trace = trace_of(3, 3, 1, -2, 4, -4, -3, -1, unit=MIB)
     two = ArenaSettings(initial=2 * MIB, max_dead_bytes=1, max_extension=2 * MIB)
-    held_by_place = [
-        simulate_arena((trace, trace), two, place_region=place_by_rank(ranks)).held // MIB
-        for ranks in ((0, 1), (1, 0))
-    ]
-    assert held_by_place == [8, 12]
+
+    def held_with(places: list[int]) -> int:
+        arena = SimulatedArena(two, place_region=lambda _: places.pop())
+        arena.run(trace)
+        arena.run(trace)
+        return arena.held // MIB
+
+    far_apart = [region << 30 for region in range(9)]
+    assert (held_with(far_apart[::-1]), held_with(far_apart.copy())) == (8, 12)

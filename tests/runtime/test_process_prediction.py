@@ -251,6 +251,20 @@ def test_each_layer_keeps_a_packed_copy_of_its_weights(model: Path) -> None:
     assert packed.remedy == "--target cpu"
 
 
+def test_without_packing_the_weights_themselves_are_read(model: Path) -> None:
+    off = RuntimeSettings(session_config={"session.disable_prepacking": "1"})
+    unpacked = predicted_process(model, off)
+    assert not any(part.name.startswith(PACKED_WEIGHTS) for part in unpacked.parts)
+    stored = stored_model(model)
+    least = LAYERS * WIDTH * WIDTH * 4
+    assert unpacked.process.private + unpacked.process.file >= least
+    if stored.size < least:  # they are mapped
+        assert unpacked.process.private < least < unpacked.process.file
+    seen = process_of_run(model, off, OF_FOUR)
+    if seen is not None:  # a system that says what a process takes
+        assert abs(unpacked.process.run - seen.run) <= max(2_000_000, 0.02 * seen.run)
+
+
 def test_weights_in_the_file_are_on_the_heap_while_it_is_loaded(tmp_path: Path) -> None:
     inside, beside = tmp_path / "inside.onnx", tmp_path / "beside.onnx"
     onnx.save(layers(), str(inside))
@@ -324,7 +338,8 @@ def test_a_kernel_packs_weights_of_its_own_graph_and_of_the_one_around_it() -> N
 
 def test_nothing_is_predicted_for_another_provider(model: Path) -> None:
     executed = executed_graph(model, DEFAULTS, {"batch": 4})
-    assert simulate_process(stored_model(model), executed, DEFAULTS, CUDA) is None
+    elsewhere = replace(executed, provider=CUDA)
+    assert simulate_process(stored_model(model), elsewhere, DEFAULTS) is None
 
 
 def test_nothing_is_predicted_where_the_arena_is_off(model: Path) -> None:

@@ -15,12 +15,10 @@ from memplan_cli.runtime.settings_search import predicted
 from memplan_cli.runtime.simulate.arena import (
     ArenaSettings,
     held_after_runs,
-    simulate_arena,
 )
 from memplan_cli.runtime.simulate.regions import (
     ArenaChoice,
     best_arena,
-    holds_anywhere,
     is_tight,
     one_region,
     refined_arena,
@@ -122,16 +120,6 @@ def test_a_finer_arena_is_never_worse_and_holds_what_it_says(
     assert refined_arena(trace, coarse) == choice
 
 
-def test_a_trial_counts_the_requests_up_to_where_it_fails() -> None:
-    trace = chain(*(1000,) * 100)
-    whole = ArenaSettings.from_settings(one_region(2_000_128))
-    assert simulate_arena((trace,), whole).work == 200
-    small = ArenaSettings.from_settings(one_region(1_000_192))
-    use = simulate_arena((trace,), small, limit=1_500_000)
-    assert use.held > 1_500_000
-    assert use.work < 10
-
-
 def test_regions_that_more_threads_would_add_to_are_not_taken(
     save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,14 +146,3 @@ def test_regions_that_more_threads_would_add_to_are_not_taken(
     assert growth(1) == 8 << 20
     # Fifteen more pieces of 64 KiB want room; a region of 8 MiB would be made for them.
     assert growth(16) != 8 << 20
-
-
-def test_regions_do_wherever_the_system_puts_them() -> None:
-    # Of two free chunks of one size that lower down is taken: the large one then fits or not.
-    trace = trace_of(3, 3, 1, -2, 4, -4, -3, -1, unit=1 << 20)
-    arena = regions(2 << 20, 2 << 20)
-    assert held_after_runs(trace, ArenaSettings.from_settings(arena)) == 8 << 20
-    assert not holds_anywhere(trace, ArenaChoice(arena, 8 << 20))
-    found = refined_arena(trace, best_arena(trace))
-    assert found.held < 9 << 20
-    assert holds_anywhere(trace, found)

@@ -11,7 +11,6 @@ from memplan_cli.runtime.simulate.planner import (
     BlockPlan,
     BufferKind,
     PlannerSettings,
-    Reuse,
     file_order,
     plan_block,
 )
@@ -25,7 +24,7 @@ TABLE = InPlaceTable(
 )
 
 
-def plan(nodes: str, reuse: Reuse = Reuse.ON, outputs: str = "float[4] y") -> BlockPlan:
+def plan(nodes: str, *, reuse: bool = True, outputs: str = "float[4] y") -> BlockPlan:
     text = f'<ir_version: 10, opset_import: ["" : 21]> g (float[4] x) => ({outputs})'
     text += f" <int64[2] two = {{2, 2}}, int64[2] row = {{1, 4}}> {{ {nodes} }}"
     program = read_program(onnx.parser.parse_model(text)).program
@@ -43,7 +42,7 @@ def test_a_dead_twin_is_taken_over() -> None:
 
 
 def test_without_reuse_nothing_dead_is_taken_over() -> None:
-    assert shared(plan("a = Exp(x) b = Exp(a) c = Exp(b) y = Exp(c)", Reuse.OFF)) == {}
+    assert shared(plan("a = Exp(x) b = Exp(a) c = Exp(b) y = Exp(c)", reuse=False)) == {}
 
 
 def test_the_twin_that_died_last_is_taken_first() -> None:
@@ -63,7 +62,7 @@ def test_the_last_reader_writes_over_its_input() -> None:
 
 
 def test_a_kernel_for_another_type_may_allocate() -> None:
-    got = plan("a = Cast<to = 11>(x) b = Relu(a) y = Cast<to = 1>(b)", Reuse.OFF)
+    got = plan("a = Cast<to = 11>(x) b = Relu(a) y = Cast<to = 1>(b)", reuse=False)
     assert shared(got) == {}
 
 
@@ -72,7 +71,7 @@ def test_a_later_output_may_share_an_input_of_its_own() -> None:
         """m = Exp(x) v = Abs(x) i = Reshape(x, row)
            n, o, p = BatchNormalization<training_mode = 1>(i, x, x, m, v)
            q = Add(o, p) y = Add(q, m)""",
-        Reuse.OFF,
+        reuse=False,
     )
     assert {var: buffer for var, buffer in shared(got).items() if var in "nop"} == {
         "o": "m",
@@ -116,7 +115,7 @@ def test_what_nobody_reads_leaves_its_buffer_to_the_next_one() -> None:
 
 def test_a_shared_buffer_is_freed_by_the_last_reader_of_any_member() -> None:
     got = plan("a = Exp(x) b = Reshape(a, two) c = Exp(a) d = Flatten(b) e = Exp(c) y = Exp(d)",
-               Reuse.OFF, "float[2,2] y")  # fmt: skip
+               reuse=False, outputs="float[2,2] y")  # fmt: skip
     assert got.freed[3] == ("a",)
 
 

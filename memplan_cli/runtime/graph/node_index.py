@@ -9,39 +9,36 @@ Both execution orders go by that index, and a dump does not state it. It is reco
    ``node_index`` in profiles).
 3. Nodes that the runtime inserts itself (Casts) come last.
 
-To find the call that a node came from, each function body is matched with the dump, from its
-outputs backwards: the node of the body that produces an output of the call corresponds to the
-node of the dump that produces that very name, so their inputs correspond too, and so on. Where
-the node of the body is a call itself, its body is matched in turn.
+The inlining is repeated here, with the names that ONNX Runtime gives to the values of a body: a prefix of
+the call and the name in the body. By these names, a node of the dump is one of the repeated inlining.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, replace
+from itertools import count
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Block
 from memplan_cli.onnx_io.functions import Definitions, definitions_of, kind_of
-from memplan_cli.onnx_io.graph_editor import producers
 from memplan_cli.onnx_io.traversal import subgraphs
 from memplan_cli.runtime.simulate.planner import default_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto
 
     from memplan_cli.core.program import Op, Program, Var, VarId
     from memplan_cli.onnx_io.functions import Kind
 
-Rank = tuple[int, ...]
-"""What the index of a node is ordered by: the round in which its function was inlined (0 for
-nodes of the file), the places of the calls from the outermost inwards, and the node's place in
-the last body."""
+_Product = tuple["Kind", str]
+"""An operator and the name of one of its outputs."""
 
-_INSERTED_ROUND = 1 << 62
-"""The first number in the rank of nodes that the runtime inserted: they come last."""
+_OTHER_PRECISION = "InsertedPrecisionFreeCast_"
+"""ONNX Runtime puts this before the name of a float16 value that it computes in float32."""
 
 
 def in_index_order(program: Program, dump: GraphProto, source: ModelProto) -> Program:
@@ -56,361 +53,126 @@ def in_index_order(program: Program, dump: GraphProto, source: ModelProto) -> Pr
         source: the model that the runtime had loaded; its functions are not inlined.
     """
     dtypes = {var.name: var.dtype for var in program.vars.values()}
-    matcher = _Matcher(definitions_of(source))
-    dump_graph = DumpGraph(dump.node)
-    matcher.add_file_graph(source.graph, dump_graph, dtypes)
-    matcher.match_pending()
-    matcher.match_unread_nodes()
-    _rank_unmatched(dump_graph)
-    return replace(program, body=_sorted_block(program.body, dump_graph, program.vars))
+    sorter = _Sorter(definitions_of(source), dtypes, program.vars)
+    body = sorter.sorted_block(program.body, dump.node, source.graph.node)
+    return replace(program, body=body)
 
 
-@dataclass(slots=True, eq=False)
-class DumpGraph:
-    """A graph of the dump, and the ranks of its nodes as far as they are found.
+@dataclass(frozen=True, slots=True)
+class _Sorter:
+    """Sorts the ops of a dump by their node indices.
 
     Attributes:
-        nodes: its nodes.
-        ranks: the rank of each node; None if it is not known.
-        bodies: the subgraphs of each control-flow node, by its place.
-        unknown_calls: for a node that produces an output of a call whose body is not known, the
-            places of the calls that lead there, by the node's place.
-        producer: the place of the node that produces each name.
-    """
-
-    nodes: Sequence[NodeProto]
-    ranks: list[Rank | None] = field(init=False)
-    bodies: dict[int, tuple[DumpGraph, ...]] = field(default_factory=dict)
-    unknown_calls: dict[int, Rank] = field(default_factory=dict)
-    producer: dict[str, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.ranks = [None] * len(self.nodes)
-        self.producer = producers(self.nodes)
-
-    def unmatched_places(self) -> dict[Kind, list[int]]:
-        """Return the places of the nodes without a rank, by domain and operator."""
-        places: dict[Kind, list[int]] = defaultdict(list)
-        for place, rank in enumerate(self.ranks):
-            if rank is None:
-                places[kind_of(self.nodes[place])].append(place)
-        return places
-
-
-@dataclass(slots=True, eq=False)
-class _Scope:
-    """A list of source nodes: a graph of the file, a function's body, or a subgraph in a body.
-
-    Attributes:
-        nodes: the source nodes.
-        dump: the graph of the dump that has these nodes.
-        in_file: whether this is a graph of the file, whose names are those of the dump too.
-        path: for a function's body, the places of the calls that lead to it.
-        outer: the scope of the call, or of the control-flow node of the subgraph.
-        inputs: for a function's body, the argument in ``outer`` of each of its inputs.
-        dtypes: numpy dtypes by name, as far as they are known.
-        dump_names: the name in the dump of each value, as far as it is found.
-        producer: the place of the node that produces each name.
-        calls: the scope of each inlined call, and the name in it of each output of the call,
-            by the place of the call.
-        matched: places of the nodes that were found in the dump.
-    """
-
-    nodes: Sequence[NodeProto]
-    dump: DumpGraph
-    in_file: bool
-    path: Rank = ()
-    outer: _Scope | None = None
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    dtypes: Mapping[str, str] = field(default_factory=dict)
-    dump_names: dict[str, str] = field(default_factory=dict)
-    producer: dict[str, int] = field(init=False)
-    calls: dict[int, tuple[_Scope, Mapping[str, str]]] = field(default_factory=dict)
-    matched: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.producer = producers(self.nodes)
-
-    def outer_value(self, name: str) -> tuple[_Scope, str] | None:
-        """Return the outer scope that a name comes from and its name there; None if it is local."""
-        if self.outer is None or name in self.producer:
-            return None
-        is_subgraph = not self.path
-        if is_subgraph:  # it sees all names around it, a function's body only its inputs
-            return self.outer, name
-        return (self.outer, self.inputs[name]) if self.inputs.get(name) else None
-
-    def dump_name(self, name: str) -> str | None:
-        """Return the name of a value in the dump, or None if it is not known."""
-        dump_name = self.dump_names.get(name)
-        if dump_name is not None or self.in_file:
-            return dump_name or name
-        call = self.calls.get(self.producer.get(name, -1))
-        if call is not None:
-            body, body_names = call
-            inner_name = body_names.get(name)
-            return body.dump_name(inner_name) if inner_name else None
-        outer = self.outer_value(name)
-        return outer[0].dump_name(outer[1]) if outer else None
-
-    def dtype(self, name: str) -> str:
-        """Return the numpy dtype of a value, empty if it is not known."""
-        dtype = self.dtypes.get(name)
-        outer = None if dtype else self.outer_value(name)
-        return outer[0].dtype(outer[1]) if outer else dtype or ""
-
-
-class _PendingMatch(NamedTuple):
-    """A source node whose node in the dump is to be found.
-
-    Attributes:
-        scope: where the source node is.
-        place: its place in ``scope.nodes``.
-        name: one of its outputs.
-        dump_name: the name of that output in the dump.
-    """
-
-    scope: _Scope
-    place: int
-    name: str
-    dump_name: str
-
-
-@dataclass(slots=True)
-class _Matcher:
-    """Matches source nodes with nodes of the dump, and fills in the ranks of `DumpGraph`.
-
-    Attributes:
-        definitions: bodies of functions.
-        scopes: the function bodies and their subgraphs that were matched so far.
-        pending: matches to be made.
+        definitions: the functions that nodes may call.
+        dtypes: by name in the dump.
+        variables: of the dump.
     """
 
     definitions: Definitions
-    scopes: list[_Scope] = field(default_factory=list)
-    pending: list[_PendingMatch] = field(default_factory=list)
+    dtypes: Mapping[str, str]
+    variables: Mapping[VarId, Var]
 
-    def add_file_graph(
-        self, graph: GraphProto, dump: DumpGraph, dtypes: Mapping[str, str]
-    ) -> None:
-        """Add a graph of the file: queue a match for the producer of each value that the dump also has."""
-        scope = _Scope(graph.node, dump, in_file=True, dtypes=dtypes)
-        for name in dump.producer:
-            if name in scope.producer:
-                self.pending.append(_PendingMatch(scope, scope.producer[name], name, name))
+    def sorted_block(
+        self, block: Block, dump: Sequence[NodeProto], source: Sequence[NodeProto]
+    ) -> Block:
+        """Return a block with its ops, and those of its bodies, in the order of their indices.
 
-    def match_pending(self) -> None:
-        """Make all pending matches, and those that follow from them."""
-        while self.pending:
-            self._match_producers(self.pending.pop())
-
-    def _bind(self, scope: _Scope | None, name: str, dump_name: str) -> None:
-        """Record the name of a value in the dump, outwards to the scope that produces it."""
-        while scope is not None and name and dump_name:
-            # A value of the file has another name only if the runtime put a Cast behind it.
-            if name in scope.dump_names or (scope.in_file and name in scope.dump.producer):
-                return
-            scope.dump_names[name] = dump_name
-            if name in scope.producer:
-                place = scope.producer[name]
-                self.pending.append(_PendingMatch(scope, place, name, dump_name))
-            scope, name = scope.outer_value(name) or (None, "")
-
-    def _match_producers(self, pending: _PendingMatch) -> None:
-        """Match the source node of a pending match with the dump node that produces the same value.
-
-        If the source node is a call of a function, its body is inlined, and the producer in the body
-        becomes pending instead. Casts that ONNX Runtime inserted or removed are skipped.
-        """
-        scope, place, name, dump_name = pending
-        dump_place = scope.dump.producer.get(dump_name)
-        if dump_place is None or place in scope.matched:
-            return
-        node, dump_node = scope.nodes[place], scope.dump.nodes[dump_place]
-        if kind_of(node) == kind_of(dump_node):
-            self._match(scope, place, dump_place)
-        elif place in scope.calls or self._inline(scope, place):
-            body, body_names = scope.calls[place]
-            self._bind(body, body_names[name], dump_name)
-        elif dump_node.op_type == "Cast":  # inserted by the runtime
-            source = dump_node.input[0]
-            self.pending.append(pending._replace(dump_name=source))
-        elif node.op_type == "Cast":  # removed by the runtime, together with an inserted one
-            self._bind(scope, node.input[0], dump_name)
-        else:  # a call whose body is not known
-            scope.dump.unknown_calls[dump_place] = (*scope.path, place)
-
-    def _match(self, scope: _Scope, place: int, dump_place: int) -> None:
-        """Record that a source node became a dump node, with its inputs, outputs and subgraphs.
-
-        Nothing is recorded if the dump node has a rank already: it was matched before.
-        """
-        node, dump_node = scope.nodes[place], scope.dump.nodes[dump_place]
-        if scope.dump.ranks[dump_place] is not None:
-            return
-        scope.matched.add(place)
-        scope.dump.ranks[dump_place] = (len(scope.path), *scope.path, place)
-        self._match_subgraphs(scope, node, dump_place)
-        for names, dump_names in (
-            (node.output, dump_node.output),
-            (node.input, dump_node.input),
-        ):
-            for name, dump_name in zip(names, dump_names, strict=False):
-                self._bind(scope, name, dump_name)
-
-    def _match_subgraphs(self, scope: _Scope, node: NodeProto, dump_place: int) -> None:
-        """Match the subgraphs of a node, by their attributes, with those of its dump node.
-
-        Values of a subgraph of the file have the same names in the dump. In a subgraph of a function's
-        body, inputs and outputs correspond by position.
-        """
-        dump_subgraphs = dict(subgraphs(scope.dump.nodes[dump_place]))
-        if not dump_subgraphs:
-            return
-        bodies = {name: DumpGraph(graph.node) for name, graph in dump_subgraphs.items()}
-        scope.dump.bodies[dump_place] = tuple(bodies.values())
-        for name, graph in subgraphs(node):
-            if name not in bodies:
-                continue
-            if scope.in_file:
-                self.add_file_graph(graph, bodies[name], scope.dtypes)
-                continue
-            dump_graph = dump_subgraphs[name]
-            inputs = zip(graph.input, dump_graph.input, strict=False)
-            dump_names = {value.name: dump_value.name for value, dump_value in inputs}
-            inner = _Scope(
-                graph.node, bodies[name], in_file=False, outer=scope, dump_names=dump_names
-            )
-            self.scopes.append(inner)
-            for value, dump_value in zip(graph.output, dump_graph.output, strict=False):
-                self._bind(inner, value.name, dump_value.name)
-
-    def _inline(self, scope: _Scope, place: int) -> bool:
-        """Add the scope of a call's body to ``scope.calls``. Return False if it is no call."""
-        call = scope.nodes[place]
-        body = self.definitions.of_call(call, [scope.dtype(name) for name in call.input])
-        if body is None:
-            return False
-        inner = _Scope(
-            body.nodes,
-            scope.dump,
-            in_file=False,
-            path=(*scope.path, place),
-            outer=scope,
-            inputs=dict(zip(body.inputs, call.input, strict=False)),
-            dtypes=body.dtypes,
-        )
-        scope.calls[place] = inner, dict(zip(call.output, body.outputs, strict=False))
-        self.scopes.append(inner)
-        return True
-
-    def match_unread_nodes(self) -> None:
-        """Match the remaining nodes of function bodies and subgraphs by their inputs.
-
-        Matching backwards from outputs does not reach them: they have no consumers, or lost them
-        when ONNX Runtime removed a pair of Casts.
-        """
-        unmatched: dict[DumpGraph, dict[Kind, list[int]]] = {}
-        for scope in list(self.scopes):
-            if scope.dump not in unmatched:
-                unmatched[scope.dump] = scope.dump.unmatched_places()
-            if unmatched[scope.dump]:
-                self._match_unread_in(scope, unmatched[scope.dump])
-
-    def _match_unread_in(self, scope: _Scope, unmatched: Mapping[Kind, Sequence[int]]) -> None:
-        """Match the nodes of one scope in its order, so that results of calls are matched before readers.
+        Ops that are not found in the source come last: the runtime has inserted them, or inlined a
+        function whose body is not known.
 
         Args:
-            scope: the scope, with the bodies of its calls.
-            unmatched: places of nodes of the dump without a rank, by domain and operator.
+            block: the block; ``source`` of an op is the place of its node in ``dump``.
+            dump: the nodes of the block, as the runtime wrote them.
+            source: the nodes before inlining.
         """
-        for place, node in enumerate(scope.nodes):
-            if place in scope.matched:
+        nodes = self._inlined(
+            source, {product for node in dump for product in _products(node)}
+        )
+        index_of = {product: i for i, node in enumerate(nodes) for product in _products(node)}
+        indices = [
+            next(
+                (index_of[product] for product in _products(node) if product in index_of), None
+            )
+            for node in dump
+        ]
+        found: list[tuple[int, Op]] = []
+        others: list[Op] = []
+        for op in block.ops:
+            index = indices[op.source]
+            if index is None:
+                others.append(op)
                 continue
-            candidates = unmatched.get(kind_of(node), ())
-            is_inlined = place in scope.calls
-            dump_place = None if is_inlined else _find_by_inputs(scope, node, candidates)
-            if dump_place is not None:
-                self._match(scope, place, dump_place)
-                self.match_pending()
-            elif is_inlined or (not candidates and self._inline(scope, place)):
-                self._match_unread_in(scope.calls[place][0], unmatched)
+            before = dict(subgraphs(nodes[index]))
+            pairs = zip(op.bodies, subgraphs(dump[op.source]), strict=True)
+            bodies = tuple(
+                self.sorted_block(body, graph.node, before[name].node)
+                for body, (name, graph) in pairs
+            )
+            found.append((index, op._replace(bodies=bodies)))
+        ops = [op for _, op in sorted(found, key=itemgetter(0))]
+        return replace(block, ops=(*ops, *_inserted(ops, others, self.variables)))
+
+    def _inlined(
+        self, source: Sequence[NodeProto], dumped: Collection[_Product]
+    ) -> list[NodeProto]:
+        """Return the nodes of a graph in index order: those of the source, then those of its functions.
+
+        A prefix that a graph has already gets a number, which is counted for all functions of the graph
+        (``Graph::GenerateNodeName``, core/graph/graph.cc).
+
+        Args:
+            source: the nodes before inlining.
+            dumped: what the nodes of the dump produce. A node that is among them has a kernel, and is
+                not inlined.
+        """
+        nodes = list(source)
+        prefixes: set[str] = set()
+        numbers = count()
+        for call in nodes:  # also those that are appended meanwhile: the next round
+            if any(product in dumped for product in _products(call)):
+                continue
+            body = self.definitions.of_call(call, [self._dtype(name) for name in call.input])
+            if body is None:  # a Constant, or a Cast that the runtime removed
+                continue
+            base = prefix = f"_inlfunc_{call.op_type}"
+            while prefix in prefixes:
+                prefix = f"{base}_token_{next(numbers)}"
+            prefixes.add(prefix)
+            outer_names = dict.fromkeys(body.inputs, "") | dict(
+                zip(body.inputs, call.input, strict=False)
+            )
+            outputs = zip(body.outputs, call.output, strict=False)
+            outer_names |= {inner: outer for inner, outer in outputs if outer}
+            _rename_values(body.nodes, outer_names, prefix)
+            nodes += body.nodes
+        return nodes
+
+    def _dtype(self, name: str) -> str:
+        """Return the dtype of a value, empty if it is not known."""
+        is_float16 = _OTHER_PRECISION + name in self.dtypes
+        return self.dtypes.get(name, "float16" if is_float16 else "")
 
 
-def _find_by_inputs(scope: _Scope, node: NodeProto, places: Iterable[int]) -> int | None:
-    """Return the place of an unmatched dump node with the inputs of a source node, or None.
+def _products(node: NodeProto) -> list[_Product]:
+    """Return what a node produces. Values that are computed in another precision have their own names."""
+    kind = kind_of(node)
+    if node.op_type == "Cast":  # an inserted one produces the value in the other precision
+        return [(kind, name) for name in node.output]
+    return [(kind, name.removeprefix(_OTHER_PRECISION)) for name in node.output if name]
 
-    Inputs are compared as far as their names in the dump are known. Of several equal nodes the first
-    is returned: they have no consumers, and outputs of equal size.
 
-    Args:
-        scope: the scope of the source node.
-        node: the source node.
-        places: of dump nodes with the same operator.
+def _rename_values(
+    nodes: Iterable[NodeProto], outer_names: Mapping[str, str], prefix: str
+) -> None:
+    """Give the values of an inlined body, subgraphs included, their names in the graph, in place.
+
+    ``outer_names`` are the arguments of the call, by their names in the body; other names get the prefix.
     """
-    inputs = [scope.dump_name(name) if name else "" for name in node.input]
-    if not any(inputs):  # without a known name, every node of the operator would be equal
-        return None
-    for place in places:
-        pairs = zip(inputs, scope.dump.nodes[place].input, strict=False)
-        is_equal = all(name is None or name == dump_name for name, dump_name in pairs)
-        if scope.dump.ranks[place] is None and is_equal:
-            return place
-    return None
-
-
-def _rank_unmatched(dump: DumpGraph) -> None:
-    """Set the missing ranks of a dump: those of nodes that come from functions with unknown bodies.
-
-    These are functions of ONNX Runtime itself, and functions whose body ONNX Runtime changes. A node
-    without rank belongs to the call that reads its outputs, or produces them. All nodes of such a
-    call are ranked by their place in the dump. Subgraphs are ranked in the same way.
-
-    A call is given as the places of the calls that lead to it and its own; a `Rank` is the length of
-    the call, the call, and the place of the node in the call's body.
-    """
-    call_of_name: dict[str, Rank] = {}  # the earliest call whose body reads a value
-    unknown_calls = frozenset(dump.unknown_calls.values())
-    calls_in_dump_order: set[Rank] = set()
-    for place in range(len(dump.nodes) - 1, -1, -1):
-        node, rank = dump.nodes[place], dump.ranks[place]
-        if rank is None:
-            calls = [call_of_name[name] for name in node.output if name in call_of_name]
-            if place in dump.unknown_calls:
-                calls.append(dump.unknown_calls[place])
-            # A Cast outside unknown bodies was inserted by the runtime, and stays unranked.
-            if calls and (node.op_type != "Cast" or min(calls) in unknown_calls):
-                call = min(calls)
-                calls_in_dump_order.add(call)
-                rank = dump.ranks[place] = (len(call), *call, place)
-        if rank and rank[0]:  # a node of a function, not of the file
-            call = rank[1:-1]
-            for name in node.input:
-                call_of_name[name] = min(call, call_of_name.get(name, call))
-        for body in dump.bodies.get(place, ()):
-            _rank_unmatched(body)
-    for place, rank in enumerate(dump.ranks):
-        if rank and rank[1:-1] in calls_in_dump_order:
-            dump.ranks[place] = (*rank[:-1], place)
-
-
-def _sorted_block(block: Block, dump: DumpGraph, variables: Mapping[VarId, Var]) -> Block:
-    """Return a block with its ops, and those of its bodies, sorted by their ranks.
-
-    Ops without rank, which the runtime inserted, come last, in the order of `_inserted`.
-    """
-    ops = []
-    for op in block.ops:
-        body_graphs = dump.bodies.get(op.source, ())
-        if body_graphs:
-            pairs = zip(op.bodies, body_graphs, strict=True)
-            bodies = tuple(_sorted_block(body, graph, variables) for body, graph in pairs)
-            op = op._replace(bodies=bodies)  # noqa: PLW2901
-        ops.append(op)
-    ranks = [rank or (_INSERTED_ROUND, place) for place, rank in enumerate(dump.ranks)]
-    ops.sort(key=lambda op: ranks[op.source])
-    count = sum(1 for op in ops if ranks[op.source][0] != _INSERTED_ROUND)
-    return replace(block, ops=(*ops[:count], *_inserted(ops[:count], ops[count:], variables)))
+    for node in nodes:
+        for values in (node.input, node.output):
+            values[:] = [name and outer_names.get(name, f"{prefix}_{name}") for name in values]
+        for _, graph in subgraphs(node):
+            _rename_values(graph.node, outer_names, prefix)
 
 
 def _inserted(

@@ -1,18 +1,16 @@
 """The graph that a session ran, read from the record of that run.
 
-The observation of the run (sizes, iteration counts) is attached to the graph if each recorded kernel
-can be assigned to its node: by the node's name, or by the order of the kernels if nodes have no
-distinct names.
+The observation of the run (sizes, iteration counts) is attached to the graph if nodes have distinct
+names, by which each recorded kernel is assigned to its node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memplan_cli.core.program import Block, blocks, walk
+from memplan_cli.core.program import Block
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.light_model import block_paths
 from memplan_cli.runtime.graph.dumps import read_dump, with_distinct_names
@@ -23,21 +21,20 @@ from memplan_cli.runtime.simulate.planner import default_order
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from onnx import ModelProto
 
     from memplan_cli.core.program import Op, Program
     from memplan_cli.runtime.run.run_model import RunRecord, RuntimeShapes
     from memplan_cli.runtime.workers.session_profile import Kernel
 
-_DEFAULT = "DEFAULT"
-"""The execution order in which the kernels of a dump can be assigned without names."""
-
 
 def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
     """Return the graph that was run, with the observation of its first run.
 
-    ``observed`` is None if nothing depends on data, or if the kernels cannot be assigned to
-    nodes. In the second case nothing can be predicted from the graph.
+    ``observed`` is None if nothing depends on data, or if nodes have no distinct names. In the second
+    case nothing can be predicted from the graph.
 
     Args:
         record: of a run that collected ``kernels`` and ``graph``.
@@ -51,15 +48,9 @@ def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
     nodes = _nodes_by_name(model)
     shapes = record.shapes or _shapes_of_run(nodes or {}, kernels)
     graph = read_dump(file, shapes, session, dims)
-    if not needs_run(graph):
+    if nodes is None or not needs_run(graph):
         return graph
-    executions: Iterable[OpExecution] | None = None
-    if nodes is not None:
-        executions = _executions_by_name(nodes, kernels)
-    elif session.settings.session.get("execution_order", _DEFAULT) == _DEFAULT:
-        executions = executions_by_order(graph, kernels)
-    if executions is None:
-        return graph
+    executions = _executions_by_name(nodes, kernels)
     return replace(graph, observed=observation_of(graph.program, executions))
 
 
@@ -123,130 +114,6 @@ def _shapes_of_run(nodes: Mapping[str, _DumpNode], kernels: Sequence[Kernel]) ->
             ):
                 shapes[value] = dtype_of(type_name), tuple(dims)
     return shapes
-
-
-@dataclass(frozen=True, slots=True)
-class _NestedKernel:
-    """A kernel and, for a control-flow node, the kernels of its subgraphs in the order of their ends."""
-
-    kernel: Kernel
-    inner: Sequence[_NestedKernel] = ()
-
-
-_Orders = Mapping[str, Sequence[Sequence["Op"]]]
-"""The orders in which each block may have run, by its path; the order of the dump is first."""
-
-
-def executions_by_order(
-    graph: ExecutedGraph, kernels: Sequence[Kernel]
-) -> list[OpExecution] | None:
-    """Return the executions of a run in the default order, assigned by the order of the kernels.
-
-    The dump has a block that was optimised in execution order, and any other block as it was
-    read; both orders are tried.
-
-    Args:
-        graph: the graph that ran.
-        kernels: of one run, in the order in which they ended: the kernels of a subgraph come just before
-            the kernel of its control-flow node, and began after it.
-
-    Returns:
-        None if no assignment fits, or if several fit that differ in sizes.
-    """
-    main = graph.program.body
-    orders = {block.path: [block.ops, default_order(block)] for block in blocks(main)}
-    if graph.in_run_order:  # then it is known that the main graph was optimised
-        orders[main.path] = [main.ops]
-    control_flow = {op.name or op.type for _, op in walk(main) if op.bodies}
-    nested: list[_NestedKernel] = []  # kernels that no control-flow node has taken up so far
-    for kernel in kernels:
-        first_inner = len(nested)
-        if kernel.node in control_flow or _operator(kernel.node) in control_flow:
-            while first_inner and nested[first_inner - 1].kernel.start >= kernel.start:
-                first_inner -= 1
-        # The kernels from `first_inner` on move into this one; none, if it is no control-flow node.
-        nested[first_inner:] = [_NestedKernel(kernel, nested[first_inner:])]
-    return _executions_of_frame(main, nested, orders)
-
-
-def _executions_of_frame(
-    block: Block, kernels: Sequence[_NestedKernel], orders: _Orders
-) -> list[OpExecution] | None:
-    """Assign the kernels of one execution of a block to its ops, in any order in which it may have run.
-
-    None if no order fits, or if two orders fit in which an op read or wrote other sizes.
-    """
-    dump_order, *other_orders = orders[block.path]
-    candidates = [dump_order, *(order for order in other_orders if order != dump_order)]
-    assignments = [_executions_in_order(order, kernels, orders) for order in candidates]
-    fits = [executions for executions in assignments if executions is not None]
-    if not fits:
-        return None
-    first = _executions_by_outputs(fits[0])
-    is_unambiguous = all(
-        _executions_by_outputs(executions) == first for executions in fits[1:]
-    )
-    return fits[0] if is_unambiguous else None
-
-
-def _executions_by_outputs(
-    executions: Sequence[OpExecution],
-) -> dict[tuple[str, ...], list[OpExecution]]:
-    """Return the executions of each node, in their order."""
-    grouped: dict[tuple[str, ...], list[OpExecution]] = {}
-    for execution in executions:
-        grouped.setdefault(execution.outputs, []).append(execution)
-    return grouped
-
-
-def _executions_in_order(
-    order: Sequence[Op], kernels: Sequence[_NestedKernel], orders: _Orders
-) -> list[OpExecution] | None:
-    """Assign the kernels of one execution of a block to its ops, which ran in ``order``.
-
-    Returns:
-        The executions, those of subgraphs included; None if the number of kernels, a name, an
-        operator or a subgraph does not fit.
-    """
-    if len(kernels) != len(order):
-        return None
-    executions: list[OpExecution] = []
-    for op, nested in zip(order, kernels, strict=True):
-        kernel = nested.kernel
-        is_same_name = kernel.node == op.name
-        is_same_operator = not op.name and _operator(kernel.node) == op.type
-        if not is_same_name and not is_same_operator:
-            return None
-        if nested.inner:
-            assignments = [
-                _executions_of_frames(body, nested.inner, orders) for body in op.bodies
-            ]
-            fits = [assignment for assignment in assignments if assignment is not None]
-            if len(fits) != 1:  # no body fits, or it is not known which branch of an If ran
-                return None
-            executions += fits[0]
-        outputs = tuple(filter(None, op.outputs))
-        executions.append(OpExecution(outputs, kernel.read, kernel.wrote))
-    return executions
-
-
-def _executions_of_frames(
-    body: Block, kernels: Sequence[_NestedKernel], orders: _Orders
-) -> list[OpExecution] | None:
-    """Return the executions of a subgraph that ran as often as its ops fit into the kernels."""
-    executions: list[OpExecution] = []
-    op_count = max(len(body.ops), 1)  # kernels fit into no body without ops
-    for start in range(0, len(kernels), op_count):
-        frame = _executions_of_frame(body, kernels[start : start + op_count], orders)
-        if frame is None:
-            return None
-        executions += frame
-    return executions
-
-
-def _operator(kernel_name: str) -> str:
-    """Return the operator in the name ``<operator>_<number>`` of a kernel without a node name."""
-    return kernel_name.rpartition("_")[0]
 
 
 def with_recorded_order(graph: ExecutedGraph, record: RunRecord) -> ExecutedGraph | None:

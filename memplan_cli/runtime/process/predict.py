@@ -38,7 +38,7 @@ from memplan_cli.runtime.profile.workspace import (
 )
 from memplan_cli.runtime.simulate.arena import ArenaSettings, SimulatedArena
 from memplan_cli.runtime.simulate.execution import trace_session
-from memplan_cli.runtime.simulate.predict import simulated_model
+from memplan_cli.runtime.simulate.predict import packs_weights, simulated_model
 from memplan_cli.runtime.simulate.trace import CHUNK, UnknownBytesError, tensor_bytes
 from memplan_cli.runtime.workers.memory_release import LOADED_THRESHOLD, LOADING_THRESHOLD
 from memplan_cli.runtime.workers.spec import MEASURED_RUNS
@@ -46,9 +46,9 @@ from memplan_cli.runtime.workers.spec import MEASURED_RUNS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.program import VarId
     from memplan_cli.core.results.observations import RuntimeSettings
-    from memplan_cli.onnx_io.weights.stored import StoredModel, StoredWeight
+    from memplan_cli.onnx_io.weights.stored import StoredModel
     from memplan_cli.runtime.profile.workspace import Workspace
     from memplan_cli.runtime.simulate.predict import ExecutedGraph
     from memplan_cli.runtime.simulate.trace import AllocationTrace
@@ -83,7 +83,6 @@ def simulate_process(
     stored: StoredModel,
     executed: ExecutedGraph,
     settings: RuntimeSettings,
-    provider: str = CPU,
     measurements: ProcessMeasurements = NO_MEASUREMENTS,
 ) -> PredictedProcess | None:
     """Return the predicted bytes of a process that loads a model and runs it three times.
@@ -95,20 +94,20 @@ def simulate_process(
         stored: the model file.
         executed: the graph that the session runs.
         settings: of the session.
-        provider: ONNX Runtime's name of the execution provider.
         measurements: measured values that are not simulated.
 
     Returns:
         Bytes beyond those of a process with ONNX Runtime imported and no session.
     """
-    if _setup_obstacle(executed, settings, provider):
+    if _setup_obstacle(executed, settings):
         return None
     memory = SimulatedMemory()
-    loading = _load(memory, stored, executed.program, measurements)
+    loading = SessionLoading(memory, stored, executed.program, packs_weights(settings))
+    _load(loading, measurements)
     load, load_parts = memory.highest, dict(memory.peak)
     memory.map_file(RUNTIME_CODE, PROFILE.run_code)
     memory.add_objects(SESSION_GRAPH, PROFILE.run_node_heap * stored.nodes)
-    weights = _mapped_weight_bytes(executed.program, loading.sizes, loading.stored_weights)
+    weights = _mapped_weight_bytes(loading)
     # Pages that loading left resident are not read again.
     memory.map_file(MAPPED_WEIGHTS, max(weights - memory.file[MAPPED_WEIGHTS], 0))
     if measurements.workspace is None:
@@ -121,8 +120,7 @@ def simulate_process(
         _run(memory, executed, settings, workspace)
     except UnknownBytesError:
         return None
-    file = memory.file.total()
-    process = ProcessBytes(load, memory.highest, memory.anonymous, file)
+    process = ProcessBytes(load, memory.highest, memory.anonymous, memory.file.total())
     return PredictedProcess(process, _parts(load_parts, memory))
 
 
@@ -130,19 +128,16 @@ def predict_process_bytes(
     stored: StoredModel,
     executed: ExecutedGraph,
     settings: RuntimeSettings,
-    provider: str = CPU,
     measurements: ProcessMeasurements = NO_MEASUREMENTS,
 ) -> ProcessBytes | None:
     """Return the bytes of `simulate_process` without their parts."""
-    predicted = simulate_process(stored, executed, settings, provider, measurements)
+    predicted = simulate_process(stored, executed, settings, measurements)
     return predicted.process if predicted else None
 
 
-def prediction_obstacle(
-    executed: ExecutedGraph, settings: RuntimeSettings, provider: str = CPU
-) -> str:
+def prediction_obstacle(executed: ExecutedGraph, settings: RuntimeSettings) -> str:
     """Return why the process of a session cannot be predicted, or an empty text."""
-    reason = _setup_obstacle(executed, settings, provider)
+    reason = _setup_obstacle(executed, settings)
     if reason or executed.observed is not None:  # an observed run has shown all sizes
         return reason
     known_sizes = tensor_bytes(executed.program, executed.dims)
@@ -156,37 +151,31 @@ def prediction_obstacle(
     return "" if name is None else f"data decides the size of {name!r}"
 
 
-def _setup_obstacle(executed: ExecutedGraph, settings: RuntimeSettings, provider: str) -> str:
+def _setup_obstacle(executed: ExecutedGraph, settings: RuntimeSettings) -> str:
     """Return why provider, settings or operators prevent a prediction, or an empty text."""
-    if provider != CPU:
-        return f"only processes on {CPU} are predicted, not on {provider}"
+    if executed.provider != CPU:
+        return f"only processes on {CPU} are predicted, not on {executed.provider}"
     if not settings.session.get("enable_cpu_mem_arena", True):
         return "sessions without an arena are not predicted"
     kernels = unmeasured_kernels(executed.program)
     return f"how {', '.join(kernels)} packs its weights was not measured" if kernels else ""
 
 
-def _load(
-    memory: SimulatedMemory,
-    stored: StoredModel,
-    program: Program,
-    measurements: ProcessMeasurements,
-) -> SessionLoading:
-    """Simulate how the session is created, which changes ``memory``, and return the simulation.
+def _load(loading: SessionLoading, measurements: ProcessMeasurements) -> None:
+    """Simulate how the session is created, which changes ``loading`` and its memory.
 
     If `memplan_cli.load` opens the file, it fixes the size from which glibc maps blocks, and returns
     free memory afterwards. A measured load replaces the simulated totals, not the layout of the heap.
     """
+    memory = loading.memory
     if measurements.opened_by_memplan:
         memory.heap.fix_threshold(LOADING_THRESHOLD)
-    loading = SessionLoading(memory, stored, program)
     loading.run()
     if measurements.opened_by_memplan:
         memory.trim()
         memory.heap.fix_threshold(LOADED_THRESHOLD)
     if measurements.measured_load is not None:
         memory.continue_from(measurements.measured_load)
-    return loading
 
 
 def _run(
@@ -258,28 +247,25 @@ class _ResidentArena:
         return start
 
 
-def _mapped_weight_bytes(
-    program: Program, sizes: Mapping[VarId, int], stored: Mapping[str, StoredWeight]
-) -> int:
+def _mapped_weight_bytes(loading: SessionLoading) -> int:
     """Return the bytes of external weights that runs read, in pages that are mapped from files.
 
-    Of a Gather's table, only the pages around the rows that it looks up are read.
-
-    Args:
-        program: the graph that runs.
-        sizes: bytes of each variable.
-        stored: the weights of the file, by name.
+    A packed weight is not read, but its packed copy. Of a Gather's table, only the pages around the rows
+    that it looks up are read.
     """
+    program = loading.program
     bytes_of_weight: dict[VarId, int] = {}
     for op, var, packed_size in weight_reads(program):
-        weight = stored.get(program.vars[var].name)
-        # Runs read the packed copy, and not the weight itself.
-        is_packed_on_heap = packed_size and weight is not None and not weight.packed
-        if weight is None or weight.inside or is_packed_on_heap:
+        weight = loading.stored_weights.get(program.vars[var].name)
+        if weight is None or weight.inside:
             continue
-        size = weight.packed or weight.size
+        size = weight.size
+        if loading.packs and weight.packed:
+            size = weight.packed
+        elif loading.packs and packed_size:  # its copy is on the heap
+            continue
         if op.type == "Gather" and var == op.inputs[0]:
-            rows = sizes.get(op.inputs[1], size) // _INDEX
+            rows = loading.sizes.get(op.inputs[1], size) // _INDEX
             size = min(size, rows * PROFILE.row_pages)
         bytes_of_weight[var] = max(bytes_of_weight.get(var, 0), size)
     return sum(bytes_of_weight.values())

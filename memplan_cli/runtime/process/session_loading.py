@@ -46,6 +46,7 @@ class SessionLoading:
         memory: the memory of the process, which is changed.
         stored: the model file.
         program: the graph that the session will run.
+        packs: whether kernels pack their weights.
         values: blocks of weights on the heap, by name.
         stored_weights: the weights of the file, by name.
         sizes: bytes of each variable.
@@ -56,6 +57,7 @@ class SessionLoading:
     memory: SimulatedMemory
     stored: StoredModel
     program: Program
+    packs: bool
     values: dict[str, MemoryBlock] = field(default_factory=dict)
     stored_weights: Mapping[str, StoredWeight] = field(default_factory=dict)
     sizes: Mapping[VarId, int] = field(default_factory=dict)
@@ -85,7 +87,8 @@ class SessionLoading:
         # Optimisation has replaced the other weights of the file.
         for name in [name for name in self.values if name not in weights]:
             self.memory.free(self.values.pop(name))
-        self._pack()
+        if self.packs:
+            self._pack()
 
     def _parse(self) -> None:
         """Simulate how the file is parsed, and its inline weights copied out of the parsed text."""

@@ -114,7 +114,6 @@ def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
         stored_model(baseline.path),
         executed,
         settings,
-        baseline.provider,
         ProcessMeasurements(baseline.record.workspace),
     )
     predicted = replace(predict_peaks(executed, settings), process=process)
@@ -308,7 +307,6 @@ def predicted_cost(
         stored_model(written.path),
         prediction.executed(choice.settings),
         choice.settings,
-        baseline.provider,
         ProcessMeasurements(baseline.record.workspace, opened_by_memplan=True),
     )
     is_unknown, arena = choice.rank

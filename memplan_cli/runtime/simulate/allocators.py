@@ -8,17 +8,14 @@ after the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.binding_options import binding_options, input_shapes
 from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.errors import SettingsError, UnknownSizeError
-from memplan_cli.runtime.simulate.arena import (
-    ArenaSettings,
-    best_fit_height,
-    held_after_runs,
-)
+from memplan_cli.runtime.simulate.arena import ArenaSettings, best_fit_height, held_after_runs
 from memplan_cli.runtime.simulate.predict import (
     ARENA_REUSE_ONLY,
     ExecutedGraph,
@@ -72,32 +69,20 @@ class AllocatorComparison:
     warnings: tuple[str, ...] = ()
 
 
-def bfc(trace: AllocationTrace) -> int:
-    """Return the bytes held by best fit with coalescing in regions that double (TensorFlow's)."""
-    return held_after_runs(trace, ArenaSettings(), runs=1)
-
-
-def exact_regions(trace: AllocationTrace) -> int:
-    """Return the bytes held by the same allocator with regions as large as the requests."""
-    return held_after_runs(trace, ArenaSettings(exact=True), runs=1)
-
-
 ALLOCATORS: Mapping[str, Callable[[AllocationTrace], int]] = {
     "best-fit": best_fit_height,
-    "bfc": bfc,
-    "bfc-exact": exact_regions,
+    "bfc": partial(held_after_runs, settings=ArenaSettings(), runs=1),
+    "bfc-exact": partial(held_after_runs, settings=ArenaSettings(exact=True), runs=1),
 }
+"""Functions that return the bytes held: by best fit in one region, and by best fit with coalescing in
+regions that double (TensorFlow's) or that are as large as the requests."""
 
 RUNTIME = "ort"
 """The runtime itself with default settings: its own order, reuse, pattern and arena."""
 
 
 def simulate(executed: ExecutedGraph, allocator: str) -> Simulation:
-    """Return what one allocator needs for a run of a program in its own order.
-
-    Args:
-        executed: the program, with its real shapes bound.
-        allocator: ``best-fit``, ``bfc``, ``bfc-exact`` or ``ort``.
+    """Return what ``allocator``, one of `ALLOCATORS` or `RUNTIME`, needs for a run of a program in its own order.
 
     Raises:
         SettingsError: there is no such allocator.
@@ -115,8 +100,8 @@ def simulate(executed: ExecutedGraph, allocator: str) -> Simulation:
             hint=binding_options(input_shapes(executed.program)),
         ) from error
     if allocator == RUNTIME:
-        # None only where a size is unknown, which the trace above has refused: 0 does not occur.
-        held = predict_peaks(executed).held or 0
+        held = predict_peaks(executed).held
+        assert held is not None  # noqa: S101 - the trace above has refused unknown sizes
     else:
         held = ALLOCATORS[allocator](trace)
     return Simulation(allocator, held, trace.live_peak, len(trace.sizes))

@@ -6,14 +6,14 @@ size or at least ``max_dead_bytes`` more. A freed chunk is merged with its free 
 same region. If no chunk fits, the arena reserves another region from the system.
 
 Searches for the best arena simulate thousands of arenas on the same requests, most of which soon
-exceed the limit. For speed, `SimulatedArena.run` is one loop over plain numbers, and it stops at a limit.
+exceed a limit. For speed, `SimulatedArena.run` is one loop over plain numbers, and stops at the limit.
 """
 
 from __future__ import annotations
 
 import sys
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -42,9 +42,6 @@ _ADDRESS_BITS = 40
 """Bits of an address in the key of a free chunk. The size is in the bits above."""
 
 _ADDRESS = (1 << _ADDRESS_BITS) - 1
-
-_RANK_BITS = 36
-"""Regions with ranked addresses are at multiples of this power of two chunks: 16 TiB."""
 
 _ENDLESS = 1 << 50
 """Bytes of a region that no run fills."""
@@ -94,12 +91,10 @@ class ArenaUse:
         held: bytes reserved from the system after the last run. More than the limit if the
             simulation stopped there.
         most_held: the most bytes reserved after any of the runs, before it shrank.
-        work: about how many requests were simulated.
     """
 
     held: int
     most_held: int
-    work: int
 
 
 def simulate_arena(
@@ -107,7 +102,6 @@ def simulate_arena(
     settings: ArenaSettings,
     *,
     limit: int = UNLIMITED,
-    place_region: PlaceRegion | None = None,
     after_run: AfterRun = "keep",
 ) -> ArenaUse:
     """Simulate an arena that serves runs one after the other.
@@ -116,25 +110,22 @@ def simulate_arena(
         traces: what each run allocates and frees.
         settings: of the arena.
         limit: the simulation stops when the arena holds more bytes than this.
-        place_region: where regions lie; None places each above the ones before.
         after_run: what happens to empty regions after each run.
     """
-    arena = SimulatedArena(settings, limit, place_region)
-    most_held = work = 0
+    arena = SimulatedArena(settings, limit)
+    most_held = 0
     last: AllocationTrace | None = None
     for trace in traces:
         if trace is last and arena.is_whole():
             continue  # the same requests find the arena as the last run found it
         is_complete = arena.run(trace)
-        # Until a run fails there were `failed_index` allocations, and not many fewer frees.
-        work += len(trace.steps) if is_complete else 2 * arena.failed_index
         most_held = max(most_held, arena.held)
         if not is_complete:
             break
         if after_run == "shrink":
             arena.shrink()
         last = trace
-    return ArenaUse(arena.held, most_held, work)
+    return ArenaUse(arena.held, most_held)
 
 
 def held_after_runs(
@@ -155,29 +146,11 @@ def best_fit_height(trace: AllocationTrace) -> int:
     return max(ends, default=0) * CHUNK
 
 
-def place_by_rank(ranks: Sequence[int]) -> PlaceRegion:
-    """Return a function that places the first regions in the order of these ranks, others above.
-
-    With the ranks ``(1, 0)`` the second region lies below the first. The function can serve one arena.
-    """
-    remaining = list(ranks)
-    top = 0
-
-    def place(size: int) -> int:
-        nonlocal top
-        start = remaining.pop(0) << _RANK_BITS if remaining else top
-        top = max(top, start + size)
-        return start
-
-    return place
-
-
 class SimulatedArena:
     """The state of an arena between runs. Addresses and sizes are in chunks.
 
     Attributes:
         addresses: address of each allocation of the last run, by its index.
-        failed_index: index of the allocation at which the last run exceeded the limit.
     """
 
     __slots__ = (
@@ -192,8 +165,8 @@ class SimulatedArena:
         "_place_region",
         "_previous",
         "_sizes",
+        "_top",
         "addresses",
-        "failed_index",
     )
 
     def __init__(
@@ -210,14 +183,15 @@ class SimulatedArena:
             place_region: where regions lie; None places each above the ones before.
         """
         self.addresses: list[int] = []
-        self.failed_index = 0
         self._max_dead = -(-settings.max_dead_bytes // CHUNK)
         self._growth = -(-settings.initial // CHUNK)
         self._max_extension = (
             0 if settings.exact else max(-(-settings.max_extension // CHUNK), 1)
         )
         self._limit = limit // CHUNK
-        self._place_region = place_region or place_by_rank(())
+        self._place_region = place_region
+        self._top = 0
+        """The end of the highest region."""
         self._held = 0
         self._free: list[int] = []
         """A sorted key of each free chunk: ``size << _ADDRESS_BITS | address``."""
@@ -239,11 +213,7 @@ class SimulatedArena:
         return len(self._sizes) == len(self._free) == 1
 
     def run(self, trace: AllocationTrace) -> bool:
-        """Serve the requests of one run.
-
-        Returns:
-            False if the arena exceeded its limit; the run then stopped at ``failed_index``.
-        """
+        """Serve the requests of one run. Return False if the arena exceeded its limit: it stopped there."""
         free, free_addresses, sizes = self._free, self._free_addresses, self._sizes
         previous, following, max_dead = self._previous, self._following, self._max_dead
         addresses = self.addresses = [0] * len(trace.sizes)
@@ -252,7 +222,6 @@ class SimulatedArena:
                 index = bisect_left(free, wanted << _ADDRESS_BITS)
                 if index == len(free):
                     if not self._extend(wanted):
-                        self.failed_index = allocation
                         return False
                     index = bisect_left(free, wanted << _ADDRESS_BITS)
                 key = free.pop(index)
@@ -314,7 +283,8 @@ class SimulatedArena:
     def _extend(self, wanted: int) -> bool:
         """Reserve a region for a request. Return False if that exceeds the limit."""
         size = self._next_region_size(wanted) if self._max_extension else wanted
-        start = self._place_region(size)
+        start = self._place_region(size) if self._place_region else self._top
+        self._top = max(self._top, start + size)
         self._held += size
         if self._held > self._limit:
             return False

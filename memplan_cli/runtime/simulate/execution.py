@@ -120,7 +120,6 @@ class RunSimulator:
         patterns: by block and key of the feeds.
         frames: how many frames of each block the current run has had.
         keys: the exclusive or of the dims of each variable as it was last written.
-        feeds: the variables that a block is fed, by block.
     """
 
     model: SimulatedModel
@@ -129,7 +128,6 @@ class RunSimulator:
     patterns: dict[tuple[str, int], MemoryPattern] = field(default_factory=dict)
     frames: Counter[str] = field(default_factory=Counter)
     keys: dict[VarId, int] = field(default_factory=dict)
-    feeds: dict[str, tuple[VarId, ...]] = field(default_factory=dict)
 
     def run(self) -> AllocationTrace:
         """Run the top block once, free its results, and return all recorded requests."""
@@ -163,20 +161,6 @@ class RunSimulator:
         self.frames[block.path] += 1
         return frame.execute()
 
-    def is_repetitive(self, block: Block, iterations: int) -> bool:
-        """Return whether the next ``iterations`` of a body write the same sizes as the last one.
-
-        False for a body with control flow: its own bodies count frames too, which skipping would lose.
-        """
-        if any(op.bodies for op in block.ops):
-            return False
-        observed, last = self.model.observed, self.frames[block.path] - 1
-        if observed is None:  # then every size is the same in all iterations
-            return True
-        writes = (observed.written.get(var, ()) for op in block.ops for var in op.outputs)
-        parts = (entries[last : last + 1 + iterations] for entries in writes if entries)
-        return all(len(part) == 1 + iterations == part.count(part[0]) for part in parts)
-
     def pattern_key(self, block: Block) -> int | None:
         """Return the key by which ONNX Runtime finds the memory pattern of a block.
 
@@ -187,10 +171,7 @@ class RunSimulator:
             None if a feed is no tensor, so that there is no pattern. That includes a captured weight
             that was freed after its kernels had packed it (measured).
         """
-        feeds = self.feeds.get(block.path)
-        if feeds is None:
-            outer = captures(block) if block.path else ()
-            feeds = self.feeds[block.path] = (*block.inputs, *outer)
+        feeds = (*block.inputs, *captures(block)) if block.path else block.inputs
         types, packed = self.model.program.vars, self.model.packed
         if any(not is_tensor(types[var]) or var in packed for var in feeds):
             return None
@@ -357,12 +338,10 @@ def _run_if(frame: Frame, op: Op) -> None:
         outer_results[inner] = None if is_known else var
         if is_known:
             frame.allocate(var)
-    own_results = frame.simulator.run_block(body, op, outer_results, frame)
+    frame.simulator.run_block(body, op, outer_results, frame)
     # Outputs that no op of the branch has written, because it passes on other values.
     for var in op.outputs:
         frame.allocate(var)
-    for index in own_results.values():
-        frame.simulator.recorder.free(index)
 
 
 def _branch(frame: Frame, op: Op) -> Block:
@@ -448,7 +427,7 @@ def _run_scan(frame: Frame, op: Op) -> None:
     between, one less than iterations, lie in the two buffers in turn.
     """
     (body,) = op.bodies
-    simulator, recorder = frame.simulator, frame.simulator.recorder
+    recorder = frame.simulator.recorder
     for var in op.outputs:
         frame.allocate(var)
     state_count = len(op.inputs) - int(str(op.attributes["num_scan_inputs"]))
@@ -458,16 +437,8 @@ def _run_scan(frame: Frame, op: Op) -> None:
         for var in body.outputs[:state_count]
         for _ in range(min(max(iterations - 1, 0), 2))
     ]
-    remaining = iterations
-    while remaining:
-        results = simulator.run_block(body, op, dict.fromkeys(body.outputs), frame)
-        for index in results.values():
-            recorder.free(index)
-        remaining -= 1
-        is_settled = iterations - remaining == _ITERATIONS_TO_REPEAT
-        if is_settled and simulator.is_repetitive(body, remaining):
-            simulator.frames[body.path] += remaining  # further iterations change nothing
-            break
+    for _ in range(iterations):
+        frame.simulator.run_block(body, op, dict.fromkeys(body.outputs), frame)
     for index in buffers:
         recorder.free(index)
 

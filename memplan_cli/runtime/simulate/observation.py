@@ -125,11 +125,8 @@ def _append_written(
         return
     for var, (type_name, dims) in zip(outputs, wrote, strict=True):
         size = bytes_of(dtype_of(type_name), tuple(dims), {})
-        if size is None:
-            continue
-        tensor, previous = WrittenTensor(size, reduce(xor, dims, 0)), written[var][-1:]
-        # Equal tensors share one object: iterations of long loops then compare fast.
-        written[var].append(previous[0] if previous == [tensor] else tensor)
+        if size is not None:
+            written[var].append(WrittenTensor(size, reduce(xor, dims, 0)))
 
 
 def _unread_weights(program: Program, op: Op, read: TensorTypes) -> Iterator[VarId]:

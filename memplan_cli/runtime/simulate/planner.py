@@ -111,20 +111,19 @@ class BufferKind(Enum):
     """In the buffer of another variable."""
 
 
-class Reuse(Enum):
-    """``enable_mem_reuse``: whether the buffers of dead variables are reused."""
-
-    ON = "on"
-    OFF = "off"
-
-
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """What the planner depends on: kernel declarations, execution order, buffer reuse."""
+    """What the planner depends on.
+
+    Attributes:
+        table: which kernels work in place.
+        order: returns the ops of a block in execution order.
+        reuses_buffers: whether the buffers of dead variables are reused (``enable_mem_reuse``).
+    """
 
     table: InPlaceTable
     order: Callable[[Block], Order]
-    reuse: Reuse
+    reuses_buffers: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +146,10 @@ class BlockPlan:
 def plan_block(
     program: Program, block: Block, owner: Op | None, settings: PlannerSettings
 ) -> BlockPlan:
-    """Return the decisions of the planner for a block.
-
-    Args:
-        program: the program of the block.
-        block: the main graph, or a body of a control-flow op.
-        owner: the control-flow op; None for the main graph.
-        settings: of the planner.
-    """
+    """Return the decisions of the planner for the main graph, or for a body of ``owner``."""
     order = settings.order(block)
     is_loop_body = owner is not None and owner.type == "Loop"
-    walk = _Walk(program, block, settings.table, settings.reuse, is_loop_body)
+    walk = _Walk(program, block, settings, is_loop_body)
     walk.count_uses(order)
     results = frozenset(block.outputs)
     for op in order:
@@ -173,10 +165,6 @@ class _Walk:
     A buffer is named by the variable that it was allocated for.
 
     Attributes:
-        program: the program of the block.
-        block: the block.
-        table: which kernels work in place.
-        reuse: whether the buffers of dead variables are reused.
         is_loop_body: whether the block is the body of a Loop.
         uses: remaining reads and writes of each buffer. Those of outputs of the block, and of values
             from outside, never reach 0.
@@ -187,8 +175,7 @@ class _Walk:
 
     program: Program
     block: Block
-    table: InPlaceTable
-    reuse: Reuse
+    settings: PlannerSettings
     is_loop_body: bool
     uses: Counter[VarId] = field(default_factory=Counter)
     kind: dict[VarId, BufferKind] = field(default_factory=dict)
@@ -211,7 +198,7 @@ class _Walk:
             self.buffer[var] = var
 
     def place(self, op: Op, results: frozenset[VarId]) -> None:
-        """Decide where the outputs of an op lie."""
+        """Decide where the outputs of an op lie; ``results`` are the outputs of the block."""
         for position, var in enumerate(op.outputs):
             if not var:
                 continue
@@ -258,23 +245,20 @@ class _Walk:
         """Return the input whose buffer the kernel uses for an output, or None.
 
         The first output may be an alias of an input, or overwrite an input that has no other use left
-        and the same element size and shape. Later outputs may be aliases only.
-
-        Args:
-            op: the op.
-            position: of the output among the op's outputs.
-            var: the output.
+        and the same element size and shape. Later outputs may be aliases only. ``position`` is that of
+        the output ``var`` among the op's outputs.
         """
+        table = self.settings.table
         key = f"{op.domain}.{op.type}" if op.domain else op.type
         if position:
-            inputs = {output: index for index, output in self.table.later.get(key, ())}
+            inputs = {output: index for index, output in table.later.get(key, ())}
             index = inputs.get(position, len(op.inputs))
             return op.inputs[index] if index < len(op.inputs) and op.inputs[index] else None
-        for index in self.table.alias.get(key, ()):
+        for index in table.alias.get(key, ()):
             if index < len(op.inputs) and op.inputs[index]:
                 return op.inputs[index]
-        allocates = self.table.allocates.get(key, ())
-        for index in self.table.in_place.get(key, ()):
+        allocates = table.allocates.get(key, ())
+        for index in table.in_place.get(key, ()):
             source = op.inputs[index] if index < len(op.inputs) else None
             if not source or self.program.vars[source].dtype in allocates:
                 continue
@@ -288,7 +272,8 @@ class _Walk:
         An unused output reuses no buffer, although its own buffer is reused later (measured). Its one
         use is that of the op that writes it. Scalars and outputs of unknown shape reuse none either.
         """
-        if self.reuse is Reuse.OFF or not self.program.vars[var].shape or self.uses[var] < 2:
+        shape = self.program.vars[var].shape
+        if not self.settings.reuses_buffers or not shape or self.uses[var] < 2:
             return None
         for index in range(len(self.free) - 1, -1, -1):
             if self._is_interchangeable(self.free[index], var):

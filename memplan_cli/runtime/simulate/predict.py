@@ -15,7 +15,7 @@ from memplan_cli.runtime.profile.in_place import load_table
 from memplan_cli.runtime.profile.workspace import requests_from_totals
 from memplan_cli.runtime.simulate.arena import ArenaSettings, simulate_arena
 from memplan_cli.runtime.simulate.execution import SimulatedModel, trace_session
-from memplan_cli.runtime.simulate.planner import ORDERS, PlannerSettings, Reuse, file_order
+from memplan_cli.runtime.simulate.planner import ORDERS, PlannerSettings, file_order
 from memplan_cli.runtime.simulate.trace import UnknownBytesError, tensor_bytes
 
 if TYPE_CHECKING:
@@ -100,11 +100,11 @@ def simulated_model(executed: ExecutedGraph, settings: RuntimeSettings) -> Simul
     """Return a graph with the planner's settings and known sizes, for a simulation of its runs."""
     session = settings.session
     order = ORDERS[str(session.get("execution_order", "DEFAULT"))]
-    reuse = Reuse.ON if session.get("enable_mem_reuse", True) else Reuse.OFF
     planner = PlannerSettings(
-        load_table(executed.provider), file_order if executed.in_run_order else order, reuse
+        load_table(executed.provider),
+        file_order if executed.in_run_order else order,
+        reuses_buffers=bool(session.get("enable_mem_reuse", True)),
     )
-    packs = settings.session_config.get("session.disable_prepacking") != "1"
     observed = executed.observed
     return SimulatedModel(
         runtime_program(executed),
@@ -112,8 +112,13 @@ def simulated_model(executed: ExecutedGraph, settings: RuntimeSettings) -> Simul
         planner,
         bool(session.get("enable_mem_pattern", True)),
         observed,
-        observed.packed if observed and packs else frozenset(),
+        observed.packed if observed and packs_weights(settings) else frozenset(),
     )
+
+
+def packs_weights(settings: RuntimeSettings) -> bool:
+    """Return whether the kernels of a session pack their weights."""
+    return settings.session_config.get("session.disable_prepacking") != "1"
 
 
 def runtime_program(executed: ExecutedGraph) -> Program:

@@ -10,23 +10,20 @@ but live tensors. The sizes are found by simulating the arena on the requests of
     two regions    |--a--|    |---b---|              two tensors that alternate, each in its own
 
 Whether alternating tensors fit depends on a few bytes of the sizes. So `refined_arena` tries
-tens of thousands of regions; most simulations stop early, once the arena holds too much.
-Work is counted in simulated requests and never in seconds, so that the result is deterministic.
+thousands of regions; most simulations stop early, once the arena holds too much.
+Work is counted in trials and never in seconds, so that the result is deterministic.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise, permutations
-from math import inf
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from memplan_cli.runtime.simulate.arena import (
     UNLIMITED,
     ArenaSettings,
     held_after_runs,
-    place_by_rank,
     simulate_arena,
 )
 from memplan_cli.runtime.simulate.trace import CHUNK, AllocationTrace, rounded_up
@@ -36,12 +33,15 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.observations import Setting
 
-_COARSE_WORK = 1_500_000
-"""Requests simulated in a coarse search: about three seconds."""
+_COARSE_WORK, _FINE_WORK = 1_500_000, 300_000
+"""Requests of the trials of a search, were each simulated to its end. Most trials of a fine search end early."""
 
-_MAX_ONE_REGION_TRIALS = 48
+_MIN_TRIALS = 4
+"""Trials of a search, however large the graph."""
 
-_MAX_SEVERAL_REGIONS_TRIALS = 600
+_MAX_ONE_REGION_TRIALS, _MAX_SEVERAL_REGIONS_TRIALS = 48, 600
+
+_MAX_FINE_TRIALS = 3000
 
 _LARGEST_TENSORS = 10
 """First regions are derived from so many of the largest distinct tensor sizes."""
@@ -49,9 +49,8 @@ _LARGEST_TENSORS = 10
 _COARSE_STEP = 1.015
 """Ratio of one total of several regions to the next in a coarse search."""
 
-_GRIDS = ((1.004, 1.01), (1.03, inf), (1.01, inf), (1.004, inf))
-"""Grids of a fine search: the ratio of one size to the next, and the largest total as a multiple of
-the live bytes. The first grid is fine, because few sizes hold hardly more than the live bytes."""
+_FINE_STEPS = (1.03, 1.01, 1.004)
+"""Ratios of one size to the next in a fine search."""
 
 _SMALLEST_FIRST_REGION = 0.12
 """The smallest first region of a fine search, as a share of the live bytes."""
@@ -59,19 +58,9 @@ _SMALLEST_FIRST_REGION = 0.12
 _NEGLIGIBLE_BYTES, _NEGLIGIBLE_SHIFT = 1 << 16, 7
 """Bytes above the live bytes that are not worth a search: this many, or one in 2**7."""
 
-_BYTES_PER_REQUEST = 16
-"""A fine search simulates one request for so many bytes that could be saved."""
-
-_MIN_FINE_WORK, _MAX_FINE_WORK = 20_000, 500_000
-
-_TRIAL_WORK = 20
-"""Requests that a trial counts for at least in a fine search, however early it ends."""
-
 _SHARED_REGION_STEP = 1.005
 """Ratio of one size of a region for several runs to the next."""
 
-_OTHER_ORDERS = tuple(tuple(permutations(range(count)))[1:] for count in (1, 2, 3))
-"""The orders of one, two and three regions in memory beside the ascending one."""
 
 _LARGEST_REGION = 2**31 - CHUNK
 """``initial_chunk_size_bytes`` is a C int."""
@@ -145,44 +134,40 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
 
     Exact growth, one region and several regions are tried.
     """
-    # With every chunk split the arena nearly always holds less, but not always.
-    choices = [_held_by(trace, arena) for arena in (EXACT, EXACT_UNSPLIT)]
-    best = min(choices, key=lambda choice: choice.held)
-    requests = 2 * len(trace.sizes)  # each tensor is allocated and freed
-    trials = _COARSE_WORK // max(requests, 1)
-    for size in _one_region_sizes(
-        trace.peak, max(best.held, trace.peak), max(4, min(_MAX_ONE_REGION_TRIALS, trials))
-    ):
+    best = _held_by(trace, EXACT)
+    count = _trials(trace, _COARSE_WORK, _MAX_ONE_REGION_TRIALS)
+    for size in _one_region_sizes(trace.peak, max(best.held, trace.peak), count):
         if size >= min(best.held, _LARGEST_REGION):
             break
         choice = _held_by(trace, one_region(size), best.held)
         best = min(best, choice, key=lambda choice: choice.held)
-    # At least 4 trials, however large the graph.
-    budget = _Budget(max(4, min(_MAX_SEVERAL_REGIONS_TRIALS, trials)), per_trial=1)
-    totals = _totals(trace.peak, best.held, _COARSE_STEP)
-    candidates = partial(_split_totals, _first_regions_of_tensors(trace))
-    return _first_fit(trace, totals, candidates, best.held, budget) or best
+    firsts = _first_regions_of_tensors(trace)
+    candidates = (
+        (total, arena)
+        for total in _totals(trace.peak, best.held, _COARSE_STEP)
+        for arena in _split_totals(firsts, total)
+    )
+    trials = _trials(trace, _COARSE_WORK, _MAX_SEVERAL_REGIONS_TRIALS)
+    return _first_fit(trace, islice(candidates, trials), best.held) or best
 
 
 def refined_arena(trace: AllocationTrace, choice: ArenaChoice) -> ArenaChoice:
     """Return an arena that holds less than ``choice`` for these requests, or ``choice``.
 
     Totals are tried from the live bytes upwards, on finer and finer grids up to the best choice so
-    far. The work is proportional to what could be saved.
+    far.
     """
-    lowest, best = trace.peak, choice
-    work = (choice.held - lowest) // _BYTES_PER_REQUEST
-    budget = _Budget(
-        min(max(work, _MIN_FINE_WORK), _MAX_FINE_WORK), per_trial=_TRIAL_WORK, per_request=1
-    )
-    reserve = budget.remaining // 2  # the first grid may use half of the work
-    for ratio, reach in _GRIDS:
-        if is_tight(best.held, lowest):
+    best = choice
+    trials = _trials(trace, _FINE_WORK, _MAX_FINE_TRIALS)
+    for step in _FINE_STEPS:
+        if is_tight(best.held, trace.peak):
             break
-        budget.reserve, reserve = reserve, 0
-        totals = _totals(lowest, min(best.held, reach * lowest), ratio)
-        candidates = partial(_grid_candidates, lowest, ratio)
-        best = _first_fit(trace, totals, candidates, best.held, budget) or best
+        candidates = (
+            (total, arena)
+            for total in _totals(trace.peak, best.held, step)
+            for arena in _grid_candidates(trace.peak, step, total)
+        )
+        best = _first_fit(trace, islice(candidates, trials), best.held) or best
     return best
 
 
@@ -191,79 +176,32 @@ def is_tight(held: int, lowest: int) -> bool:
     return held - lowest <= max(_NEGLIGIBLE_BYTES, lowest >> _NEGLIGIBLE_SHIFT)
 
 
-@dataclass(slots=True)
-class _Budget:
-    """The remaining work of a search.
-
-    Attributes:
-        remaining: work that is left.
-        per_trial: work of any trial.
-        per_request: additional work for each simulated request.
-        reserve: work that must not be used now.
-    """
-
-    remaining: int
-    per_trial: int
-    per_request: int = 0
-    reserve: int = 0
-
-    def is_spent(self) -> bool:
-        """Return whether only the reserve is left."""
-        return self.remaining <= self.reserve
-
-    def spend_trial(self, requests: int) -> None:
-        """Subtract the work of one trial."""
-        self.remaining -= self.per_trial + self.per_request * requests
+def _trials(trace: AllocationTrace, work: int, most: int) -> int:
+    """Return the number of trials whose requests are about ``work``, but at most ``most``."""
+    requests = 2 * len(trace.sizes)  # each tensor is allocated and freed
+    return max(_MIN_TRIALS, min(most, work // max(requests, 1)))
 
 
 def _first_fit(
     trace: AllocationTrace,
-    totals: Iterable[int],
-    candidates: Callable[[int], Iterable[Mapping[str, Setting]]],
+    candidates: Iterable[tuple[int, Mapping[str, Setting]]],
     highest: int,
-    budget: _Budget,
 ) -> ArenaChoice | None:
-    """Return the first candidate that holds at most its total and two chunks; None if there is none.
+    """Return the first arena that holds at most its total and two chunks; None if there is none.
 
-    The two chunks are for up to two later regions, whose sizes are rounded up. The candidate must hold
-    no more wherever the system places its regions.
+    The two chunks are for up to two later regions, whose sizes are rounded up.
 
     Args:
         trace: the requests of the run.
-        totals: bytes in ascending order, so that the first fit is the best on this grid.
-        candidates: the arenas to try for a total.
+        candidates: totals in bytes and arenas. Totals ascend, so that the first fit is the best.
         highest: the result holds less than this.
-        budget: work of the search; it is reduced.
     """
-    for total in totals:
+    for total, arena in candidates:
         limit = min(total + 2 * CHUNK, highest - 1)
-        for arena in candidates(total):
-            if budget.is_spent():
-                return None
-            use = simulate_arena(
-                (trace, trace), ArenaSettings.from_settings(arena), limit=limit
-            )
-            budget.spend_trial(use.work)
-            choice = ArenaChoice(arena, use.held)
-            if use.held <= limit and holds_anywhere(trace, choice):
-                return choice
+        choice = _held_by(trace, arena, limit)
+        if choice.held <= limit:
+            return choice
     return None
-
-
-def holds_anywhere(trace: AllocationTrace, choice: ArenaChoice) -> bool:
-    """Return whether an arena holds no more in any order in which the system places its regions.
-
-    Orders of up to three regions are tried.
-    """
-    settings = ArenaSettings.from_settings(choice.arena)
-    later_regions = choice.region_sizes()[2]
-    return all(
-        simulate_arena(
-            (trace, trace), settings, limit=choice.held, place_region=place_by_rank(ranks)
-        ).held
-        <= choice.held
-        for ranks in _OTHER_ORDERS[min(later_regions, len(_OTHER_ORDERS) - 1)]
-    )
 
 
 def _held_by(

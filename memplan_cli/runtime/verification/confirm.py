@@ -280,6 +280,8 @@ class Confirmation:
             return self.prediction.file_graph()
         if self._graph is None or self._graph[0] is not record:
             graph = graph_of_run(record, self._baseline.dims)
+            if needs_run(graph) and graph.observed is None:  # its nodes have no distinct names
+                graph = self.prediction.executed(self.run.settings)
             # Only the run itself shows an order by priority of an optimised graph.
             if settings_from_runs(self.run.settings).get("session.execution_order"):
                 graph = with_recorded_order(graph, record) or graph
@@ -296,7 +298,6 @@ class Confirmation:
             stored_model(self._written.path),
             executed,
             run.settings,
-            baseline.provider,
             ProcessMeasurements(workspace, opened_by_memplan=opened_by_memplan),
         )
         predicted = replace(predict_peaks(executed, run.settings, workspace), process=process)
