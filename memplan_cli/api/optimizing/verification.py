@@ -294,7 +294,6 @@ def _written_model(candidate: Rewriting, path: Path) -> WrittenModel:
         candidate.planned.program,
         as_written=candidate.only_as_written,
         offline=candidate.original is not None,
-        for_range=bool(candidate.settings.bounds),
     )
 
 

@@ -129,21 +129,17 @@ def _does_not_load(model: Path) -> str:
 def read_dump(
     dump: Path, shapes: RuntimeShapes, session: SessionSpec, dims: Mapping[str, int]
 ) -> ExecutedGraph:
-    """Read a graph that the runtime wrote, with ops in the order that `executed_graph` describes.
+    """Read a graph that ``session`` wrote, with ops in the order that `executed_graph` describes.
 
-    Args:
-        dump: its file.
-        shapes: what the runtime infers for values of the main graph.
-        session: the session that wrote it.
-        dims: values of symbolic dims.
+    ``shapes`` are what the runtime infers for values of the main graph.
     """
-    graph = load_model(dump)
-    graph = with_distinct_names(graph) or graph
+    written = load_model(dump)
+    graph = with_distinct_names(written) or written
     known_shapes = bound_shapes(shapes, dims, free_dims(graph))
     program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
     is_optimised = not session.settings.runs_as_written
     if not is_optimised:
-        program = in_index_order(program, graph.graph, load_as_written(session.model))
+        program = in_index_order(program, written.graph, load_as_written(session.model))
     return ExecutedGraph(
         program,
         dims,
@@ -158,10 +154,6 @@ def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
 
     A session loads a temporary copy in which every value is an output. The copy is beside the
     model, so that its external weights are found.
-
-    Args:
-        model: the file.
-        provider: the session's execution provider.
 
     Raises:
         RuntimeUnavailableError: the model does not load.

@@ -240,11 +240,7 @@ def offline_program(
 ) -> Program:
     """Read an offline file. Shapes that ONNX inference leaves open are taken from the runtime.
 
-    Args:
-        dump: the file.
-        dims: values of symbolic dims.
-        provider: the provider for which it was written.
-        shapes: what the runtime infers; None loads the file in a session if a shape is open.
+    ``shapes`` are what the runtime infers; None loads the file in a session if a shape is open.
 
     Raises:
         RuntimeUnavailableError: the file does not load.

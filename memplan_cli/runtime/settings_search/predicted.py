@@ -17,10 +17,7 @@ from memplan_cli.runtime.profile.in_place import version_warning
 from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.profile.workspace import requests_from_totals, workspace_with_threads
 from memplan_cli.runtime.run.timing import work_of
-from memplan_cli.runtime.simulate.arena import (
-    ArenaSettings,
-    held_after_runs,
-)
+from memplan_cli.runtime.simulate.arena import ArenaSettings, held_after_runs
 from memplan_cli.runtime.simulate.execution import SessionTraces, trace_session
 from memplan_cli.runtime.simulate.planner import ORDERS
 from memplan_cli.runtime.simulate.predict import (
@@ -45,12 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from memplan_cli.runtime.simulate.trace import AllocationTrace
-
-SHORT_RUNS = (
-    "The memory pattern is off because sizes were assumed: with other sizes it could need more "
-    "memory. Without it, runs take up to a fifth longer. --dim sets the sizes."
-)
-"""The note on a model whose memory pattern is off only because its sizes were assumed."""
 
 _PATTERN = RuntimeSettings(session={"enable_mem_pattern": True})
 
@@ -177,11 +168,8 @@ def predict_settings(
 
     Combinations of execution order and reuse whose peak is near the lowest are compared, each with
     its best arena. If sizes are unknown, the result is a set of options that is best on average.
-
-    Args:
-        executed: the graph that the runtime runs.
-        base: settings that the search does not change.
-        workspace: bytes that kernels request besides their outputs, by node; None if unknown.
+    Settings of ``base`` are not changed. ``workspace`` is the bytes that kernels request besides their
+    outputs, by node; None if unknown.
     """
     try:
         best = _best_candidate(executed, base, workspace or {})
@@ -201,18 +189,16 @@ def predict_arena(
 ) -> SettingsChoice | None:
     """Return settings with their best arena; None if sizes are unknown.
 
-    A memory pattern that the settings switch on is kept only on the terms of `_with_pattern`.
-
-    Args:
-        executed: the graph that the runtime runs.
-        settings: of a run of this graph; all but arena and memory pattern stay.
-        workspace: bytes that kernels requested besides their outputs in that run, by node.
+    All but arena and memory pattern stay; the pattern is kept only on the terms of `_with_pattern`.
+    ``workspace`` is the bytes that kernels request besides their outputs, by node.
     """
     # From `base`, `_refined` reads only whether the memory pattern is fixed. One that is on is not fixed:
     # the arena may hold less without it.
     base = RuntimeSettings() if settings.session.get("enable_mem_pattern") else settings
+    settings = without_pattern(settings)
     try:
-        candidate = _with_arena(executed, without_pattern(settings), workspace)
+        traces = session_traces(executed, settings, workspace)
+        candidate = _in_arena(settings, traces, _arena_for(traces.first, executed.provider))
         refined = _refined(executed, candidate, base, workspace)
     except UnknownBytesError:
         return None
@@ -238,26 +224,6 @@ def in_one_region(choice: SettingsChoice) -> SettingsChoice:
     )
 
 
-def would_have_pattern(
-    executed: ExecutedGraph, settings: RuntimeSettings, held: int, workspace: Mapping[str, int]
-) -> bool:
-    """Return whether a memory pattern would be used if no size had been assumed.
-
-    Args:
-        executed: the graph that the runtime runs.
-        settings: of the observed run, without a memory pattern.
-        held: bytes that its arena held.
-        workspace: bytes that kernels request besides their outputs, by node.
-    """
-    if executed.provider != CPU or needs_run(executed):
-        return False
-    traces = session_traces(executed, settings, workspace)
-    peaks = Peaks(traces.first_peak, traces.first_peak)
-    current = _Candidate(settings, peaks, ArenaChoice(settings.arena, held), traces)
-    nothing_fixed = RuntimeSettings()
-    return _with_pattern(executed, current, nothing_fixed, workspace) is not current
-
-
 def without_pattern(settings: RuntimeSettings) -> RuntimeSettings:
     """Return settings with the memory pattern off."""
     return settings.updated(_NO_PATTERN)
@@ -268,10 +234,6 @@ def settings_for_sizes(base: RuntimeSettings, assumed: Collection[str]) -> Runti
 
     At other dims than those that the arena was sized for, a memory pattern makes the arena hold both
     the tensors of the first run and the block of later runs.
-
-    Args:
-        base: the settings.
-        assumed: names of dims whose values were assumed.
     """
     return without_pattern(base) if assumed else base
 
@@ -343,14 +305,6 @@ def _without_pattern_and_reuse(base: RuntimeSettings) -> RuntimeSettings:
     """Return settings without memory pattern and reuse."""
     off = {"enable_mem_pattern": False, "enable_mem_reuse": False}
     return base.updated(RuntimeSettings(session=off))
-
-
-def _with_arena(
-    executed: ExecutedGraph, settings: RuntimeSettings, workspace: Mapping[str, int]
-) -> _Candidate:
-    """Return settings without a memory pattern, with their best arena by a coarse search."""
-    traces = session_traces(executed, settings, workspace)
-    return _in_arena(settings, traces, _arena_for(traces.first, executed.provider))
 
 
 def _arena_for(trace: AllocationTrace, provider: str) -> ArenaChoice:
@@ -425,12 +379,6 @@ def _with_pattern(
     shorter by `_MIN_TIME_SAVING`. Otherwise the candidate itself is returned. It is also returned if
     ``base`` sets the pattern, on other providers than the CPU, and if sizes depend on data or there are
     subgraphs, because the block of one run may not fit another run.
-
-    Args:
-        executed: the graph that the runtime runs.
-        candidate: settings without a memory pattern.
-        base: settings that the search does not change.
-        workspace: bytes that kernels request besides their outputs, by node.
     """
     if "enable_mem_pattern" in base.session or executed.provider != CPU or needs_run(executed):
         return candidate

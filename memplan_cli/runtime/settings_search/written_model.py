@@ -65,7 +65,6 @@ class WrittenModel:
         program: its graph, in the order of the file; None if only outputs are compared.
         as_written: whether it must run without the runtime's optimisation.
         offline: whether its graph was optimised by the runtime beforehand.
-        for_range: whether it is planned for a range of sizes.
         base: settings of a run without optimisation, which a search does not change.
         verdict: on its outputs, if they were compared already because the original's own runs
             differ.
@@ -75,7 +74,6 @@ class WrittenModel:
     program: Program | None = field(default=None, repr=False)
     as_written: bool = False
     offline: bool = False
-    for_range: bool = False
     base: RuntimeSettings = RUN_AS_WRITTEN
     verdict: Validation | None = None
 
@@ -85,7 +83,6 @@ class BaselineGraph:
     """The graph that a baseline's session ran, and its predicted memory.
 
     Attributes:
-        executed: the graph.
         predicted: peaks, arena and process under the baseline's settings.
         warnings: about the prediction, for the report.
     """
@@ -125,9 +122,7 @@ class Prediction:
     """Predictions for a written model, made from the run of its original.
 
     Attributes:
-        baseline: the original's run.
-        graph: the graph that it ran.
-        written: the written model.
+        graph: the graph that the original ran.
         workspace: bytes that kernels request besides their outputs in runs without optimisation, by
             node; None takes those of the baseline.
     """
@@ -223,9 +218,13 @@ class Prediction:
         Folded constants are held both at the peak and between runs, hence twice.
         """
         is_unknown, size = choice.rank
-        if not choice.settings.runs_as_written:
-            size += 2 * self._folded()
-        return is_unknown, size
+        if choice.settings.runs_as_written:
+            return is_unknown, size
+        optimised, file = self.optimised_graph(), self.file_graph()
+        folded = weight_bytes(optimised.program, optimised.dims) - weight_bytes(
+            file.program, file.dims
+        )
+        return is_unknown, size + 2 * max(folded, 0)
 
     def optimised_choice(self) -> SettingsChoice:
         """Return the best predicted settings with the runtime's optimisation."""
@@ -252,14 +251,6 @@ class Prediction:
     def _program(self) -> Program:
         assert self.written.program is not None  # noqa: S101 - memory is predicted from it
         return self.written.program
-
-    def _folded(self) -> int:
-        """Return the bytes of constants that the session folds and the file does not have."""
-        after, file = (
-            weight_bytes(graph.program, graph.dims)
-            for graph in (self.optimised_graph(), self.file_graph())
-        )
-        return max(after - file, 0)
 
 
 def _planner_shapes_by_name(

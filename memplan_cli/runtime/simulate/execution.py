@@ -114,8 +114,6 @@ class RunSimulator:
     """Simulates runs of one model. Plans and memory patterns last from run to run.
 
     Attributes:
-        model: what is run.
-        recorder: records the requests.
         plans: the planner's decisions, by block.
         patterns: by block and key of the feeds.
         frames: how many frames of each block the current run has had.
@@ -147,11 +145,8 @@ class RunSimulator:
     ) -> Allocations:
         """Run a block in a new frame, and return its outputs that the caller has to free.
 
-        Args:
-            block: the main graph, or a body of a control-flow op.
-            owner: the control-flow op; None for the main graph.
-            outer_results: outputs of the block in memory of the control-flow op.
-            outer: the frame that executes the control-flow op.
+        ``owner`` is the control-flow op of a body, executed in the frame ``outer``; ``outer_results`` are the
+        outputs of the body in memory of the owner.
         """
         plan = self.plans.get(block.path)
         if plan is None:
@@ -183,9 +178,7 @@ class Frame:
     """One execution of one block.
 
     Attributes:
-        simulator: holds the state of the run.
-        block: the block that is executed.
-        plan: the decisions of the planner for it.
+        plan: the decisions of the planner for the block.
         outer_results: outputs of the block in memory of the control-flow op.
         outer: the frame of the control-flow op.
         number: how many frames of this block came before in this run.
@@ -271,10 +264,8 @@ class Frame:
     def _close(self, pattern_block: int | None) -> Allocations:
         """Free all memory but that of the block's outputs, which are returned.
 
-        A traced memory pattern is kept for later frames.
-
-        Args:
-            pattern_block: the allocation of the whole memory pattern, if this frame has one.
+        A traced memory pattern is kept for later frames. ``pattern_block`` is the allocation of the whole
+        memory pattern, if this frame has one.
         """
         recorder = self.simulator.recorder
         results: Allocations = {}

@@ -29,14 +29,12 @@ from memplan_cli.runtime.run.compare import (
 )
 from memplan_cli.runtime.run.timing import SLOWEST, is_far_slower, is_slower, time_ratio
 from memplan_cli.runtime.settings_search.predicted import (
-    SHORT_RUNS,
     has_several_regions,
     held_without_weights,
     in_one_region,
     peak_plus_arena,
     predict_arena,
     settings_from_runs,
-    would_have_pattern,
 )
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict_peaks
 
@@ -59,7 +57,6 @@ class Confirmation:
     """The runs of one written model, from the first under predicted settings to the reported one.
 
     Attributes:
-        prediction: of the written model.
         choice: the settings of the reported run.
         run: the reported run.
         notes: what the report says about the runs.
@@ -70,11 +67,7 @@ class Confirmation:
     """
 
     def __init__(self, prediction: Prediction, choice: SettingsChoice) -> None:
-        """Run the written model under a choice.
-
-        Args:
-            prediction: of the written model.
-            choice: the settings.
+        """Run the written model under a choice of settings.
 
         Raises:
             RuntimeUnavailableError: the written model's weights are missing.
@@ -100,11 +93,7 @@ class Confirmation:
         return self.run.ran and self.verdict.passed
 
     def confirm(self, progress: Progress) -> None:
-        """Run the model again where its run contradicts the prediction; update ``run`` and ``notes``.
-
-        Args:
-            progress: is called with a description of each comparison.
-        """
+        """Run the model again where its run contradicts the prediction; update ``run`` and ``notes``."""
         if self._written.verdict is None and self.run.has_other_outputs:
             self._compare_at_other_level(progress)
         if self.passed:
@@ -331,30 +320,14 @@ class Confirmation:
         )
         return (warning,)
 
-    def note_on_short_runs(self) -> tuple[str, ...]:
-        """Return a note if the memory pattern, which shortens runs, is off only because dims were assumed.
-
-        There is none for plans of a range of sizes or of a budget: they never use the pattern.
-        """
-        written, run = self._written, self.run
-        is_for_budget = written.as_written and not written.offline
-        if not self._baseline.binding.assumed or written.for_range or is_for_budget:
-            return ()
-        held, workspace = held_without_weights(run.record.peaks), run.record.workspace or {}
-        is_worthwhile = would_have_pattern(self.executed(), run.settings, held, workspace)
-        return (SHORT_RUNS,) if is_worthwhile else ()
-
 
 def confirm_prediction(
     prediction: Prediction, search: Search, progress: Progress
 ) -> Confirmation:
     """Choose the settings of a written model, and return the runs that confirm them.
 
-    Args:
-        prediction: of the written model.
-        search: ``measured`` runs the model under each choice and takes the lowest `measured_cost`,
-            of equal ones the first; otherwise only the best predicted choice is run.
-        progress: is called with a description of each run.
+    The search ``measured`` runs the model under each choice and takes the lowest `measured_cost`, of
+    equal ones the first; otherwise only the best predicted choice is run.
 
     Raises:
         RuntimeUnavailableError: the written model's weights are missing.

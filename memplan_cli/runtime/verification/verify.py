@@ -74,13 +74,9 @@ def verify(
     written: WrittenModel,
     progress: Progress = silent,
 ) -> Verification:
-    """Run a written model and compare it with its original.
+    """Run a written model and compare it with its original, whose run showed ``graph``.
 
-    Args:
-        baseline: the original's run.
-        graph: the graph that it ran; None compares only outputs.
-        written: the written model.
-        progress: is called with a description of each run.
+    Without a graph, only outputs are compared.
 
     Raises:
         RuntimeUnavailableError: the written model's weights are missing.
@@ -104,7 +100,6 @@ def verify(
         *graph.warnings,
         *confirmation.notes,
         *confirmation.warning_by_default(),
-        *confirmation.note_on_short_runs(),
         *_unpredicted_peak_warning(facts),
     )
     return Verification(verdict, facts, warnings, as_written)
@@ -272,12 +267,6 @@ def choose_settings(
 
     Settings with which outputs differ from the baseline's, or runs take far longer, are rejected.
 
-    Args:
-        baseline: the model's run.
-        graph: the graph that it ran.
-        model: the same file, and how it must be run.
-        progress: is called with a description of each run.
-
     Raises:
         RuntimeUnavailableError: no settings give the same outputs.
     """
@@ -296,6 +285,6 @@ def choose_settings(
         run.settings,
         facts.predicted["optimized"],
         facts.observed["optimized"],
-        (*graph.warnings, *confirmation.notes, *confirmation.note_on_short_runs()),
+        (*graph.warnings, *confirmation.notes),
         baseline.provider,
     )
