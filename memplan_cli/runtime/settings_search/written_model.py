@@ -218,13 +218,9 @@ class Prediction:
         Folded constants are held both at the peak and between runs, hence twice.
         """
         is_unknown, size = choice.rank
-        if choice.settings.runs_as_written:
-            return is_unknown, size
-        optimised, file = self.optimised_graph(), self.file_graph()
-        folded = weight_bytes(optimised.program, optimised.dims) - weight_bytes(
-            file.program, file.dims
-        )
-        return is_unknown, size + 2 * max(folded, 0)
+        if not choice.settings.runs_as_written:
+            size += 2 * self._folded()
+        return is_unknown, size
 
     def optimised_choice(self) -> SettingsChoice:
         """Return the best predicted settings with the runtime's optimisation."""
@@ -251,6 +247,14 @@ class Prediction:
     def _program(self) -> Program:
         assert self.written.program is not None  # noqa: S101 - memory is predicted from it
         return self.written.program
+
+    def _folded(self) -> int:
+        """Return the bytes of constants that the session folds and the file does not have."""
+        after, file = (
+            weight_bytes(graph.program, graph.dims)
+            for graph in (self.optimised_graph(), self.file_graph())
+        )
+        return max(after - file, 0)
 
 
 def _planner_shapes_by_name(
