@@ -24,12 +24,11 @@ from memplan_cli.runtime.simulate.arena import (
     UNLIMITED,
     ArenaSettings,
     held_after_runs,
-    simulate_arena,
 )
 from memplan_cli.runtime.simulate.trace import CHUNK, AllocationTrace, rounded_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.observations import Setting
 
@@ -98,12 +97,6 @@ class ArenaChoice:
     def first_region(self) -> int:
         """Bytes of the first region, 0 under exact growth."""
         return int(self.arena.get("initial_chunk_size_bytes", 0))
-
-    def region_sizes(self) -> tuple[int, int, int]:
-        """Return the size of the first region, that of later ones, and how many of these are held."""
-        first = self.first_region
-        later = int(self.arena["max_power_of_two_extend_bytes"])
-        return first, later, (self.held - first) // later
 
 
 def one_region(size: int) -> dict[str, Setting]:
