@@ -6,7 +6,7 @@ Ops are named by their index in the block.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import NCHWC
 from memplan_cli.core.program import Origin
@@ -193,10 +193,7 @@ def run_at_first_use(program: Program) -> Program:
     region before their use.
     """
     dataflow = program.dataflow
-    places = [
-        _Place(position=index, is_unmoved=True, op_index=index)
-        for index in range(len(dataflow.ops))
-    ]
+    positions = list(range(len(dataflow.ops)))
     for index in reversed(range(len(dataflow.ops))):
         op = dataflow.ops[index]
         consumers = [
@@ -204,26 +201,17 @@ def run_at_first_use(program: Program) -> Program:
         ]
         if not consumers or op.is_random or op.bodies:
             continue
-        first_use = min(places[reader] for reader in consumers).position
+        first_use = min(positions[reader] for reader in consumers)
         if all(
             _is_live_until(dataflow, var, first_use, without=index)
             for var in dataflow.reads[index]
         ):
-            places[index] = _Place(position=first_use, is_unmoved=False, op_index=index)
-    return program.with_ops(dataflow.ops[place.op_index] for place in sorted(places))
-
-
-class _Place(NamedTuple):
-    """Where an op runs; places are compared as tuples.
-
-    Attributes:
-        position: the index at which the op runs.
-        is_unmoved: whether the op has this index itself; ops moved there run before it.
-    """
-
-    position: int
-    is_unmoved: bool
-    op_index: int
+            positions[index] = first_use
+    # Ops that were moved to the position of another op run before it.
+    order = sorted(
+        range(len(positions)), key=lambda index: (positions[index], positions[index] == index)
+    )
+    return program.with_ops(dataflow.ops[index] for index in order)
 
 
 def _is_live_until(dataflow: Dataflow, var: VarId, op_index: int, *, without: int) -> bool:
