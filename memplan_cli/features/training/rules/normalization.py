@@ -193,11 +193,7 @@ def _replace_forward_batch_normalization(call: Call) -> tuple[str, str, str]:
 
     mean = emit("ReduceMean", x, axes, keepdims=1)
     centred = emit("Sub", x, mean)
-    if tape.dtype(x) == TensorProto.FLOAT16:  # a sum of squares would overflow
-        variance = emit("ReduceMean", emit("Mul", centred, centred), axes, keepdims=1)
-    else:
-        squares = emit("ReduceSumSquare", centred, axes, keepdims=1)
-        variance = emit("Div", squares, _elements_per_channel(tape, x))
+    variance = emit("ReduceMean", emit("Mul", centred, centred), axes, keepdims=1)
     shifted = emit("Add", variance, tape.scalar(call.attribute("epsilon", 1e-5), x))
     reciprocal = emit("Reciprocal", emit("Sqrt", shifted))
     factor = emit("Mul", reciprocal, column(call.input(1)))
@@ -237,19 +233,6 @@ def _mean_per_channel(tape: Tape, total: str, x: str) -> str:
     if sizes is not None:
         return tape.divide(total, prod(sizes[:1] + sizes[2:]), x)
     return tape.divide_by_tensor(total, _element_count(tape, x), x)
-
-
-def _elements_per_channel(tape: Tape, x: str) -> str:
-    """Return the number of elements of a channel of X, batch included, as a scalar of X's type.
-
-    It is a constant, or computed by nodes that are added to the forward pass.
-    """
-    sizes = tape.tensor(x).sizes
-    if sizes is not None:
-        return tape.scalar(prod(sizes[:1] + sizes[2:]), x)
-    number = tape.make_node("Cast", [_element_count(tape, x)], to=tape.dtype(x))
-    tape.add_to_forward(x, number)
-    return str(number.output[0])
 
 
 def _element_count(tape: Tape, x: str) -> str:
