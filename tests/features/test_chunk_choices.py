@@ -18,17 +18,20 @@ from memplan_cli.features.chunking.axes.split import Role
 from memplan_cli.features.chunking.axes.table import splits_of
 from memplan_cli.features.chunking.bound import lower_bound
 from memplan_cli.features.chunking.kernels import keeps_bits
-from memplan_cli.features.chunking.region import regions_from
+from memplan_cli.features.chunking.region import boundary_bytes, growth_stages, regions_from
 from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.features.chunking.search import search
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.ordering.records import PlannedVars
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    import onnx
 
     from memplan_cli.features.chunking.axes.split import Node, Split
     from memplan_cli.features.chunking.graph import Graph
+    from memplan_cli.features.chunking.region import Region
 
 MODELS = (around_a_sum, transformer, convolutions, two_readers)
 
@@ -36,6 +39,55 @@ MODELS = (around_a_sum, transformer, convolutions, two_readers)
 def seeds(graph: Graph) -> Iterator[tuple[Any, int]]:
     for var in sorted(intermediates(graph.program)):
         yield from ((var, axis) for axis in range(len(graph.program.vars[var].shape or ())))
+
+
+def whole_beside(graph: Graph, region: Region) -> int:
+    """Count what is whole while a region runs: what is made before it and read behind it."""
+    own = [at for at in region.splits if at not in region.duplicated]
+    counted = {*region.inputs, *region.outputs}
+    passing = (
+        var
+        for var, at in graph.dataflow.producer.items()
+        if at < min(own)
+        and var not in counted
+        and (var in graph.outputs or any(reader > max(own) for reader in graph.consumers(var)))
+    )
+    return sum(map(graph.bytes, passing))
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_a_region_computes_only_light_ops_twice(make: Callable[[], onnx.ModelProto]) -> None:
+    graph = graph_of(make())
+    for var, axis in seeds(graph):
+        for region in regions_from(graph, var, axis):
+            for at in region.duplicated:
+                read = [each for each in graph.dataflow.reads[at] if each not in graph.weights]
+                assert region.splits[at].role is Role.FREE
+                assert len(read) == 1
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_what_a_region_leaves_whole_is_its_border_and_what_passes_it_by(
+    make: Callable[[], onnx.ModelProto],
+) -> None:
+    graph = graph_of(make())
+    for var, axis in seeds(graph):
+        for region, whole in growth_stages(graph, var, axis):
+            least = boundary_bytes(graph, region.splits, region.duplicated)
+            assert whole == least + whole_beside(graph, region)
+
+
+def test_what_is_computed_twice_bars_no_other_op_from_joining() -> None:
+    text = """agraph (uint8[64,256] x) => (float[64,256] y)
+        <int64 along = {1}, int64[1] columns = {1}> {
+        a = Cast <to = 1> (x) r = CumSum(a, along) q = ReduceMax(r, columns)
+        s = Neg(a) d = Mul(s, q) e = Exp(d) f = Sigmoid(e) y = CumSum(f, along) }"""
+    graph = graph_of(parse(text))
+    *_, (region, _) = growth_stages(graph, VarId("d"), 1)
+    assert [graph.ops[at].type for at in sorted(region.splits)] == [
+        *("Cast", "Neg", "Mul", "Exp", "Sigmoid")
+    ]
+    assert region.duplicated == {0}
 
 
 @pytest.mark.parametrize(("opset", "inputs"), [(9, 1), (10, 4)])

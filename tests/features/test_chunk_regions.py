@@ -63,6 +63,7 @@ def test_nothing_outside_lies_between_two_ops_of_a_region(
         for var in op.outputs:
             for axis in range(len(graph.program.vars[var].shape or ())):
                 for region in regions_from(graph, var, axis):
-                    assert not between(graph, region.splits), var
+                    # What is computed twice is made whole for others, who may lie between.
+                    assert region.duplicated or not between(graph, region.splits), var
                     count += 1
     assert count

@@ -167,6 +167,25 @@ def test_names_of_what_remains_stay() -> None:
     assert chunked.program.body.outputs == graph.program.body.outputs
 
 
+def test_a_copied_op_keeps_the_result_that_nobody_reads() -> None:
+    """The op stays for its other result, and so does the name of this one."""
+    model = transformer(length=128, layers=2)
+    for node in model.graph.node:
+        if node.op_type == "LayerNormalization":
+            node.output.append(f"{node.name}_mean")
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    graph = graph_of(model)
+    mixed = [op.outputs[0] for op in graph.ops if op.type == "Softmax"][-1]
+    region = next(each for each in regions_from(graph, mixed, 2) if each.duplicated)
+    means = {graph.ops[at].outputs[1] for at in region.duplicated}
+    chunked = rewrite_in_chunks(graph, [(region, 4)])
+    assert chunked is not None
+    assert means <= set(chunked.program.vars)
+    written, program = chunked_model(model, chunked.program, chunked.constants)
+    assert read_program(written).program.body == program.body
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
 def test_several_regions_are_written_together() -> None:
     model = transformer(layers=3)
     graph = graph_of(model)

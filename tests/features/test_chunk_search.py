@@ -16,6 +16,7 @@ from memplan_cli.features.chunking.bound import lower_bound
 from memplan_cli.features.chunking.region import regions_from
 from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.features.chunking.search import SearchResult, search
+from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.ordering.records import PlannedVars
 
@@ -113,6 +114,21 @@ def test_normalisation_by_groups_is_cut_as_exporters_write_it() -> None:
     chunked = rewrite_in_chunks(graph, [(region, 4)])
     assert chunked is not None
     written, _ = chunked_model(model, chunked.program, chunked.constants)
+    assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_a_normalisation_is_computed_again_where_that_needs_less() -> None:
+    model = transformer(length=128, layers=2)
+    graph = graph_of(model)
+    mixed = [op.outputs[0] for op in graph.ops if op.type == "Softmax"][-1]
+    copied = [region for region in regions_from(graph, mixed, 2) if region.duplicated]
+    assert copied
+    region = copied[-1]
+    assert {graph.ops[at].type for at in region.duplicated} == {"LayerNormalization"}
+    chunked = rewrite_in_chunks(graph, [(region, 8)])
+    assert chunked is not None
+    written, program = chunked_model(model, chunked.program, chunked.constants)
+    assert read_program(written).program.body == program.body
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
 

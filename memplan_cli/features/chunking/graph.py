@@ -6,7 +6,8 @@ Ops are named by their index in the block.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan_cli.core.operators import NCHWC
 from memplan_cli.core.program import Origin
@@ -16,10 +17,14 @@ from memplan_cli.features.chunking.axes.table import splits_of
 from memplan_cli.features.chunking.axes.windows import ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    import numpy as np
 
     from memplan_cli.core.program import Dataflow, Op, Program, VarId
     from memplan_cli.features.chunking.axes.split import AxisMap, Dims, Split
+
+    Array = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,51 @@ class Graph:
             return frozenset()
         maps = (self.output_map(producer, split, var) for split in self.splits(producer))
         return frozenset(axis_map.axis for axis_map in maps if axis_map is not None)
+
+    def bytes_live_across(self, first: int, last: int, excluded: Collection[VarId]) -> int:
+        """Return the bytes of vars that are made before op ``first`` and read after op ``last``.
+
+        Vars in ``excluded`` do not count.
+        """
+        table = self._live_spans
+        is_live = (table.starts < first) & (table.stops > last)
+        excluded_rows = [table.rows[var] for var in excluded if var in table.rows]
+        excluded_bytes = table.sizes[excluded_rows][is_live[excluded_rows]].sum()
+        return int(table.sizes[is_live].sum()) - int(excluded_bytes)
+
+    @cached_property
+    def _live_spans(self) -> _LiveSpans:
+        """The lifetimes and sizes of all vars that ops make."""
+        import numpy as np
+
+        producer = self.dataflow.producer
+        rows = {var: row for row, var in enumerate(producer)}
+        return _LiveSpans(
+            rows,
+            starts=np.array([producer[var] for var in rows], np.int64),
+            stops=np.array([self._last_use(var) for var in rows], np.int64),
+            sizes=np.array([self.bytes(var) for var in rows], np.int64),
+        )
+
+    def _last_use(self, var: VarId) -> int:
+        """Return the last op that reads a var: -1 if none, the number of ops for graph outputs."""
+        return len(self.ops) if var in self.outputs else max(self.consumers(var), default=-1)
+
+
+class _LiveSpans(NamedTuple):
+    """Vars that ops make, in arrays with one element for each var.
+
+    Attributes:
+        rows: the index of each var in the arrays.
+        starts: the index of the producer.
+        stops: the index of the last consumer (`Graph._last_use`).
+        sizes: the bytes.
+    """
+
+    rows: Mapping[VarId, int]
+    starts: Array
+    stops: Array
+    sizes: Array
 
 
 def _blocked_vars(ops: Iterable[Op]) -> set[VarId]:

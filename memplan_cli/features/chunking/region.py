@@ -9,13 +9,19 @@ time by the op with which the boundary, the tensors that stay whole, has the few
 
 The boundary is q, k, v and y; the scores are never whole.
 
-While a region grows, it is a dict ``splits`` of its ops' splits by op index.
+While a region grows, it is a dict ``splits`` of its ops' splits by op index, and a set
+``duplicated``. An op is duplicated if ops outside the region need its whole result too: it runs
+whole as well, beside its chunks. *Whole bytes* are those of all tensors that are whole while
+the region runs: its boundary, and tensors that only pass by.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
+
+from memplan_cli.features.chunking.axes.split import Role
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -26,6 +32,10 @@ if TYPE_CHECKING:
 
 _MAX_OPS = 400
 """Ops of a region; bounds the time of growing one."""
+
+_MERGED_SHARE = 0.9
+"""A light op that lowers the whole bytes to this share always belongs to the region, so the
+region without it is not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,7 @@ class Region:
         outputs: tensors that it makes for other ops or as graph outputs; chunks are joined.
         seed: the tensor that the region was grown from.
         axis: the axis along which the seed is sliced.
+        duplicated: ops of the region that also run whole, because ops outside read them too.
     """
 
     splits: Mapping[int, Split]
@@ -46,77 +57,163 @@ class Region:
     outputs: tuple[VarId, ...]
     seed: VarId
     axis: int
+    duplicated: frozenset[int] = frozenset()
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The ops and their splits: equal for regions with equal chunks."""
-        return tuple(sorted(self.splits.items()))
+        """The ops, their splits and the duplicated ops: equal for regions with equal chunks."""
+        return *sorted(self.splits.items()), *sorted(self.duplicated)
 
 
 def regions_from(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
-    """Yield regions that grow from a tensor, sliced along one axis.
+    """Yield regions around a tensor, sliced along one axis, each with fewer whole bytes.
 
-    There is a series of larger and larger regions for each split of the tensor's producer that
-    slices the tensor along the axis.
+    Whole bytes are those of all tensors that stay whole while the region runs (`whole_bytes`). A
+    region is left out if it has at least as many whole bytes as a smaller one, or if the next
+    growth stage, the region with one op more, has a tenth less by light ops alone.
+    """
+    fewest_bytes = 0
+    # The None after the last stage is its successor.
+    for stage, next_stage in pairwise(chain(growth_stages(graph, seed, axis), [None])):
+        if stage is None:  # never: only the last ``next_stage`` is None
+            continue
+        region, region_bytes = stage
+        # A region of one op begins a new series of stages, with another split of the producer.
+        if len(region.splits) > 1 and region_bytes >= fewest_bytes:
+            continue
+        fewest_bytes = region_bytes
+        max_bytes = fewest_bytes * _MERGED_SHARE
+        if next_stage is None or not _adds_only_light_ops(region, next_stage, max_bytes):
+            yield _without_growing_ends(graph, region)
+
+
+def growth_stages(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region, int]]:
+    """Yield each region that grows from a tensor, with its whole bytes.
+
+    A region has the ops of the one before it and one op more; there is one such series for each
+    split of the producer that slices the tensor along the axis.
     """
     producer = graph.dataflow.producer.get(seed)
     if producer is None:
         return
     for split in graph.splits(producer):
         seed_map = graph.output_map(producer, split, seed)
-        is_along_axis = seed_map is not None and seed_map.axis == axis
-        if is_along_axis and _fits(graph, {}, producer, split):
-            for splits in _growth_stages(graph, producer, split):
-                inputs, outputs = boundary(graph, splits)
-                yield Region(splits, tuple(inputs), tuple(outputs), seed, axis)
+        if seed_map is not None and seed_map.axis == axis:
+            yield from _grow(graph, producer, split, seed, axis)
 
 
-def _growth_stages(graph: Graph, start: int, split: Split) -> Iterator[dict[int, Split]]:
-    """Yield the splits of a region that grows from the op ``start``.
+def _grow(
+    graph: Graph, start: int, split: Split, seed: VarId, axis: int
+) -> Iterator[tuple[Region, int]]:
+    """Yield the region of one op and its whole bytes, then with one op more each time.
 
-    Each time the op joins that leaves the fewest bytes in the boundary, until no op fits. Only
-    regions whose boundary has fewer bytes than that of all before are yielded, without their
-    growing ends (`_without_growing_ends`).
+    Each time the op joins that leaves the fewest bytes in the boundary, until no op fits. The
+    boundary are the inputs and outputs of the region, which stay whole. Whole bytes are those of
+    the boundary and of tensors that are live across the region (`whole_bytes`). An op may join
+    as a duplicate: it runs in chunks for the region, and whole for its consumers outside.
+
+    Args:
+        graph: the graph.
+        start: the op that makes the seed.
+        split: its split.
+        seed: the tensor that the region is grown from.
+        axis: the axis along which the seed is sliced.
     """
-    splits = {start: split}
-    fewest_bytes: int | None = None
+    splits, duplicated = {start: split}, frozenset[int]()
+    if not _fits(graph, {}, start, split):
+        return
     while len(splits) < _MAX_OPS:
-        stage_bytes = boundary_bytes(graph, splits)
-        if fewest_bytes is None or stage_bytes < fewest_bytes:
-            fewest_bytes = stage_bytes
-            yield _without_growing_ends(graph, splits)
-        extension = min(_extensions(graph, splits), default=None)
+        region = _make_region(graph, splits, duplicated, seed, axis)
+        yield region, whole_bytes(graph, splits, duplicated)
+        extension = min(_extensions(graph, splits, duplicated), default=None)
         if extension is None:
             return
-        splits[extension.op_index] = graph.splits(extension.op_index)[extension.split_index]
+        op_index = extension.op_index
+        splits[op_index] = graph.splits(op_index)[extension.split_index]
+        if extension.is_duplicate:
+            duplicated |= {op_index}
+        # Once all consumers of a duplicated op have joined, it need not run whole any more.
+        duplicated = frozenset(
+            index for index in duplicated if not _is_read_inside(graph, splits, index)
+        )
 
 
-def _without_growing_ends(graph: Graph, splits: Mapping[int, Split]) -> dict[int, Split]:
-    """Return the splits without ops at the end whose removal leaves fewer bytes in the boundary.
+def _make_region(
+    graph: Graph,
+    splits: Mapping[int, Split],
+    duplicated: frozenset[int],
+    seed: VarId,
+    axis: int,
+) -> Region:
+    """Return the region of these ops, with its boundary."""
+    inputs, outputs = boundary(graph, splits, duplicated)
+    return Region(
+        splits=dict(splits),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        seed=seed,
+        axis=axis,
+        duplicated=duplicated,
+    )
+
+
+def _is_read_inside(graph: Graph, splits: Mapping[int, Split], op_index: int) -> bool:
+    """Whether all consumers of an op are in the region, and no output is a graph output."""
+    return all(
+        var not in graph.outputs and all(reader in splits for reader in graph.consumers(var))
+        for var in graph.ops[op_index].outputs
+    )
+
+
+def _adds_only_light_ops(
+    region: Region, next_stage: tuple[Region, int], max_bytes: float
+) -> bool:
+    """Whether the next growth stage adds light ops only and has at most ``max_bytes`` whole.
+
+    Light ops are split along elements or samples (`Role.FREE`), not along rows of a product.
+    """
+    larger_region, larger_bytes = next_stage
+    added = [
+        split for index, split in larger_region.splits.items() if index not in region.splits
+    ]
+    is_light = bool(added) and all(split.role is Role.FREE for split in added)
+    same_duplicates = larger_region.duplicated == region.duplicated
+    return is_light and same_duplicates and larger_bytes <= max_bytes
+
+
+def _without_growing_ends(graph: Graph, region: Region) -> Region:
+    """Return the region without ops at its end whose removal leaves fewer bytes in the boundary.
 
     An op at the end has no consumer in the region. Such an op makes more bytes than it reads.
     """
-    remaining = dict(splits)
-    for op_index in sorted(splits, reverse=True):
+    splits, duplicated = dict(region.splits), region.duplicated
+    fewest_bytes = boundary_bytes(graph, splits, duplicated)
+    for op_index in sorted(region.splits, reverse=True):
         outputs = graph.ops[op_index].outputs
         is_at_end = not any(
-            reader in remaining for var in outputs for reader in graph.consumers(var)
+            reader in splits for var in outputs for reader in graph.consumers(var)
         )
-        shorter = {index: split for index, split in remaining.items() if index != op_index}
-        if (
-            is_at_end
-            and shorter
-            and boundary_bytes(graph, shorter) < boundary_bytes(graph, remaining)
-        ):
-            remaining = shorter
-    return remaining
+        shorter = {index: split for index, split in splits.items() if index != op_index}
+        # A region of duplicates alone would have no outputs.
+        has_own_ops = bool(shorter.keys() - duplicated)
+        if op_index in duplicated or not is_at_end or not has_own_ops:
+            continue
+        shorter_bytes = boundary_bytes(graph, shorter, duplicated)
+        if shorter_bytes < fewest_bytes:
+            splits, fewest_bytes = shorter, shorter_bytes
+    if len(splits) == len(region.splits):
+        return region
+    return _make_region(graph, splits, duplicated, region.seed, region.axis)
 
 
-def boundary(graph: Graph, ops: Collection[int]) -> tuple[list[VarId], list[VarId]]:
+def boundary(
+    graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()
+) -> tuple[list[VarId], list[VarId]]:
     """Return the inputs and the outputs of a region of ops.
 
     Inputs are tensors that other ops make, or graph inputs; weights are left out, as they are
-    not planned. Outputs are tensors that other ops read, or graph outputs.
+    not planned. Outputs are tensors that other ops read, or graph outputs. Those of duplicated
+    ops are left out: other ops read the result of the op that runs whole.
     """
     order = sorted(ops)
     internal = {var for index in ops for var in graph.ops[index].outputs if var}
@@ -125,6 +222,7 @@ def boundary(graph: Graph, ops: Collection[int]) -> tuple[list[VarId], list[VarI
     outputs = [
         var
         for index in order
+        if index not in duplicated
         for var in graph.ops[index].outputs
         if var
         and (var in graph.outputs or any(reader not in ops for reader in graph.consumers(var)))
@@ -132,64 +230,106 @@ def boundary(graph: Graph, ops: Collection[int]) -> tuple[list[VarId], list[VarI
     return inputs, outputs
 
 
-def boundary_bytes(graph: Graph, ops: Collection[int]) -> int:
+def boundary_bytes(
+    graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()
+) -> int:
     """Return the bytes of the inputs and outputs of a region, which are whole tensors."""
-    inputs, outputs = boundary(graph, ops)
+    inputs, outputs = boundary(graph, ops, duplicated)
     return sum(graph.bytes(var) for var in (*inputs, *outputs))
+
+
+def whole_bytes(graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()) -> int:
+    """Return the bytes of all tensors that are whole and live while a region runs.
+
+    These are its boundary, and tensors made before the region and read after it.
+    """
+    inputs, outputs = boundary(graph, ops, duplicated)
+    boundary_vars = {*inputs, *outputs}
+    # A duplicated op may stand long before the others, but its chunks run among theirs.
+    own_ops = [index for index in ops if index not in duplicated]
+    passing_bytes = graph.bytes_live_across(min(own_ops), max(own_ops), excluded=boundary_vars)
+    return sum(map(graph.bytes, boundary_vars)) + passing_bytes
 
 
 class _Extension(NamedTuple):
     """An op that can join a region.
 
     Extensions are compared as tuples, and the smallest one is the best: fewest bytes in the
-    boundary, then the largest shared tensor.
+    boundary, then the largest shared tensor, then an op that is not duplicated.
 
     Attributes:
         boundary_bytes: bytes of the boundary with this op.
         negative_shared_bytes: minus the bytes of the largest tensor that it shares with the
         region.
+        is_duplicate: whether the op also has to run whole.
+        op_index: the op.
         split_index: which of the op's splits.
     """
 
     boundary_bytes: int
     negative_shared_bytes: int
+    is_duplicate: bool
     op_index: int
     split_index: int
 
 
-def _extensions(graph: Graph, splits: Mapping[int, Split]) -> Iterator[_Extension]:
-    """Yield the ops that can join a region, with each split that fits."""
-    for op_index, shared_bytes in sorted(_neighbours(graph, splits).items()):
-        fitting = [
-            split_index
-            for split_index, split in enumerate(graph.splits(op_index))
-            if _fits(graph, splits, op_index, split)
-        ]
-        if fitting and _is_convex(graph, splits, op_index):
-            joined_bytes = boundary_bytes(graph, {*splits, op_index})
-            for split_index in fitting:
-                yield _Extension(joined_bytes, -shared_bytes, op_index, split_index)
+def _extensions(
+    graph: Graph, splits: Mapping[int, Split], duplicated: frozenset[int]
+) -> Iterator[_Extension]:
+    """Yield the ops that can join a region, with each split that fits.
 
-
-def _neighbours(graph: Graph, splits: Mapping[int, Split]) -> Mapping[int, int]:
-    """Return the producers of a region's inputs and the consumers of its outputs.
-
-    Each has the bytes of the largest tensor between it and the region.
+    An op whose result reaches the region by way of ops outside too would have to run between
+    the chunks and these ops. If it is light, it can join as a duplicate.
     """
-    inputs, outputs = boundary(graph, splits)
-    neighbours = [
-        *(
-            (graph.dataflow.producer[var], var)
-            for var in inputs
-            if var in graph.dataflow.producer
-        ),
-        *((reader, var) for var in outputs for reader in graph.consumers(var)),
-    ]
+    neighbours, producers = _neighbours(graph, splits, duplicated)
+    for op_index, shared_bytes in sorted(neighbours.items()):
+        for split_index, split in enumerate(graph.splits(op_index)):
+            if not _fits(graph, splits, op_index, split):
+                continue
+            joined_duplicates = duplicated
+            if not _is_convex(graph, splits, op_index, duplicated):
+                if op_index not in producers or not _is_light(graph, op_index, split):
+                    continue
+                joined_duplicates = duplicated | {op_index}
+            yield _Extension(
+                boundary_bytes=boundary_bytes(graph, {*splits, op_index}, joined_duplicates),
+                negative_shared_bytes=-shared_bytes,
+                is_duplicate=op_index in joined_duplicates,
+                op_index=op_index,
+                split_index=split_index,
+            )
+
+
+def _neighbours(
+    graph: Graph, splits: Mapping[int, Split], duplicated: frozenset[int]
+) -> tuple[Mapping[int, int], frozenset[int]]:
+    """Return the ops next to a region, and which of them make its inputs.
+
+    Returns:
+        Producers of inputs and consumers of outputs, each with the bytes of the largest tensor
+        between it and the region; and the set of producers.
+    """
+    inputs, outputs = boundary(graph, splits, duplicated)
     shared_bytes: dict[int, int] = {}
-    for op_index, var in neighbours:
-        if op_index not in splits:
-            shared_bytes[op_index] = max(shared_bytes.get(op_index, 0), graph.bytes(var))
-    return shared_bytes
+    for var in inputs:
+        producer = graph.dataflow.producer.get(var)
+        if producer is not None:
+            shared_bytes[producer] = max(shared_bytes.get(producer, 0), graph.bytes(var))
+    producers = frozenset(shared_bytes)
+    for var in outputs:
+        for reader in graph.consumers(var):
+            if reader not in splits:
+                shared_bytes[reader] = max(shared_bytes.get(reader, 0), graph.bytes(var))
+    return shared_bytes, producers
+
+
+def _is_light(graph: Graph, op_index: int, split: Split) -> bool:
+    """Whether an op may run whole as well as in chunks, without much work or memory.
+
+    It is split along elements or samples (`Role.FREE`) and has one input besides weights.
+    """
+    inputs = [var for var in graph.dataflow.reads[op_index] if var not in graph.weights]
+    return split.role is Role.FREE and len(inputs) == 1
 
 
 def _fits(graph: Graph, splits: Mapping[int, Split], op_index: int, split: Split) -> bool:
@@ -237,23 +377,33 @@ def _is_same_axis(first: AxisMap | None, second: AxisMap | None) -> bool:
     return first is not None and second is not None and first.axis == second.axis
 
 
-def _is_convex(graph: Graph, splits: Mapping[int, Split], joining: int) -> bool:
+def _is_convex(
+    graph: Graph, splits: Mapping[int, Split], joining: int, duplicated: frozenset[int]
+) -> bool:
     """Whether a region with the op ``joining`` has no path that leaves it and comes back.
 
-    An op on such a path would have to run between two ops of the region.
+    An op on such a path would have to run between two ops of the region. Paths that start or
+    end at a duplicated op do not count: ops outside read its whole result.
     """
     members = {*splits, joining}
-    last = max(members)
-    stack, visited = list(members), set[int]()
+    first, last = min(members), max(members)
+    stack = [
+        reader
+        for index in members
+        if index not in duplicated
+        for var in graph.ops[index].outputs
+        for reader in graph.consumers(var)
+    ]
+    visited: set[int] = set()
     while stack:
         index = stack.pop()
+        # Ops stand in topological order: a path back only has ops between the first and last.
+        if index in visited or index in members or not first < index < last:
+            continue
+        visited.add(index)
         for var in graph.ops[index].outputs:
             for reader in graph.consumers(var):
-                if reader in members:
-                    if index not in members:
-                        return False
-                # Ops stand in topological order: no path comes back from behind the last member.
-                elif reader < last and reader not in visited:
-                    visited.add(reader)
-                    stack.append(reader)
+                if reader == joining or (reader in splits and reader not in duplicated):
+                    return False
+                stack.append(reader)
     return True

@@ -78,7 +78,8 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
     """Return a topological order of ops and regions; None if regions depend on each other.
 
     An op is its index, region ``n`` is ``len(graph.ops) + n``. A region stands in place of its
-    ops. With 6 ops, of which 2, 3 and 4 are a region: ``[0, 1, 6, 5]``.
+    ops. Its duplicated ops also run whole, so they are in the order too. With 6 ops, of which
+    2, 3 and 4 are a region: ``[0, 1, 6, 5]``.
 
     Everything stays as near as possible to its place in the program; a region's place is that
     of its first op.
@@ -88,6 +89,7 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
         index: number
         for number, region in enumerate(regions, start=len(op_indices))
         for index in region.splits
+        if index not in region.duplicated
     }
     successors: list[set[int]] = [set() for _ in range(len(op_indices) + len(regions))]
     for index in op_indices:
@@ -95,7 +97,14 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
             before, after = region_of.get(producer, producer), region_of.get(index, index)
             if before != after:
                 successors[before].add(after)
-    region_places = (min(region.splits) for region in regions)
+    # A region also reads the inputs of its duplicated ops, whose whole run is no part of it.
+    for number, region in enumerate(regions, start=len(op_indices)):
+        for index in region.duplicated:
+            for producer in graph.producers(index):
+                before = region_of.get(producer, producer)
+                if before != number:
+                    successors[before].add(number)
+    region_places = (min(region.splits.keys() - region.duplicated) for region in regions)
     places = [*op_indices, *region_places]
     order = nearest_order([sorted(after) for after in successors], places.__getitem__)
     if len(order) < len(successors):
@@ -149,6 +158,8 @@ def _without_replaced(writer: ProgramWriter, region_ranges: Sequence[Range]) -> 
         and var not in program.body.outputs
     }
     is_kept = [not op.outputs or not unused.issuperset(op.outputs) for op in writer.ops]
+    # An op that stays for another output keeps its unused output too.
+    unused -= {var for op in compress(writer.ops, is_kept) for var in op.outputs}
     # The index of each op once removed ops are gone.
     new_index = [0, *accumulate(map(int, is_kept))]
     return ChunkedProgram(

@@ -461,15 +461,19 @@ class Search:
         return max(last_peak * _USEFUL_SHARE, self.budget + excess * _USEFUL_EXCESS_SHARE)
 
     def _added_work(self, state: State, number: int) -> int:
-        """Return the work of a region's chunks less that of the ops that they replace."""
+        """Return the work of a region's chunks less that of the ops that they replace.
+
+        Duplicated ops also run whole, so they are not replaced.
+        """
         program = state.chunked.program
         start, stop = state.chunked.region_ranges[number]
         region = state.choices[number].region
         chunk_work = sum(node_work(op, program.vars) for op in program.body.ops[start:stop])
+        replaced_ops = [
+            self.graph.ops[index] for index in region.splits if index not in region.duplicated
+        ]
         original_vars = self.graph.program.vars
-        return chunk_work - sum(
-            node_work(self.graph.ops[index], original_vars) for index in region.splits
-        )
+        return chunk_work - sum(node_work(op, original_vars) for op in replaced_ops)
 
     def _pattern_result(self, region: Region) -> _PatternResult:
         """Return the last choice among regions with the pattern of this one."""
