@@ -105,6 +105,8 @@ def train(step: TrainStep, state: Mapping[str, Array], feed: Feed, rate: float) 
     options = ort.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
+    # As memplan's files with copies are run: optimization would merge copies, or fail on them.
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(
         step.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
