@@ -8,6 +8,8 @@ Each defect was found by trying every operator, or by comparing inference with a
   and past keys are not counted). With heads merged into the last dim, a named width is taken for 0.
 - STFT: the default of ``onesided``, 1, is taken for 0.
 - Slice of a shape: a start that data propagation does not know is taken for 0.
+- Range of constant floats: the steps are counted in the floats' own type, but ONNX Runtime counts them in
+  doubles. In float32, 0.1 to 3.0 by 0.1 would be 30 instead of 29.
 
 Such nodes are changed before inference, and the result has the original ones again. The types that are
 then missing are found by `interpret`.
@@ -19,6 +21,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
+from memplan_cli.onnx_io.constants import constant_tensors
 from memplan_cli.onnx_io.protobuf import compiled, messages
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
 
@@ -35,7 +38,7 @@ TYPE_REQUIRED = ("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", 
 WRONG_TYPES = ("Attention", "STFT")
 """Operators for which inference may return wrong types."""
 
-_MAY_BE_CHANGED = (*TYPE_REQUIRED, *WRONG_TYPES, "Slice")
+_MAY_BE_CHANGED = (*TYPE_REQUIRED, *WRONG_TYPES, "Slice", "Range")
 
 _SCORES = 3
 """Attention's output of scores: (batch, query heads, queries, past and new keys)."""
@@ -48,6 +51,9 @@ _HIDDEN = ".hidden"
 
 _UNDEFINED = "memplan: undefined"
 """Name of an input that no node defines: data propagation stops at it."""
+
+_FLOATS = (1, 11)
+"""TensorProto.DataType of the float types of Range: float32 and float64."""
 
 _INT = 2
 """``AttributeProto.INT``."""
@@ -66,13 +72,16 @@ def infer_shapes(data: bytes) -> ModelProto:
     if not any(op_type.encode() in data for op_type in _MAY_BE_CHANGED):
         return _infer(data)
     model = messages().ModelProto.FromString(data)
-    untyped = {id(node): node for node in _untyped_nodes(model.graph, frozenset())}
+    hidden = {
+        id(node): node
+        for node in (*_untyped_nodes(model.graph, frozenset()), *_float_ranges(model))
+    }
     computed = _computed_values(model)
     originals = [
         (graph_index, node_index, original)
         for graph_index, graph in enumerate(graphs(model.graph))
         for node_index, node in enumerate(graph.node)
-        if (original := _change_for_inference(node, computed, hide=id(node) in untyped))
+        if (original := _change_for_inference(node, computed, hide=id(node) in hidden))
     ]
     if not originals:
         del model  # inference makes two more copies
@@ -194,12 +203,26 @@ def _untyped_nodes(graph: GraphProto, outer_typed: frozenset[str]) -> Iterator[N
             yield from _untyped_nodes(body, typed)
 
 
+def _float_ranges(model: ModelProto) -> Iterator[NodeProto]:
+    """Yield the Range nodes that start at a constant float, those of subgraphs included."""
+    float_names: set[str] = set()
+    for graph in graphs(model.graph):
+        float_names.update(
+            name for name, tensor in constant_tensors(graph) if tensor.data_type in _FLOATS
+        )
+    for graph in graphs(model.graph):
+        for node in graph.node:
+            is_range = node.op_type == "Range" and node.domain in STANDARD_DOMAINS
+            if is_range and node.input[0] in float_names:
+                yield node
+
+
 def _change_for_inference(
     node: NodeProto, computed: Collection[str], *, hide: bool
 ) -> NodeProto | None:
     """Change a node that inference would misread, in place; return a copy of the original, None if unchanged.
 
-    Nodes on which inference may crash (``hide``), and an Attention with merged heads, are hidden. Another
+    Nodes to hide (``hide``), and an Attention with merged heads, get an operator without a schema. Another
     Attention loses its output of scores, and an STFT gets the default of ``onesided`` as an attribute. A
     Slice whose starts are computed gets undefined ends, at which data propagation stops; the inferred
     type stays the same, since it depends on the ends only if the starts are constant.

@@ -126,12 +126,18 @@ def test_a_dim_bound_later_is_what_onnx_inference_says_of_the_number(
 
 @pytest.mark.parametrize(
     ("start", "limit", "delta", "steps"),
-    [(0.1, 2.5, 0.1, 24), (0.3, 1.5, 0.3, 4), (0.0, 1.0, 0.1, 10), (1.0, 0.0, -0.25, 4)],
+    [
+        (0.1, 2.5, 0.1, 24),
+        (0.1, 3.0, 0.1, 29),
+        (0.3, 1.5, 0.3, 4),
+        (0.0, 1.0, 0.1, 10),
+        (1.0, 0.0, -0.25, 4),
+    ],
 )
+@pytest.mark.parametrize("limit_name", ["end", "limit"], ids=["constant", "computed limit"])
 def test_a_range_of_floats_is_as_long_as_the_runtime_makes_it(
-    start: float, limit: float, delta: float, steps: int
+    start: float, limit: float, delta: float, steps: int, limit_name: str
 ) -> None:
-    # A limit that is computed: of constants ONNX's own inference counts in their own type.
     ends = [np.array(end, np.float32) for end in (start, limit, delta, 1.0)]
     names = ("start", "end", "delta", "one")
     weights = [
@@ -139,7 +145,7 @@ def test_a_range_of_floats_is_as_long_as_the_runtime_makes_it(
     ]
     nodes = [
         helper.make_node("Mul", ["end", "one"], ["limit"]),
-        helper.make_node("Range", ["start", "limit", "delta"], ["made"]),
+        helper.make_node("Range", ["start", limit_name, "delta"], ["made"]),
     ]
     made = helper.make_tensor_value_info("made", onnx.TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "g", [], [made], weights)
