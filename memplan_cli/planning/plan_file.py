@@ -167,7 +167,7 @@ def _check_chunks(plan: Plan) -> None:
         if region.pieces < 2 or not region.nodes:
             raise PlanError(
                 f"the region around {region.tensor[:120]!r} is recorded as {region.nodes} nodes "
-                f"in {region.pieces} pieces"
+                f"in {region.pieces} chunks"
             )
     if chunks.budget is not None and report.memory.resident is not None:
         fits = report.memory.resident <= chunks.budget

@@ -26,18 +26,11 @@ def printable(text: str) -> str:
     """Return text of any length, for example code, with unprintable characters as escapes."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(map(_visible, text))
-
-
-def _visible(character: str) -> str:
-    r"""Return a printable character as it is, and any other as ``\x1b``, ``\u200b`` or ``\U...``."""
     # Unprintable characters move the cursor, reorder text, are invisible or are unusual blanks.
-    if character.isprintable():
-        return character
-    code = ord(character)
-    if code <= 0xFF:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def shortened(text: str, width: int) -> str:
@@ -60,12 +53,10 @@ def per_unit(unit: str) -> str:
 
 
 def html(text: str) -> str:
-    """Return text for HTML elements and quoted attributes."""
-    return xml(text)
+    """Return text for elements and quoted attributes of HTML or XML.
 
-
-def xml(text: str) -> str:
-    """Return text for XML elements and quoted attributes, without characters that XML forbids."""
+    Characters that XML forbids are escapes, as for `terminal`.
+    """
     shown = terminal(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return shown.replace('"', "&quot;").replace("'", "&#39;")
 
@@ -133,16 +124,23 @@ def github_property(text: str) -> str:
 
 
 def c_string(text: str) -> str:
-    """Return a C string literal of plain ASCII."""
-    shown = terminal(text).replace("\\", "\\\\").replace('"', '\\"').replace("?", "\\?")
-    return '"' + "".join(_c_character(character) for character in shown) + '"'
+    """Return a C string literal that shows a name; unprintable characters are escapes in it."""
+    return c_literal(terminal(text))
 
 
-def _c_character(character: str) -> str:
-    if character.isascii():
-        return character
-    # An octal escape has three digits at most; \x would include the following letters.
-    return "".join(f"\\{byte:03o}" for byte in character.encode())
+def c_literal(text: str) -> str:
+    """Return a C string literal with exactly the UTF-8 bytes of a text.
+
+    Other characters than printable ASCII are octal escapes, which end after three digits: ``\\x``
+    would include the letters behind it.
+    """
+    # A question mark is escaped because two of them can begin a trigraph.
+    escapes = {ord('"'): '\\"', ord("\\"): "\\\\", ord("?"): "\\?"}
+    characters = (
+        escapes.get(byte, chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}")
+        for byte in text.encode()
+    )
+    return f'"{"".join(characters)}"'
 
 
 def c_identifier(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, EXTEND_STRATEGIES, OPTION_ENUMS
 from memplan_cli.core.serialization import to_json
+from memplan_cli.reporting.escape import c_literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,13 +20,7 @@ if TYPE_CHECKING:
 
 
 def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str:
-    """Return Python that creates the session and runs it, each option in its scope.
-
-    Args:
-        settings: The options.
-        model: The path of the model, as it stands in the code.
-        provider: ONNX Runtime's name of the execution provider.
-    """
+    """Return Python that creates the session and runs it, each option in its scope."""
     lines = ["import onnxruntime as ort", "", "options = ort.SessionOptions()"]
     for key, value in sorted(settings.session.items()):
         enum = OPTION_ENUMS.get(key)
@@ -33,7 +28,7 @@ def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU)
         lines.append(f"options.{key} = {text}")
     for key, entry in sorted(settings.session_config.items()):
         lines.append(f"options.add_session_config_entry({key!r}, {entry!r})")
-    provider_options: dict[str, Setting] = dict(sorted(settings.provider.items()))
+    provider_options = dict(sorted(settings.provider.items()))
     if settings.arena and provider == CPU:
         lines += _cpu_arena(settings)
     elif settings.arena:  # the CUDA provider takes the keys of its arena as options of its own
@@ -121,13 +116,26 @@ _WITHOUT_C = {
 }
 """Attributes of Python's ``SessionOptions`` that the C API lacks, with their defaults."""
 
-_LEVELS = {
-    "ORT_DISABLE_ALL",
-    "ORT_ENABLE_BASIC",
-    "ORT_ENABLE_EXTENDED",
-    "ORT_ENABLE_LAYOUT",
-    "ORT_ENABLE_ALL",
+_SETTERS = {
+    "execution_mode": "SetSessionExecutionMode",
+    "graph_optimization_level": "SetSessionGraphOptimizationLevel",
+    "inter_op_num_threads": "SetInterOpNumThreads",
+    "intra_op_num_threads": "SetIntraOpNumThreads",
+    "use_deterministic_compute": "SetDeterministicCompute",
 }
+"""Attribute of Python's ``SessionOptions`` -> the function of the C API that takes its value."""
+
+_SWITCHES = {
+    "enable_cpu_mem_arena": "CpuMemArena",
+    "enable_mem_pattern": "MemPattern",
+}
+"""Attribute -> the name behind ``Enable`` or ``Disable`` of the two functions that set it."""
+
+_CPP_NAMES = {
+    "SetSessionGraphOptimizationLevel": "SetGraphOptimizationLevel",
+    "SetSessionExecutionMode": "SetExecutionMode",
+}
+"""Functions that have another name in C++."""
 
 
 def c_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str:
@@ -152,15 +160,22 @@ def c_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str
         "                                  OrtRunOptions** run_options) {",
         "  OrtSessionOptions* options = NULL;",
         "  MEMPLAN_TRY(ort->CreateSessionOptions(&options));",
-        *(f"  MEMPLAN_TRY(ort->{call});" for call in _c_options(settings)),
+        *(
+            f"  MEMPLAN_TRY(ort->{function}({', '.join(('options', *arguments))}));"
+            for function, arguments in _session_calls(settings)
+        ),
+        *(
+            f"  MEMPLAN_TRY(ort->AddSessionConfigEntry(options, {pair}));"
+            for pair in _literal_pairs(settings.session_config)
+        ),
         *(_c_arena(settings) if settings.arena and provider == CPU else ()),
         *(_c_cuda(settings) if provider != CPU else ()),
-        f"  MEMPLAN_TRY(ort->CreateSession(env, ORT_TSTR({_c_literal(model)}), options, session));",
+        f"  MEMPLAN_TRY(ort->CreateSession(env, ORT_TSTR({c_literal(model)}), options, session));",
         "  ort->ReleaseSessionOptions(options);",
         "  MEMPLAN_TRY(ort->CreateRunOptions(run_options));",
         *(
-            f"  MEMPLAN_TRY(ort->AddRunConfigEntry(*run_options, {_c_literal(k)}, {_c_literal(v)}));"
-            for k, v in sorted(settings.run_config.items())
+            f"  MEMPLAN_TRY(ort->AddRunConfigEntry(*run_options, {pair}));"
+            for pair in _literal_pairs(settings.run_config)
         ),
         "  return NULL;",
         "}",
@@ -180,17 +195,24 @@ def cpp_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> s
         *_donated_array(settings),
         "inline Ort::Session memplan_session(Ort::Env& env) {",
         "  Ort::SessionOptions options;",
-        *(f"  options.{call};" for call in _cpp_options(settings)),
+        *(
+            f"  options.{_CPP_NAMES.get(function, function)}({', '.join(arguments)});"
+            for function, arguments in _session_calls(settings)
+        ),
+        *(
+            f"  options.AddConfigEntry({pair});"
+            for pair in _literal_pairs(settings.session_config)
+        ),
         *(_cpp_arena(settings) if settings.arena and provider == CPU else ()),
         *(_cpp_cuda(settings) if provider != CPU else ()),
-        f"  return Ort::Session(env, ORT_TSTR({_c_literal(model)}), options);",
+        f"  return Ort::Session(env, ORT_TSTR({c_literal(model)}), options);",
         "}",
         "",
         "inline Ort::RunOptions memplan_run_options() {",
         "  Ort::RunOptions options;",
         *(
-            f"  options.AddConfigEntry({_c_literal(k)}, {_c_literal(v)});"
-            for k, v in sorted(settings.run_config.items())
+            f"  options.AddConfigEntry({pair});"
+            for pair in _literal_pairs(settings.run_config)
         ),
         "  return options;",
         "}",
@@ -211,64 +233,28 @@ def _donated_array(settings: RuntimeSettings) -> Iterator[str]:
     if settings.io_binding:
         yield "// Each of these outputs is bound (OrtIoBinding) to the buffer of the input behind it."
         yield "static const char* const memplan_donated[][2] = {"
-        for output, input_name in sorted(settings.io_binding.items()):
-            yield f"    {{{_c_literal(output)}, {_c_literal(input_name)}}},"
+        yield from (f"    {{{pair}}}," for pair in _literal_pairs(settings.io_binding))
         yield "};"
         yield ""
 
 
-def _session_calls(settings: RuntimeSettings) -> Iterator[tuple[str, str]]:
-    """Yield ``(function, argument)`` of the C API for each session option.
+def _session_calls(settings: RuntimeSettings) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield ``(function, arguments)`` of the C API for each session option.
 
-    The argument is empty for a function that takes none but the options. Options in `_WITHOUT_C`
-    are left out: `_python_only_comments` names them.
+    The arguments are those behind the options. Attributes in `_WITHOUT_C` are left out:
+    `_python_only_comments` names them.
 
     Raises:
-        ValueError: no function sets an option, and it is not in `_WITHOUT_C`.
+        ValueError: no function sets an attribute, and it is not in `_WITHOUT_C`.
     """
     for key, value in sorted(settings.session.items()):
-        if key in _WITHOUT_C:
-            continue
-        if key == "graph_optimization_level" and value in _LEVELS:
-            yield "SetSessionGraphOptimizationLevel", str(value)
-        elif key == "execution_mode":
-            yield "SetSessionExecutionMode", str(value)
-        elif key == "enable_mem_pattern":
-            yield ("EnableMemPattern" if value else "DisableMemPattern"), ""
-        elif key == "enable_cpu_mem_arena":
-            yield ("EnableCpuMemArena" if value else "DisableCpuMemArena"), ""
-        elif key == "use_deterministic_compute":
-            yield "SetDeterministicCompute", "true" if value else "false"
-        elif key in ("intra_op_num_threads", "inter_op_num_threads"):
-            name = (
-                "SetIntraOpNumThreads" if key.startswith("intra") else "SetInterOpNumThreads"
-            )
-            yield name, str(int(value))
-        else:
+        if key in _SETTERS:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            yield _SETTERS[key], (text,)
+        elif key in _SWITCHES:
+            yield f"{'Enable' if value else 'Disable'}{_SWITCHES[key]}", ()
+        elif key not in _WITHOUT_C:
             raise ValueError(f"no call of the C API sets {key!r}")
-
-
-def _c_options(settings: RuntimeSettings) -> Iterator[str]:
-    """Yield the calls in C that set the session options, without ``ort->`` and semicolon."""
-    for name, argument in _session_calls(settings):
-        yield f"{name}({', '.join(filter(None, ('options', argument)))})"
-    for key, value in sorted(settings.session_config.items()):
-        yield f"AddSessionConfigEntry(options, {_c_literal(key)}, {_c_literal(value)})"
-
-
-_CPP_NAMES = {
-    "SetSessionGraphOptimizationLevel": "SetGraphOptimizationLevel",
-    "SetSessionExecutionMode": "SetExecutionMode",
-}
-"""Functions that have another name in C++."""
-
-
-def _cpp_options(settings: RuntimeSettings) -> Iterator[str]:
-    """Yield the calls in C++ that set the session options, without ``options.`` and semicolon."""
-    for name, argument in _session_calls(settings):
-        yield f"{_CPP_NAMES.get(name, name)}({argument})"
-    for key, value in sorted(settings.session_config.items()):
-        yield f"AddConfigEntry({_c_literal(key)}, {_c_literal(value)})"
 
 
 def _arena_numbers(settings: RuntimeSettings) -> Mapping[str, Setting]:
@@ -283,7 +269,7 @@ def _c_arena(settings: RuntimeSettings) -> Iterator[str]:
     """Yield C that registers the CPU arena and lets the session use it."""
     arena = _arena_numbers(settings)
     yield "  // The arena belongs to the environment: registered once, before the first session."
-    yield f"  const char* const keys[] = {{{', '.join(map(_c_literal, arena))}}};"
+    yield f"  const char* const keys[] = {{{', '.join(map(c_literal, arena))}}};"
     yield f"  const size_t values[] = {{{', '.join(str(int(v)) for v in arena.values())}}};"
     yield "  OrtArenaCfg* arena = NULL;"
     yield "  OrtMemoryInfo* memory = NULL;"
@@ -299,7 +285,7 @@ def _c_arena(settings: RuntimeSettings) -> Iterator[str]:
 def _cpp_arena(settings: RuntimeSettings) -> Iterator[str]:
     """Yield C++ that registers the CPU arena and lets the session use it."""
     pairs = ", ".join(
-        f"{{{_c_literal(key)}, {int(value)}}}"
+        f"{{{c_literal(key)}, {int(value)}}}"
         for key, value in _arena_numbers(settings).items()
     )
     yield "  // The arena belongs to the environment: registered once, before the first session."
@@ -327,8 +313,8 @@ def _c_cuda(settings: RuntimeSettings) -> Iterator[str]:
     yield "  OrtCUDAProviderOptionsV2* cuda = NULL;"
     yield "  MEMPLAN_TRY(ort->CreateCUDAProviderOptions(&cuda));"
     if options:
-        yield f"  const char* const cuda_keys[] = {{{', '.join(map(_c_literal, options))}}};"
-        yield f"  const char* const cuda_values[] = {{{', '.join(map(_c_literal, options.values()))}}};"
+        yield f"  const char* const cuda_keys[] = {{{', '.join(map(c_literal, options))}}};"
+        yield f"  const char* const cuda_values[] = {{{', '.join(map(c_literal, options.values()))}}};"
         yield (
             "  MEMPLAN_TRY(ort->UpdateCUDAProviderOptions(cuda, cuda_keys, cuda_values, "
             f"{len(options)}));"
@@ -339,26 +325,14 @@ def _c_cuda(settings: RuntimeSettings) -> Iterator[str]:
 
 def _cpp_cuda(settings: RuntimeSettings) -> Iterator[str]:
     """Yield C++ that appends the CUDA provider to the session options."""
-    pairs = ", ".join(
-        f"{{{_c_literal(key)}, {_c_literal(value)}}}"
-        for key, value in _provider_options(settings).items()
-    )
+    pairs = ", ".join(f"{{{pair}}}" for pair in _literal_pairs(_provider_options(settings)))
     yield "  Ort::CUDAProviderOptions cuda;"
     if pairs:
         yield f"  cuda.Update(std::unordered_map<std::string, std::string>{{{pairs}}});"
     yield "  options.AppendExecutionProvider_CUDA_V2(*cuda);"
 
 
-def _c_literal(text: str) -> str:
-    """Return a C string literal; other characters than printable ASCII are octal escapes.
-
-    Unlike `escape.c_string`, which is for texts to show, the literal has exactly the bytes of the
-    text: the runtime looks up a file or a key with it.
-    """
-    # A question mark is escaped because two of them can begin a trigraph.
-    escapes = {ord('"'): '\\"', ord("\\"): "\\\\", ord("?"): "\\?"}
-    characters = (
-        escapes.get(byte, chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}")
-        for byte in text.encode()
-    )
-    return f'"{"".join(characters)}"'
+def _literal_pairs(pairs: Mapping[str, str]) -> Iterator[str]:
+    """Yield each key and its value as two C string literals with a comma, sorted."""
+    for key, value in sorted(pairs.items()):
+        yield f"{c_literal(key)}, {c_literal(value)}"

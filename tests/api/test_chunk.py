@@ -97,12 +97,12 @@ def test_regions_are_told_by_why_and_by_every_form_of_the_report(tmp_path: Path)
     assert region["after"] < region["before"]
     for command, form in (("why", "text"), ("why", "markdown"), ("report", "html")):
         text = memplan(command, path, *asked, "--format", form).stdout
-        assert "In pieces" in text
+        assert "Computed in chunks" in text
         assert region["tensor"] in text
         assert "saved" in text
     gone = memplan("why", path, *asked, "--tensor", region["tensor"])
     assert gone.exit_code == 2
-    assert f"{region['pieces']} slices along axis {region['axis']}" in gone.output.replace(
+    assert f"{region['pieces']} chunks along axis {region['axis']}" in gone.output.replace(
         "\n", " "
     )
 
@@ -110,7 +110,7 @@ def test_regions_are_told_by_why_and_by_every_form_of_the_report(tmp_path: Path)
 def test_what_is_not_in_pieces_has_no_regions_in_why(tmp_path: Path) -> None:
     path = saved(tmp_path, transformer(length=16, layers=1))
     assert "chunked" not in json.loads(memplan("why", path, "--format", "json").stdout)
-    assert "In pieces" not in memplan("why", path).stdout
+    assert "Computed in chunks" not in memplan("why", path).stdout
 
 
 def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:

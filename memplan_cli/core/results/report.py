@@ -247,7 +247,7 @@ class Report:
         folded: the result of constant folding.
         external_weights: weights that were moved out of the model file.
         recompute: nodes that run twice.
-        chunked: regions that are computed piece by piece.
+        chunked: regions that are computed in chunks.
         caches: caches that are updated in place.
         donated: outputs that reuse the memory of an input.
         bindings: the numbers that dimensions of the inputs are bound to.

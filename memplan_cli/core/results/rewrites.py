@@ -109,12 +109,12 @@ _MAX_NAMES = 4
 
 @dataclass(frozen=True, slots=True)
 class ChunkedRegion:
-    """A region of nodes that is computed in pieces along an axis.
+    """A region of nodes that is computed in chunks along an axis.
 
     Attributes:
         tensor: the tensor from which the region was grown.
         axis: the axis along which it is sliced.
-        pieces: the number of pieces.
+        pieces: the number of chunks.
         nodes: the number of nodes in the region.
         before: the live peak in bytes before the region was chunked.
         after: the live peak inside the chunked region.
@@ -144,7 +144,7 @@ class ChunkingSummary:
     """The result of chunking: its regions, its cost, and whether it meets the budget.
 
     Attributes:
-        regions: the regions that are computed in pieces.
+        regions: the regions that are computed in chunks.
         nodes: the number of nodes that chunking added.
         flops_increase: the added operations, as a share of the model's.
         budget: the requested bytes; None: no budget.

@@ -42,7 +42,7 @@ def chunk(
     budget = _budget(settings)
     if not program.body.ops:
         raise SettingsError(
-            "--chunk auto finds nothing to compute in pieces: the model has no nodes",
+            "--chunk auto finds nothing to compute in chunks: the model has no nodes",
             hint="remove --chunk",
         )
     _require_fixed_sizes(program, planned_vars, settings)

@@ -1,4 +1,4 @@
-"""The section of the plan report on regions that are computed in pieces."""
+"""The section of the plan report on regions that are computed in chunks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.rewrites import ChunkedRegion
 
 _HEADS = (
-    "around", ">axis", ">pieces", ">nodes", ">peak before", ">peak after", ">saved", ">more work",
+    "around", ">axis", ">chunks", ">nodes", ">peak before", ">peak after", ">saved", ">more work",
 )  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
     count = len(chunks.regions)
     more_or_fewer = "more" if chunks.nodes >= 0 else "fewer"
     line = (
-        f"{counted(count, 'region')} computed in slices: {abs(chunks.nodes)} {more_or_fewer} nodes, "
+        f"{counted(count, 'region')} computed in chunks: {abs(chunks.nodes)} {more_or_fewer} nodes, "
         f"{100 * chunks.flops_increase:.1f}% more work"
     )
     if chunks.budget is not None:
@@ -39,7 +39,7 @@ def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
         line += f". Lower bound: {chunks.needs}"
     rows = [_region_row(region) for region in chunks.regions[:max_rows]]
     table = doc.first_rows(_HEADS, rows, count - len(rows), "regions")
-    yield from doc.section("In pieces", doc.Paragraph(line), table)
+    yield from doc.section("Computed in chunks", doc.Paragraph(line), table)
 
 
 def _region_row(region: ChunkedRegion) -> tuple[doc.Prose, ...]:

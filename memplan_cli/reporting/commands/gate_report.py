@@ -11,7 +11,7 @@ from memplan_cli.core.version import VERSION
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.commands.diff import change_line, change_table
 from memplan_cli.reporting.commands.gate import MEANINGS, Finding, GateVerdicts
-from memplan_cli.reporting.escape import github, github_property, terminal, xml
+from memplan_cli.reporting.escape import github, github_property, html, terminal
 from memplan_cli.reporting.media import draw_document, json_text, renderers, result_json
 
 if TYPE_CHECKING:
@@ -169,14 +169,14 @@ def _failure_count(results_by_metric: Mapping[str, list[Result]]) -> int:
 
 def _suite(verdict: Verdict, results_by_metric: Mapping[str, list[Result]]) -> str:
     """Return the ``<testsuite>`` of a model; remarks that do not fail go to ``<system-out>``."""
-    remarks = [xml(result.message) for result in verdict.results if not result.fails]
+    remarks = [html(result.message) for result in verdict.results if not result.fails]
     output = "<system-out>{}</system-out>\n".format("\n".join(remarks)) if remarks else ""
     cases = "".join(
         _case(verdict, metric, results) for metric, results in results_by_metric.items()
     )
     failures = _failure_count(results_by_metric)
     head = (
-        f'<testsuite name="{xml(verdict.snapshot.model)}" tests="{len(results_by_metric)}" '
+        f'<testsuite name="{html(verdict.snapshot.model)}" tests="{len(results_by_metric)}" '
         f'failures="{failures}">'
     )
     return f"{head}\n{cases}{output}</testsuite>\n"
@@ -184,15 +184,15 @@ def _suite(verdict: Verdict, results_by_metric: Mapping[str, list[Result]]) -> s
 
 def _case(verdict: Verdict, metric: str, results: list[Result]) -> str:
     """Return the ``<testcase>`` of a metric, with a ``<failure>`` if it has failed results."""
-    head = f'<testcase classname="{xml(verdict.snapshot.model)}" name="{xml(metric)}"'
+    head = f'<testcase classname="{html(verdict.snapshot.model)}" name="{html(metric)}"'
     if not results:
         return f"{head}/>\n"
     lines = [result.message for result in results]
     if verdict.difference is not None:
         lines += map(change_line, verdict.difference.changes[:_MAX_CHANGES])
-    body = "\n".join(xml(line) for line in lines)
+    body = "\n".join(html(line) for line in lines)
     first = results[0]
-    failure = f'<failure type="{first.finding.value}" message="{xml(first.message)}">'
+    failure = f'<failure type="{first.finding.value}" message="{html(first.message)}">'
     return f"{head}>\n{failure}{body}</failure>\n</testcase>\n"
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from itertools import accumulate
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from memplan_cli.core.quantities import format_share, format_size
 from memplan_cli.core.results.bound_plan import with_bound_symbols
@@ -29,7 +29,7 @@ from memplan_cli.reporting.media import renderers, result_json
 from memplan_cli.reporting.snapshot import known_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.timeline import Occupancy
@@ -77,7 +77,7 @@ class PeakExplanation:
         unit: the unit of the arena.
         rows: the live buffers, largest first.
         coverage: the share of intermediates whose size is known; the others are in no row.
-        chunked: regions that are computed piece by piece, which lowered the peak.
+        chunked: regions that are computed in chunks, which lowered the peak.
     """
 
     json_keys: ClassVar[Keys] = (
@@ -174,7 +174,7 @@ def why_peak(plan: Plan) -> PeakExplanation:
             hint="no intermediate has any bytes;"
             f" `memplan report {quote(plan.report.model.path)}` shows inputs, outputs and weights",
         )
-    tick, nodes, live_bytes = peak_tick(points), nodes_at(plan), _LiveBytes.of(points)
+    tick, nodes, live_bytes = peak_tick(points), nodes_at(plan), np.array(points)
     buffers = [
         _live_buffer(occupancy, tick, live_bytes, nodes)
         for occupancy in occupancies(plan)
@@ -183,7 +183,7 @@ def why_peak(plan: Plan) -> PeakExplanation:
     return PeakExplanation(
         step=tick,
         node=nodes.get(tick, ""),
-        bytes=live_bytes.peak,
+        bytes=int(live_bytes[:, 1].max()),
         unit=arena.unit,
         rows=tuple(sorted(buffers, key=lambda row: (-row.bytes, row.tensor))),
         coverage=plan.report.coverage,
@@ -192,7 +192,7 @@ def why_peak(plan: Plan) -> PeakExplanation:
 
 
 def _live_buffer(
-    occupancy: Occupancy, tick: int, live_bytes: _LiveBytes, nodes: Mapping[int, str]
+    occupancy: Occupancy, tick: int, live_bytes: np.ndarray, nodes: Mapping[int, str]
 ) -> LiveBuffer:
     """Return the buffer of an occupancy under the name of its newest tensor live at ``tick``."""
     tensor = max(
@@ -208,44 +208,22 @@ def _live_buffer(
         read_by="" if pinned else nodes.get(tensor.last - 1, ""),
         # `last` is exclusive, and the steps of the producer and the last reader do not count.
         waits=max(occupancy.last - occupancy.first - 2, 0),
-        peak_without=live_bytes.peak_without(occupancy),
+        peak_without=_peak_without(live_bytes, occupancy),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _LiveBytes:
-    """A step curve of live bytes with its running maxima.
+def _peak_without(live_bytes: np.ndarray, occupancy: Occupancy) -> int:
+    """Return the peak of the live bytes if a buffer were live at its first and last tick only.
 
-    Attributes:
-        ticks: the ticks at which the curve changes, ascending.
-        max_before: at index i, the maximum of the points before point i; 0 at index 0.
-        max_from: at index i, the maximum of the points from point i on; 0 at the end.
-        peak: the maximum of the curve.
+    The rows of ``live_bytes`` are ``(tick, live bytes from this tick on)``. The bytes are constant
+    until the next tick in it, so they are lower only in intervals that lie wholly between the
+    buffer's first and last tick.
     """
-
-    ticks: tuple[int, ...]
-    max_before: tuple[int, ...]
-    max_from: tuple[int, ...]
-    peak: int
-
-    @classmethod
-    def of(cls, points: Sequence[tuple[int, int]]) -> _LiveBytes:
-        """Return the curve of ``(tick, live bytes from this tick on)``."""
-        sizes = [size for _, size in points]
-        max_before = (0, *accumulate(sizes, max))
-        max_from = (*reversed((*accumulate(reversed(sizes), max),)), 0)
-        return cls(tuple(tick for tick, _ in points), max_before, max_from, max(sizes))
-
-    def peak_without(self, occupancy: Occupancy) -> int:
-        """Return the peak if a buffer were live at its first and last tick only.
-
-        The curve is constant between two points, so it is lower only in intervals that lie
-        wholly between the buffer's first and last tick. The subtraction is exact there if the
-        peak is in these intervals; otherwise the maximum before or after them is the peak.
-        """
-        low = bisect_left(self.ticks, occupancy.first + 1)
-        high = bisect_right(self.ticks, occupancy.last - 1) - 1
-        return max(self.max_before[low], self.max_from[high], self.peak - occupancy.bytes)
+    ticks, sizes = live_bytes.T.copy()
+    low = np.searchsorted(ticks, occupancy.first + 1)
+    high = np.searchsorted(ticks, occupancy.last - 1, side="right") - 1
+    sizes[low:high] -= occupancy.bytes
+    return int(sizes.max())
 
 
 def why_tensor(plan: Plan, name: str) -> TensorExplanation:
@@ -287,9 +265,9 @@ def _unknown_tensor_error(plan: Plan, name: str) -> SettingsError:
     for region in plan.report.chunked.regions:
         if region.tensor == name:
             return SettingsError(
-                f"{name!r} is never stored whole: it is computed in {region.pieces} slices "
+                f"{name!r} is never stored whole: it is computed in {region.pieces} chunks "
                 f"along axis {region.axis}",
-                hint=f"the slices are tensors of their own: --tensor {name}__chunk1",
+                hint=f"the chunks are tensors of their own: --tensor {name}__chunk1",
             )
     names = tuple(dict.fromkeys((*plan.by_id, *refusal_reasons)))
     # A tensor of a subgraph has the path of its block before its name.
@@ -371,13 +349,13 @@ def _advice(explanation: PeakExplanation) -> doc.Prose:
 
 
 def _chunked_regions(explanation: PeakExplanation) -> Iterator[doc.Block]:
-    """Yield the regions that are computed in pieces, which lowered the peak."""
+    """Yield the regions that are computed in chunks, which lowered the peak."""
     lines: list[doc.Prose] = []
     for region in explanation.chunked.regions[:_MAX_ROWS]:
         saved = format_size(max(region.before - region.after, 0))
-        pieces = f": {region.pieces} pieces along axis {region.axis}, {saved} saved"
-        lines.append((doc.Name(region.tensor), pieces))
-    yield from doc.section("In pieces", doc.Items(tuple(lines)) if lines else None)
+        chunks = f": {region.pieces} chunks along axis {region.axis}, {saved} saved"
+        lines.append((doc.Name(region.tensor), chunks))
+    yield from doc.section("Computed in chunks", doc.Items(tuple(lines)) if lines else None)
 
 
 def tensor_document(explanation: TensorExplanation) -> doc.Document:

@@ -1,4 +1,4 @@
-"""Op types of a plan's nodes, categories of its tensors, and its regions in pieces.
+"""Op types of a plan's nodes, categories of its tensors, and its chunked regions.
 
 A plan has names only; types and the parts of a training step come from the model. Without the
 model, categories are guessed from the names that exporters give, and types are unknown.
@@ -22,9 +22,9 @@ ACTIVATIONS, GRADIENTS, UPDATE = "activations", "gradients", "optimizer"
 CACHE, CHUNKS, WEIGHTS = "cache", "chunks", "weights"
 STATE, INPUTS = "optimizer state", "inputs"
 
-# Chunking names a piece `x__chunk3` (in plans of earlier versions also `x__loop1`), and the node
-# that joins the pieces `x__chunks`. Recomputation names a copy `x__recompute` or `x__recompute2`.
-_PIECE = re.compile(r"__chunk\d+(?=_|$).*")
+# Chunking names a chunk `x__chunk3`, and the node that joins the chunks `x__chunks`.
+# Recomputation names a copy `x__recompute` or `x__recompute2`.
+_CHUNK = re.compile(r"__chunk\d+(?=_|$).*")
 _JOIN = re.compile(r"__chunks(?=$|_)")
 _COPY = re.compile(r"__recompute\d*$")
 _CACHE = re.compile(r"(?i)(^|[./_])(past|present|kv|cache)([./_\d]|_?key|_?value|s?$)")
@@ -48,8 +48,8 @@ class GraphFacts:
     def type_of(self, node: str) -> str:
         """Return the op type of a plan's node, empty if unknown.
 
-        A recomputed copy or a piece of a chunked node has the type of its source. The node that
-        joins pieces is not in the model, and is always a Concat.
+        A recomputed copy or a chunk has the type of its source. The node that joins chunks is not
+        in the model, and is always a Concat.
         """
         if _JOIN.search(node):
             return "Concat"
@@ -61,7 +61,7 @@ class GraphFacts:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region that is computed piece by piece in the steps ``first`` to ``last``."""
+    """A region that is computed in chunks in the steps ``first`` to ``last``."""
 
     label: str
     first: int
@@ -76,11 +76,11 @@ def is_cache(name: str) -> bool:
 def category(tensor: Placement, facts: GraphFacts) -> str:
     """Return the category of a planned tensor, by the first of these that applies.
 
-    A piece is in `CHUNKS`. The backward part and the update of the model have the category in
+    A chunk is in `CHUNKS`. The backward part and the update of the model have the category in
     ``facts``. Without a model, names tell gradients; in any case they tell caches. All others are
     `ACTIVATIONS`.
     """
-    if _PIECE.search(tensor.name):
+    if _CHUNK.search(tensor.name):
         return CHUNKS
     part = facts.parts.get(tensor.id) or facts.parts.get(_source(tensor.id))
     if part:
@@ -91,9 +91,9 @@ def category(tensor: Placement, facts: GraphFacts) -> str:
 
 
 def regions(plan: Plan) -> tuple[Region, ...]:
-    """Return the regions that are computed in pieces, in order of time.
+    """Return the regions that are computed in chunks, in order of time.
 
-    The pieces of a region are followed by the node that joins them, so a piece after a join
+    The chunks of a region are followed by the node that joins them, so a chunk after a join
     begins the next region. Several outputs of a region have a join each.
     """
     spans: list[tuple[int, int]] = []  # the first and the last step of each region
@@ -103,7 +103,7 @@ def regions(plan: Plan) -> tuple[Region, ...]:
             # Extend the last region to its join; nothing changes if there is no region.
             spans[-1:] = [(first, tick) for first, _ in spans[-1:]]
             is_open = False
-        elif _PIECE.search(node):
+        elif _CHUNK.search(node):
             if not is_open:
                 spans.append((tick, tick))
             spans[-1] = spans[-1][0], tick
@@ -116,7 +116,7 @@ def region_of(tensor: Placement, chunked_regions: Sequence[Region]) -> int:
 
     -1 if the tensor is no chunk by its name, or if no region covers the step that makes it.
     """
-    if not _PIECE.search(tensor.name):
+    if not _CHUNK.search(tensor.name):
         return -1
     for index, region in enumerate(chunked_regions):
         if region.first <= tensor.first <= region.last:
@@ -127,20 +127,20 @@ def region_of(tensor: Placement, chunked_regions: Sequence[Region]) -> int:
 def _label(plan: Plan, index: int, first: int, last: int) -> str:
     """Return the label of the region at steps ``first`` to ``last``.
 
-    It is ``x: 4 pieces along axis 1`` if the plan records a region around a tensor with pieces in
-    these steps, else ``region 1 in pieces``; ``index`` counts from 0.
+    It is ``x: 4 chunks along axis 1`` if the plan records a region around a tensor with chunks in
+    these steps, else ``chunked region 1``; ``index`` counts from 0.
     """
     sources = {
         _source(t.name)
         for t in plan.tensors
-        if first <= t.first <= last and _PIECE.search(t.name)
+        if first <= t.first <= last and _CHUNK.search(t.name)
     }
     for region in plan.report.chunked.regions:
         if region.tensor in sources:
-            return f"{region.tensor}: {region.pieces} pieces along axis {region.axis}"
-    return f"region {index + 1} in pieces"
+            return f"{region.tensor}: {region.pieces} chunks along axis {region.axis}"
+    return f"chunked region {index + 1}"
 
 
 def _source(name: str) -> str:
-    """Return the name that a piece was made from: ``x`` for ``x__chunk3``; other names unchanged."""
-    return _PIECE.sub("", name)
+    """Return the name that a chunk was made from: ``x`` for ``x__chunk3``; other names unchanged."""
+    return _CHUNK.sub("", name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.timeline import curve, main_arena, occupancies, peak_tick
-from memplan_cli.reporting.escape import shortened, xml
+from memplan_cli.reporting.escape import html, shortened
 from memplan_cli.reporting.plans.memory import verdict
 from memplan_cli.reporting.plans.sections import known_only
 
@@ -77,9 +77,9 @@ def _parts(plan: Plan) -> Iterator[str]:
     name = plan.report.model.path or "model"
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {full_width} {_HEIGHT}" '
-        f'role="img" aria-label="{xml(verdict(plan.report))}">\n<style>{_STYLE}</style>\n'
-        f'<text class="t" x="{_LEFT}" y="22">{xml(shortened(name, 110))}</text>\n'
-        f'<text class="s" x="{_LEFT}" y="42">{xml(verdict(plan.report))}</text>\n'
+        f'role="img" aria-label="{html(verdict(plan.report))}">\n<style>{_STYLE}</style>\n'
+        f'<text class="t" x="{_LEFT}" y="22">{html(shortened(name, 110))}</text>\n'
+        f'<text class="s" x="{_LEFT}" y="42">{html(verdict(plan.report))}</text>\n'
     )
     plan = with_bound_symbols(plan)
     arena = main_arena(plan)
@@ -120,7 +120,7 @@ def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
     return (
         f'<rect class="b" x="{scale.x(item.first)}" y="{scale.y(tensor.offset + item.bytes)}" '
         f'width="{scale.width(item.last - item.first)}" height="{scale.height(item.bytes)}" '
-        f'fill="hsl({hue(number)} 55% 60%)"><title>{xml(tooltip)}</title></rect>\n'
+        f'fill="hsl({hue(number)} 55% 60%)"><title>{html(tooltip)}</title></rect>\n'
     )
 
 
@@ -137,7 +137,7 @@ def _names(items: Sequence[Occupancy], scale: _Scale) -> Iterator[str]:
         name = shortened(item.tensor.id, int((width - 8) / _LETTER))
         x = float(scale.x(item.first)) + 4
         y = float(scale.y(item.tensor.offset)) - height / 2 + 4
-        yield f'<text class="n" x="{x:.2f}" y="{y:.2f}">{xml(name)}</text>\n'
+        yield f'<text class="n" x="{x:.2f}" y="{y:.2f}">{html(name)}</text>\n'
 
 
 def _omissions(plan: Plan) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _omissions(plan: Plan) -> Iterator[str]:
     if len(plan.arenas) > 1:
         notes.append(f"one of {len(plan.arenas)} arenas: a symbol has no number")
     if notes:
-        yield f'<text class="s" x="{_LEFT}" y="{_HEIGHT - 4}">{xml("; ".join(notes))}</text>\n'
+        yield f'<text class="s" x="{_LEFT}" y="{_HEIGHT - 4}">{html("; ".join(notes))}</text>\n'
 
 
 def _address_labels(arena: PlannedArena) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _address_labels(arena: PlannedArena) -> Iterator[str]:
         size = format_size(arena.height * quarter // 4)
         yield f'<text class="s" x="{_LEFT - 6}" y="{y:.0f}" text-anchor="end">{size}</text>\n'
     if unit:
-        yield f'<text class="s" x="{_LEFT}" y="{_TOP - 4}">bytes{xml(unit)}</text>\n'
+        yield f'<text class="s" x="{_LEFT}" y="{_TOP - 4}">bytes{html(unit)}</text>\n'
 
 
 def _curve(
