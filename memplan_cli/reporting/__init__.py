@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.serialization import to_json
@@ -71,40 +72,15 @@ def _html(
     return plan_page(plan, context, sections)
 
 
-def _svg(plan: Plan) -> str:
-    from memplan_cli.reporting.plans.svg import render as arena_picture
+def _imported(module: str, function: str) -> Renderer:
+    """Return a renderer that imports its module of this package when it is called."""
 
-    return arena_picture(plan)
+    def render_plan(plan: Plan) -> str:
+        text = getattr(import_module(f"memplan_cli.reporting.{module}"), function)(plan)
+        assert isinstance(text, str)  # noqa: S101 - our own modules
+        return text
 
-
-def _csv(plan: Plan) -> str:
-    from memplan_cli.reporting.plans.exports import tensors_csv
-
-    return tensors_csv(plan)
-
-
-def _chrome_trace(plan: Plan) -> str:
-    from memplan_cli.reporting.plans.exports import chrome_trace
-
-    return chrome_trace(plan)
-
-
-def _c_header(plan: Plan) -> str:
-    from memplan_cli.reporting.plans.exports import c_header
-
-    return c_header(plan)
-
-
-def _tflm(plan: Plan) -> str:
-    from memplan_cli.reporting.plans.exports import tflm
-
-    return tflm(plan)
-
-
-def _minimalloc(plan: Plan) -> str:
-    from memplan_cli.reporting.plans.exports import minimalloc
-
-    return minimalloc(plan)
+    return render_plan
 
 
 RENDERERS: Mapping[str, Renderer] = {
@@ -112,12 +88,12 @@ RENDERERS: Mapping[str, Renderer] = {
     "json": _json,
     "markdown": _markdown,
     "html": _html,
-    "svg": _svg,
-    "csv": _csv,
-    "chrome-trace": _chrome_trace,
-    "c-header": _c_header,
-    "tflm": _tflm,
-    "minimalloc": _minimalloc,
+    "svg": _imported("plans.svg", "render"),
+    "csv": _imported("plans.exports", "tensors_csv"),
+    "chrome-trace": _imported("plans.exports", "chrome_trace"),
+    "c-header": _imported("plans.exports", "c_header"),
+    "tflm": _imported("plans.exports", "tflm"),
+    "minimalloc": _imported("plans.exports", "minimalloc"),
 }
 """Format -> renderer with its default options. A renderer loads its modules when it is called."""
 

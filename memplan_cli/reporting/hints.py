@@ -89,11 +89,6 @@ def _budget_sentence(budget: int, smallest: int | None, bound: str) -> str:
     return f"the budget of {format_size(budget)} cannot be met: {found}{lower_bound}"
 
 
-def symbols_in(expressions: Iterable[str]) -> tuple[str, ...]:
-    """Return the symbols of units and other expressions, sorted: ``batch*(new + past)`` has three."""
-    return tuple(sorted(frozenset().union(*map(symbols_of, expressions))))
-
-
 def free_inputs(report: Report) -> tuple[InputShape, ...]:
     """Return the inputs with a free dim: one that is neither fixed nor bound by the user.
 

@@ -146,14 +146,12 @@ class Snapshot:
 
 
 def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
-    """Return the snapshot of a plan.
+    """Return the snapshot of a plan, in which symbolic sizes get the numbers of its bindings.
 
-    Args:
-        plan: The plan. Symbolic sizes get the numbers of the report's bindings.
-        model: The name of the model in a baseline.
-        runtime: The runtime to record if the report has none.
+    ``model`` is the name in a baseline; ``runtime`` is recorded if the report has none.
     """
     report, plan = plan.report, with_bound_symbols(plan)
+    run = report.runtime
     bytes_at_peak = dict(report.peak.tensors) if report.peak else {}
     return Snapshot(
         model=model,
@@ -162,7 +160,7 @@ def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
         phase=report.phase,
         nodes=report.model.nodes,
         memplan=plan.version,
-        runtime=_runtime_text(report) or runtime,
+        runtime=f"{run.name} {run.version} {run.provider}" if run else runtime,
         metrics={
             name: size
             for name, size in metrics_of(report).items()
@@ -237,11 +235,6 @@ def _planned_dims(plan: Plan) -> dict[str, str]:
     return dims
 
 
-def _runtime_text(report: Report) -> str:
-    runtime = report.runtime
-    return f"{runtime.name} {runtime.version} {runtime.provider}" if runtime else ""
-
-
 def _tensor_facts(plan: Plan, bytes_at_peak: Mapping[str, int]) -> dict[str, TensorFacts]:
     """Return the facts of every tensor in an arena of fixed sizes, by tensor id."""
     nodes = nodes_at(plan)
@@ -255,22 +248,13 @@ def _tensor_facts(plan: Plan, bytes_at_peak: Mapping[str, int]) -> dict[str, Ten
 
 def _facts_of(tensor: Placement, nodes: Mapping[int, str], at_peak: int) -> TensorFacts:
     """Return the facts of one tensor; ``nodes`` are labels by step."""
+    first, made_by = tensor.first, nodes.get(tensor.first, "")
+    read_by = nodes.get(tensor.last - 1, "")
     if tensor.pinned:
         # A pinned tensor has its memory for the whole run, whichever node writes it.
-        return TensorFacts(
-            bytes=tensor.bytes,
-            steps=tensor.last,
-            made_by="",
-            read_by=f"the end of the run ({tensor.pinned})",
-            at_peak=at_peak,
-        )
-    return TensorFacts(
-        bytes=tensor.bytes,
-        steps=tensor.last - tensor.first,
-        made_by=nodes.get(tensor.first, ""),
-        read_by=nodes.get(tensor.last - 1, ""),
-        at_peak=at_peak,
-    )
+        first, made_by = 0, ""
+        read_by = f"the end of the run ({tensor.pinned})"
+    return TensorFacts(tensor.bytes, tensor.last - first, made_by, read_by, at_peak)
 
 
 SCHEMA = "memplan.baseline/1"

@@ -34,7 +34,6 @@ class Rules:
     """The limits of one model.
 
     Attributes:
-        metrics: the metrics that are checked.
         max_memory: the most bytes of each metric; None: no limit.
         max_increase: the most that each metric may grow since the baseline.
         ratchet: whether a gain must be recorded in the baseline, so that it is not lost again.
@@ -127,7 +126,6 @@ class Verdict:
 
     Attributes:
         snapshot: the model's numbers.
-        rules: the rules that they were checked against.
         results: the findings.
         difference: the changes since the baseline; null: there is no baseline.
         recorded: whether the model's numbers were written to the baseline.
@@ -190,11 +188,8 @@ class RuleBook:
     def rules_for(self, model: str) -> Rules:
         """Return the rules of a model: the common ones, overridden by those of matching patterns.
 
-        A pattern matches if it is the model's path, the name of its file, or a glob for the path.
-        Later patterns override earlier ones.
-
-        Args:
-            model: The path of the model, as it is in the baseline.
+        A pattern matches if it is the model's path in the baseline, the name of its file, or a glob
+        for the path. Later patterns override earlier ones.
         """
         rules = self.common
         for pattern, own in self.special.items():
@@ -205,26 +200,16 @@ class RuleBook:
 
 def rules_from(values: Mapping[str, Any], base: Rules) -> Rules:
     """Return ``base`` with the values of a settings file or the command line; others are ignored."""
-    field_names = {
-        "metric": "metrics",
-        "metrics": "metrics",
-        "max_memory": "max_memory",
-        "max_increase": "max_increase",
-        "ratchet": "ratchet",
+    rules = {
+        key: values[key] for key in ("max_memory", "max_increase", "ratchet") if key in values
     }
-    return replace(
-        base,
-        **{field_names[key]: value for key, value in values.items() if key in field_names},
-    )
+    if "metric" in values:
+        rules["metrics"] = values["metric"]
+    return replace(base, **rules)
 
 
 def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict:
-    """Check a model's snapshot against its rules and its earlier snapshot.
-
-    Args:
-        snapshot: The model's metrics.
-        earlier: The entry of the baseline; None: there is none.
-        rules: The rules of the model.
+    """Check a model's snapshot against its rules and its entry in the baseline, if there is one.
 
     Raises:
         UnknownSizeError: a metric of the rules is unknown.

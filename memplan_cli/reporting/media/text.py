@@ -151,24 +151,20 @@ def _figures(rows: Sequence[doc.Figure]) -> RenderableType:
     """Return figures as a grid without empty columns; with long expressions, as a list."""
     if any(len(row.value) > _MAX_NUMBER_LENGTH for row in rows):
         return _stacked(rows)
-    # A list times a bool is the list itself or empty: these three columns are optional.
-    has_savings = any(row.saved for row in rows)
-    has_certainty = any(row.certainty for row in rows)
-    has_definitions = any(row.definition for row in rows)
-    optional_heads = [
-        *([">saved"] * has_savings),
-        *([""] * has_certainty),
-        *([""] * has_definitions),
+    columns: list[tuple[str, list[str]]] = [
+        (">saved", [row.saved for row in rows]),
+        ("", [row.certainty for row in rows]),
+        ("", [row.definition for row in rows]),
     ]
-    heads = ["", ">", *optional_heads]
-    grid = _grid(doc.columns(*heads))
-    for row in rows:
+    optional = [column for column in columns if any(column[1])]
+    grid = _grid(doc.columns("", ">", *(head for head, _ in optional)))
+    for index, row in enumerate(rows):
         style = "bold green" if row.chosen else ""
         name = f"{row.name} *" if row.chosen else row.name
-        numbers = [name, terminal(row.value), *([row.saved] * has_savings)]
-        words = [*([row.certainty] * has_certainty), *([row.definition] * has_definitions)]
-        cells = [Text(cell, style=style) for cell in numbers]
-        grid.add_row(*cells, *(Text(word, style="dim") for word in words))
+        cells = [Text(name, style=style), Text(terminal(row.value), style=style)]
+        for head, texts in optional:
+            cells.append(Text(texts[index], style=style if head else "dim"))
+        grid.add_row(*cells)
     return grid
 
 

@@ -9,14 +9,14 @@ from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.timeline import main_arena, nodes_at
 from memplan_cli.reporting.commands.diff import hidden_changes_text, metric_cells
 from memplan_cli.reporting.escape import html, per_unit, terminal
+from memplan_cli.reporting.pages.page_data import place_columns
 from memplan_cli.reporting.pages.plan_page import assembled
 from memplan_cli.reporting.plans.sections import known_only
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from memplan_cli.core.json_types import Json
-    from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.commands.diff import Difference, MetricChange
 
@@ -24,10 +24,7 @@ _MAX_CHANGES = 500
 """Rows of the table of tensors."""
 
 _SAME, _MORE, _LESS = 0, 1, 2
-"""The colour of a tensor in a map: unchanged, or ``after`` takes more or fewer bytes for it.
-
-A tensor that is larger in ``before`` is therefore `_LESS`, and one that is larger in ``after`` `_MORE`.
-"""
+"""The colour of a tensor in both maps: unchanged, or ``after`` takes more or fewer bytes for it."""
 
 _TOTALS = ("planned", "live_peak", "total", "naive")
 """The first line shows the first of these metrics that is known on both sides."""
@@ -37,10 +34,14 @@ def render(before: Plan, after: Plan, difference: Difference) -> str:
     """Return the page of a difference; ``before`` and ``after`` are the plans of its two sides."""
     sides = [with_bound_symbols(plan) for plan in (before, after)]
     bytes_before, bytes_after = map(_bytes_by_name, sides)
+    colours = {
+        name: _colour(bytes_before.get(name, 0), bytes_after.get(name, 0))
+        for name in bytes_before | bytes_after
+    }
     data = {
         "sides": [
-            _side(sides[0], bytes_after, (_LESS, _MORE)),
-            _side(sides[1], bytes_before, (_MORE, _LESS)),
+            _side(sides[0], colours, bytes_after),
+            _side(sides[1], colours, bytes_before),
         ]
     }
     labels = [html(side.model) for side in (difference.before, difference.after)]
@@ -128,13 +129,17 @@ def _bytes_by_name(plan: Plan) -> dict[str, int]:
     return {tensor.id: tensor.bytes for tensor in plan.tensors}
 
 
-def _side(plan: Plan, other: Mapping[str, int], tones: tuple[int, int]) -> Json:
-    """Return the map of one plan: the tensors of its main arena, compared with the other plan.
+def _colour(size_before: int, size_after: int) -> int:
+    """Return the colour of a tensor by its bytes in both plans; 0 bytes if it is not there."""
+    if size_before == size_after:
+        return _SAME
+    return _MORE if size_after > size_before else _LESS
 
-    Args:
-        plan: The plan.
-        other: Bytes of the other plan's tensors by name.
-        tones: The colour of a tensor that is larger here or only here, and that of a smaller one.
+
+def _side(plan: Plan, colours: Mapping[str, int], other: Mapping[str, int]) -> Json:
+    """Return the map of one plan: the tensors of its main arena with their colours.
+
+    ``other`` are the bytes of the other plan's tensors.
     """
     arena = main_arena(plan)
     tensors = tuple(t for t in plan.tensors if arena and t.arena == arena.id)
@@ -144,33 +149,7 @@ def _side(plan: Plan, other: Mapping[str, int], tones: tuple[int, int]) -> Json:
         "height": arena.height if arena else 0,
         "ticks": ticks,
         "nodes": [terminal(labels.get(tick, "")) for tick in range(ticks)],
-        **_columns(tensors),
-        "kind": [_kind(t, other, tones) for t in tensors],
+        **place_columns(tensors),
+        "kind": [colours[t.id] for t in tensors],
         "was": [other.get(t.id) for t in tensors],
-    }
-
-
-def _kind(tensor: Placement, other: Mapping[str, int], tones: tuple[int, int]) -> int:
-    """Return the colour of a tensor; the arguments are those of `_side`."""
-    other_size = other.get(tensor.id, 0)
-    if other_size == tensor.bytes and tensor.id in other:
-        return _SAME
-    larger_tone, smaller_tone = tones
-    return larger_tone if tensor.bytes >= other_size else smaller_tone
-
-
-def _columns(tensors: Iterable[Placement]) -> Json:
-    """Return the names, sizes, places and steps of tensors column by column.
-
-    ``alias`` is the index of the tensor whose bytes a tensor shares, -1 for none.
-    """
-    rows = list(tensors)
-    positions = {tensor.id: index for index, tensor in enumerate(rows)}
-    return {
-        "name": [terminal(t.id) for t in rows],
-        "bytes": [t.bytes for t in rows],
-        "offset": [t.offset for t in rows],
-        "first": [t.first for t in rows],
-        "last": [t.last for t in rows],
-        "alias": [positions[t.alias_of] if t.alias_of else -1 for t in rows],
     }

@@ -12,10 +12,9 @@ import zlib
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.timeline import curve, nodes_at
-from memplan_cli.core.symbolic.dims import parse_dim
+from memplan_cli.core.symbolic.dims import parse_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import parse_call, symbol_names
 from memplan_cli.reporting.escape import script, terminal
-from memplan_cli.reporting.hints import symbols_in
 from memplan_cli.reporting.pages.graph_facts import (
     GraphFacts,
     category,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from memplan_cli.core.json_types import Json
+    from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.polynomials import Polynomial
     from memplan_cli.reporting.pages.graph_facts import Region
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _LARGE = 400_000
 """Data of more characters is compressed, so that a page opens within seconds."""
 
-FIGURES = {"naive": "naive", "planned": "planned", "total": "total"}
-"""Card of the page -> its expression. The lower bound is computed from the map instead."""
+_FIGURES = ("naive", "planned", "total")
+"""Cards of the page that show an expression. The lower bound is computed from the map instead."""
 
 
 def embedded(data: Json) -> str:
@@ -50,12 +50,9 @@ def embedded(data: Json) -> str:
 
 
 def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -> Json:
-    """Return the data of a plan's page.
+    """Return the data of a plan's page, with the live bytes of another plan if there is one.
 
-    Args:
-        plan: The plan.
-        facts: Op types and categories from the model; None: the model is not at hand.
-        other: A plan whose live bytes are drawn too.
+    ``facts`` are op types and categories from the model; None: the model is not at hand.
     """
     facts = facts or GraphFacts()
     ticks = max((tensor.last for tensor in plan.tensors), default=0)
@@ -70,9 +67,9 @@ def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -
         "symbols": [_symbol(plan, name) for name in symbols],
         "figures": {
             name: expression
-            for name, key in FIGURES.items()
+            for name in _FIGURES
             if symbols
-            and (expression := evaluable(plan.report.symbolic.get(key, "?"), symbols))
+            and (expression := evaluable(plan.report.symbolic.get(name, "?"), symbols))
         },
         "coverage": plan.report.coverage,
         "ticks": ticks,
@@ -96,12 +93,10 @@ def _symbol_indices(plan: Plan, other: Plan | None) -> dict[str, int]:
     texts = [arena.unit for item in (plan, other) if item for arena in item.arenas]
     if any(text != "1" for text in texts):
         # The expressions of figures may contain further symbols, of inputs and outputs.
-        texts += [
-            plan.report.symbolic[key]
-            for key in FIGURES.values()
-            if key in plan.report.symbolic
-        ]
-    return {name: index for index, name in enumerate(symbols_in(texts))}
+        symbolic = plan.report.symbolic
+        texts += [symbolic[name] for name in _FIGURES if name in symbolic]
+    names = frozenset().union(*map(symbols_of, texts))
+    return {name: index for index, name in enumerate(sorted(names))}
 
 
 def _symbol(plan: Plan, name: str) -> Json:
@@ -134,7 +129,6 @@ def _tensor_columns(plan: Plan, facts: GraphFacts, chunked_regions: Sequence[Reg
 
     Texts that repeat are stored once, in lists, and the columns hold indices into them.
     """
-    positions = {tensor.id: index for index, tensor in enumerate(plan.tensors)}
     arenas = {arena.id: index for index, arena in enumerate(plan.arenas)}
     tensors = tuple(plan.tensors)
     repeated_texts: Mapping[str, list[str]] = {
@@ -147,15 +141,10 @@ def _tensor_columns(plan: Plan, facts: GraphFacts, chunked_regions: Sequence[Reg
     return {
         **{name: list(distinct_texts) for name, distinct_texts in indices.items()},
         "tensors": {
-            "name": [terminal(t.id) for t in tensors],
+            **place_columns(tensors),
             "dtype": [indices["dtypes"][text] for text in repeated_texts["dtypes"]],
             "shape": [indices["shapes"][text] for text in repeated_texts["shapes"]],
-            "bytes": [t.bytes for t in tensors],
             "arena": [arenas[t.arena] for t in tensors],
-            "offset": [t.offset for t in tensors],
-            "first": [t.first for t in tensors],
-            "last": [t.last for t in tensors],
-            "alias": [positions[t.alias_of] if t.alias_of else -1 for t in tensors],
             "pinned": [indices["reasons"][text] for text in repeated_texts["reasons"]],
             "category": [indices["categories"][text] for text in repeated_texts["categories"]],
             "region": [region_of(t, chunked_regions) for t in tensors]
@@ -165,13 +154,24 @@ def _tensor_columns(plan: Plan, facts: GraphFacts, chunked_regions: Sequence[Reg
     }
 
 
-def _live_curves(plan: Plan, symbols: Mapping[str, int]) -> list[Json]:
-    """Return the live bytes of each arena of another plan, in multiples of its unit.
+def place_columns(tensors: Sequence[Placement]) -> Json:
+    """Return the names, sizes, places and steps of tensors column by column.
 
-    Args:
-        plan: The other plan.
-        symbols: The index of each symbol in the page's list.
+    ``alias`` is the index of the tensor whose bytes a tensor shares, -1 for none.
     """
+    positions = {tensor.id: index for index, tensor in enumerate(tensors)}
+    return {
+        "name": [terminal(t.id) for t in tensors],
+        "bytes": [t.bytes for t in tensors],
+        "offset": [t.offset for t in tensors],
+        "first": [t.first for t in tensors],
+        "last": [t.last for t in tensors],
+        "alias": [positions[t.alias_of] if t.alias_of else -1 for t in tensors],
+    }
+
+
+def _live_curves(plan: Plan, symbols: Mapping[str, int]) -> list[Json]:
+    """Return the live bytes of each arena of another plan, in multiples of its unit."""
     return [
         {
             "unit": evaluable(arena.unit, symbols),

@@ -127,8 +127,7 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
     """Return the memory of the intermediates: without reuse, at each level, and its bounds.
 
     Figures that the report has no number or expression for are left out, except ``naive``, the
-    levels and the lower bound. ``foldable`` and the slot bound are as certain as ``live_peak``,
-    because they are computed from the same live ranges.
+    levels and the lower bound.
     """
     memory = report.memory
     figures = [_figure(report, "naive", memory.naive, DEFINITIONS["naive"], memory.naive)]
@@ -141,14 +140,10 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
         figures.append(_resident(report))
     if memory.foldable:
         meaning = DEFINITIONS["foldable"]
-        figure = doc.Figure("foldable", format_size(memory.foldable), meaning)
-        figures.append(
-            replace(figure, certainty=_certainty(report, "live_peak", figure.value))
-        )
+        figures.append(_figure(report, "foldable", memory.foldable, meaning, None))
     if report.slot_bound is not None:
-        figure = _figure(report, "slot bound", report.slot_bound, _SLOT_BOUND, memory.naive)
         figures.append(
-            replace(figure, certainty=_certainty(report, "live_peak", figure.value))
+            _figure(report, "slot bound", report.slot_bound, _SLOT_BOUND, memory.naive)
         )
     if memory.order_bound is not None and not memory.order_proved:
         meaning = f"{DEFINITIONS['order_bound']} of these nodes (fused nodes may need less)"
@@ -186,10 +181,10 @@ def _lower_bound(report: Report) -> doc.Figure:
     if memory.live_peak is None and "live_peak" in report.symbolic:
         # The expression leaves out steps that have most live bytes only if a dim is 0.
         meaning += "; dims from 1 on"
-        figure = doc.Figure("lower bound", report.symbolic["live_peak"], meaning)
-    else:
-        figure = _figure(report, "lower bound", memory.live_peak, meaning, memory.naive)
-    return replace(figure, certainty=_certainty(report, "live_peak", figure.value))
+        size = report.symbolic["live_peak"]
+        certainty = _certainty(report, "lower bound", size)
+        return doc.Figure("lower bound", size, meaning, certainty=certainty)
+    return _figure(report, "lower bound", memory.live_peak, meaning, memory.naive)
 
 
 def _resident(report: Report) -> doc.Figure:
@@ -242,17 +237,16 @@ def _figure(
 ) -> doc.Figure:
     """Return a figure; an unknown size is shown as its expression, if the report has one.
 
-    Args:
-        report: The report, for expressions and certainty.
-        name: The key of the figure in both.
-        size: The bytes; None: unknown.
-        meaning: The definition.
-        naive: The bytes that the saving is relative to; None: no saving is shown.
+    The saving is relative to ``naive`` bytes; None: no saving is shown.
     """
     text = report.symbolic.get(name, UNKNOWN) if size is None else format_size(size)
     has_saving = size is not None and naive is not None and name != "naive"
     saved = format_share((naive or 0) - (size or 0), naive or 0) if has_saving else ""
     return doc.Figure(name, text, meaning, saved, _certainty(report, name, text))
+
+
+_FROM_LIVE_RANGES = ("lower bound", "foldable", "slot bound")
+"""Figures that are as certain as the live peak, which is computed from the same live ranges."""
 
 
 def _certainty(report: Report, name: str, value: str) -> str:
@@ -263,4 +257,5 @@ def _certainty(report: Report, name: str, value: str) -> str:
     """
     if value == UNKNOWN or name == "order bound":
         return ""
-    return report.certainty.get(name, report.certainty.get("planned", ""))
+    key = "live_peak" if name in _FROM_LIVE_RANGES else name
+    return report.certainty.get(key, report.certainty.get("planned", ""))

@@ -115,16 +115,8 @@ def _memory_sections(report: Report) -> Iterator[doc.Block]:
         yield doc.Meaning("; ".join(certainty), "soft")
 
 
-_EXPRESSION_NAMES = {
-    "inputs": "inputs",
-    "outputs": "outputs",
-    "naive": "naive",
-    "live_peak": "lower bound",
-    "resident": "resident",
-    "planned": "planned",
-    "total": "total",
-}
-"""Key of a symbolic size -> its name in the report."""
+_SIZES = ("inputs", "outputs", "naive", "live_peak", "resident", "planned", "total")
+"""Sizes that depend on dims."""
 
 
 def _symbolic_section(report: Report) -> Iterator[doc.Block]:
@@ -132,9 +124,13 @@ def _symbolic_section(report: Report) -> Iterator[doc.Block]:
     if report.memory.naive is None:
         return
     rows = tuple(
-        doc.Figure(name, report.symbolic[key], DEFINITIONS[key])
-        for key, name in _EXPRESSION_NAMES.items()
-        if key in report.symbolic
+        doc.Figure(
+            "lower bound" if name == "live_peak" else name,
+            report.symbolic[name],
+            DEFINITIONS[name],
+        )
+        for name in _SIZES
+        if name in report.symbolic
     )
     if rows:
         yield from doc.section("For all dims", doc.Figures(rows))
@@ -196,11 +192,7 @@ def _lifetime_cells(
     """Return the cells for the producer and the last reader of a tensor.
 
     A tensor with a buffer for the whole run has the reason instead. The cells are empty for a
-    tensor that the plan does not place.
-
-    Args:
-        placement: The tensor's place; None: it has none.
-        nodes: The label of the node at each step.
+    tensor that the plan does not place (None).
     """
     if placement is None:
         return "", ""
@@ -249,9 +241,6 @@ def float32_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
     yield from doc.section("Not at 16 bits", doc.Paragraph(line), table)
 
 
-_PROFILE_SIZES = ("inputs", "outputs", "naive", "live_peak", "resident", "planned", "total")
-
-
 def bindings_section(report: Report) -> Iterator[doc.Block]:
     """Yield the memory of a separate plan for each binding, if this plan holds for several.
 
@@ -265,11 +254,11 @@ def bindings_section(report: Report) -> Iterator[doc.Block]:
     rows = tuple(
         (
             binding_text(profile.dims),
-            *(runtime.size_or_dash(getattr(profile.memory, name)) for name in _PROFILE_SIZES),
+            *(runtime.size_or_dash(getattr(profile.memory, name)) for name in _SIZES),
         )
         for profile in report.profiles
     )
-    heads = doc.columns("dims", *(f">{name.replace('_', ' ')}" for name in _PROFILE_SIZES))
+    heads = doc.columns("dims", *(f">{name.replace('_', ' ')}" for name in _SIZES))
     yield from doc.section("Each binding", doc.Paragraph(line), doc.Table(heads, rows))
 
 
