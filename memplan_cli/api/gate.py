@@ -16,6 +16,7 @@ from memplan_cli.api.request import request_of
 from memplan_cli.api.request_range import range_settings
 from memplan_cli.core.files import write_files
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
+from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.commands.diff import compare
 from memplan_cli.reporting.commands.gate import (
@@ -33,7 +34,6 @@ from memplan_cli.reporting.snapshot import (
     baseline_text,
     metrics_of,
     model_key,
-    process_metrics,
     read_baseline,
     refuse_plan,
     snapshot_of,
@@ -376,7 +376,8 @@ def with_metrics(
         predicted = metrics_of(plan_with_prediction(model, request.load(model)).report)
         values |= {name: predicted[name] for name in missing if name in predicted}
     if any(name.startswith("process.") for name in missing):
-        values |= process_metrics(process_with_defaults(model, request.load(model)))
+        process = to_json(process_with_defaults(model, request.load(model)))
+        values |= {f"process.{name}": size for name, size in process.items()}
     with_value = {name: size for name in metrics if (size := values.get(name)) is not None}
     return replace(snapshot, metrics={**snapshot.metrics, **with_value})
 

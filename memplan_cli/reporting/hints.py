@@ -63,13 +63,9 @@ def budget_message(
 ) -> str:
     """Return the sentence that a budget of recomputation or chunking is not met.
 
-    It gives the bytes of the smallest plan and the lower bound, if one is known. The sentence is
-    empty if the budget is met or there is none.
-
-    Args:
-        smallest: Bytes of intermediates and outputs in the smallest plan found; None: a size is unknown.
-        recompute: The result of recomputation.
-        chunks: The result of chunking; None: it was not requested.
+    It gives the lower bound, if one is known, and the ``smallest`` plan found: its bytes of
+    intermediates and outputs, None if a size is unknown. The sentence is empty if the budget is
+    met or there is none.
     """
     chunks = chunks or ChunkingSummary()
     if not chunks.met and chunks.budget is not None:

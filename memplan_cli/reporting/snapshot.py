@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
@@ -38,25 +37,8 @@ MAX_BASELINE_TENSORS = 500
 _SMALLEST_SHARE = 1000
 """A baseline leaves out a tensor below 1/1000 of the peak, unless the tensor is live there."""
 
-_RECORDED_MEMORY_METRICS = (
-    "planned", "live_peak", "resident", "foldable", "total", "naive", "weights",
-)  # fmt: skip
-_MEMORY_METRICS = (*_RECORDED_MEMORY_METRICS, "inputs", "outputs", "order_bound")
-_RUNTIME_METRICS = {
-    "predicted": {
-        "first_run_peak": "first_run_peak",
-        "steady_peak": "steady_peak",
-        "held_without_weights": "held",
-    },
-    "observed": {
-        name: name for name in ("first_run_peak", "steady_peak", "held", "scratch", "weights")
-    },
-}
-"""Source of the peaks -> name of a metric -> field of `Peaks`."""
-
-_PROCESS_METRICS = ("load", "run", "private", "file")
 _SNAPSHOT_METRICS = {
-    *_RECORDED_MEMORY_METRICS,
+    *("planned", "live_peak", "resident", "foldable", "total", "naive", "weights"),
     *("predicted.first_run_peak", "predicted.steady_peak"),
     *("observed.first_run_peak", "observed.steady_peak", "observed.held"),
     *("process.load", "process.run", "process.private"),
@@ -180,31 +162,30 @@ def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
 
 
 def metrics_of(report: Report) -> dict[str, int]:
-    """Return every metric of a report that is known; runtime metrics are of the written model."""
-    metrics: dict[str, int | None] = {
-        name: getattr(report.memory, name) for name in _MEMORY_METRICS
+    """Return each of `METRICS` that is known; runtime metrics are of the written model."""
+    runtime = report.runtime
+    predicted = runtime.predicted.get("optimized") if runtime else None
+    observed = runtime.observed.get("optimized") if runtime else None
+    process = (observed and observed.process) or (predicted and predicted.process)
+    records = {
+        "": report.memory,
+        "predicted": predicted,
+        "observed": observed,
+        "process": process,
     }
-    for name in ("live_peak", "planned", "resident"):
-        metrics[f"original.{name}"] = getattr(report, f"original_{name}")
-    metrics |= {f"levels.{level}": size for level, size in report.levels.items()}
-    if report.runtime is not None:
-        for source, field_names in _RUNTIME_METRICS.items():
-            peaks = getattr(report.runtime, source).get("optimized")
-            if peaks is not None:
-                metrics |= {
-                    f"{source}.{name}": getattr(peaks, field_name)
-                    for name, field_name in field_names.items()
-                }
-                # "observed" is the second source: it replaces a predicted process.
-                metrics |= process_metrics(peaks.process)
-    return {name: size for name, size in metrics.items() if size is not None}
-
-
-def process_metrics(process: ProcessBytes | None) -> dict[str, int | None]:
-    """Return the metrics of a process by name; none if the process is unknown."""
-    if process is None:
-        return {}
-    return {f"process.{name}": getattr(process, name) for name in _PROCESS_METRICS}
+    metrics: dict[str, int] = {}
+    for name in METRICS:
+        group, _, key = name.rpartition(".")
+        if group == "original":
+            size = getattr(report, f"original_{key}")
+        elif group == "levels":
+            size = report.levels.get(key)
+        else:  # a plan has no serving bound
+            field_name = "held" if key == "held_without_weights" else key
+            size = getattr(records.get(group), field_name, None)
+        if size is not None:
+            metrics[name] = size
+    return metrics
 
 
 def known_share(coverage: float) -> str:

@@ -50,11 +50,9 @@ def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU)
 def binding_lines(outputs: Mapping[str, str] | str, provider: str = CPU) -> list[str]:
     """Return Python that makes a step of a session with donated buffers.
 
-    A donated output is bound to the buffer of an input, and is written over it.
-
-    Args:
-        outputs: ``{output: input}``, or a Python expression with this value.
-        provider: ONNX Runtime's name of the provider whose device holds the buffers.
+    A donated output is bound to the buffer of an input, and is written over it. ``outputs`` is
+    ``{output: input}``, or a Python expression with this value. The provider's device holds the
+    buffers.
     """
     donated = outputs if isinstance(outputs, str) else _dict_literal(outputs)
     device = "cpu" if provider == CPU else "cuda"

@@ -263,7 +263,7 @@ def test_every_report_says_the_regions(tmp_path: Path) -> None:
     assert told["chunked"]["regions"][0]["pieces"] > 1
     for kind in ("text", "markdown", "html"):
         assert (
-            "computed in slices" in memplan("report", path, *options, "--format", kind).stdout
+            "computed in chunks" in memplan("report", path, *options, "--format", kind).stdout
         )
 
 

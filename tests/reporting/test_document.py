@@ -25,7 +25,6 @@ from memplan_cli.reporting.document import (
     Table,
     columns,
     first_rows,
-    parts,
     section,
 )
 from memplan_cli.reporting.media import draw_document, html, markdown, text
@@ -155,8 +154,3 @@ def test_rows_that_are_left_out_are_counted() -> None:
     whole = first_rows(("a",), (("x",),), -3, "rows")
     assert whole is not None
     assert whole.caption == ""
-
-
-def test_prose_has_parts() -> None:
-    assert parts("word") == ("word",)
-    assert parts((Name("a"), "b")) == (Name("a"), "b")

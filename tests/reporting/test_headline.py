@@ -100,12 +100,6 @@ def test_definitions_are_shown_to_those_who_ask() -> None:
     assert "exact: for any data" in explained
 
 
-def test_each_row_of_the_levels_says_its_order() -> None:
-    assert "All rows are for the planned node order" in render(
-        plan_of_text(TEXT), "text", detail="details"
-    )
-
-
 def test_a_model_left_as_it_is_gives_one_reason_and_no_false_ones() -> None:
     plan = plan_of_text(TEXT, Settings(mem_param=MemParam(optimize_test=False)))
     shown = render(plan, "text", detail="definitions", print_log=True)
@@ -115,14 +109,6 @@ def test_a_model_left_as_it_is_gives_one_reason_and_no_false_ones() -> None:
     }
     assert "Not reused, and why" not in report
     assert "next: set mem_param.optimize_test to true" in report
-
-
-def test_a_chart_of_part_of_the_sizes_says_so() -> None:
-    plan = plan_of_text(TEXT)
-    part = plan.with_report(replace(plan.report, coverage=0.5))
-    shown = render(part, "text", detail="details")
-    assert "counts only what is known" in shown
-    assert "At the peak of the sizes that are known: " in shown
 
 
 @pytest.mark.parametrize("form", ["json", "markdown", "html", "svg", "csv"])

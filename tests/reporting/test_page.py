@@ -185,24 +185,24 @@ def test_every_control_has_a_name_and_headings_skip_no_level(name: str) -> None:
         assert "h3" not in outline.headings[:2]
 
 
-def in_pieces(order: tuple[str, ...], tensors: tuple[Placement, ...]) -> Plan:
+def chunked_plan(order: tuple[str, ...], tensors: tuple[Placement, ...]) -> Plan:
     arena = PlannedArena(0, "1", 4096, 4096, 1)
     return replace(
         plan_named("branchy"), order=(BlockOrder("", order),), arenas=(arena,), tensors=tensors
     )
 
 
-def test_the_pieces_of_a_region_are_one_region_in_whatever_order_they_run() -> None:
+def test_the_chunks_of_a_region_are_one_region_in_whatever_order_they_run() -> None:
     order = (
         "a", "m__chunk2", "s__chunk2", "m__chunk1_slice", "m__chunk1", "s__chunks",
         "b", "t__chunk1", "t__chunk2", "t__chunks",
     )  # fmt: skip
     made = tuple(tensor(f"{name}_y", at, at + 1) for at, name in enumerate(order))
-    pieces = (tensor("x__chunk2", 1, 2), tensor("x__chunk1", 4, 5), tensor("v__chunk2", 8, 9))
-    plan = in_pieces(order, (*made, *pieces))
+    chunks = (tensor("x__chunk2", 1, 2), tensor("x__chunk1", 4, 5), tensor("v__chunk2", 8, 9))
+    plan = chunked_plan(order, (*made, *chunks))
     found = regions(plan)
     assert [(each.first, each.last) for each in found] == [(1, 5), (7, 9)]
-    assert [region_of(each, found) for each in pieces] == [0, 0, 1]
+    assert [region_of(each, found) for each in chunks] == [0, 0, 1]
     assert region_of(tensor("whole", 1, 2), found) == -1
 
 
@@ -220,7 +220,7 @@ def test_tensors_have_categories_from_the_model_or_from_their_names() -> None:
         assert category(tensor(name), none) == "activations", name
 
 
-def test_copies_and_pieces_have_the_type_of_their_node() -> None:
+def test_copies_and_chunks_have_the_type_of_their_node() -> None:
     facts = GraphFacts({"m": "MatMul", "if/x": "Relu"})
     assert facts.type_of("m__chunk3") == facts.type_of("m__recompute2") == "MatMul"
     assert facts.type_of("m__chunks") == "Concat"
@@ -230,7 +230,7 @@ def test_copies_and_pieces_have_the_type_of_their_node() -> None:
 
 def test_what_shares_bytes_is_one_group_with_all_its_names() -> None:
     tensors = (tensor("a"), tensor("b", 1, 2, alias_of="a"), tensor("c", 2, 3, alias_of="a"))
-    data = data_of(plan_page.render(in_pieces(("n", "o", "p"), tensors)))
+    data = data_of(plan_page.render(chunked_plan(("n", "o", "p"), tensors)))
     assert data["tensors"]["alias"] == [-1, 0, 0]
 
 

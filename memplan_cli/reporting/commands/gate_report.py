@@ -29,7 +29,6 @@ _MAX_CHANGES = 10
 _MAX_ANNOTATIONS = 10
 """Annotations of one kind that GitHub shows per step."""
 
-_RULES = tuple(Finding)
 _HEADS = ("", "model", "metric", ">baseline", ">now", ">change")
 
 
@@ -38,9 +37,7 @@ def gate_document(
 ) -> doc.Document:
     """Return a table with a row per metric and model, and the findings of each model.
 
-    Args:
-        verdicts: One per model; failed ones are shown first.
-        max_models: The number of models to show; None: all.
+    Failed models come first. At most ``max_models`` are shown; None: all.
     """
     ordered = sorted(verdicts, key=lambda verdict: (verdict.passed, verdict.snapshot.model))
     shown = ordered[:max_models]
@@ -106,10 +103,6 @@ def _markdown(verdicts: tuple[Verdict, ...]) -> str:
         if len(text.encode()) <= _MAX_MARKDOWN_BYTES:
             return text
         max_models //= 2
-
-
-def _json(verdicts: tuple[Verdict, ...]) -> str:
-    return result_json("gate", GateVerdicts(verdicts))
 
 
 def github_commands(verdicts: tuple[Verdict, ...]) -> str:
@@ -204,7 +197,7 @@ def sarif(verdicts: tuple[Verdict, ...]) -> str:
             "shortDescription": {"text": MEANINGS[finding]},
             "defaultConfiguration": {"level": "error" if finding.fails else "warning"},
         }
-        for finding in _RULES
+        for finding in Finding
     ]
     results = [
         _sarif_result(verdict, result) for verdict in verdicts for result in verdict.results
@@ -242,7 +235,7 @@ def _sarif_result(verdict: Verdict, result: Result) -> Json:
         ]
     return {
         "ruleId": result.finding.value,
-        "ruleIndex": _RULES.index(result.finding),
+        "ruleIndex": tuple(Finding).index(result.finding),
         "level": result.level,
         "message": {"text": "\n".join(lines)},
         "locations": [location],
@@ -259,7 +252,7 @@ def _fingerprint(model: str, result: Result) -> str:
 
 RENDERERS: Mapping[str, Callable[[tuple[Verdict, ...]], str]] = {
     **renderers(gate_document, "text"),
-    "json": _json,
+    "json": lambda verdicts: result_json("gate", GateVerdicts(verdicts)),
     "markdown": _markdown,
     "github": github_commands,
     "junit": junit,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
-
-import numpy as np
 
 from memplan_cli.core.quantities import format_share, format_size
 from memplan_cli.core.results.bound_plan import with_bound_symbols
@@ -29,7 +28,7 @@ from memplan_cli.reporting.media import renderers, result_json
 from memplan_cli.reporting.snapshot import known_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.timeline import Occupancy
@@ -174,16 +173,16 @@ def why_peak(plan: Plan) -> PeakExplanation:
             hint="no intermediate has any bytes;"
             f" `memplan report {quote(plan.report.model.path)}` shows inputs, outputs and weights",
         )
-    tick, nodes, live_bytes = peak_tick(points), nodes_at(plan), np.array(points)
+    tick, nodes = peak_tick(points), nodes_at(plan)
     buffers = [
-        _live_buffer(occupancy, tick, live_bytes, nodes)
+        _live_buffer(occupancy, tick, points, nodes)
         for occupancy in occupancies(plan)
         if occupancy.tensor.arena == arena.id and occupancy.live_at(tick) and occupancy.bytes
     ]
     return PeakExplanation(
         step=tick,
         node=nodes.get(tick, ""),
-        bytes=int(live_bytes[:, 1].max()),
+        bytes=max(size for _, size in points),
         unit=arena.unit,
         rows=tuple(sorted(buffers, key=lambda row: (-row.bytes, row.tensor))),
         coverage=plan.report.coverage,
@@ -192,7 +191,10 @@ def why_peak(plan: Plan) -> PeakExplanation:
 
 
 def _live_buffer(
-    occupancy: Occupancy, tick: int, live_bytes: np.ndarray, nodes: Mapping[int, str]
+    occupancy: Occupancy,
+    tick: int,
+    points: Sequence[tuple[int, int]],
+    nodes: Mapping[int, str],
 ) -> LiveBuffer:
     """Return the buffer of an occupancy under the name of its newest tensor live at ``tick``."""
     tensor = max(
@@ -208,22 +210,21 @@ def _live_buffer(
         read_by="" if pinned else nodes.get(tensor.last - 1, ""),
         # `last` is exclusive, and the steps of the producer and the last reader do not count.
         waits=max(occupancy.last - occupancy.first - 2, 0),
-        peak_without=_peak_without(live_bytes, occupancy),
+        peak_without=_peak_without(points, occupancy),
     )
 
 
-def _peak_without(live_bytes: np.ndarray, occupancy: Occupancy) -> int:
-    """Return the peak of the live bytes if a buffer were live at its first and last tick only.
+def _peak_without(points: Sequence[tuple[int, int]], occupancy: Occupancy) -> int:
+    """Return the peak if a buffer were live at its first and last tick only.
 
-    The rows of ``live_bytes`` are ``(tick, live bytes from this tick on)``. The bytes are constant
-    until the next tick in it, so they are lower only in intervals that lie wholly between the
-    buffer's first and last tick.
+    The points are ``(tick, live bytes from this tick on)``. The bytes are constant until the next
+    point, so they are lower only in intervals that lie wholly between the two ticks.
     """
-    ticks, sizes = live_bytes.T.copy()
-    low = np.searchsorted(ticks, occupancy.first + 1)
-    high = np.searchsorted(ticks, occupancy.last - 1, side="right") - 1
-    sizes[low:high] -= occupancy.bytes
-    return int(sizes.max())
+    low = bisect_left(points, (occupancy.first + 1, 0))
+    high = bisect_left(points, (occupancy.last, 0)) - 1
+    sizes = [size for _, size in points]
+    # If the peak is not between the two ticks, it is in the other sizes.
+    return max([*sizes[:low], *sizes[high:], max(sizes) - occupancy.bytes])
 
 
 def why_tensor(plan: Plan, name: str) -> TensorExplanation:

@@ -22,10 +22,7 @@ def chart_lines(chart: Chart, width: int) -> list[str]:
 def sampled_maxima(points: Sequence[tuple[int, int]], end: int, count: int) -> list[int]:
     """Return the maximum of a step curve in each of ``count`` equal intervals of ``[0, end)``.
 
-    Args:
-        points: ``(tick, value from this tick on)``, ascending.
-        end: the tick at which the curve ends.
-        count: the number of intervals. Maxima keep every peak visible.
+    The points are ``(tick, value from this tick on)``, ascending. Maxima keep every peak visible.
     """
     maxima = [0] * count
     # The value of a point holds until the next point. Without points one end remains: not strict.

@@ -80,9 +80,7 @@ class _Unbroken(Text):
 def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
     """Yield what rich prints: the title, and the blocks, indented by 2 below the first heading.
 
-    Args:
-        document: The document.
-        width: The characters of a line, for cutting names.
+    Names are cut so that lines fit ``width`` characters.
     """
     if document.title:
         yield Text(_line(document.title, width), style="bold")

@@ -121,13 +121,10 @@ def notebook_report(plan: Plan, sections: Sequence[PlanSection] = ()) -> str:
 def assembled(
     template: str, scripts: tuple[str, ...], parts: Mapping[str, str], data: Json
 ) -> str:
-    """Return a page as HTML.
+    """Return a page as HTML, with its style, its script, its policy and the data of the script.
 
-    Args:
-        template: The file with placeholders ``{name}``.
-        scripts: The names of the script files, which become one script.
-        parts: HTML for the placeholders; style, script, policy and data are added here.
-        data: What the script reads.
+    ``template`` is a file with placeholders ``{name}``, which ``parts`` fill with HTML. The script
+    files become one script.
     """
     page = files("memplan_cli.reporting.pages") / "page"
     css = (page / "page.css").read_text("utf-8")

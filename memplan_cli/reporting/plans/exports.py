@@ -189,31 +189,31 @@ def c_header(plan: Plan, interface: Interface | None = None) -> str:
     Raises:
         PlanError: sizes depend on symbols, or an element would not be aligned.
     """
-    return "".join(_header_parts(plan, interface))
-
-
-def _header_parts(plan: Plan, interface: Interface | None) -> Iterator[str]:
-    """Yield the parts of `c_header` in their order; an empty plan has an arena of 0 bytes."""
     arena_and_problem = fixed_arena(plan)
     arena = arena_and_problem[0] if arena_and_problem else None
-    height = arena.height if arena else 0
+    height = arena.height if arena else 0  # nothing is planned
     alignment = max(element_alignment(plan), arena.alignment if arena else 1)
-    yield "/* Written by memplan; do not edit.\n"
-    yield f"   model sha256 {plan.report.model.sha256 or 'unknown'} */\n"
-    yield "#ifndef MEMPLAN_PLAN_H\n#define MEMPLAN_PLAN_H\n\n#include <stdint.h>\n\n"
-    yield f"#define MEMPLAN_ARENA_BYTES UINT64_C({height})\n"
-    yield f"#define MEMPLAN_ARENA_ALIGNMENT UINT64_C({alignment})\n"
-    yield f"#define MEMPLAN_TENSOR_COUNT {len(plan.tensors)}\n\n"
-    yield _TYPES
-    yield from _index_macros(plan)
-    yield from _tensor_table(plan)
-    yield from _step_table(plan)
-    if interface is None:
-        yield "/* A plan file holds no graph inputs and outputs: write this from the model. */\n"
-    else:
-        yield from _port_table("INPUT", interface.inputs)
-        yield from _port_table("OUTPUT", interface.outputs)
-    yield "\n#endif\n"
+    ports: Iterable[str] = (
+        "/* A plan file holds no graph inputs and outputs: write this from the model. */\n",
+    )
+    if interface is not None:
+        inputs = _port_table("INPUT", interface.inputs)
+        ports = (*inputs, *_port_table("OUTPUT", interface.outputs))
+    parts = (
+        "/* Written by memplan; do not edit.\n",
+        f"   model sha256 {plan.report.model.sha256 or 'unknown'} */\n",
+        "#ifndef MEMPLAN_PLAN_H\n#define MEMPLAN_PLAN_H\n\n#include <stdint.h>\n\n",
+        f"#define MEMPLAN_ARENA_BYTES UINT64_C({height})\n",
+        f"#define MEMPLAN_ARENA_ALIGNMENT UINT64_C({alignment})\n",
+        f"#define MEMPLAN_TENSOR_COUNT {len(plan.tensors)}\n\n",
+        _TYPES,
+        *_index_macros(plan),
+        *_tensor_table(plan),
+        *_step_table(plan),
+        *ports,
+        "\n#endif\n",
+    )
+    return "".join(parts)
 
 
 def _tensor_table(plan: Plan) -> Iterator[str]:

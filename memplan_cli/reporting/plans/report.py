@@ -32,13 +32,7 @@ _MORE = "-v prints all tables, --explain also what each number means"
 def plan_document(
     plan: Plan, max_rows: int, sections: Sequence[PlanSection] = ()
 ) -> doc.Document:
-    """Return the whole report of a plan.
-
-    Args:
-        plan: The plan.
-        max_rows: Rows of a table; a caption counts the others.
-        sections: The features' sections.
-    """
+    """Return the whole report of a plan, with ``max_rows`` rows of each table."""
     report = plan.report
     # If the saving is undefined, the verdict only tells why, which is not worth stressing.
     verdict_tone: Literal["plain", "verdict"] = "plain" if report.saved is None else "verdict"

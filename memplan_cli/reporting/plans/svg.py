@@ -107,10 +107,7 @@ def _frame(top: int, height: int) -> str:
 def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
     """Return the rectangle of a range of bytes over its steps, with a tooltip of up to 4 names.
 
-    Args:
-        item: The range of bytes, and the tensors that use it.
-        number: Chooses the colour.
-        scale: Converts steps and bytes.
+    The ``number`` chooses the colour.
     """
     tensor = item.tensor
     names = ", ".join(shortened(member.id, 60) for member in item.members[:4])
@@ -165,10 +162,8 @@ def _curve(
 ) -> Iterator[str]:
     """Yield the step curve of live bytes below the map, and a line through both at the peak.
 
-    Args:
-        points: ``(tick, live bytes from this tick on)``, ascending.
-        scale: Converts ticks.
-        arena: The arena, whose height is that of the curve.
+    The points are ``(tick, live bytes from this tick on)``, ascending. The arena's height is the
+    full height of the curve.
     """
     top = _TOP + _MAP + _GAP
     yield _frame(top, _CURVE)
