@@ -112,9 +112,8 @@ class _FolderRules:
     def in_force(self, model: str, *, compared: bool) -> Rules:
         """Return the rules for a model; if none compares it with the baseline, it must not grow.
 
-        Growth is allowed to a model that has only a budget, unless the baseline is named.
-
-        Without entries in the baseline (``compared``), the rules are left as they are.
+        Growth is allowed to a model that has only a budget, unless the baseline is named, and to
+        all models if the baseline has no entries (not ``compared``).
         """
         rules = self.book.rules_for(model)
         has_budget_only = rules.max_memory is not None and not self.is_named
@@ -135,11 +134,6 @@ class _Case:
     def baseline(self) -> Path:
         """The absolute path of the baseline's file."""
         return self.folder_rules.baseline.resolve()
-
-    @property
-    def needs_baseline(self) -> bool:
-        """Whether the rules of this model compare it with a baseline."""
-        return self.folder_rules.book.rules_for(self.key).needs_baseline
 
 
 def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
@@ -298,7 +292,9 @@ def _read_baselines(cases: tuple[_Case, ...], call: _Call) -> dict[Path, dict[st
     for baseline in dict.fromkeys(case.baseline for case in cases):
         own_cases = [case for case in cases if case.baseline == baseline]
         path = own_cases[0].folder_rules.baseline
-        is_needed = call.baseline or any(case.needs_baseline for case in own_cases)
+        is_needed = call.baseline or any(
+            case.folder_rules.book.rules_for(case.key).needs_baseline for case in own_cases
+        )
         # Reading a missing baseline that is needed raises the error.
         is_read = path.exists() or (is_needed and not call.updates)
         baselines[baseline] = read_baseline(path) if is_read else {}
@@ -350,13 +346,7 @@ def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
         )
     warn_of_plan(case.model, plan, request)
     snapshot = snapshot_of(plan, case.key, installed_runtime())
-    snapshot = with_metrics(snapshot, plan, case.model, rules.metrics, request)
-    if SERVING_BOUND not in rules.metrics:
-        return snapshot
-    bound = _serving_bound(case.model, request)
-    if bound is None:
-        return snapshot
-    return replace(snapshot, metrics={**snapshot.metrics, SERVING_BOUND: bound})
+    return with_metrics(snapshot, plan, case.model, rules.metrics, request)
 
 
 def with_metrics(
@@ -367,8 +357,7 @@ def with_metrics(
     Nothing is predicted if ``model`` is the plan's own file. Metrics without a value are left out.
 
     Raises:
-        UnknownSizeError: the process cannot be predicted.
-        RuntimeUnavailableError: weights are missing, or the model does not load.
+        MemplanError: a metric needs the model, and the model does not load or has no bounds.
     """
     values: dict[str, int | None] = {**metrics_of(plan.report), **snapshot.metrics}
     missing = [name for name in metrics if name not in values and model.suffix != ".json"]
@@ -378,6 +367,8 @@ def with_metrics(
     if any(name.startswith("process.") for name in missing):
         process = to_json(process_with_defaults(model, request.load(model)))
         values |= {f"process.{name}": size for name, size in process.items()}
+    if SERVING_BOUND in metrics:
+        values[SERVING_BOUND] = _serving_bound(model, request)
     with_value = {name: size for name in metrics if (size := values.get(name)) is not None}
     return replace(snapshot, metrics={**snapshot.metrics, **with_value})
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -51,11 +49,7 @@ def tensor(name: str, first: int = 0, last: int = 1, **more: Any) -> Placement: 
 
 
 def data_of(page: str) -> dict[str, Any]:
-    kind, text = re.findall(r'(?s)<script type="([^"]*)" id="data"[^>]*>(.*?)</script>', page)[
-        0
-    ]
-    if kind == "text/plain":
-        text = zlib.decompress(base64.b64decode(text)).decode()
+    (text,) = re.findall(r'(?s)<script [^>]*id="data">(.*?)</script>', page)
     return dict(json.loads(text))
 
 

@@ -6,15 +6,12 @@ of the symbols.
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.timeline import curve, nodes_at
 from memplan_cli.core.symbolic.dims import parse_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import parse_call, symbol_names
-from memplan_cli.reporting.escape import script, terminal
+from memplan_cli.reporting.escape import terminal
 from memplan_cli.reporting.pages.graph_facts import (
     GraphFacts,
     category,
@@ -31,22 +28,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.polynomials import Polynomial
     from memplan_cli.reporting.pages.graph_facts import Region
 
-_LARGE = 400_000
-"""Data of more characters is compressed, so that a page opens within seconds."""
-
 _FIGURES = ("naive", "planned", "total")
 """Cards of the page that show an expression. The lower bound is computed from the map instead."""
-
-
-def embedded(data: Json) -> str:
-    """Return the ``<script>`` element with a page's data, compressed if it is large."""
-    text = script(data)
-    if len(text) < _LARGE:
-        return f'<script type="application/json" id="data">{text}</script>'
-    packed = base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode()))
-    return (
-        f'<script type="text/plain" id="data" data-packed="deflate">{packed.decode()}</script>'
-    )
 
 
 def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -> Json:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from memplan_cli.reporting.escape import html
+from memplan_cli.reporting.escape import html, script
 from memplan_cli.reporting.media.html import broken, draw, said
-from memplan_cli.reporting.pages.page_data import embedded, page_data
+from memplan_cli.reporting.pages.page_data import page_data
 from memplan_cli.reporting.plans.memory import memory_figures, total_figures
 from memplan_cli.reporting.plans.report import plan_document
 from memplan_cli.reporting.plans.sections import known_only
@@ -129,13 +129,13 @@ def assembled(
     page = files("memplan_cli.reporting.pages") / "page"
     css = (page / "page.css").read_text("utf-8")
     code = "".join((page / f"{name}.js").read_text("utf-8") for name in scripts)
-    js = f'"use strict";\n(async () => {{\n{code}}})();\n'
+    js = f'"use strict";\n(() => {{\n{code}}})();\n'
     filled = {
         **parts,
         "css": css,
         "js": js,
         "policy": _policy(css, js),
-        "data": embedded(data),
+        "data": f'<script type="application/json" id="data">{script(data)}</script>',
     }
     # One pass over the template: placeholders in the inserted text are not replaced.
     text = (page / template).read_text("utf-8")

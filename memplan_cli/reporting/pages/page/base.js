@@ -1,23 +1,6 @@
 // --- the page's data, numbers as people read them, light and dark ---
 const $ = (id) => document.getElementById(id);
-const unpacked = async (element) => {
-  const text = element.textContent;
-  if (!element.dataset.packed) return JSON.parse(text);
-  if (typeof DecompressionStream === "undefined") {
-    throw new Error("this browser cannot unpack the page's data: it is older than 2023");
-  }
-  const raw = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Response(stream).json();
-};
-let data;
-try {
-  data = await unpacked($("data"));
-} catch (error) {
-  document.querySelector("main").prepend(`No map: ${error.message}`);
-  document.body.dataset.ready = "no";
-  return;
-}
+const data = JSON.parse($("data").textContent);
 
 const bytes = (n) => {
   if (Math.abs(n) < 1024) return `${n} B`;
