@@ -93,22 +93,18 @@ def markdown_prose(text: str) -> str:
     return re.sub(r"([@#])(?=\w)", r"\1<!-- -->", escaped)
 
 
-def cell(text: str) -> str:
-    """Return a CSV cell that no spreadsheet evaluates as a formula."""
-    shown = terminal(text)
-    return f"'{shown}" if shown[:1] in ("=", "+", "-", "@") else shown
-
-
 def csv_row(cells: Iterable[str | int | float | None]) -> str:
     """Return one CSV line; texts are quoted if necessary, None is empty."""
     return ",".join(_quoted("" if item is None else item) for item in cells) + "\n"
 
 
 def _quoted(item: str | float) -> str:
-    """Return a number as it is, and a text as a safe cell, in quotes if it has a separator in it."""
+    """Return a number as it is, and a text in quotes if it has a separator in it."""
     if not isinstance(item, str):
         return str(item)
-    shown = cell(item)
+    shown = terminal(item)
+    if shown[:1] in ("=", "+", "-", "@"):
+        shown = f"'{shown}"  # otherwise a spreadsheet evaluates it as a formula
     return '"' + shown.replace('"', '""') + '"' if re.search(r'[",;\t\s]', shown) else shown
 
 

@@ -289,7 +289,7 @@ def test_numbers_of_a_runtimes_graph_say_so(form: str) -> None:
     )
     if form != "svg":
         assert (
-            f"{plan.report.model.nodes} nodes of the graph that the runtime optimised" in said
+            f"{plan.report.model.nodes} nodes of the graph that ONNX Runtime optimized" in said
         )
 
 

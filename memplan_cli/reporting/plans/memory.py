@@ -59,10 +59,8 @@ def headline(report: Report) -> str:
     nodes = counted(model.nodes, "node")
     if model.blocks > 1:
         nodes += f" in {model.blocks} blocks"
-    if report.target != "portable":
-        nodes += f" of the graph that the runtime optimised for {report.target}"
     return (
-        f"{report.phase} phase, level {report.level}, {nodes}, "
+        f"{report.phase} phase, level {report.level}, {nodes}{_graph_note(report)}, "
         f"{counted(model.intermediates, 'intermediate')}, {counted(report.reuses, 'reuse')}"
     )
 
@@ -78,13 +76,15 @@ def verdict(report: Report) -> str:
     if not memory.naive and not memory.planned and not report.partial:
         return "no intermediate has any bytes"
     planned, naive = format_size(memory.planned), format_size(memory.naive)
-    graph = (
-        ""
-        if report.target == "portable"
-        else f" of the graph that ONNX Runtime optimized for {report.target}"
-    )
     partial = " (partial)" if report.partial else ""
-    return f"plan: {planned} for the intermediates{graph}, {naive} without reuse{partial}"
+    return f"plan: {planned} for the intermediates{_graph_note(report)}, {naive} without reuse{partial}"
+
+
+def _graph_note(report: Report) -> str:
+    """Return which graph the numbers are for; empty if it is that of the file."""
+    if report.target == "portable":
+        return ""
+    return f" of the graph that ONNX Runtime optimized for {report.target}"
 
 
 _MIN_SAVING = 0.01

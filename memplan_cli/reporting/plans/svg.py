@@ -48,17 +48,17 @@ class _Scale:
     ticks: int
     bytes: int
 
-    def x(self, tick: int) -> str:
-        return f"{_LEFT + _WIDTH * tick / max(self.ticks, 1):.2f}"
+    def x(self, tick: int) -> float:
+        return _LEFT + self.width(tick)
 
-    def width(self, ticks: int) -> str:
-        return f"{_WIDTH * ticks / max(self.ticks, 1):.2f}"
+    def width(self, ticks: int) -> float:
+        return _WIDTH * ticks / max(self.ticks, 1)
 
-    def y(self, address: int) -> str:
-        return f"{_TOP + _MAP - _MAP * address / max(self.bytes, 1):.2f}"
+    def y(self, address: int) -> float:
+        return _TOP + _MAP - self.height(address)
 
-    def height(self, size: int) -> str:
-        return f"{_MAP * size / max(self.bytes, 1):.2f}"
+    def height(self, size: int) -> float:
+        return _MAP * size / max(self.bytes, 1)
 
 
 def render(plan: Plan) -> str:
@@ -115,8 +115,10 @@ def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
         f"{names}: {item.bytes} bytes at {tensor.offset}, steps {item.first} to {item.last}"
     )
     return (
-        f'<rect class="b" x="{scale.x(item.first)}" y="{scale.y(tensor.offset + item.bytes)}" '
-        f'width="{scale.width(item.last - item.first)}" height="{scale.height(item.bytes)}" '
+        f'<rect class="b" x="{scale.x(item.first):.2f}" '
+        f'y="{scale.y(tensor.offset + item.bytes):.2f}" '
+        f'width="{scale.width(item.last - item.first):.2f}" '
+        f'height="{scale.height(item.bytes):.2f}" '
         f'fill="hsl({hue(number)} 55% 60%)"><title>{html(tooltip)}</title></rect>\n'
     )
 
@@ -124,16 +126,13 @@ def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
 def _names(items: Sequence[Occupancy], scale: _Scale) -> Iterator[str]:
     """Yield the name of each tensor whose rectangle is large enough, cut to its width."""
     for item in items:
-        width, height = (
-            float(scale.width(item.last - item.first)),
-            float(scale.height(item.bytes)),
-        )
+        width, height = scale.width(item.last - item.first), scale.height(item.bytes)
         if width < _SHORTEST_NAME or height < _LINE:
             continue
         # A margin of 4 on both sides, and the baseline 4 below the middle of the rectangle.
         name = shortened(item.tensor.id, int((width - 8) / _LETTER))
-        x = float(scale.x(item.first)) + 4
-        y = float(scale.y(item.tensor.offset)) - height / 2 + 4
+        x = scale.x(item.first) + 4
+        y = scale.y(item.tensor.offset) - height / 2 + 4
         yield f'<text class="n" x="{x:.2f}" y="{y:.2f}">{html(name)}</text>\n'
 
 
@@ -169,11 +168,11 @@ def _curve(
     yield _frame(top, _CURVE)
     base, path, last_tick = top + _CURVE, [], 0
     for tick, size in points:
-        path.append(f"H{scale.x(tick)}V{base - _CURVE * size / max(arena.height, 1):.2f}")
+        path.append(f"H{scale.x(tick):.2f}V{base - _CURVE * size / max(arena.height, 1):.2f}")
         last_tick = tick
-    yield f'<path class="c" d="M{_LEFT} {base}{"".join(path)}H{scale.x(last_tick)}V{base}Z"/>\n'
+    yield f'<path class="c" d="M{_LEFT} {base}{"".join(path)}H{scale.x(last_tick):.2f}V{base}Z"/>\n'
     peak_step, peak_bytes = peak_tick(points), max(size for _, size in points)
-    x = scale.x(peak_step)
+    x = f"{scale.x(peak_step):.2f}"
     yield f'<line class="p" x1="{x}" x2="{x}" y1="{_TOP}" y2="{base}"/>\n'
     label = f"most live: {format_size(peak_bytes)} at step {peak_step}"
     yield f'<text class="s" x="{_LEFT}" y="{top - 8}">live bytes; {label}</text>\n'
