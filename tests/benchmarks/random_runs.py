@@ -95,7 +95,7 @@ def collect(folder: Path, paths: Sequence[str]) -> None:
 
     What other tests were found to run stays; the lines of a changed file do not.
     """
-    from coverage import Coverage  # type: ignore[import-not-found]
+    from coverage import Coverage  # type: ignore[import-not-found, unused-ignore]
 
     folder.mkdir(parents=True, exist_ok=True)
     data, times = folder / "coverage.sqlite", folder / "seconds.json"
