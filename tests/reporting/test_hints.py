@@ -17,7 +17,7 @@ from memplan_cli.reporting.hints import (
     report_command,
     unknown_sizes_hint,
 )
-from memplan_cli.reporting.plans.exports import fixed_arena
+from memplan_cli.reporting.plans.exports import require_fixed_sizes
 from memplan_cli.reporting.snapshot import snapshot_of
 from memplan_cli.settings.settings import Settings
 from story import write
@@ -47,7 +47,7 @@ def test_a_made_up_name_that_inference_can_express_is_no_symbol(tmp_path: Path) 
     plan = planned(tmp_path, MADE_UP)
     assert {name for arena in plan.arenas for name in symbols_of(arena.unit)} == {"batch"}
     with pytest.raises(PlanError) as told:
-        fixed_arena(plan)
+        require_fixed_sizes(plan)
     assert told.value.hint == "--dim batch=1 makes them known"
 
 
@@ -56,7 +56,7 @@ def test_what_only_a_run_can_tell_is_not_offered_for_binding(tmp_path: Path) -> 
     plan = api.plan(path, Settings(run=False))
     assert any("found" in symbols_of(arena.unit) for arena in plan.arenas)
     with pytest.raises(PlanError) as told:
-        fixed_arena(plan)
+        require_fixed_sizes(plan)
     assert "--dim found" not in told.value.hint
     assert told.value.hint == "--dim batch=1 --run makes them known"
     with pytest.raises(UnknownSizeError) as told_by_gate:

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from memplan_cli.core.json_types import Json
-    from memplan_cli.core.problem import Problem
     from memplan_cli.core.program import Dim
-    from memplan_cli.core.results.placements import PlannedArena
     from memplan_cli.core.results.plan import Plan
 
 
@@ -71,18 +69,17 @@ def minimalloc(plan: Plan) -> str:
     Raises:
         PlanError: sizes depend on symbols.
     """
-    arena_and_problem = fixed_arena(plan)
+    require_fixed_sizes(plan)
     lines = ["id,lower,upper,size\n"]
-    if arena_and_problem is not None:
-        arena, problem = arena_and_problem
+    for problem, _layout in plan.problems:  # one, or none if nothing is planned
         for buffer in problem.buffers:
-            size = align(buffer.size, arena.alignment)
+            size = align(buffer.size, problem.alignment)
             lines.append(csv_row([buffer.id, buffer.live.start, buffer.live.end, size]))
     return "".join(lines)
 
 
-def fixed_arena(plan: Plan) -> tuple[PlannedArena, Problem] | None:
-    """Return the plan's arena with its packing problem; None if nothing is planned.
+def require_fixed_sizes(plan: Plan) -> None:
+    """Raise if sizes of a plan depend on symbols; otherwise it has one arena at most.
 
     A plan has one arena per unit of its sizes. The unit ``1`` means sizes in bytes; any other
     unit is a product of symbols, such as ``batch*seq``.
@@ -96,8 +93,6 @@ def fixed_arena(plan: Plan) -> tuple[PlannedArena, Problem] | None:
             f"this format needs fixed sizes, but sizes depend on {', '.join(symbolic_units)[:200]}",
             hint=unknown_sizes_hint(plan),
         )
-    arenas = zip(plan.arenas, plan.problems, strict=True)
-    return next(((arena, problem) for arena, (problem, _layout) in arenas), None)
 
 
 def element_alignment(plan: Plan) -> int:
@@ -133,9 +128,8 @@ def tflm(plan: Plan) -> str:
         PlanError: sizes depend on symbols, an offset does not fit 32 bits, or an element
             would not be aligned.
     """
-    # Both are called for their errors only: the format has no place for a size or an alignment.
-    fixed_arena(plan)
-    element_alignment(plan)
+    require_fixed_sizes(plan)
+    element_alignment(plan)  # for its errors: the format has no place for an alignment
     if any(tensor.offset > _INT32_MAX for tensor in plan.tensors):
         raise PlanError("an offset is beyond the 32 bits of TFLite Micro's format")
     placed = {tensor.id for tensor in plan.tensors}
@@ -189,10 +183,10 @@ def c_header(plan: Plan, interface: Interface | None = None) -> str:
     Raises:
         PlanError: sizes depend on symbols, or an element would not be aligned.
     """
-    arena_and_problem = fixed_arena(plan)
-    arena = arena_and_problem[0] if arena_and_problem else None
-    height = arena.height if arena else 0  # nothing is planned
-    alignment = max(element_alignment(plan), arena.alignment if arena else 1)
+    require_fixed_sizes(plan)
+    # There is one arena, or none if nothing is planned.
+    height = max((arena.height for arena in plan.arenas), default=0)
+    alignment = max(element_alignment(plan), *(arena.alignment for arena in plan.arenas), 1)
     ports: Iterable[str] = (
         "/* A plan file holds no graph inputs and outputs: write this from the model. */\n",
     )
