@@ -105,7 +105,7 @@ def free_inputs(report: Report) -> tuple[InputShape, ...]:
 def dim_options(report: Report) -> str:
     """Return options that bind every dim of the inputs; empty if no dim is free.
 
-    The options include the dims that the user bound, so that they make a complete command.
+    The options include the dims that the user bound.
     """
     if not free_inputs(report):
         return ""

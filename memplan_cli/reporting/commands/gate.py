@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from memplan_cli.core.quantities import Increase, format_change, format_size
-from memplan_cli.core.serialization import Keys, json_form
+from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.reporting.commands.diff import Difference, changed_conditions, compare
 from memplan_cli.reporting.snapshot import Snapshot, known_share
@@ -65,6 +65,11 @@ class Finding(Enum):
         """Whether a finding of this kind makes the gate fail; the other kinds are remarks."""
         return self not in (Finding.OTHER_CONDITIONS, Finding.PARTIAL)
 
+    @property
+    def level(self) -> str:
+        """Return the severity, as machine-readable formats name it."""
+        return "error" if self.fails else "warning"
+
 
 MEANINGS: Mapping[Finding, str] = {
     Finding.OVER_BUDGET: "A metric is above its limit, or the plan is over its budget.",
@@ -74,9 +79,6 @@ MEANINGS: Mapping[Finding, str] = {
     Finding.OTHER_CONDITIONS: "The baseline was made under different conditions.",
     Finding.PARTIAL: "Some sizes are unknown, so that totals are too small.",
 }
-
-
-_EMPTY_AS_NULL = json_form(type_hint=str | None, write=lambda name: name or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Result:
 
     json_keys: ClassVar[Keys] = (
         ("rule", "finding"),
-        "level",
+        ("level", "finding.level"),
         "message",
         "metric",
         "actual",
@@ -104,7 +106,7 @@ class Result:
 
     finding: Finding
     message: str
-    metric: str = field(default="", metadata=_EMPTY_AS_NULL)
+    metric: str | None = None
     actual: int | None = None
     limit: int | None = None
     before: int | None = None
@@ -113,11 +115,6 @@ class Result:
     def fails(self) -> bool:
         """Whether the finding makes the gate fail."""
         return self.finding.fails
-
-    @property
-    def level(self) -> str:
-        """Return the severity, as machine-readable formats name it."""
-        return "error" if self.fails else "warning"
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ def _annotation(verdict: Verdict, result: Result) -> str:
     if result.fails and verdict.difference is not None:
         lines += map(change_line, verdict.difference.changes[:3])
     message = github("\n".join(lines))
-    return f"::{result.level} file={file},title={title}::{message}"
+    return f"::{result.finding.level} file={file},title={title}::{message}"
 
 
 def junit(verdicts: tuple[Verdict, ...]) -> str:
@@ -195,7 +195,7 @@ def sarif(verdicts: tuple[Verdict, ...]) -> str:
         {
             "id": finding.value,
             "shortDescription": {"text": MEANINGS[finding]},
-            "defaultConfiguration": {"level": "error" if finding.fails else "warning"},
+            "defaultConfiguration": {"level": finding.level},
         }
         for finding in Finding
     ]
@@ -236,7 +236,7 @@ def _sarif_result(verdict: Verdict, result: Result) -> Json:
     return {
         "ruleId": result.finding.value,
         "ruleIndex": tuple(Finding).index(result.finding),
-        "level": result.level,
+        "level": result.finding.level,
         "message": {"text": "\n".join(lines)},
         "locations": [location],
         "partialFingerprints": {"memplan/v1": _fingerprint(model, result)},
@@ -245,7 +245,7 @@ def _sarif_result(verdict: Verdict, result: Result) -> Json:
 
 def _fingerprint(model: str, result: Result) -> str:
     """Return a digest of model, rule and metric, by which SARIF viewers match results of two runs."""
-    key = f"{model}\n{result.finding.value}\n{result.metric}"
+    key = f"{model}\n{result.finding.value}\n{result.metric or ''}"
     # File names may contain lone surrogates, which UTF-8 cannot encode.
     return hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()
 

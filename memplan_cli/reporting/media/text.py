@@ -157,6 +157,7 @@ def _figures(rows: Sequence[doc.Figure]) -> RenderableType:
     optional = [column for column in columns if any(column[1])]
     grid = _grid(doc.columns("", ">", *(head for head, _ in optional)))
     for index, row in enumerate(rows):
+        # Numbers have the style of their row, words are dimmed.
         style = "bold green" if row.chosen else ""
         name = f"{row.name} *" if row.chosen else row.name
         cells = [Text(name, style=style), Text(terminal(row.value), style=style)]
