@@ -140,7 +140,7 @@ def _recorded_settings(file: ModelFile) -> RuntimeSettings:
 
     recorded = recorded_settings(metadata_of(file.model))
     # Of a graph that ONNX Runtime may optimize, every recorded setting is open to the search.
-    if recorded is None or not recorded.settings.runs_as_written:
+    if recorded is None or not recorded.settings.is_unoptimised:
         return RuntimeSettings()
     required = _required(recorded.settings)
     return replace(required, io_binding=recorded.settings.io_binding)

@@ -204,7 +204,7 @@ def _compared(
     first_dims, second_dims = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = binding.at(first_dims)
     pairs, offline = donated_pairs(model), is_offline(model)
-    written = WrittenModel(planned, offline=offline)
+    written = WrittenModel(planned, optimised_offline=offline)
     facts: RuntimeSummary | None = None
     notes: tuple[str, ...] = ()
     with warm_workers():
@@ -212,8 +212,8 @@ def _compared(
             report = plan.report
             # Optimization would merge copies and change the order in which pairs are safe.
             needs_order = bool(pairs or report.recompute.nodes or report.chunked.regions)
-            as_written = replace(written, as_written=offline or needs_order)
-            result = measure_models(original, as_written, check, binding)
+            as_planned = replace(written, spoiled_by_optimisation=needs_order)
+            result = measure_models(original, as_planned, check, binding)
             facts = result.facts
             if facts is not None and facts.settings is not None:
                 conditions = RunConditions.of_check(check, binding)
@@ -223,7 +223,7 @@ def _compared(
         if second_dims != first_dims and result.verdict.passed:
             other = compare_models(original, written, check, binding.at(second_dims))
             # The weaker verdict counts: a failure, or one for runs without optimization only.
-            result = other if other.as_written or not other.verdict.passed else result
+            result = other if other.unoptimised_only or not other.verdict.passed else result
         verdict = result.verdict
         if pairs and verdict.passed:
             # The original's graph runs as it is, unless the written one has its optimizations in it.

@@ -10,18 +10,21 @@ import json
 import sys
 import tempfile
 from collections import defaultdict
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.core.serialization import to_json
 from memplan_cli.runtime.profile.in_place import TABLES
 from memplan_cli.runtime.workers.session import make_session, resolve_provider
 from memplan_cli.runtime.workers.session_profile import read_profile
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from memplan_cli.core.json_types import Json
     from memplan_cli.onnx_io.runs.inplace_probes import Probe
@@ -40,103 +43,121 @@ _NO_REUSE = RuntimeSettings(
 """With these settings a result shares memory only if its kernel declares that it may."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """The bytes that an op requested when its model was run, to be read with its `Probe`.
+
+    Attributes:
+        op: as the tables name it.
+        position: of the input on which the result may lie.
+        kept: whether that input is read again after the op.
+        dtype: of that input.
+        has_same_dtype: whether the first output has the dtype of the input.
+        requested: bytes; 0 if the result was written into the input, None if the op does not run.
+        first_output: bytes of the first output, for ops with ``later`` outputs.
+        later: as `OneOp.later`.
+    """
+
+    op: str
+    position: int
+    kept: bool
+    dtype: str
+    has_same_dtype: bool
+    requested: int | None
+    first_output: int
+    later: tuple[tuple[int, int], ...]
+
+
 def probe_table(provider: str) -> Json:
     """Run every probe on a provider, and return the table for `memplan_cli.runtime.profile`."""
-    result = run_job(_PROBE_JOB, {"provider": provider}).require("no probe ran")
-    answers: list[Json] = result["answers"]
-    requests: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
-    for answer in answers:
-        if answer["bytes"] is not None:
-            key = (answer["op"], answer["position"], answer["kept"])
-            requests[key].append(answer["bytes"])
-    alias: dict[str, list[int]] = defaultdict(list)
-    in_place: dict[str, list[int]] = defaultdict(list)
-    # An op that requests nothing writes into the input: as an alias if the input is kept, since it is
-    # read again, else in place.
+    answer = run_job(_PROBE_JOB, {"provider": provider}).require("no probe ran")
+    all_results = [from_json(ProbeResult, item, "the answer") for item in answer["results"]]
+    results = [result for result in all_results if result.requested is not None]
+    # An op that requests nothing writes into the input: as an alias if the input is read again.
     # An op with several probes (Cast to the same and to another size) counts as in place if one
     # of them is: element size and shape are compared again when predicting.
-    for (op, position, kept), sizes in sorted(requests.items()):
-        if 0 in sizes:
-            (alias if kept else in_place)[op].append(position)
-    only_in_place = {
-        op: [position for position in positions if position not in alias.get(op, ())]
-        for op, positions in in_place.items()
-    }
-    only_in_place = {op: positions for op, positions in only_in_place.items() if positions}
-    answered = {op for op, _, _ in requests}
+    sharing = [result for result in results if result.requested == 0]
+    alias = {(result.op, result.position) for result in sharing if result.kept}
+    in_place = {(result.op, result.position) for result in sharing} - alias
+    probed = {result.op for result in results}
     return {
-        "version": result["version"],
+        "version": answer["version"],
         "provider": provider,
-        "probed": sorted(answered),
-        "silent": sorted({answer["op"] for answer in answers} - answered),
-        "alias": dict(sorted(alias.items())),
-        "in_place": dict(sorted(only_in_place.items())),
-        "later": _later_outputs(answers),
-        "allocates": _allocating_dtypes(answers, only_in_place),
+        "probed": sorted(probed),
+        "silent": sorted({result.op for result in all_results} - probed),
+        "alias": _positions_by_op(alias),
+        "in_place": _positions_by_op(in_place),
+        "later": _later_outputs(results),
+        "allocates": _allocating_dtypes(results, {op for op, _ in in_place}),
     }
 
 
-def _later_outputs(answers: Sequence[Json]) -> dict[str, list[list[int]]]:
+def _positions_by_op(inputs: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    positions: dict[str, list[int]] = defaultdict(list)
+    for op, position in sorted(inputs):
+        positions[op].append(position)
+    return dict(positions)
+
+
+def _later_outputs(results: Sequence[ProbeResult]) -> dict[str, list[list[int]]]:
     """Return ``[input, output]`` of outputs besides the first that lie on an input, by op.
 
     An op has such outputs if it requested just the bytes of its first output in every probe.
     """
     needs_first_only: dict[str, list[bool]] = defaultdict(list)
-    pairs = {answer["op"]: answer["later"] for answer in answers if answer["later"]}
-    for answer in answers:
-        if answer["later"] and answer["bytes"] is not None:
-            needs_first_only[answer["op"]].append(answer["bytes"] == answer["first"])
+    pairs: dict[str, list[list[int]]] = {}
+    for result in results:
+        if result.later:
+            pairs[result.op] = [list(pair) for pair in result.later]
+            needs_first_only[result.op].append(result.requested == result.first_output)
     return {op: pairs[op] for op, probes in sorted(needs_first_only.items()) if all(probes)}
 
 
 def _allocating_dtypes(
-    answers: Sequence[Json], in_place: Collection[str]
+    results: Sequence[ProbeResult], in_place: Collection[str]
 ) -> dict[str, list[str]]:
-    """Return, for the ops of ``in_place``, the dtypes with which no kernel of theirs works in place."""
-    shares_memory: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for answer in answers:
-        if answer["bytes"] is not None and answer["alike"] and not answer["kept"]:
-            shares_memory[answer["op"], answer["dtype"]].append(not answer["bytes"])
+    """Return, for the ops of ``in_place``, the dtypes with which no kernel of theirs works in place.
+
+    Only probes are counted in which the op could work in place: its result has the dtype of the input,
+    and the input is not read again.
+    """
+    is_in_place: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for result in results:
+        if result.op in in_place and result.has_same_dtype and not result.kept:
+            is_in_place[result.op, result.dtype].append(result.requested == 0)
     dtypes: dict[str, list[str]] = defaultdict(list)
-    for (op, dtype), probes in sorted(shares_memory.items()):
-        if op in in_place and not any(probes):
+    for (op, dtype), probes in sorted(is_in_place.items()):
+        if not any(probes):
             dtypes[op].append(dtype)
     return dict(dtypes)
 
 
 def run_probes(job: Json) -> Json:
-    """Job: run every probe, and return the bytes that each op requested.
+    """Job: run every probe, and return ``results`` (`ProbeResult`) and the runtime's ``version``.
 
-    Args:
-        job: ``provider`` is ONNX Runtime's name of it.
-
-    Returns:
-        ``answers`` has for each probe: the op and the ``position`` of the input on which its
-        result may lie; ``kept``: whether that input is read again; ``bytes``: what the op
-        requested, None if it does not run; ``first``: bytes of its first output; ``later``: as
-        `OneOp.later`; ``dtype`` of the input; ``alike``: whether the result has this dtype too.
+    ``provider`` of the job is ONNX Runtime's name of it.
     """
     import onnxruntime as ort
 
     from memplan_cli.onnx_io.runs.inplace_probes import probes
 
     provider = str(job["provider"])
-    answers = []
+    results = []
     for probe in probes():
-        operand = probe.op.operands[probe.position]
-        answer = {
-            "op": probe.op.key,
-            "position": probe.position,
-            "kept": probe.kept,
-            # Of a float32 output with the shape of the first operand, as ops with later outputs have.
-            "first": 4 * prod(probe.op.operands[0].shape),
-            "later": probe.op.later,
-            "dtype": operand.dtype,
-            "alike": operand.dtype == probe.op.result,
-            "bytes": _requested_bytes(probe, provider),
-        }
-        answers.append(answer)
-    return {"version": ort.__version__, "answers": answers}
+        op, dtype = probe.op, probe.op.operands[probe.position].dtype
+        result = ProbeResult(
+            op=op.key,
+            position=probe.position,
+            kept=probe.kept,
+            dtype=dtype,
+            has_same_dtype=dtype == op.result,
+            requested=_requested_bytes(probe, provider),
+            # Ops with later outputs have a float32 result with the shape of their first operand.
+            first_output=4 * prod(op.operands[0].shape),
+            later=op.later,
+        )
+        results.append(result)
+    return {"version": ort.__version__, "results": to_json(results)}
 
 
 def _requested_bytes(probe: Probe, provider: str) -> int | None:

@@ -24,6 +24,7 @@ from memplan_cli.runtime.process.parts import (
     ARENA,
     INLINE_WEIGHTS,
     KERNEL_WORKSPACE,
+    MAPPED_WEIGHTS,
     PACKED_WEIGHTS,
     RUNTIME_CODE,
 )
@@ -100,6 +101,27 @@ def test_the_process_is_predicted_to_two_megabytes_or_two_percent(model: Path) -
     for name in ("load", "run", "private"):
         mine, theirs = getattr(predicted, name), getattr(seen, name)
         assert abs(mine - theirs) <= max(2_000_000, 0.02 * theirs), (name, mine, theirs)
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.INT64, TensorProto.INT32])
+def test_a_lookup_reads_the_pages_around_its_rows_whatever_type_indices_have(
+    tmp_path: Path, dtype: int
+) -> None:
+    path = tmp_path / "lookup.onnx"
+    table = numpy_helper.from_array(np.zeros((1 << 10, 1 << 9), np.float32), "table")
+    lookup = helper.make_node("Gather", ["table", "rows"], ["y"], name="lookup")
+    graph = helper.make_graph(
+        [lookup],
+        "lookup",
+        [helper.make_tensor_value_info("rows", dtype, [3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 1 << 9])],
+        [table],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    onnx.save(model, str(path), save_as_external_data=True, size_threshold=0)
+    parts = {part.name: part.run for part in predicted_process(path).parts}
+    assert parts[MAPPED_WEIGHTS] == 3 * (64 << 10)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
@@ -332,7 +354,9 @@ def test_a_kernel_packs_weights_of_its_own_graph_and_of_the_one_around_it() -> N
             zeros = np.zeros((32, 32), np.float32)
             graph.initializer.append(numpy_helper.from_array(zeros, value.name))
     program = read_program(model).program
-    found = {program.vars[var].name: size for _, var, size in weight_reads(program)}
+    found = {
+        program.vars[read.weight].name: read.packed_copy for read in weight_reads(program)
+    }
     assert found == {"u": 4096, "v": 4096, "w": 0}
 
 

@@ -170,7 +170,7 @@ def test_what_differs_under_optimisation_alone_is_compared_without_it(
 
     monkeypatch.setattr(verifying, "run_written", run)
     verification = verify(found, None, WrittenModel(found.path))
-    assert verification.as_written
+    assert verification.unoptimised_only
     assert verification.verdict.bit_identical
     assert "optimisation off" in verification.verdict.notes[-1]
     assert len(runs) == 2

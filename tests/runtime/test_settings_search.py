@@ -56,10 +56,10 @@ def test_what_a_session_folds_is_held_beside_its_arena(
     written = WrittenModel(None, program)  # type: ignore[arg-type]
     baseline: Any = type("Ran", (), {"dims": {}})
     optimised = SettingsChoice(ON, Peaks(700, 700, held=800))
-    as_written_choice = SettingsChoice(OFF, Peaks(800, 800, held=900))
-    monkeypatch.setattr(written_model, "is_slower_as_written", lambda *_: False)
+    unoptimised_choice = SettingsChoice(OFF, Peaks(800, 800, held=900))
+    monkeypatch.setattr(written_model, "is_slower_unoptimised", lambda *_: False)
     monkeypatch.setattr(Prediction, "optimised_choice", lambda _: optimised)
-    monkeypatch.setattr(Prediction, "as_written_choice", lambda _: as_written_choice)
+    monkeypatch.setattr(Prediction, "unoptimised_choice", lambda _: unoptimised_choice)
     monkeypatch.setattr(Prediction, "_folded", lambda _: folded)
     graph = BaselineGraph(None, Peaks(1, 1))  # type: ignore[arg-type]
     assert Prediction(baseline, graph, written).best_choice().settings == chosen
@@ -118,7 +118,7 @@ def test_settings_with_other_bits_or_longer_runs_are_not_taken(
     def confirm_and_change(self: Confirmation, tell: Progress) -> None:
         real(self, tell)
         seen.append(self.run.settings)
-        if other == "bits" and not self.run.as_written:
+        if other == "bits" and not self.run.is_unoptimised:
             verdict = replace(self.run.verdict, status="failed", max_abs_diff=1.0)
             self.run = replace(self.run, verdict=verdict)
 

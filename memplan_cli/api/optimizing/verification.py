@@ -292,8 +292,8 @@ def _written_model(candidate: Rewriting, path: Path) -> WrittenModel:
     return WrittenModel(
         path,
         candidate.planned.program,
-        as_written=candidate.only_as_written,
-        offline=candidate.original is not None,
+        spoiled_by_optimisation=candidate.unoptimised_only,
+        optimised_offline=candidate.original is not None,
     )
 
 

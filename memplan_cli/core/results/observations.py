@@ -59,7 +59,7 @@ class RuntimeSettings:
     io_binding: Mapping[str, str] = field(default_factory=dict, metadata={**SPARSE, **SORTED})
 
     @property
-    def runs_as_written(self) -> bool:
+    def is_unoptimised(self) -> bool:
         """Whether graph optimization is disabled, so that the graph runs as it is in the file."""
         return self.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
 

@@ -27,13 +27,13 @@ class StoredWeight:
         name: of the initializer, or of the output of a Constant node.
         size: bytes of its data.
         inside: whether the data is in the model file itself.
-        packed: bytes of its prepacked form in an external file.
+        packed_in_file: bytes of its packed copies in an external file; 0: there are none.
     """
 
     name: str
     size: int
     inside: bool
-    packed: int = 0
+    packed_in_file: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +91,6 @@ def _stored(name: str, tensor: TensorProto) -> StoredWeight:
 
     itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     packed = sum(blob.length for _, blobs in packed_blobs(tensor) for blob in blobs)
-    return StoredWeight(name, prod(tensor.dims) * itemsize, inside=False, packed=packed)
+    return StoredWeight(
+        name, prod(tensor.dims) * itemsize, inside=False, packed_in_file=packed
+    )

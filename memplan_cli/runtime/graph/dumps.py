@@ -137,7 +137,7 @@ def read_dump(
     graph = with_distinct_names(written) or written
     known_shapes = bound_shapes(shapes, dims, free_dims(graph))
     program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
-    is_optimised = not session.settings.runs_as_written
+    is_optimised = not session.settings.is_unoptimised
     if not is_optimised:
         program = in_index_order(program, written.graph, load_as_written(session.model))
     return ExecutedGraph(
@@ -221,11 +221,11 @@ def planner_shapes(program: Program, shapes: RuntimeShapes) -> dict[VarId, Shape
 
 
 def with_distinct_names(model: ModelProto) -> ModelProto | None:
-    """Return a copy in which no subgraph defines a name of an outer graph; None if none does.
+    """Return a copy in which no subgraph defines a name of an outer graph; None if none does anyway.
 
-    ONNX Runtime gives the values of an inlined function names that are new in their own graph
-    only. If a function is called both outside and inside an If, both define the same names. The
-    runtime writes such a graph although it is no valid model, and refuses to load it.
+    When ONNX Runtime inlines a function, it generates names for its values that are unique within one
+    graph. If a function is called outside and inside an If, both graphs define the same names. ONNX
+    Runtime writes such a graph although it is no valid model, and refuses to load it.
     """
     has_subgraphs = len(list(islice(graphs(model.graph), 2))) > 1
     if not has_subgraphs:  # most models: no copy is needed to tell
@@ -233,7 +233,8 @@ def with_distinct_names(model: ModelProto) -> ModelProto | None:
     copy = deepcopy(model)
     fresh_names = FreshNames(name for graph in graphs(model.graph) for name in defined(graph))
     outer_names = frozenset(defined(model.graph))
-    return copy if _rename_in_subgraphs(copy.graph, fresh_names, outer_names, {}) else None
+    has_changed = _rename_in_subgraphs(copy.graph, fresh_names, outer_names, renamed={})
+    return copy if has_changed else None
 
 
 def _rename_in_subgraphs(

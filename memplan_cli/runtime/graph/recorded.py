@@ -104,7 +104,11 @@ def _executions_by_name(
 
 
 def _shapes_of_run(nodes: Mapping[str, _DumpNode], kernels: Sequence[Kernel]) -> RuntimeShapes:
-    """Return the shapes of the main graph's values in a run, by name."""
+    """Return the dtype and shape of the main graph's values in a run, by name.
+
+    Values of a node are left out if its kernel lists more or fewer tensors than it has outputs: it is
+    not known then which is which.
+    """
     main_nodes = {name: node for name, node in nodes.items() if not node.path}
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
     for execution in _executions_by_name(main_nodes, kernels):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import walk
 from memplan_cli.core.results.observations import CPU, ProcessBytes
+from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.runtime.process.parts import (
     ARENA,
     ARENA_TABLES,
@@ -55,9 +56,6 @@ if TYPE_CHECKING:
 
 _MAPPINGS = 1 << 46
 """Mappings lie below this address, far above those of the heap."""
-
-_INDEX = 8
-"""Bytes of the index of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,25 +248,32 @@ class _ResidentArena:
 def _mapped_weight_bytes(loading: SessionLoading) -> int:
     """Return the bytes of external weights that runs read, in pages that are mapped from files.
 
-    A packed weight is not read, but its packed copy. Of a Gather's table, only the pages around the rows
-    that it looks up are read.
+    If kernels packed a weight, only the packed copy is read. Of a Gather's table, only the pages around
+    the rows that it looks up are read.
     """
     program = loading.program
-    bytes_of_weight: dict[VarId, int] = {}
-    for op, var, packed_size in weight_reads(program):
-        weight = loading.stored_weights.get(program.vars[var].name)
+    mapped_bytes: dict[VarId, int] = {}
+    for read in weight_reads(program):
+        weight = loading.stored_weights.get(program.vars[read.weight].name)
         if weight is None or weight.inside:
             continue
         size = weight.size
-        if loading.packs and weight.packed:
-            size = weight.packed
-        elif loading.packs and packed_size:  # its copy is on the heap
-            continue
-        if op.type == "Gather" and var == op.inputs[0]:
-            rows = loading.sizes.get(op.inputs[1], size) // _INDEX
-            size = min(size, rows * PROFILE.row_pages)
-        bytes_of_weight[var] = max(bytes_of_weight.get(var, 0), size)
-    return sum(bytes_of_weight.values())
+        if loading.packs and weight.packed_in_file:
+            size = weight.packed_in_file
+        elif loading.packs and read.packed_copy:
+            continue  # the packed copy is on the heap
+        if read.op.type == "Gather" and read.weight == read.op.inputs[0]:
+            rows = _count_elements(loading, read.op.inputs[1])
+            if rows is not None:
+                size = min(size, rows * PROFILE.mapped_for_row)
+        mapped_bytes[read.weight] = max(mapped_bytes.get(read.weight, 0), size)
+    return sum(mapped_bytes.values())
+
+
+def _count_elements(loading: SessionLoading, var: VarId) -> int | None:
+    """Return the number of elements of a tensor, None if its size is not known before the run."""
+    size = loading.sizes.get(var)
+    return None if size is None else 8 * size // BITS[loading.program.vars[var].dtype]
 
 
 def _parts(load_parts: Mapping[str, int], memory: SimulatedMemory) -> tuple[Part, ...]:

@@ -33,9 +33,10 @@ from memplan_cli.runtime.simulate.trace import tensor_bytes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.core.program import Block, Op, Program, VarId
+    from memplan_cli.core.program import Block, Program, VarId
     from memplan_cli.onnx_io.weights.stored import StoredModel, StoredWeight
     from memplan_cli.runtime.process.simulated_memory import MemoryBlock, SimulatedMemory
+    from memplan_cli.runtime.profile.packed_weights import WeightRead
 
 
 @dataclass(slots=True)
@@ -75,12 +76,12 @@ class SessionLoading:
         self.memory.add_objects(SESSION_GRAPH, graph_bytes)
         self._parse()
         new_weights, blocked = self._new_weights(), self._blocked_names()
-        for name, size in new_weights:
+        for name, size in new_weights.items():
             if name not in blocked:
                 self._fold_constant(name, size)
-        filters = [weight for weight in new_weights if weight[0] in blocked]
-        for name, size in sorted(filters, key=_generated_number):
-            self._reorder_filter(name, size)
+        filters = (name for name in new_weights if name in blocked)
+        for name in sorted(filters, key=_generated_number):
+            self._reorder_filter(name, new_weights[name])
         weights = {
             var.name for var in self.program.vars.values() if var.origin is Origin.WEIGHT
         }
@@ -133,15 +134,18 @@ class SessionLoading:
             if var
         }
 
-    def _new_weights(self) -> list[tuple[str, int]]:
-        """Return ``(name, bytes)`` of the weights that the file does not have, in the order of their reads."""
+    def _new_weights(self) -> dict[str, int]:
+        """Return the bytes of the weights that optimisation makes, by name, in the order of their reads.
+
+        The file does not have them. Small ones are left out.
+        """
         sizes: dict[str, int] = {}
-        for _, var, _ in weight_reads(self.program):
-            name = self.program.vars[var].name
-            size = self.sizes.get(var, 0)
+        for read in weight_reads(self.program):
+            name = self.program.vars[read.weight].name
+            size = self.sizes.get(read.weight, 0)
             if name not in self.stored_weights and size > PROFILE.inline_weight:
                 sizes.setdefault(name, size)
-        return list(sizes.items())
+        return sizes
 
     def _fold_constant(self, name: str, size: int) -> None:
         """Simulate how a constant is folded. External operands are copied to the heap meanwhile."""
@@ -175,16 +179,17 @@ class SessionLoading:
 
     def _pack(self) -> None:
         """Simulate how kernels pack constant operands, node by node, and free those without readers."""
-        operands_of_op: dict[int, list[tuple[VarId, int]]] = {}  # by the id of the op object
-        for op, var, packed_size in weight_reads(self.program):
-            operands_of_op.setdefault(id(op), []).append((var, packed_size))
-        readers = Counter(var for operands in operands_of_op.values() for var, _ in operands)
-        self._pack_block(self.program.body, operands_of_op, readers)
+        reads_of_op: dict[int, list[WeightRead]] = {}  # by the id of the op object
+        readers: Counter[VarId] = Counter()
+        for read in weight_reads(self.program):
+            reads_of_op.setdefault(id(read.op), []).append(read)
+            readers[read.weight] += 1
+        self._pack_block(self.program.body, reads_of_op, readers)
 
     def _pack_block(
         self,
         block: Block,
-        operands_of_op: Mapping[int, Sequence[tuple[VarId, int]]],
+        reads_of_op: Mapping[int, Sequence[WeightRead]],
         readers: Counter[VarId],
     ) -> None:
         """Pack the operands of the nodes of a block, then those of their bodies.
@@ -194,42 +199,40 @@ class SessionLoading:
 
         Args:
             block: the main graph or a body.
-            operands_of_op: each weight that an op reads and the bytes of its packed copy, by the
-                id of the op object.
+            reads_of_op: the weights that an op reads, by the id of the op object.
             readers: remaining readers of each weight, which are counted down.
         """
         for op in block.ops:
-            for var, packed_size in operands_of_op.get(id(op), ()):
-                if packed_size:
-                    readers[var] -= 1
+            for read in reads_of_op.get(id(op), ()):
+                if read.packed_copy:
+                    readers[read.weight] -= 1
                     # The control-flow node counts as one more reader, until its bodies are done.
-                    is_outer = self.program.vars[var].block != block.path
-                    self._pack_operand(op, var, packed_size, readers[var] + is_outer)
+                    is_outer = self.program.vars[read.weight].block != block.path
+                    self._pack_operand(read, readers[read.weight] + is_outer)
         for op in block.ops:
             for body in op.bodies:
-                self._pack_block(body, operands_of_op, readers)
+                self._pack_block(body, reads_of_op, readers)
             if op.bodies:
                 for var in sorted(self._mapped):
                     if not readers[var]:
                         self._unmap(var)
 
-    def _pack_operand(
-        self, op: Op, var: VarId, packed_size: int, remaining_readers: int
-    ) -> None:
-        """Pack an operand, and free the weight if no readers remain.
+    def _pack_operand(self, read: WeightRead, remaining_readers: int) -> None:
+        """Pack the weight that an op reads, and free the weight if no readers remain.
 
         Kernels of one operator share the packed copy of a weight. A later kernel packs it too,
         finds the copy, and frees its own; likewise if the file has the packed copy.
         """
+        op, var = read.op, read.weight
         memory, name = self.memory, self.program.vars[var].name
         value = self.values.get(name)
         if value is None and var not in self._mapped:
             self._mapped.add(var)
             memory.map_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
-        packed = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", packed_size)
+        packed = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", read.packed_copy)
         weight = self.stored_weights.get(name)
         key = (op.domain, op.type, var)
-        if key in self._packed_before or (weight is not None and weight.packed):
+        if key in self._packed_before or (weight is not None and weight.packed_in_file):
             memory.free(packed)
         self._packed_before.add(key)
         if remaining_readers:
@@ -245,7 +248,7 @@ class SessionLoading:
         self.memory.unmap_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
 
 
-def _generated_number(weight: tuple[str, int]) -> int:
-    """Return the number in a generated name, by which weights are ordered as they were created."""
-    number = weight[0].rpartition("_token_")[2]
+def _generated_number(name: str) -> int:
+    """Return the number in a generated name, in the order of which weights were created; -1 if it has none."""
+    number = name.rpartition("_token_")[2]
     return int(number) if number.isdigit() else -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import MICROSOFT, ONNX
 from memplan_cli.core.program import Origin, walk
@@ -111,8 +111,16 @@ def packed_bytes(op: Op, operand: VarId, program: Program) -> int:
     )
 
 
-def weight_reads(program: Program) -> Iterator[tuple[Op, VarId, int]]:
-    """Yield each op with each weight that it reads and the bytes of its packed copy, in file order.
+class WeightRead(NamedTuple):
+    """An op that reads a weight, and the bytes of the copy of the weight that its kernel packs; 0: none."""
+
+    op: Op
+    weight: VarId
+    packed_copy: int
+
+
+def weight_reads(program: Program) -> Iterator[WeightRead]:
+    """Yield each read of a weight by an op, in file order.
 
     A kernel packs constants of its own block and of the block around it, but none further out.
     """
@@ -123,7 +131,8 @@ def weight_reads(program: Program) -> Iterator[tuple[Op, VarId, int]]:
             if var and program.vars[var].origin is Origin.WEIGHT:
                 near_blocks = (block.path, outer_path.get(block.path))
                 is_near = program.vars[var].block in near_blocks
-                yield op, var, packed_bytes(op, var, program) if is_near else 0
+                packed_copy = packed_bytes(op, var, program) if is_near else 0
+                yield WeightRead(op, var, packed_copy)
 
 
 def unmeasured_kernels(program: Program) -> tuple[str, ...]:

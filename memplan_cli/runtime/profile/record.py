@@ -59,7 +59,7 @@ class RuntimeProfile:
             (``kSafeStringSize``, google/protobuf/parse_context.h).
         imported_threshold: size from which glibc maps a request once the runtime is imported:
             Python has freed mappings of up to this size (measured, glibc 2.36).
-        row_pages: the system maps this much around one row of a weight file that is read
+        mapped_for_row: the system maps this much of a weight file to read one row
             (measured, Linux 6.18, ext4).
         arena_call_work: time to request and free the memory of one tensor, in FLOPs that pass
             meanwhile: 0.15 microseconds (measured: runs with and without a memory pattern).
@@ -98,7 +98,7 @@ class RuntimeProfile:
     read_buffer: int
     reserved_text: int
     imported_threshold: int
-    row_pages: int
+    mapped_for_row: int
     arena_call_work: int
     imported_process: int
     session_process: int
@@ -132,7 +132,7 @@ PROFILE = RuntimeProfile(
     read_buffer=4 << 20,
     reserved_text=50_000_000,
     imported_threshold=1_052_672,
-    row_pages=64 << 10,
+    mapped_for_row=64 << 10,
     arena_call_work=12_000,
     imported_process=48 << 20,
     session_process=64 << 20,

@@ -45,13 +45,16 @@ class WrittenRun:
         settings: of its session.
         verdict: of the comparison.
         record: what the run produced.
-        as_written: whether the verdict holds only for runs without optimisation.
     """
 
     settings: RuntimeSettings
     verdict: Validation
     record: RunRecord
-    as_written: bool = False
+
+    @property
+    def is_unoptimised(self) -> bool:
+        """Whether it ran without ONNX Runtime's optimisation."""
+        return self.settings.is_unoptimised
 
     @property
     def ran(self) -> bool:
@@ -61,7 +64,12 @@ class WrittenRun:
     @property
     def has_other_outputs(self) -> bool:
         """Whether the run succeeded with outputs that differ."""
-        return self.verdict.status == "failed" and self.verdict.max_abs_diff is not None
+        return has_other_outputs(self.verdict)
+
+
+def has_other_outputs(verdict: Validation) -> bool:
+    """Return whether a comparison failed because outputs differ, not because a model did not run."""
+    return verdict.status == "failed" and verdict.max_abs_diff is not None
 
 
 def compare_runs(baseline: Baseline, record: RunRecord) -> Validation:
@@ -100,14 +108,13 @@ def run_written(
         RuntimeUnavailableError: weights are missing.
     """
     require_weights(path)
-    as_written = settings.runs_as_written
     spec = compared_spec(baseline, path, settings, reference or baseline.inputs)
-    if baseline.is_repeatable and not as_written:
+    if baseline.is_repeatable and not settings.is_unoptimised:
         spec = replace(spec, stop="at a difference")
     if graph is not None:
         spec = replace(spec, graph=graph, collect=(*spec.collect, "graph"))
     record = run_model(spec, timeout=baseline.check.timeout)
-    return WrittenRun(settings, compare_runs(baseline, record), record, as_written)
+    return WrittenRun(settings, compare_runs(baseline, record), record)
 
 
 def compared_spec(
@@ -237,8 +244,8 @@ def run_original_unoptimised(baseline: Baseline) -> UnoptimisedRun | None:
 def compare_original_unoptimised(baseline: Baseline, run: WrittenRun) -> Validation:
     """Compare the original, run without optimisation, with an unoptimised run of the written model.
 
-    The original runs again, and is compared with the files of the written model's outputs. Only outputs
-    that differed from those of the baseline were kept, and only these are compared.
+    The original runs again, and is compared with the files of the written model's outputs. The run of
+    the written model kept only the outputs that differ from those of the baseline; only these are compared.
     """
     kept = [
         replace(input_set, save_to=kept_folder(input_set))
@@ -250,15 +257,13 @@ def compare_original_unoptimised(baseline: Baseline, run: WrittenRun) -> Validat
     return compare_runs(baseline, record)
 
 
-def unoptimised_note(verdict: Validation) -> str:
-    """Return the note for two models whose outputs are equal only with optimization disabled.
-
-    ``verdict`` is the failed comparison with optimization enabled.
-    """
-    return (
+def with_unoptimised_note(unoptimised: Validation, optimised: Validation) -> Validation:
+    """Return a verdict on runs without optimisation, with a note on the failed one with optimisation."""
+    note = (
         "compared with the runtime's optimisation off: on, the order changes what it fuses, "
-        f"and outputs differ by up to {verdict.max_abs_diff:.2g}"
+        f"and outputs differ by up to {optimised.max_abs_diff:.2g}"
     )
+    return replace(unoptimised, notes=(*unoptimised.notes, note))
 
 
 def _without_memory_and_time(spec: RunSpec) -> RunSpec:

@@ -106,7 +106,7 @@ def is_far_slower(after: Peaks, before: Peaks) -> bool:
     return new_time > max(_FAR_RATIO * old_time, old_time + _FAR_MILLISECONDS)
 
 
-def is_slower_as_written(
+def is_slower_unoptimised(
     written: Program, dims: Mapping[str, int], optimised: ExecutedGraph
 ) -> bool:
     """Estimate whether a graph runs over 5 % longer without graph optimization than with it.

@@ -22,7 +22,7 @@ from memplan_cli.runtime.process.predict import (
 )
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.run_model import process_of_load
-from memplan_cli.runtime.run.timing import is_slower_as_written
+from memplan_cli.runtime.run.timing import is_slower_unoptimised
 from memplan_cli.runtime.settings_search.predicted import predict_settings, settings_for_sizes
 from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph, predict_peaks
 
@@ -129,7 +129,7 @@ def predicted_facts(
     assumed = conditions.run.binding.assumed
     optimised = with_file_order(before, nodes, program)
     choice = _best_settings(before, optimised, written, assumed)
-    after = written if choice.settings.runs_as_written else optimised
+    after = written if choice.settings.is_unoptimised else optimised
     not_observed = Peaks(None, None)
     stored = stored_model(path)
     return RuntimeSummary(
@@ -168,7 +168,7 @@ def _best_settings(
         assumed: dims whose values were assumed.
     """
     with_optimisation = predict_settings(optimised, settings_for_sizes(DEFAULTS, assumed))
-    if is_slower_as_written(written.program, written.dims, before):
+    if is_slower_unoptimised(written.program, written.dims, before):
         return with_optimisation
     without_optimisation = predict_settings(
         written, settings_for_sizes(RUN_AS_WRITTEN, assumed)

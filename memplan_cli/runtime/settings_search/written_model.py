@@ -19,7 +19,7 @@ from memplan_cli.runtime.profile.workspace import (
     without_fusions,
 )
 from memplan_cli.runtime.run.baseline import DEFAULTS
-from memplan_cli.runtime.run.timing import is_slower_as_written
+from memplan_cli.runtime.run.timing import is_slower_unoptimised
 from memplan_cli.runtime.settings_search.predicted import (
     SettingsChoice,
     predict_settings,
@@ -63,8 +63,9 @@ class WrittenModel:
     Attributes:
         path: the file, which may have a temporary name.
         program: its graph, in the order of the file; None if only outputs are compared.
-        as_written: whether it must run without the runtime's optimisation.
-        offline: whether its graph was optimised by the runtime beforehand.
+        spoiled_by_optimisation: whether ONNX Runtime's optimisation would undo its plan or change
+            its outputs.
+        optimised_offline: whether its graph is one that ONNX Runtime optimised before it was written.
         base: settings of a run without optimisation, which a search does not change.
         verdict: on its outputs, if they were compared already because the original's own runs
             differ.
@@ -72,10 +73,15 @@ class WrittenModel:
 
     path: Path
     program: Program | None = field(default=None, repr=False)
-    as_written: bool = False
-    offline: bool = False
+    spoiled_by_optimisation: bool = False
+    optimised_offline: bool = False
     base: RuntimeSettings = RUN_AS_WRITTEN
     verdict: Validation | None = None
+
+    @property
+    def unoptimised_only(self) -> bool:
+        """Whether it must run without ONNX Runtime's optimisation."""
+        return self.spoiled_by_optimisation or self.optimised_offline
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,7 @@ class Prediction:
 
     def executed(self, settings: RuntimeSettings) -> ExecutedGraph:
         """Return the graph that a session of the file is predicted to run."""
-        return self.file_graph() if settings.runs_as_written else self.optimised_graph()
+        return self.file_graph() if settings.is_unoptimised else self.optimised_graph()
 
     def file_graph(self) -> ExecutedGraph:
         """Return the graph of the file, which a session without optimisation runs.
@@ -144,7 +150,7 @@ class Prediction:
         """
         provider = self.baseline.provider
         file = ExecutedGraph(self._program, self.baseline.dims, provider=provider)
-        if not self.written.offline:
+        if not self.written.optimised_offline:
             return file
         baseline_graph = self.graph.executed
         return replace(
@@ -163,10 +169,9 @@ class Prediction:
         The file is run without optimisation unless that is estimated to be slower, or needs more
         memory by `rank`.
         """
-        written = self.written
-        if written.as_written or written.offline:
-            return self.as_written_choice()
-        if is_slower_as_written(self._program, self.baseline.dims, self.graph.executed):
+        if self.written.unoptimised_only:
+            return self.unoptimised_choice()
+        if is_slower_unoptimised(self._program, self.baseline.dims, self.graph.executed):
             return self.optimised_choice()
         return min(self.choices(), key=self.rank)
 
@@ -175,9 +180,9 @@ class Prediction:
 
         Only the latter if the file must run without optimisation.
         """
-        if self.written.as_written or self.written.offline:
-            return (self.as_written_choice(),)
-        return self.optimised_choice(), self.as_written_choice()
+        if self.written.unoptimised_only:
+            return (self.unoptimised_choice(),)
+        return self.optimised_choice(), self.unoptimised_choice()
 
     def choices_to_measure(self) -> tuple[SettingsChoice, ...]:
         """Return `choices`, and further choices with optimisation that are worth a run.
@@ -190,9 +195,9 @@ class Prediction:
         Raises:
             RuntimeUnavailableError: the model does not load without these fusions.
         """
-        if self.written.as_written or self.written.offline:
+        if self.written.unoptimised_only:
             return self.choices()
-        optimised, as_written = self.choices()
+        optimised, unoptimised = self.choices()
         # `updated` would keep the size of the first region, which suits another order.
         by_priority = replace(
             optimised.settings.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena
@@ -210,7 +215,7 @@ class Prediction:
             choice = predict_settings(less_fused, base, self.baseline.record.workspace)
             named_choice = replace(choice, notes=(f"without {', '.join(fusions)}",))
             further_optimised.insert(0, named_choice)
-        return (optimised, *further_optimised, as_written)
+        return (optimised, *further_optimised, unoptimised)
 
     def rank(self, choice: SettingsChoice) -> tuple[bool, int]:
         """Return the sort key of a choice: its rank, plus twice the constants that a session folds.
@@ -218,7 +223,7 @@ class Prediction:
         Folded constants are held both at the peak and between runs, hence twice.
         """
         is_unknown, size = choice.rank
-        if not choice.settings.runs_as_written:
+        if not choice.settings.is_unoptimised:
             size += 2 * self._folded()
         return is_unknown, size
 
@@ -229,7 +234,7 @@ class Prediction:
             self.optimised_graph(), base, self.baseline.record.workspace or {}
         )
 
-    def as_written_choice(self) -> SettingsChoice:
+    def unoptimised_choice(self) -> SettingsChoice:
         """Return the best predicted settings without the runtime's optimisation."""
         executed = self.file_graph()
         measured = self.workspace
@@ -238,8 +243,8 @@ class Prediction:
         # For nodes that the original's run did not have, workspace follows from rules.
         workspace = totals_by_rule(executed.program, executed.dims) | dict(measured)
         base = settings_for_sizes(self.written.base, self.baseline.binding.assumed)
-        if self.written.as_written and not self.written.offline:
-            # It was planned for a budget, which counts tensors: a pattern would hold all in one block.
+        if self.written.spoiled_by_optimisation and not self.written.optimised_offline:
+            # It was planned for a budget of live tensors. A pattern holds all tensors in one block.
             base = without_pattern(base)
         return predict_settings(executed, base, workspace)
 
@@ -312,7 +317,7 @@ def predicted_cost(
     if is_unknown:
         # The peak of the original stands for the peak, and for the bytes that the arena holds.
         arena = 2 * (peaks.first_run_peak or 0)
-    weights = 0 if written.offline else peaks.weights or 0
+    weights = 0 if written.optimised_offline else peaks.weights or 0
     return PredictedCost(unknown=True, process=arena + weights, arena=arena)
 
 

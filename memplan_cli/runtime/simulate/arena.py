@@ -6,7 +6,7 @@ size or at least ``max_dead_bytes`` more. A freed chunk is merged with its free 
 same region. If no chunk fits, the arena reserves another region from the system.
 
 Searches for the best arena simulate thousands of arenas on the same requests, most of which soon
-exceed a limit. For speed, `SimulatedArena.run` is one loop over plain numbers, and stops at the limit.
+exceed a limit. For speed, `SimulatedArena.run` is one loop without calls of helpers, and stops at the limit.
 """
 
 from __future__ import annotations
@@ -37,11 +37,6 @@ PlaceRegion = Callable[[int], int]
 
 Addresses decide between free chunks of equal size. Chunks of two regions are never merged,
 wherever the regions lie."""
-
-_ADDRESS_BITS = 40
-"""Bits of an address in the key of a free chunk. The size is in the bits above."""
-
-_ADDRESS = (1 << _ADDRESS_BITS) - 1
 
 _ENDLESS = 1 << 50
 """Bytes of a region that no run fills."""
@@ -159,6 +154,7 @@ class SimulatedArena:
         "_free_addresses",
         "_growth",
         "_held",
+        "_is_exact",
         "_limit",
         "_max_dead",
         "_max_extension",
@@ -185,23 +181,22 @@ class SimulatedArena:
         self.addresses: list[int] = []
         self._max_dead = -(-settings.max_dead_bytes // CHUNK)
         self._growth = -(-settings.initial // CHUNK)
-        self._max_extension = (
-            0 if settings.exact else max(-(-settings.max_extension // CHUNK), 1)
-        )
+        self._max_extension = max(-(-settings.max_extension // CHUNK), 1)
+        self._is_exact = settings.exact
         self._limit = limit // CHUNK
         self._place_region = place_region
         self._top = 0
         """The end of the highest region."""
         self._held = 0
-        self._free: list[int] = []
-        """A sorted key of each free chunk: ``size << _ADDRESS_BITS | address``."""
+        self._free: list[tuple[int, int]] = []
+        """The size and address of each free chunk, sorted."""
         self._free_addresses: set[int] = set()
         self._sizes: dict[int, int] = {}
         """The size of each chunk, by address."""
-        self._previous: dict[int, int] = {}
-        """The chunk before each chunk in its region, by address; -1 at the start of the region."""
-        self._following: dict[int, int] = {}
-        """The chunk behind each chunk in its region, by address; -1 at the end of the region."""
+        self._previous: dict[int, int | None] = {}
+        """The chunk before each chunk in its region, by address; None at the start of the region."""
+        self._following: dict[int, int | None] = {}
+        """The chunk after each chunk in its region, by address; None at the end of the region."""
 
     @property
     def held(self) -> int:
@@ -218,79 +213,80 @@ class SimulatedArena:
         previous, following, max_dead = self._previous, self._following, self._max_dead
         addresses = self.addresses = [0] * len(trace.sizes)
         for wanted, allocation in trace.steps:
-            if wanted:  # allocate a chunk, and split it
-                index = bisect_left(free, wanted << _ADDRESS_BITS)
-                if index == len(free):
+            if wanted:  # allocate the smallest chunk that fits, and split it
+                position = bisect_left(free, (wanted, 0))
+                if position == len(free):
                     if not self._extend(wanted):
                         return False
-                    index = bisect_left(free, wanted << _ADDRESS_BITS)
-                key = free.pop(index)
-                start, size = key & _ADDRESS, key >> _ADDRESS_BITS
-                free_addresses.remove(start)
+                    position = bisect_left(free, (wanted, 0))
+                size, address = free.pop(position)
+                free_addresses.remove(address)
                 rest = size - wanted
                 if rest >= max_dead or size >= 2 * wanted:
-                    rest_start, behind = start + wanted, following[start]
-                    if behind >= 0:
-                        previous[behind] = rest_start
-                    previous[rest_start], following[rest_start] = start, behind
-                    following[start] = rest_start
-                    sizes[start], sizes[rest_start] = wanted, rest
-                    free_addresses.add(rest_start)
-                    insort(free, rest << _ADDRESS_BITS | rest_start)
-                addresses[allocation] = start
-            else:  # free a chunk, and merge it with its neighbours behind and ahead
-                start = addresses[allocation]
-                size = sizes[start]
-                behind, ahead = following[start], previous[start]
-                if behind in free_addresses:
-                    free_addresses.remove(behind)
-                    behind_size = sizes.pop(behind)
-                    del free[bisect_left(free, behind_size << _ADDRESS_BITS | behind)]
-                    size += behind_size
-                    behind = following.pop(behind)
-                    following[start] = behind
-                    if behind >= 0:
-                        previous[behind] = start
-                if ahead in free_addresses:
-                    del sizes[start]
-                    ahead_size = sizes[ahead]
-                    size += ahead_size
-                    del free[bisect_left(free, ahead_size << _ADDRESS_BITS | ahead)]
-                    following[ahead] = behind
-                    if behind >= 0:
-                        previous[behind] = ahead
-                    start = ahead
+                    rest_address, after = address + wanted, following[address]
+                    if after is not None:
+                        previous[after] = rest_address
+                    previous[rest_address], following[rest_address] = address, after
+                    following[address] = rest_address
+                    sizes[address], sizes[rest_address] = wanted, rest
+                    free_addresses.add(rest_address)
+                    insort(free, (rest, rest_address))
+                addresses[allocation] = address
+            else:  # free a chunk, and merge it with its free neighbours
+                address = addresses[allocation]
+                size = sizes[address]
+                before, after = previous[address], following[address]
+                if after in free_addresses:
+                    free_addresses.remove(after)
+                    after_size = sizes.pop(after)
+                    del free[bisect_left(free, (after_size, after))]
+                    size += after_size
+                    after = following.pop(after)
+                    following[address] = after
+                    if after is not None:
+                        previous[after] = address
+                if before in free_addresses:
+                    del sizes[address]
+                    before_size = sizes[before]
+                    size += before_size
+                    del free[bisect_left(free, (before_size, before))]
+                    following[before] = after
+                    if after is not None:
+                        previous[after] = before
+                    address = before
                 else:
-                    free_addresses.add(start)
-                sizes[start] = size
-                insort(free, size << _ADDRESS_BITS | start)
+                    free_addresses.add(address)
+                sizes[address] = size
+                insort(free, (size, address))
         return True
 
     def shrink(self) -> None:
-        """Return empty regions to the system, except the first one of an arena that doubles.
+        """Return empty regions to the system, except the first one if regions grow by powers of two.
 
         The first region is the one at address 0, where regions are placed by default.
         """
-        for start in sorted(self._free_addresses):
-            is_region = self._previous[start] < 0 and self._following[start] < 0
-            if is_region and (start or not self._max_extension):
-                size = self._sizes.pop(start)
-                self._free_addresses.remove(start)
-                del self._previous[start], self._following[start]
-                del self._free[bisect_left(self._free, size << _ADDRESS_BITS | start)]
+        for address in sorted(self._free_addresses):
+            is_region = self._previous[address] is None and self._following[address] is None
+            is_kept = address == 0 and not self._is_exact
+            if is_region and not is_kept:
+                size = self._sizes.pop(address)
+                self._free_addresses.remove(address)
+                del self._previous[address], self._following[address]
+                self._free.remove((size, address))
                 self._held -= size
 
     def _extend(self, wanted: int) -> bool:
         """Reserve a region for a request. Return False if that exceeds the limit."""
-        size = self._next_region_size(wanted) if self._max_extension else wanted
-        start = self._place_region(size) if self._place_region else self._top
-        self._top = max(self._top, start + size)
+        size = wanted if self._is_exact else self._next_region_size(wanted)
+        address = self._place_region(size) if self._place_region else self._top
+        self._top = max(self._top, address + size)
         self._held += size
         if self._held > self._limit:
             return False
-        self._sizes[start], self._previous[start], self._following[start] = size, -1, -1
-        self._free_addresses.add(start)
-        insort(self._free, size << _ADDRESS_BITS | start)
+        self._sizes[address] = size
+        self._previous[address] = self._following[address] = None
+        self._free_addresses.add(address)
+        insort(self._free, (size, address))
         return True
 
     def _next_region_size(self, wanted: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
@@ -67,19 +67,34 @@ def rounded_up(size: float) -> int:
     return -(-int(size) // CHUNK) * CHUNK
 
 
+class TraceStep(NamedTuple):
+    """The allocation of a tensor, or its free.
+
+    Attributes:
+        chunks: the chunks of 256 bytes that are allocated; 0: the allocation is freed.
+        allocation: its index in `AllocationTrace.sizes`.
+    """
+
+    chunks: int
+    allocation: int
+
+    @property
+    def is_free(self) -> bool:
+        """Whether this step frees the allocation."""
+        return self.chunks == 0
+
+
 @dataclass(frozen=True, slots=True)
 class AllocationTrace:
     """The allocations and frees of one run, in order.
 
     Attributes:
         sizes: bytes of each allocation. Its index identifies the allocation.
-        steps: allocations and frees in order: ``(chunks, index)`` allocates ``sizes[index]`` bytes, which
-            take that many chunks of 256; ``(0, index)`` frees the allocation. Allocations of no
-            bytes have no steps.
+        steps: allocations and frees in order. Allocations of no bytes have no steps.
     """
 
     sizes: tuple[int, ...]
-    steps: tuple[tuple[int, int], ...]
+    steps: tuple[TraceStep, ...]
 
     @property
     def peak(self) -> int:
@@ -92,15 +107,13 @@ class AllocationTrace:
         return _peak(self.steps, self.sizes)
 
 
-def _peak(steps: Sequence[tuple[int, int]], sizes: Sequence[int]) -> int:
-    """Return the most bytes live after any step, if allocation ``index`` has ``sizes[index]`` bytes."""
+def _peak(steps: Sequence[TraceStep], sizes: Sequence[int]) -> int:
+    """Return the most bytes live after any step, if allocations have these sizes."""
     live = peak = 0
-    for chunks, index in steps:
-        if chunks:
-            live += sizes[index]
-            peak = max(peak, live)
-        else:
-            live -= sizes[index]
+    for step in steps:
+        size = sizes[step.allocation]
+        live += -size if step.is_free else size
+        peak = max(peak, live)
     return peak
 
 
@@ -119,7 +132,7 @@ class TraceRecorder:
     live: int = 0
     peak: int = 0
     _sizes: list[int] = field(default_factory=list)
-    _steps: list[tuple[int, int]] = field(default_factory=list)
+    _steps: list[TraceStep] = field(default_factory=list)
     _kernel_start: int = 0
     """The number of steps before the current kernel."""
 
@@ -160,9 +173,9 @@ class TraceRecorder:
         index = len(self._sizes)
         self._sizes.append(size)
         if size:
-            self._steps.insert(position, (-(-size // CHUNK), index))
+            self._steps.insert(position, TraceStep(-(-size // CHUNK), index))
         return index
 
     def _record_free(self, index: int) -> None:
         if self._sizes[index]:
-            self._steps.append((0, index))
+            self._steps.append(TraceStep(0, index))

@@ -25,7 +25,7 @@ from memplan_cli.runtime.run.compare import (
     compare_original_unoptimised,
     run_original_unoptimised,
     run_written,
-    unoptimised_note,
+    with_unoptimised_note,
 )
 from memplan_cli.runtime.run.timing import SLOWEST, is_far_slower, is_slower, time_ratio
 from memplan_cli.runtime.settings_search.predicted import (
@@ -62,7 +62,7 @@ class Confirmation:
         notes: what the report says about the runs.
         _graph: a run with the graph that was read from it, kept for further calls of `executed`.
         _reference: the original's run without optimisation, if outputs are compared with it.
-        _only_as_written: whether outputs are equal only without optimisation.
+        _equal_only_unoptimised: whether outputs are equal only if both models run without optimisation.
         _has_other_nodes: whether ONNX Runtime executes nodes that the file does not have.
     """
 
@@ -78,7 +78,7 @@ class Confirmation:
         self._runs = 0
         self._graph: tuple[RunRecord, ExecutedGraph] | None = None
         self._reference: UnoptimisedRun | None = None
-        self._only_as_written = False
+        self._equal_only_unoptimised = False
         self._has_other_nodes = False
         self.run = self._run(choice)
 
@@ -106,7 +106,7 @@ class Confirmation:
         For a search that runs the model at both levels, and compares their outputs and times.
         """
         has_other_outputs = self._written.verdict is None and self.run.has_other_outputs
-        if has_other_outputs and self.run.as_written:
+        if has_other_outputs and self.run.is_unoptimised:
             self._compare_at_other_level(progress)
         if self.passed:
             self._confirm_memory()
@@ -126,7 +126,7 @@ class Confirmation:
         self._runs += 1
         settings = choice.settings
         file = self.prediction.file_graph()
-        wants_graph = self._has_other_nodes or not settings.runs_as_written or needs_run(file)
+        wants_graph = self._has_other_nodes or not settings.is_unoptimised or needs_run(file)
         graph = self._folder / f"run{self._runs}.onnx" if wants_graph else None
         reference = self._reference.inputs if self._reference else None
         return run_written(
@@ -142,18 +142,18 @@ class Confirmation:
         Otherwise ``run`` and ``choice`` stay, and a failed verdict ends the confirmation.
         """
         if self._written.path == self._baseline.path:
-            if self.run.as_written:
+            if self.run.is_unoptimised:
                 self.run = self._run(self.prediction.optimised_choice())
                 self.notes.append(
                     "without optimisation the outputs differ from those of the defaults: the model "
                     "ran again with optimisation"
                 )
             return
-        if self._written.offline:
-            return
+        if self._written.optimised_offline:
+            return  # the original has its fusions only with optimisation
         progress("comparing both models without the runtime's optimisation")
         first_run, first_choice = self.run, self.choice
-        if first_run.as_written:
+        if first_run.is_unoptimised:  # then only the original has to run again
             verdict = compare_original_unoptimised(self._baseline, first_run)
             second_run = replace(first_run, verdict=verdict)
         else:
@@ -161,20 +161,19 @@ class Confirmation:
             if self._reference is None:
                 return
             self.prediction = replace(self.prediction, workspace=self._reference.workspace)
-            second_run = self._run(self.prediction.as_written_choice())
+            second_run = self._run(self.prediction.unoptimised_choice())
         if second_run.verdict.status != "passed":
             self.choice = first_choice  # which `_run` has replaced
             return
-        note = unoptimised_note(first_run.verdict)
-        verdict = replace(second_run.verdict, notes=(*second_run.verdict.notes, note))
-        self.run = replace(second_run, verdict=verdict, as_written=True)
-        self._only_as_written = True
+        verdict = with_unoptimised_note(second_run.verdict, first_run.verdict)
+        self.run = replace(second_run, verdict=verdict)
+        self._equal_only_unoptimised = True
 
     def _optimise_if_far_slower(self) -> None:
         """Run with the runtime's optimisation if a run without it took far longer than the original's."""
         written, run = self._written, self.run
-        is_fixed = written.as_written or written.offline or self._only_as_written
-        if is_fixed or not run.as_written:
+        must_stay_unoptimised = written.unoptimised_only or self._equal_only_unoptimised
+        if must_stay_unoptimised or not run.is_unoptimised:
             return
         if not is_far_slower(run.record.peaks, self._baseline.record.peaks):
             return
@@ -248,16 +247,15 @@ class Confirmation:
         self._replace_run(second_run, f"the arena {reason}: the written model ran again")
 
     def _replace_run(self, run: WrittenRun, note: str) -> None:
-        """Report another run with the verdict of the present one, and add a note."""
-        verdict, as_written = self.run.verdict, self.run.as_written
-        self.run = replace(run, verdict=verdict, as_written=as_written)
+        """Report another run at the same optimisation level, with the verdict of the present one."""
+        self.run = replace(run, verdict=self.run.verdict)
         self.notes.append(note)
 
     def _has_same_outputs(self, run: WrittenRun) -> bool:
         """Return whether another run gave the outputs of the reported run."""
         if self._written.verdict is not None:
             return run.ran
-        if self._only_as_written and run.ran:
+        if self._equal_only_unoptimised and run.ran:
             # Both were compared with outputs of the default settings, and differ from them alike.
             return self.run.record.differences == run.record.differences
         return run.verdict.passed
@@ -305,10 +303,10 @@ class Confirmation:
 
         A file that must run without optimisation has none: the default settings do not apply to it.
         """
-        if self._written.as_written or self._written.offline:
+        if self._written.unoptimised_only:
             return ()
         executed = (
-            self.prediction.optimised_graph() if self.run.as_written else self.executed()
+            self.prediction.optimised_graph() if self.run.is_unoptimised else self.executed()
         )
         original_peak = self.prediction.graph.predicted.first_run_peak
         written_peak = predict_peaks(executed, DEFAULTS).first_run_peak

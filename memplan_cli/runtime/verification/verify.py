@@ -21,9 +21,10 @@ from memplan_cli.runtime.run.compare import (
     WrittenRun,
     compare_original_unoptimised,
     compare_unrepeatable,
+    has_other_outputs,
     run_original_unoptimised,
     run_written,
-    unoptimised_note,
+    with_unoptimised_note,
 )
 from memplan_cli.runtime.run.run_model import require_weights
 from memplan_cli.runtime.run.timing import slower_note, time_ratio
@@ -59,13 +60,13 @@ class Verification:
         verdict: of the comparison of outputs.
         facts: the report's runtime block; None if memory was not measured or outputs differ.
         warnings: for the report.
-        as_written: whether the verdict holds only for runs without optimisation.
+        unoptimised_only: whether the verdict holds only for runs without ONNX Runtime's optimisation.
     """
 
     verdict: Validation
     facts: RuntimeSummary | None = None
     warnings: tuple[str, ...] = ()
-    as_written: bool = False
+    unoptimised_only: bool = False
 
 
 def verify(
@@ -86,15 +87,16 @@ def verify(
         verification = _compare_first_runs(baseline, written)
         if graph is None or not verification.verdict.passed:
             return verification
-        as_written = written.as_written or verification.as_written
-        written = replace(written, as_written=as_written, verdict=verification.verdict)
+        if verification.unoptimised_only:
+            written = replace(written, spoiled_by_optimisation=True)
+        written = replace(written, verdict=verification.verdict)
     if graph is None:
         return _compare_outputs(baseline, written)
     prediction = Prediction(baseline, graph, written)
     confirmation = confirm_prediction(prediction, baseline.check.search, progress)
-    verdict, as_written = confirmation.verdict, confirmation.run.as_written
+    verdict, unoptimised_only = confirmation.verdict, confirmation.run.is_unoptimised
     if not confirmation.passed:
-        return Verification(verdict, as_written=as_written)
+        return Verification(verdict, unoptimised_only=unoptimised_only)
     facts = confirmation.facts()
     warnings = (
         *graph.warnings,
@@ -102,7 +104,7 @@ def verify(
         *confirmation.warning_by_default(),
         *_unpredicted_peak_warning(facts),
     )
-    return Verification(verdict, facts, warnings, as_written)
+    return Verification(verdict, facts, warnings, unoptimised_only)
 
 
 def compare_models(
@@ -132,8 +134,7 @@ def compare_models(
     with BaselineRun(original, model, check, binding, original_settings) as run:
         verification = verify(run.result(), None, written)
     verdict = verification.verdict
-    did_not_run = verdict.status == "failed" and verdict.max_abs_diff is None
-    if did_not_run:
+    if verdict.status == "failed" and not has_other_outputs(verdict):  # it did not run
         require_same_inputs(original, written.path)
     return verification
 
@@ -160,7 +161,9 @@ def measure_models(
         verification = verify(baseline, read_baseline_graph(baseline), written)
     did_not_run = verification.facts is None and verification.verdict.max_abs_diff is None
     if did_not_run:
-        return compare_models(original, replace(written, as_written=False), check, binding)
+        return compare_models(
+            original, replace(written, spoiled_by_optimisation=False), check, binding
+        )
     return verification
 
 
@@ -200,47 +203,56 @@ def require_same_inputs(original: Path, written: Path) -> None:
 def _compare_first_runs(baseline: Baseline, written: WrittenModel) -> Verification:
     """Compare the outputs of a written model with those of an original whose own runs differ.
 
-    A file that was optimised offline is always run as it is. Other models are run with the runtime's
-    optimisation. If their outputs differ, both are run without it, because the order of nodes can
-    decide what it fuses. If they are equal then, the written model must be run ``as_written``.
+    A model that ONNX Runtime optimised offline runs under its own settings, and the original under
+    those of the baseline. Other models run under the runtime's defaults. If their outputs differ then,
+    both models run again without optimisation, because the order of nodes can decide what it fuses.
     """
     path = written.path
-    if written.offline:
+    if written.optimised_offline:
         verdict = compare_unrepeatable(baseline, path, written.base, baseline.settings)
-        return Verification(verdict, as_written=True)
+        return Verification(verdict, unoptimised_only=True)
     optimised = compare_unrepeatable(baseline, path, DEFAULTS, DEFAULTS)
-    if optimised.status != "failed" or optimised.max_abs_diff is None:  # None: it did not run
+    if not has_other_outputs(optimised):
         return Verification(optimised)
     unoptimised = compare_unrepeatable(baseline, path, UNOPTIMISED, UNOPTIMISED)
     if unoptimised.status != "passed":
         return Verification(optimised)
-    notes = (*unoptimised.notes, unoptimised_note(optimised))
-    verdict = replace(unoptimised, notes=notes)
-    return Verification(verdict, as_written=True)
+    verdict = with_unoptimised_note(unoptimised, optimised)
+    return Verification(verdict, unoptimised_only=True)
 
 
 def _compare_outputs(baseline: Baseline, written: WrittenModel) -> Verification:
-    """Compare outputs under the runtime's defaults, and without optimisation if they differ.
+    """Compare the outputs of a written model with those of the baseline, and measure nothing else.
 
-    The order of nodes can decide what optimisation fuses. If outputs are equal only without it, the
-    written model must be run ``as_written``. A written model that must be run so anyway is run once;
-    then only the original is run again, without optimisation.
+    If they differ, both models are compared without optimisation, because the order of nodes can
+    decide what it fuses. A model that ONNX Runtime optimised offline is not: the original has its
+    fusions only with optimisation.
     """
-    path = written.path
-    settings = written.base if written.as_written or written.offline else DEFAULTS
-    first_run = run_written(baseline, path, settings)
-    unoptimised: WrittenRun | None = None
-    if first_run.has_other_outputs and not written.offline:
-        if first_run.as_written:
-            verdict = compare_original_unoptimised(baseline, first_run)
-            unoptimised = replace(first_run, verdict=verdict)
-        elif original := run_original_unoptimised(baseline):
-            unoptimised = run_written(baseline, path, written.base, reference=original.inputs)
-    if unoptimised is None or unoptimised.verdict.status != "passed":
-        return Verification(first_run.verdict, as_written=first_run.as_written)
-    note = unoptimised_note(first_run.verdict)
-    verdict = replace(unoptimised.verdict, notes=(*unoptimised.verdict.notes, note))
-    return Verification(verdict, as_written=True)
+    settings = written.base if written.unoptimised_only else DEFAULTS
+    run = run_written(baseline, written.path, settings)
+    verification = Verification(run.verdict, unoptimised_only=run.is_unoptimised)
+    if not run.has_other_outputs or written.optimised_offline:
+        return verification
+    unoptimised = _compare_unoptimised(baseline, written, run)
+    if unoptimised is None or unoptimised.status != "passed":
+        return verification
+    verdict = with_unoptimised_note(unoptimised, run.verdict)
+    return Verification(verdict, unoptimised_only=True)
+
+
+def _compare_unoptimised(
+    baseline: Baseline, written: WrittenModel, run: WrittenRun
+) -> Validation | None:
+    """Compare both models without optimisation. ``run`` is a run of the written model.
+
+    Returns None if the original does not run so, or if its runs differ then.
+    """
+    if run.is_unoptimised:  # then only the original has to run again
+        return compare_original_unoptimised(baseline, run)
+    original = run_original_unoptimised(baseline)
+    if original is None:
+        return None
+    return run_written(baseline, written.path, written.base, reference=original.inputs).verdict
 
 
 def _unpredicted_peak_warning(facts: RuntimeSummary) -> Iterator[str]:

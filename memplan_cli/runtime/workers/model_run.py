@@ -144,17 +144,15 @@ class _ModelRun:
     has_stopped: bool = False
 
     def run(self) -> None:
-        """Create the first session, run it, and read its profile; sets the results of this object.
+        """Run the first session, and set the attributes from ``outputs`` on. The session is gone afterwards.
 
-        All input sets are run; if arena or process are measured, only the first. With failures
-        "recorded" each input set is tried once, and nothing else is collected. Nothing is run if
-        only times are collected, which have sessions of their own. The session is gone afterwards.
+        Nothing is run if only times are collected, which have a session of their own.
         """
         spec = self.spec
         if set(spec.collect) == {"time"}:
             return
-        first_set = spec.inputs[0] if spec.inputs else None
-        feed = first_set.draw() if first_set else {}
+        # Draw before the meter starts, so that the inputs do not count as memory of the session.
+        first_feed = spec.inputs[0].draw()
         meter = SessionMeter.start(spec.session) if spec.collects("process") else None
         session = spec.session.create(
             _profiling_settings(self.folder) if spec.is_profiled else None
@@ -164,17 +162,10 @@ class _ModelRun:
         all_outputs = [output.name for output in session.get_outputs()]
         self.outputs = [name for name in spec.outputs or all_outputs if name in all_outputs]
         self.missing = [name for name in spec.outputs if name not in all_outputs]
-        first_run_of_set: list[int] = []  # indices into the runs of the profile
         if spec.failures == "recorded":
-            self._try_input_sets(session)
-        else:
-            assert first_set is not None  # noqa: S101 - a model without inputs has an empty set
-            first_run_of_set.append(0)
-            run_count = self._run_input_set(session, first_set, feed, spec.runs, meter)
-            for input_set in [] if self._measures_memory else spec.inputs[1:]:
-                first_run_of_set.append(run_count)
-                runs = max(spec.compared_runs, 1)
-                run_count += self._run_input_set(session, input_set, input_set.draw(), runs)
+            self._try_input_sets(session)  # such a spec collects no memory and no kernels
+            return
+        first_run_of_set = self._run_input_sets(session, first_feed, meter)
         arena_bytes: list[int] = []
         if spec.is_profiled:
             arena_bytes = self._read_profile(Path(session.end_profiling()), first_run_of_set)
@@ -186,11 +177,32 @@ class _ModelRun:
         """Whether memory of the arena or of the process is measured, on the first input set only."""
         return self.spec.collects("arena") or self.spec.collects("process")
 
-    def run_other_input_sets(self) -> None:
-        """Run each input set that `run` left out, in a new session without profiler; append its result.
+    def _run_input_sets(
+        self,
+        session: Any,  # noqa: ANN401 - ONNX Runtime has no types
+        first_feed: Feed,
+        meter: SessionMeter | None,
+    ) -> list[int]:
+        """Run a session on each input set; if memory is measured, only on the first.
 
-        `run` leaves out all but the first if it measures memory, which further runs would change;
-        otherwise it leaves out none. A failure is recorded as the result of its input set.
+        Returns the index of the first run of each input set that was run, among all runs of the session.
+        """
+        first_set, *other_sets = self.spec.inputs
+        run_count = self._run_input_set(session, first_set, first_feed, self.spec.runs, meter)
+        first_run_of_set = [0]
+        if self._measures_memory:  # `run_other_input_sets` runs the others
+            return first_run_of_set
+        for input_set in other_sets:
+            first_run_of_set.append(run_count)
+            runs = max(self.spec.compared_runs, 1)
+            run_count += self._run_input_set(session, input_set, input_set.draw(), runs)
+        return first_run_of_set
+
+    def run_other_input_sets(self) -> None:
+        """Run the input sets that `run` left out, each in a new session without profiler; append results.
+
+        If memory is measured, these are all but the first, because their runs would change the figures;
+        otherwise none. A failure is recorded as the result of its input set.
         """
         if not self._measures_memory:
             return
