@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing, share_storage
 from memplan_cli.analysis.liveness import Timeline, duration
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, lower_bound, rows
 from memplan_cli.core.program import Origin
-from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.core.symbolic.sizes import FIXED_UNIT, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -22,8 +21,17 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.sizes import Size
 
 
-Storage = tuple[dict["VarId", BufferId], dict[str, tuple[Buffer, ...]]]
-"""The buffer id of each planned var; the buffers by unit (``"1"`` for bytes, ``"batch"`` ...)."""
+class Storage(NamedTuple):
+    """The buffers of a program's planned vars.
+
+    Attributes:
+        buffer_of: The buffer id of each planned var.
+        buffers_by_unit: The buffers whose sizes have the same unit, which is the product of the
+            symbols in a size (``batch*seq``), or ``"1"`` for sizes in bytes.
+    """
+
+    buffer_of: dict[VarId, BufferId]
+    buffers_by_unit: dict[str, tuple[Buffer, ...]]
 
 
 def storage_of(
@@ -44,28 +52,32 @@ def storage_of(
         timeline: ``Timeline(program)``, if the caller has it already.
     """
     timeline = timeline or Timeline(program)
-    live, whole_run_vars = timeline.live, frozenset(pinned)
-    unshared = whole_run_vars.union(var for var in program.body.outputs if var in sizes)
-    sharing = (
-        {var: size for var, size in sizes.items() if var not in unshared}
-        if unshared
-        else sizes
-    )
-    buffer_of = share_storage(program, sharing, aliasing, live, timeline.steps)
+    unshared = {*pinned, *program.body.outputs}
+    sharing = {var: size for var, size in sizes.items() if var not in unshared}
+    shared = share_storage(program, sharing, aliasing, timeline.live, timeline.steps)
+    buffer_of = {var: BufferId(var) for var in sizes} | shared
+    live = dict(timeline.live)
+    whole_run = LiveRange(0, max(duration(program), 1))  # one tick at least, even without ops
+    live.update(dict.fromkeys(pinned, whole_run))
+    return Storage(buffer_of, _buffers_by_unit(program, sizes, buffer_of, live))
+
+
+def _buffers_by_unit(
+    program: Program,
+    sizes: Mapping[VarId, Size],
+    buffer_of: Mapping[VarId, BufferId],
+    live: Mapping[VarId, LiveRange],
+) -> dict[str, tuple[Buffer, ...]]:
+    """Return the buffers by unit. A buffer has the size, dtype and shape of its oldest var."""
     ranges = _buffer_ranges(buffer_of, live)
-    if unshared:
-        buffer_of = {var: buffer_of.get(var, BufferId(var)) for var in sizes}
-        whole_run = LiveRange(0, max(duration(program), 1))
-        ranges.update(dict.fromkeys(whole_run_vars, whole_run))
     units: dict[str, list[tuple[Any, ...]]] = {}
     for name, size in sizes.items():
-        buffer_id = buffer_of[name]
-        if str(buffer_id) != name:  # the buffer of an older var
+        if str(buffer_of[name]) != name:  # in the buffer of an older var
             continue
         var = program.vars[name]
-        fields = buffer_id, size.coefficient, ranges[buffer_id], var.dtype, var.shape or ()
-        units.setdefault(size.unit if size.symbols else "1", []).append(fields)
-    return buffer_of, {unit: tuple(rows(Buffer, fields)) for unit, fields in units.items()}
+        fields = name, size.coefficient, ranges[name], var.dtype, var.shape or ()
+        units.setdefault(size.unit, []).append(fields)
+    return {unit: tuple(rows(Buffer, fields)) for unit, fields in units.items()}
 
 
 def _buffer_ranges(
@@ -76,13 +88,12 @@ def _buffer_ranges(
     The id of a buffer is that of its oldest var.
     """
     ranges: dict[Any, LiveRange] = dict(live)
-    younger: defaultdict[BufferId, list[LiveRange]] = defaultdict(list)
     for var, buffer_id in buffer_of.items():
         if str(buffer_id) != var:
-            younger[buffer_id].append(live[var])
-    for buffer_id, live_of_vars in younger.items():
-        starts, ends = zip(ranges[buffer_id], *live_of_vars, strict=True)
-        ranges[buffer_id] = LiveRange(min(starts), max(ends))
+            known, added = ranges[buffer_id], live[var]
+            ranges[buffer_id] = LiveRange(
+                min(known.start, added.start), max(known.end, added.end)
+            )
     return ranges
 
 
@@ -97,8 +108,7 @@ class Measured:
     @property
     def live_peak(self) -> int:
         """The most bytes of planned vars that are live at one tick. Sizes must be numbers."""
-        _, units = self.storage
-        return lower_bound(Problem(units.get("1", ())))
+        return lower_bound(Problem(self.storage.buffers_by_unit.get(FIXED_UNIT, ())))
 
 
 def measured(

@@ -172,8 +172,8 @@ class _PeakMeter:
         if not self.is_symbolic:
             return measurement.live_peak
         # A unit is the product of the symbols in a size, such as ``batch``.
-        _, buffers_by_unit = measurement.storage
-        buffers = (buffer for group in buffers_by_unit.values() for buffer in group)
+        groups = measurement.storage.buffers_by_unit.values()
+        buffers = (buffer for group in groups for buffer in group)
         sized = (b._replace(size=self.numbers[VarId(b.id)]) for b in buffers)
         return lower_bound(Problem(tuple(sized)))
 

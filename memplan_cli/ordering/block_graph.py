@@ -30,13 +30,14 @@ class StorageFacts:
     """Facts about the planned variables of a program that hold in every order.
 
     Attributes:
-        roots: for each planned variable the one whose bytes it shows: itself, or what it is a
-            view of.
+        roots: for each planned variable that is not pinned, the one whose bytes it shows: itself,
+            or what it is a view of.
         sizes: sizes as they are, possibly symbolic. Only variables of equal size share in place.
         numbers: bytes to count for each variable, with numbers in place of symbols.
         aliasing: the rules by which variables share bytes.
         pinned_bytes: total bytes of the variables that are live for the whole run.
-        from_branches: variables on the same bytes as the result of an If's branch.
+        from_branches: variables that have the bytes of an older result of a branch: results of
+            the other branches, which count no bytes of their own, and outputs of the If.
         results: the program's outputs, which never share bytes.
     """
 
@@ -69,31 +70,27 @@ class SubgraphMemory:
 def storage_facts(
     program: Program, planned_vars: PlannedVars, numbers: Mapping[VarId, int]
 ) -> StorageFacts:
-    """Find the views of a program and the bytes to count for each variable.
+    """Find the views and branch results of a program, and the bytes to count for each variable.
 
     ``numbers`` has the bytes of each variable, with numbers in place of symbols.
     """
     sizes, aliasing = planned_vars.sizes, planned_vars.aliasing
     pinned = frozenset(planned_vars.pinned)
     results = frozenset(var for var in program.body.outputs if var in sizes) - pinned
-    unshared = pinned | results
-    sharing = {var: size for var, size in sizes.items() if var not in unshared}
-    views = Aliasing(aliasing.views, {})
-    # Without in-place rules the live ranges have no influence, so any will do.
-    any_range = dict.fromkeys(sharing, LiveRange(0, 1))
-    buffers = share_storage(program, sharing, views, any_range) if views.views else {}
-    roots = {var: VarId(buffers.get(var, var)) for var in sizes if var not in pinned}
-    from_branches: frozenset[VarId] = frozenset()
+    sharing = {var: size for var, size in sizes.items() if var not in pinned | results}
+    base_of = _oldest_on_bytes(program, sharing, Aliasing(aliasing.views, {}))
+    roots = {var: base_of.get(var, var) for var in sizes if var not in pinned}
+    branch_result_of: dict[VarId, VarId] = {}
     if aliasing.branches and any(op.bodies for op in program.body.ops):
-        buffers = share_storage(program, sharing, replace(aliasing, in_place={}), any_range)
-        # They are no views (their own roots), so the rule of branches has joined them.
-        from_branches = frozenset(
-            var for var, buffer in buffers.items() if roots[var] == var and str(buffer) != var
-        )
+        oldest = _oldest_on_bytes(program, sharing, replace(aliasing, in_place={}))
+        # A variable that is no view has the bytes of an older one only by the rule of branches.
+        branch_result_of = {
+            var: older for var, older in oldest.items() if roots[var] == var != older
+        }
         blocks = defining_blocks(program, aliasing.runs_one)
-        # A result on the bytes of another branch's result needs none of its own.
+        # Of two results of exclusive branches only one is computed, so its bytes count once.
         without_bytes = [
-            var for var in from_branches if blocks.are_exclusive(var, VarId(buffers[var]))
+            var for var, older in branch_result_of.items() if blocks.are_exclusive(var, older)
         ]
         numbers = {**numbers, **dict.fromkeys(without_bytes, 0)}
     return StorageFacts(
@@ -102,9 +99,21 @@ def storage_facts(
         numbers=numbers,
         aliasing=aliasing,
         pinned_bytes=sum(numbers[var] for var in pinned if var in numbers),
-        from_branches=from_branches,
+        from_branches=branch_result_of.keys(),
         results=results,
     )
+
+
+def _oldest_on_bytes(
+    program: Program, sharing: Mapping[VarId, Size], aliasing: Aliasing
+) -> dict[VarId, VarId]:
+    """Return for each variable in ``sharing`` the oldest one on the same bytes, in every order.
+
+    ``aliasing`` has no rules for writing in place, so no live range has any influence.
+    """
+    any_range = dict.fromkeys(sharing, LiveRange(0, 1))
+    buffer_of = share_storage(program, sharing, aliasing, any_range)
+    return {var: VarId(buffer) for var, buffer in buffer_of.items()}
 
 
 def task_graph(

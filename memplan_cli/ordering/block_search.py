@@ -24,7 +24,7 @@ from memplan_cli.ordering.demand_orders import (
     sweep,
 )
 from memplan_cli.ordering.exact_search import best_first
-from memplan_cli.ordering.list_orders import SCHEDULERS
+from memplan_cli.ordering.list_orders import SCHEDULERS, file_order
 from memplan_cli.ordering.source_order import restore_source_order
 from memplan_cli.ordering.task_graph import displacement, peak
 from memplan_cli.ordering.work_budget import WorkBudget
@@ -154,16 +154,15 @@ class _ClusterSearch:
         best.bound = max(best.bound, *local_bounds(contracted.graph))
 
     def run_schedulers(self) -> None:
-        """Offer the order of each scheduler, until one is proved optimal.
+        """Offer the file's order of the clusters, then other schedulers' until one is proved optimal.
 
-        The file's order of the clusters is offered in any case: it is the closest to the file's.
-        It is called "tightened", because the ops of each cluster run directly one after the other.
+        The first is called "tightened": the ops of each cluster run directly one after the other.
         """
+        best, contracted = self._best, self._contracted
+        best.offer_clusters("tightened", contracted, file_order(self._graph))
         for name, scheduler in SCHEDULERS.items():
-            if self._best.proved and name != "file":
-                break
-            method = "tightened" if name == "file" else name
-            self._best.offer_clusters(method, self._contracted, scheduler(self._graph))
+            if name != "file" and not best.proved:
+                best.offer_clusters(name, contracted, scheduler(self._graph))
 
     def sweep(self, budget: WorkBudget) -> None:
         """Offer demand-driven orders from both ends, then again under limits below their peaks.
