@@ -4,8 +4,8 @@ Two rules are applied. Each holds in every state of every order, so the best ord
 clusters, expanded to ops, is a best order of the ops.
 
 *Late*: an op that frees nothing (a constant fill, a chain on weights alone) and has one
-successor runs just before that successor. Moved there from an earlier place, it makes every
-step between smaller, and its own step needs no more than its successor's.
+successor, whose step needs at least as much, runs just before that successor. Moved there from an
+earlier place, it makes every step between smaller.
 
 *Early*: an op with one predecessor ``first``, which always frees at least what it defines and
 whose step needs no more than the step of ``first``, runs just after ``first``.
@@ -60,8 +60,8 @@ class _Clusters:
     """The tables of a `TaskGraph` while ops are fused.
 
     A cluster is named by one of its ops; the rows of its other ops are empty. A tensor that one
-    cluster alone accesses is removed from ``defines`` and ``accesses``: its bytes are part of
-    ``step_bytes``.
+    cluster alone accesses is *private* and removed from ``defines`` and ``accesses``: its bytes are
+    part of ``step_bytes``. Tables that are not listed here are those of the graph, by cluster.
 
     Attributes:
         graph: the ops before the fusions.
@@ -96,13 +96,17 @@ class _Clusters:
         self.fusions: list[Fusion] = []
 
     def _is_private(self, tensor: int, *clusters: int) -> bool:
-        """Whether no cluster but these accesses a tensor, which is no result either."""
+        """Whether a tensor is no result of the block and no cluster but these accesses it."""
         if self.graph.is_result[tensor] or len(self.users[tensor]) > len(clusters):
             return False
         return self.users[tensor] <= {*clusters}
 
     def fuse_late(self) -> int:
-        """Apply the late rule once to each cluster, first to last; return how often it applied."""
+        """Fuse each cluster that frees nothing with its only successor, if the steps allow it.
+
+        That is the late rule, applied once to each cluster from first to last. Returns how often it
+        applied. The cluster runs just before the successor, whose step must need at least as much.
+        """
         fused = 0
         for op, members in enumerate(self.members):
             if not members or len(self.succs[op]) != 1 or not self._frees_nothing(op):
@@ -110,15 +114,15 @@ class _Clusters:
             (succ,) = self.succs[op]
             private = self._private_tensors(op, succ)
             saved = self.graph.in_place_bytes[succ] if self.in_place_inputs[succ] else 0
-            defined = self.defined_bytes[op]
-            # The step of ``op`` must not exceed that of ``succ`` after it, written in place.
-            if self.step_bytes[op] > defined + self.step_bytes[succ] - saved:
+            # Both steps in bytes beyond those live before ``op``, with ``succ`` right after it.
+            succ_step = self.defined_bytes[op] + self.step_bytes[succ]
+            if self.step_bytes[op] > succ_step - saved:  # if ``succ`` is written in place
                 continue
             # A private tensor always dies at ``succ``, which so writes over it in every order.
             if self.in_place_inputs[succ] & private:
-                self.step_bytes[succ] -= saved
+                succ_step -= saved
                 self.in_place_inputs[succ] = set()
-            self.step_bytes[succ] += defined
+            self.step_bytes[succ] = succ_step
             self.members[succ] = members + self.members[succ]
             self._merge(op, succ, private)
             self.fusions.append(Fusion(op, succ, "late"))
@@ -133,7 +137,11 @@ class _Clusters:
         )
 
     def fuse_early(self) -> int:
-        """Apply the early rule once to each cluster, first to last; return how often it applied."""
+        """Fuse each cluster that frees what it defines with its only predecessor ``first``.
+
+        That is the early rule, applied once to each cluster from first to last. Returns how often it
+        applied. The cluster runs just after ``first``, whose step must need at least as much.
+        """
         fused = 0
         for op, members in enumerate(self.members):
             if len(self.preds[op]) != 1:

@@ -19,6 +19,7 @@ example, that an update that reads a gradient twice needs more than either of it
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.ordering.task_graph import TaskGraph
     from memplan_cli.ordering.work_budget import WorkBudget
-
-_NO_OP = -1
-"""The definer of a tensor that is live before the first op."""
 
 _TRIED_OPS = 24
 """Number of ops whose cuts are tried, at the fullest steps of an order and of the heaviest ops each."""
@@ -73,27 +71,36 @@ def local_bounds(graph: TaskGraph) -> list[int]:
     return bounds
 
 
-def _fixed_sides(
-    graph: TaskGraph, op: int, before: Sequence[int], after: Sequence[int]
-) -> list[bool | None]:
-    """Return for each op whether it must run before ``op`` (True), must not (False), or may (None).
+class _Side(Enum):
+    """Where an op runs in relation to the op of a cut, in every order that is considered."""
 
-    None are the ops that a cut decides on. ``op`` counts as not before itself. The ops ``before`` and
-    ``after`` are assumed to run before it with all their ancestors, or after it with all their
-    descendants.
+    BEFORE = "before"
+    NOT_BEFORE = "not before"
+    """After the op of the cut, or that op itself."""
+    OPEN = "open"
+    """Some orders run it before and others do not: the cut decides."""
+
+
+def _sides_of(
+    graph: TaskGraph, op: int, before: Sequence[int], after: Sequence[int]
+) -> list[_Side]:
+    """Return on which side of ``op`` each op runs.
+
+    The ops ``before`` and ``after`` are assumed to run before it with all their ancestors, or after
+    it with all their descendants.
     """
-    sides: list[bool | None] = [None] * graph.size
+    sides = [_Side.OPEN] * graph.size
     for neighbours, assumed, side in (
-        (graph.preds, before, True),
-        (graph.succs, after, False),
+        (graph.preds, before, _Side.BEFORE),
+        (graph.succs, after, _Side.NOT_BEFORE),
     ):
         stack = [*neighbours[op], *assumed]
         while stack:
             other = stack.pop()
-            if sides[other] is None:
+            if sides[other] is _Side.OPEN:
                 sides[other] = side
                 stack.extend(neighbours[other])
-    sides[op] = False
+    sides[op] = _Side.NOT_BEFORE
     return sides
 
 
@@ -122,26 +129,32 @@ class _Tensor(NamedTuple):
 
     Attributes:
         number: the tensor.
-        definer: the op that defines it; `_NO_OP` if it is live before the first op.
+        definer: the op that defines it; None if it is live before the first op.
         readers: the ops that read it.
         size: its bytes.
         is_result: whether it is live after the last op, as if one more reader never ran.
     """
 
     number: int
-    definer: int
+    definer: int | None
     readers: Sequence[int]
     size: int
     is_result: bool
 
 
 class CutBounds:
-    """Lower bounds on the bytes live at single ops of one graph, over all orders."""
+    """Lower bounds on the bytes live at single ops of one graph, over all orders.
+
+    Attributes:
+        _always_live: bytes of the tensors that no op accesses, live at every step.
+        _tensors: all others that have bytes.
+        _readers: for each tensor of the graph, the ops that access it without defining it.
+    """
 
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph
         self._always_live = graph.always_live_bytes()
-        definers = [_NO_OP] * len(graph.tensor_bytes)
+        definers: list[int | None] = [None] * len(graph.tensor_bytes)
         self._readers: list[list[int]] = [[] for _ in graph.tensor_bytes]
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
@@ -149,30 +162,32 @@ class CutBounds:
                     definers[tensor] = op
                 else:
                     self._readers[tensor].append(op)
-        # Tensors that no op accesses are part of the always live bytes.
         self._tensors = [
             _Tensor(
                 number, definers[number], self._readers[number], size, graph.is_result[number]
             )
             for number, size in enumerate(graph.tensor_bytes)
-            if size and (self._readers[number] or definers[number] != _NO_OP)
+            if size and (self._readers[number] or definers[number] is not None)
         ]
 
-    def at(
+    def lowest_cut(
         self, op: int, work: int, before: Sequence[int] = (), after: Sequence[int] = ()
     ) -> CutAtOp:
-        """Return the cut with the fewest bytes live at an op's step; arguments as `each`.
+        """Return the cut with the fewest bytes live at an op's step, with the work of all cuts.
 
         An order may let the op write over any of its in-place inputs, so the lowest cut is the bound.
+        Arguments as `cuts_by_overwritten_input`.
         """
-        cuts = self.each(op, work, before, after)
+        cuts = self.cuts_by_overwritten_input(op, work, before, after)
         best = min(cuts, key=lambda cut: cut.bound)
         return replace(best, work=sum(cut.work for cut in cuts))
 
-    def each(
+    def cuts_by_overwritten_input(
         self, op: int, work: int, before: Sequence[int] = (), after: Sequence[int] = ()
     ) -> list[CutAtOp]:
-        """Return the cuts at an op's step for each input that it may write over, or for none.
+        """Return a cut at an op's step for each input that it may write over.
+
+        If it may write over none, the list has one cut, without an overwritten tensor.
 
         Args:
             op: The op. No op of ``before`` may depend on it, and it on none of ``after``.
@@ -180,24 +195,20 @@ class CutBounds:
             before: Ops assumed to run before this one.
             after: Ops assumed to run after it.
         """
-        sides = _fixed_sides(self._graph, op, before, after)
+        sides = _sides_of(self._graph, op, before, after)
         overwritten = self._graph.in_place_inputs[op] or (None,)
         return [self._cut(op, sides, tensor, work) for tensor in overwritten]
 
-    def _cut(
-        self, op: int, sides: list[bool | None], overwritten: int | None, work: int
-    ) -> CutAtOp:
+    def _cut(self, op: int, sides: list[_Side], overwritten: int | None, work: int) -> CutAtOp:
         """Return the cut under the assumption that the op writes over one tensor, if it dies there.
 
-        ``sides`` are those of `_fixed_sides`; the other arguments are those of `each`.
+        ``sides`` are those of `_sides_of`, ``work`` is the number of edges to examine at most.
         """
         graph = self._graph
         network = _CutNetwork(graph, op, sides)
         certain_bytes = self._always_live + graph.step_bytes[op]
         for tensor in self._tensors:
-            # A tensor that is defined at the op's step or later is not live before it.
-            if tensor.definer == _NO_OP or sides[tensor.definer] is not False:
-                certain_bytes += network.charge_tensor(tensor)
+            certain_bytes += network.charge_tensor(tensor)
         if overwritten is not None:
             # Writing in place saves bytes, except if another reader has not run yet.
             saved = graph.in_place_bytes[op]
@@ -211,47 +222,53 @@ class CutBounds:
 class _CutNetwork:
     """The flow network whose cuts divide the ops at one op into those before it and the others.
 
-    Ops on the source's side run before that op. Only ops whose side is not fixed are nodes.
+    Ops on the source's side of a cut run before that op. Only open ops are nodes. An edge costs its
+    capacity if its tail is before the op and its head is not; an infinite edge forbids that.
 
     Attributes:
         flow_network: the network.
         _op: the op at which the others are divided.
-        _sides: from `_fixed_sides`, for each op: True if it runs before the op in any case, False
-            if it does not in any case, None if the cut decides.
-        _node: the node of each op whose side is None.
-        _share_edges: (edge, tensor, reader) of the edges whose flow is charged to a reader.
-        _hold_edges: (edge, op, dependent) of the edges for precedence between two ops.
+        _sides: the side of each op, from `_sides_of`.
+        _node: the node of each open op.
+        _share_edges: (edge, tensor, reader) of the edges whose flow is the share of the tensor's
+            bytes that a certificate charges to one reader.
+        _hold_edges: (edge, op, dependent) of the edges from an op to its predecessor, whose flow is
+            the weight that a certificate gives this precedence.
     """
 
-    def __init__(self, graph: TaskGraph, op: int, sides: list[bool | None]) -> None:
+    def __init__(self, graph: TaskGraph, op: int, sides: list[_Side]) -> None:
+        """Add a node for each open op, and an edge for each precedence between two of them."""
         self.flow_network = Network()
         self._op, self._sides = op, sides
-        undecided = [other for other, side in enumerate(sides) if side is None]
-        self._node = dict(zip(undecided, self.flow_network.nodes(len(undecided)), strict=True))
+        open_ops = [other for other, side in enumerate(sides) if side is _Side.OPEN]
+        self._node = dict(zip(open_ops, self.flow_network.nodes(len(open_ops)), strict=True))
         self._share_edges: list[tuple[int, int, int]] = []
         self._hold_edges: list[tuple[int, int, int]] = []
-        for dependent, number in self._node.items():
+        for dependent, node in self._node.items():
             for pred in graph.preds[dependent]:
                 if pred in self._node:
-                    edge = self.flow_network.edge(number, self._node[pred], INFINITE)
+                    # Infinite: if the dependent op runs before, so does its predecessor.
+                    edge = self.flow_network.edge(node, self._node[pred], INFINITE)
                     self._hold_edges.append((edge, pred, dependent))
 
     def charge_tensor(self, tensor: _Tensor) -> int:
-        """Add the cost of a tensor, if its definer runs before the op and a reader does not.
+        """Add the cost of a tensor: its bytes if its definer runs before the op and a reader does not.
 
-        The side of its definer must not be False. Returns the bytes that are live in any case: its
-        size, or 0 if the cut decides. In the latter case edges are added to the network.
+        Returns the bytes that are live in any case: its size, or 0 if it is never live at the op's
+        step or the cut decides. If the cut decides, edges are added to the network.
         """
         number, definer, readers, size, is_result = tensor
-        is_defined_before = definer == _NO_OP or self._sides[definer] is True
-        if is_defined_before:
+        if definer is None or self._sides[definer] is _Side.BEFORE:
             return size if is_result else self.charge_unless_before(number, readers, size)
-        if is_result or any(self._sides[reader] is False for reader in readers):
-            # Some reader runs later in any case: the definer alone decides.
+        if self._sides[definer] is _Side.NOT_BEFORE:
+            return 0
+        if is_result or self._is_any_not_before(readers):
+            # A reader is not before the op in any case, so the side of the definer alone decides.
             edge = self.flow_network.edge(self._node[definer], SINK, size)
+            # Charged to the op itself, which is not before its own step either.
             self._share_edges.append((edge, number, self._op))
         else:
-            # No reader is fixed before the op either, as its definer would be too.
+            # All readers are open: the definer of a tensor with a reader before would be before.
             self._charge(self._node[definer], number, readers, size)
         return 0
 
@@ -261,22 +278,26 @@ class _CutNetwork:
         Returns the bytes that are due in any case: ``size``, or 0 if the cut decides. In the
         latter case edges are added to the network.
         """
-        if any(self._sides[reader] is False for reader in readers):
+        if self._is_any_not_before(readers):
             return size
-        undecided = [reader for reader in readers if self._sides[reader] is None]
-        self._charge(SOURCE, tensor, undecided, size)
+        open_readers = [reader for reader in readers if self._sides[reader] is _Side.OPEN]
+        self._charge(SOURCE, tensor, open_readers, size)
         return 0
+
+    def _is_any_not_before(self, ops: Sequence[int]) -> bool:
+        return any(self._sides[op] is _Side.NOT_BEFORE for op in ops)
 
     def _charge(self, tail: int, tensor: int, readers: Sequence[int], size: int) -> None:
         """Add edges that cost ``size`` if node ``tail`` is before the op and some reader is not.
 
-        The side of each reader must be None. Nothing is added without readers.
+        All readers are open. Without readers nothing is added.
         """
         if not readers:
             return
         gate = self.flow_network.node()
         self.flow_network.edge(tail, gate, size)
         for reader in readers:
+            # Infinite: the gate is before only if all readers are, else its edge from ``tail`` is cut.
             edge = self.flow_network.edge(gate, self._node[reader], INFINITE)
             self._share_edges.append((edge, tensor, reader))
 
@@ -300,7 +321,7 @@ class _CutNetwork:
 def cut_bound(graph: TaskGraph, order: Sequence[int]) -> int:
     """Return a lower bound on the peak of all orders, from cuts at the fullest steps of one order."""
     cuts = CutBounds(graph)
-    bounds = [cuts.at(op, _DEFAULT_WORK).bound for op in _fullest_ops(graph, order)]
+    bounds = [cuts.lowest_cut(op, _DEFAULT_WORK).bound for op in _fullest_ops(graph, order)]
     return max([*bounds, *local_bounds(graph)], default=graph.initial_bytes)
 
 
@@ -312,7 +333,7 @@ class BoundSearch:
 
     Attributes:
         bound: no order of the graph has a smaller peak.
-        _local: for each op the bytes that it reads and writes itself.
+        _local: the `local_bounds`, by op.
     """
 
     def __init__(self, graph: TaskGraph, bound: int) -> None:
@@ -358,7 +379,7 @@ class BoundSearch:
     ) -> int:
         """Return the bound at an op's step, and spend the work of the cut."""
         edges = max(_EDGES_PER_WORK * budget.remaining // _CUT_SHARE_DIVISOR, 1)
-        cut = self._cuts.at(op, edges, before, after)
+        cut = self._cuts.lowest_cut(op, edges, before, after)
         budget.spend(cut.work // _EDGES_PER_WORK)
         return cut.bound
 

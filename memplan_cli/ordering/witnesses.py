@@ -160,15 +160,18 @@ def _cut(
 ) -> Cut | None:
     """Return the witness that the step of an op needs ``bound`` bytes; None if it need not.
 
+    An order may let the op write over any input that allows it. So the witness has one dual (a
+    maximum flow, see the module) for each of these inputs, and all must reach the bound.
+
     ``before`` and ``after`` are ops that are assumed to run before or after ``op``.
     """
-    cuts = bounds.each(
+    cuts = bounds.cuts_by_overwritten_input(
         op,
         _CUT_WORK,
         () if before is None else (before,),
         () if after is None else (after,),
     )
-    if min(cut.bound for cut in cuts) < bound:
+    if any(cut.bound < bound for cut in cuts):
         return None
     return Cut(op, tuple(cut.dual() for cut in cuts), before, after)
 

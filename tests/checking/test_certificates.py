@@ -195,7 +195,7 @@ def test_cuts_of_clusters_name_the_ops_that_lead_them(monkeypatch: pytest.Monkey
         if small.size in {1, graph.size}:
             continue
         steps = range(small.size)
-        least = max(CutBounds(small).at(op, 10**6).bound for op in steps)
+        least = max(CutBounds(small).lowest_cut(op, 10**6).bound for op in steps)
         monkeypatch.setattr(
             witnesses,
             "_cuts",

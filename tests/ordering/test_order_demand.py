@@ -111,7 +111,7 @@ def test_a_cut_with_ops_before_and_after_is_the_least_of_the_orders_that_do_so()
                     case = (order[at], before, after)
                     least[case] = min(step, least.get(case, step))
         for (op, before, after), bound in least.items():
-            assert CutBounds(graph).at(op, 10**6, (before,), (after,)).bound == bound
+            assert CutBounds(graph).lowest_cut(op, 10**6, (before,), (after,)).bound == bound
             compared += 1
     assert compared > 200
 
@@ -126,7 +126,7 @@ def update() -> TaskGraph:
 def test_a_pair_of_ops_proves_what_neither_proves_alone() -> None:
     graph = update()
     best = min(orders(graph), key=lambda order: peak(graph, order))
-    alone = max(CutBounds(graph).at(op, 10**6).bound for op in range(graph.size))
+    alone = max(CutBounds(graph).lowest_cut(op, 10**6).bound for op in range(graph.size))
     assert alone < peak(graph, best)
     certificate = BoundSearch(graph, 0)
     certificate.try_pairs(best, peak(graph, best), WorkBudget(10**6))

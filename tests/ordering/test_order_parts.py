@@ -46,14 +46,16 @@ def test_a_cut_is_the_least_of_all_orders_at_that_op() -> None:
             steps = trace(graph, order)
             for at, op in enumerate(order):
                 least[op] = min(least[op], steps[at])
-        assert [cuts.at(op, 10**6).bound for op in range(graph.size)] == least
+        assert [cuts.lowest_cut(op, 10**6).bound for op in range(graph.size)] == least
         assert all(a <= b for a, b in zip(local_bounds(graph), least, strict=True))
 
 
 def test_a_cut_without_work_is_a_bound_all_the_same() -> None:
     for graph in GRAPHS:
         best = min(peak(graph, order) for order in orders(graph))
-        assert all(CutBounds(graph).at(op, 0).bound <= best for op in range(graph.size))
+        assert all(
+            CutBounds(graph).lowest_cut(op, 0).bound <= best for op in range(graph.size)
+        )
         assert cut_bound(graph, list(range(graph.size))) <= best
 
 
