@@ -63,7 +63,8 @@ class BlockOrder:
         peaks: the least peak that each method reached.
         order: the order with the least peak; of equal ones the closest to the file's.
         chosen: the method that found ``order``.
-        clusters: the least (peak, order) of all orders of clusters.
+        cluster_peak: the least peak of all orders of clusters.
+        cluster_order: the order of clusters with this peak; of equal ones the lexically least.
     """
 
     graph: TaskGraph
@@ -71,7 +72,8 @@ class BlockOrder:
     peaks: dict[str, int] = field(default_factory=dict)
     order: Order = field(default_factory=list)
     chosen: str = ""
-    clusters: tuple[int, Order] = (NO_LIMIT, [])
+    cluster_peak: int = NO_LIMIT
+    cluster_order: Order = field(default_factory=list)
 
     def offer(self, method: str, order: Order) -> None:
         """Record an order of ops, and keep it if it is the best."""
@@ -80,7 +82,9 @@ class BlockOrder:
     def offer_clusters(self, method: str, contracted: ContractedGraph, order: Order) -> int:
         """Record an order of clusters, keep it if it is the best, and return its peak."""
         order_peak = peak(contracted.graph, order)
-        self.clusters = min(self.clusters, (order_peak, order))
+        self.cluster_peak, self.cluster_order = min(
+            (self.cluster_peak, self.cluster_order), (order_peak, order)
+        )
         if order_peak <= self.peak:
             self._keep_if_best(method, contracted.expand(order), order_peak)
         self.peaks[method] = min(order_peak, self.peaks.get(method, order_peak))
@@ -196,7 +200,7 @@ class _ClusterSearch:
 
         Pairs are tried only in graphs that are searched by states.
         """
-        best, (_, order) = self._best, self._best.clusters
+        best, order = self._best, self._best.cluster_order
         bounds = BoundSearch(self._graph, best.bound)
         bounds.try_heavy_ops(order, best.peak, budget.part(budget.remaining // 24))
         if self._is_searched:

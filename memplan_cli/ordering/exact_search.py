@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.results.certificate import Move
 
@@ -65,6 +65,34 @@ class State:
             parts.append(state.ran)
             state = state.parent
         return [op for part in reversed(parts) for op in part]
+
+
+class Transition(NamedTuple):
+    """A move from one state to another.
+
+    Attributes:
+        ops: the ops that were chosen to run, in order.
+        after: the state after them and after the free ops that follow; its ``ran`` has both.
+    """
+
+    ops: tuple[int, ...]
+    after: State
+
+
+class _FreeRun(NamedTuple):
+    """What free ops leave behind.
+
+    Attributes:
+        remaining: bit mask of the ops that have not run.
+        live: bytes live.
+        ready: ops whose predecessors have run.
+        ran: the free ops, in order.
+    """
+
+    remaining: int
+    live: int
+    ready: list[int]
+    ran: list[int]
 
 
 class StateSpace:
@@ -134,10 +162,9 @@ class StateSpace:
         initial = self._initial_bytes
         peak = max(lowest_peak, initial)
         sources = tuple(op for op, preds in enumerate(self._preds) if not preds)
-        remaining, live, ready, ran = self._run_free(
-            self._all, initial, list(sources), peak, sources
-        )  # all sources are ready, and all of them may be free
-        return State(peak, remaining, live, tuple(ready), tuple(ran), None)
+        # All sources are ready, and all of them may be free.
+        free = self._run_free(self._all, initial, list(sources), peak, sources)
+        return State(peak, free.remaining, free.live, tuple(free.ready), tuple(free.ran), None)
 
     def _step_and_change(self, op: int, remaining: int) -> tuple[int, int]:
         """Return what an op's step adds to the live bytes, and what remains added after it."""
@@ -159,7 +186,7 @@ class StateSpace:
         ready: list[int],
         limit: int,
         candidates: Iterable[int],
-    ) -> tuple[int, int, list[int], list[int]]:
+    ) -> _FreeRun:
         """Run ops that do not raise the live bytes, while their steps need at most ``limit``.
 
         Args:
@@ -168,9 +195,6 @@ class StateSpace:
             ready: Ops whose predecessors have run; the list is changed.
             limit: The most bytes live at a step.
             candidates: The ops to try first; others are tried once ops have run.
-
-        Returns:
-            The new mask, live bytes and ready ops, and the ops that ran.
         """
         ran: list[int] = []
         queue = list(candidates)
@@ -191,19 +215,15 @@ class StateSpace:
             queue = list(ready) if change else queue + unblocked + self._sharing_ops[op]
         if ran:
             ready = [op for op in ready if remaining & self._bit[op]]
-        return remaining, live, ready, ran
+        return _FreeRun(remaining, live, ready, ran)
 
-    def children(self, state: State, limit: int) -> list[State]:
-        """Return the next states whose peaks are below ``limit``."""
-        return [child for _, child in self.moves(state, limit)]
+    def transitions(self, state: State, limit: int) -> list[Transition]:
+        """Return the moves to try, except those to a peak of ``limit`` or more.
 
-    def moves(self, state: State, limit: int) -> list[tuple[tuple[int, ...], State]]:
-        """Return the moves to try, each with the state after it and the free ops that follow.
-
-        Moves to a peak of ``limit`` or more are left out. If an op with the free ops that depend
-        on it raises neither peak nor live bytes, its move is the only one (the commit rule).
+        If an op with the free ops that depend on it raises neither peak nor live bytes, its move is
+        the only one (the commit rule).
         """
-        moves = []
+        transitions = []
         for ops in self._choices(state):
             child = self._after(state, ops, limit)
             if child is None:
@@ -211,9 +231,9 @@ class StateSpace:
             if len(ops) == 1 and child.peak == state.peak and child.live <= state.live:
                 ran = state.remaining ^ child.remaining
                 if not ran & ~self._descendants[ops[0]]:
-                    return [(ops, child)]  # the commit rule
-            moves.append((ops, child))
-        return moves
+                    return [Transition(ops, child)]  # the commit rule
+            transitions.append(Transition(ops, child))
+        return transitions
 
     def _choices(self, state: State) -> Iterator[tuple[int, ...]]:
         """Yield the ops, or groups of late ops with one that waits for them, to run next.
@@ -258,10 +278,12 @@ class StateSpace:
             candidates += self._sharing_ops[op]
         # With a higher peak or fewer live bytes, any ready op may be free now.
         any_may_fit = peak > state.peak or live < state.live
-        remaining, live, ready, ran = self._run_free(
+        free = self._run_free(
             remaining, live, ready, peak, ready if any_may_fit else candidates
         )
-        return State(peak, remaining, live, tuple(ready), (*ops, *ran), state)
+        return State(
+            peak, free.remaining, free.live, tuple(free.ready), (*ops, *free.ran), state
+        )
 
 
 def _ops_with_common_tensors(graph: TaskGraph) -> list[list[int]]:
@@ -321,7 +343,7 @@ def best_first(
             return SearchResult(state.order(), peak)
         if not keep_going(space.work):
             return SearchResult(None, peak)
-        for child in space.children(state, limit):
+        for _, child in space.transitions(state, limit):
             if best_peak.get(child.remaining, limit) > child.peak:
                 best_peak[child.remaining] = child.peak
                 count += 1
@@ -346,30 +368,34 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
     first = space.initial_state(bound - 1)
     if first.peak >= bound:
         return None
-    number = {first.remaining: 1}
-    moves_by_state: list[tuple[Move, ...]] = [(Move((), first.ran, 1),)]
-    queue = [first]
+    moves_of: dict[int, list[_UnnumberedMove]] = {first.remaining: []}
+    states = [first]
     entries = 0
-    for state in queue:
-        if not state.ready:
+    for state in states:  # which grows while it is read
+        if not state.ready:  # all ops have run
             return None
-        moves = []
-        for ops, child in space.moves(state, bound):
-            if child.remaining not in number:
-                number[child.remaining] = len(number) + 1
-                queue.append(child)
-            moves.append(Move(ops, child.ran[len(ops) :], number[child.remaining]))
+        for ops, child in space.transitions(state, bound):
+            if child.remaining not in moves_of:
+                moves_of[child.remaining] = []
+                states.append(child)
+            move = _UnnumberedMove(ops, child.ran[len(ops) :], child.remaining)
+            moves_of[state.remaining].append(move)
             entries += len(child.ran)
-        moves_by_state.append(tuple(moves))
-        if len(queue) > MOST_STATES or entries > MOST_ENTRIES:
+        if len(states) > MOST_STATES or entries > MOST_ENTRIES:
             return None
     # A move lowers the number of remaining ops: sorted by it, all moves lead to later states.
-    by_remaining = sorted(
-        range(1, len(moves_by_state)),
-        key=lambda index: -queue[index - 1].remaining.bit_count(),
-    )
-    position = {index: place for place, index in enumerate(by_remaining, 1)}
-    return tuple(
-        tuple(move._replace(to=position[move.to]) for move in moves_by_state[index])
-        for index in (0, *by_remaining)
-    )
+    states.sort(key=lambda state: -state.remaining.bit_count())
+    number = {state.remaining: index for index, state in enumerate(states, 1)}
+    rows = [
+        tuple(Move(ops, free, number[remaining]) for ops, free, remaining in moves_of[state])
+        for state in number
+    ]
+    return ((Move((), first.ran, 1),), *rows)
+
+
+class _UnnumberedMove(NamedTuple):
+    """A `Move` that names the state after it by the mask of the ops that have not run there."""
+
+    ops: tuple[int, ...]
+    free: tuple[int, ...]
+    remaining: int

@@ -186,16 +186,16 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> Bes
 
     A subset has the large buffers that are live where the load is near its maximum. Those with
     equal live ranges are stacked to a bundle, and the bundles are searched. The others then go into
-    the gaps. Ends when the work done is more than the remaining gap deserves. The budget is charged.
+    the gaps, in several orders. The budget is charged.
     """
     start, end = np.array(piece.start, np.int64), np.array(piece.end, np.int64)
     size = np.array(piece.size, np.int64)
+    orders = [np.array(order(piece), np.int64) for order in _ORDERS]
     fill_work = len(piece.size) ** 2 // _CHECKS_PER_WORK
 
-    orders = [np.array(order(piece), np.int64) for order in _ORDERS]
-
     def is_done() -> bool:
-        return budget.is_enough(best) or budget.spent > best.deserved_share * budget.work
+        """Return whether the search may stop, or has spent what the gap that remains is worth."""
+        return budget.is_enough(best) or budget.spent > best.worthwhile_share * budget.work
 
     for subset in bottleneck_subsets(piece):
         if is_done():
@@ -209,7 +209,7 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> Bes
                 break
             offsets = subset_offsets.copy()
             by_offset = np.argsort(offsets, kind="stable")
-            # Places in ``offsets`` each buffer that is NOWHERE.
+            # Places in ``offsets`` each buffer that is NOWHERE, and keeps ``by_offset`` sorted.
             height = fill(start, end, size, offsets, by_offset, order)
             budget.charge(fill_work)
             if height < best.height:

@@ -62,7 +62,7 @@ class Budget:
 
 
 FULL_WORK_GAP = 0.002
-"""Gap between height and bound, as a share of the bound, that deserves all of the work."""
+"""Gap between height and bound, as a share of the bound, that is worth all of the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,9 @@ class BestPlacement:
     bound: int
 
     @property
-    def deserved_share(self) -> float:
-        """The share of the work that the remaining gap deserves: 1.0 from `FULL_WORK_GAP` on."""
+    def worthwhile_share(self) -> float:
+        """The share of a search's work that the gap between height and bound is worth.
+
+        It is proportional to the gap, and 1.0 from `FULL_WORK_GAP` on.
+        """
         return min(1.0, (self.height - self.bound) / (FULL_WORK_GAP * self.bound))

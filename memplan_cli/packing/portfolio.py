@@ -42,10 +42,10 @@ BOTTLENECK_GAP = 0.02
 tried for a piece of more than `SEARCHED_BUFFERS` buffers: too many buffers decide then."""
 
 BOTTLENECK_SHARE = 0.2
-"""Share of the work for bottleneck subsets, if the gap deserves all of the work."""
+"""Share of the work for bottleneck subsets, if the gap is worth all of the work."""
 
 LEAST_SEARCH_SHARE = 0.1
-"""Share of the work that the thorough search gets at least. If the gap deserves no more than
+"""Share of the work that the thorough search gets at least. If the gap is worth no more than
 that, bottleneck subsets are not tried."""
 
 
@@ -147,12 +147,12 @@ class Lowering:
         return best
 
     def thoroughly(self, best: BestPlacement, budget: Budget) -> BestPlacement:
-        """Lower a placement as far as the share of work that its gap deserves allows."""
+        """Lower a placement as far as the share of work that its gap is worth allows."""
         if budget.is_enough(best) or not self._is_searchable():
             return best
         from memplan_cli.packing.search.exact import shrink
 
-        part = budget.share(max(LEAST_SEARCH_SHARE, best.deserved_share))
+        part = budget.share(max(LEAST_SEARCH_SHARE, best.worthwhile_share))
         return shrink(self._loaded_searcher(), best, part)
 
     def _loaded_searcher(self) -> Searcher:
@@ -170,7 +170,7 @@ class Lowering:
         from memplan_cli.packing.bottleneck import lowered_by_subsets
 
         self.progress(f"fitting {len(self.piece.size)} buffers around bottleneck subsets")
-        part = budget.share(BOTTLENECK_SHARE * best.deserved_share)
+        part = budget.share(BOTTLENECK_SHARE * best.worthwhile_share)
         return lowered_by_subsets(self.piece, best, part)
 
     def _is_searchable(self) -> bool:
@@ -183,7 +183,7 @@ class Lowering:
         is_gap_wide = best.height > (1 + BOTTLENECK_GAP) * best.bound
         if buffers > BOTTLENECK_BUFFERS or (buffers > SEARCHED_BUFFERS and is_gap_wide):
             return False
-        return best.deserved_share > LEAST_SEARCH_SHARE and _fits_in_int64(self.piece)
+        return best.worthwhile_share > LEAST_SEARCH_SHARE and _fits_in_int64(self.piece)
 
 
 def _fits_in_int64(piece: Piece) -> bool:

@@ -111,7 +111,8 @@ Assignment = list[int]
 """The slot of each buffer, by its index in the columns."""
 
 WORK = 8_000_000
-"""Units of work for best fit, about one slot examined: half a second for the buffers of one kind."""
+"""Units of work for best fit: half a second for the buffers of one kind. A unit is one slot that is
+compared with one buffer."""
 
 MAX_ROUNDS = 60
 """Largest number of rounds with priorities."""
@@ -121,6 +122,9 @@ _BATCH_SLOTS = 8192
 
 _SECTIONS_PER_WORK = 2048
 """Sections, as bits of one integer, that are compared in about the time of a unit of work."""
+
+_WORK_PER_BUFFER = 32
+"""Units of work that best fit takes for a buffer besides those for its slots."""
 
 
 def by_start(buffers: SlotBuffers, index: int) -> tuple[int, ...]:
@@ -145,13 +149,13 @@ def cost(buffers: SlotBuffers, slots: Assignment) -> int:
 def best_slots(buffers: SlotBuffers, known: Assignment, work: int = WORK) -> Assignment:
     """Return the cheapest assignment that is found; of equals, the first.
 
-    ``known`` is a valid assignment; the result costs no more. ``work`` limits best fit; first fit is
-    tried in any case.
+    ``known`` is a valid assignment; the result costs no more. First fit is tried in any case. Best
+    fit is limited to ``work`` units.
     """
     least_sizes = least_slots(buffers)
     bound = sum(least_sizes)
     best, least_cost = known, cost(buffers, known)
-    if least_cost <= bound:
+    if least_cost <= bound:  # so without buffers, too
         return best
     for slots in _candidates(buffers, least_sizes, work):
         slots_cost = cost(buffers, slots)
@@ -165,14 +169,18 @@ def best_slots(buffers: SlotBuffers, known: Assignment, work: int = WORK) -> Ass
 def _candidates(
     buffers: SlotBuffers, least_sizes: Sequence[int], work: int
 ) -> Iterator[Assignment]:
-    """Yield the assignment of first fit, then those of best fit with priorities."""
+    """Yield the assignment of first fit, then those of rounds of best fit within ``work`` units.
+
+    There must be a buffer. ``least_sizes`` are the sizes from `least_slots`, one for each slot.
+    """
     indices = range(len(buffers.sizes))
     yield first_fit(buffers, sorted(indices, key=partial(by_size, buffers)))
-    # A slot is examined in one step, unless its sections have many bits. A buffer costs about 32
-    # units besides the slots that it examines.
+    # In each round every buffer may be compared with every slot. The sections in which a slot is
+    # taken are the bits of one integer, so a comparison takes longer if there are many.
     slot_work = 1 + buffers.sections // _SECTIONS_PER_WORK
-    round_work = len(indices) * (32 + len(least_sizes) * slot_work)
-    yield from with_priorities(buffers, least_sizes, min(work // round_work, MAX_ROUNDS))
+    round_work = len(indices) * (_WORK_PER_BUFFER + len(least_sizes) * slot_work)
+    rounds = min(work // round_work, MAX_ROUNDS)
+    yield from with_priorities(buffers, least_sizes, rounds)
 
 
 def with_priorities(
@@ -270,10 +278,12 @@ class _OccupiedSlots:
     """The slots that are taken in each section: a segment tree of sets of slots.
 
     A set of slots is an integer with a bit for each slot. A node has two sets: the slots that are
-    taken in all of its sections, and those that are taken in any.
+    taken in all of its sections, and those that are taken in any. The root is node 1, the children
+    of node n are 2n and 2n + 1, and the leaves, one for each section, begin at node ``_leaves``.
     """
 
     def __init__(self, sections: int) -> None:
+        """Take no slot. ``_leaves`` is the next power of two from the number of sections on."""
         self._leaves = 1 << max(sections - 1, 0).bit_length()
         self._in_all = [0] * (2 * self._leaves)
         self._in_any = [0] * (2 * self._leaves)
