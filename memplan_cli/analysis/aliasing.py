@@ -164,6 +164,9 @@ class _Groups:
         vars, number: the var of each number, and the number of each var.
         sizes: the size of each var.
         end: the tick after the last use of a group, by its root.
+        _blocks: the blocks that define the vars; None unless groups hold results of branches.
+        _members: the vars of each group, by its root; only kept together with ``_blocks``.
+        _parent: a var of the same group nearer to the root; the root's is itself.
     """
 
     def __init__(self, live: Mapping[VarId, LiveRange], sizes: Mapping[VarId, Size]) -> None:
@@ -192,7 +195,7 @@ class _Groups:
         if old == young:
             return
         if self._blocks is not None:
-            # A var that overwrites an input may be in a group with an older branch result.
+            # The result that overwrites ``older`` may be in a group with an older branch result.
             if self._start(young) < self._start(old):
                 old, young = young, old
             self._members[old] += self._members.pop(young)

@@ -125,7 +125,7 @@ def _losses(program: Program) -> Iterator[VarId]:
         and is_float(program.vars[var])
         and elements(program.vars[var]) == 1
     ]
-    # Only if there are several to compare.
+    # Counting ancestors takes time, so it is done only if there are several vars to compare.
     depth = {var: len(flow.ancestors((var,))) for var in scalars} if scalars[1:] else {}
     yield from sorted(scalars, key=lambda var: ("loss" not in var.lower(), -depth.get(var, 0)))
 
@@ -225,15 +225,13 @@ def _from_records(
         recorded: Op label -> ``forward``, ``backward`` or ``update``.
     """
     flow = program.dataflow
-    backward = {
-        index for index, op in enumerate(flow.ops) if recorded.get(op.label) == "backward"
-    }
-    update = {index for index, op in enumerate(flow.ops) if recorded.get(op.label) == "update"}
+    phases_of_ops = [recorded.get(op.label) for op in flow.ops]
+    forward, backward, update = (
+        {index for index, phase in enumerate(phases_of_ops) if phase == part}
+        for part in ("forward", "backward", "update")
+    )
     beyond = backward | update
     loss = next((var for var in losses if flow.producer[var] not in beyond), None)
-    forward = {
-        index for index, op in enumerate(flow.ops) if recorded.get(op.label) == "forward"
-    }
     forward |= flow.ancestors((loss,)) - beyond if loss else frozenset()
     results = frozenset(program.body.outputs)
     recorded_gradients = (
@@ -252,11 +250,9 @@ def _from_records(
     # What the file records replaces what `_train` derives.
     of = dict(phases.of)
     for index, op in enumerate(flow.ops):
-        part: Part | None = (
-            "backward" if index in backward else "update" if index in update else None
-        )
-        of.update(dict.fromkeys(filter(None, op.outputs), part) if part else {})
-        if index in forward:
-            for var in op.outputs:
+        for var in filter(None, op.outputs):
+            if index in forward:  # `Phases.of` has no forward ops
                 of.pop(var, None)
+            elif index in beyond:
+                of[var] = "backward" if index in backward else "update"
     return Phases("train", loss, of, trained.parameters, phases.gradients)

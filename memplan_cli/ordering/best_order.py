@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
 from memplan_cli.analysis.storage import Measured, measured
@@ -83,40 +83,58 @@ def best_order(
     main_graph = _order_nested(
         program.body, facts, lambda graph: order_block(graph, budget, progress or silent)
     )
-    programs = {"file": program}
     if any(op.bodies for op in program.body.ops):
-        # A `TaskGraph` may count too much for an If, so whole programs are compared.
-        programs |= _scheduled_programs(program, facts, SCHEDULERS)
-        programs["searched"] = replace(program, body=main_graph.block)
-        peaks = {name: meter.peak(other) for name, other in programs.items()}
-        chosen = min(
-            peaks, key=lambda name: (peaks[name], _displacement(program, programs[name]))
-        )
-        programs[chosen] = _keep_subgraph_orders(program, programs[chosen], meter)
+        choice = _choose_measured(program, facts, main_graph, meter)
     else:
-        peaks, chosen = main_graph.search.peaks, main_graph.search.chosen
-        # "file" is there already: the program as it is.
-        programs.setdefault(chosen, replace(program, body=main_graph.block))
+        ordered = replace(program, body=main_graph.block)
+        choice = _Choice(main_graph.search.chosen, ordered, main_graph.search.peaks)
+    chosen, ordered, peaks = choice
     measurement = None
     if chosen != "file":
         # The search counts with a `TaskGraph`: its result is measured on the program.
-        measurement = meter.measured(programs[chosen])
+        measurement = meter.measured(ordered)
         peaks = {**peaks, chosen: meter.peak_of(measurement)}
-    if peaks[chosen] >= peaks["file"] or _is_worse_for_other_symbols(
-        program, programs[chosen], meter
-    ):
-        chosen, measurement = "file", None
+    if peaks[chosen] >= peaks["file"] or _is_worse_for_other_symbols(program, ordered, meter):
+        chosen, ordered, measurement = "file", program, None
     if meter.is_symbolic:
         # Peaks and bounds hold for one value of the symbols only, so none is returned.
-        return Ordering(programs[chosen], {}, chosen, None, proved=False, measured=measurement)
+        return Ordering(ordered, {}, chosen, None, proved=False, measured=measurement)
     return Ordering(
-        programs[chosen],
+        ordered,
         candidates=peaks,
         chosen=chosen,
         bound=main_graph.bound,
         proved=peaks[chosen] <= main_graph.bound,
         measured=measurement,
     )
+
+
+class _Choice(NamedTuple):
+    """The best order of several.
+
+    Attributes:
+        method: the method that found it.
+        program: the program in this order.
+        peaks: the live peak of each method's order, "file" among them.
+    """
+
+    method: str
+    program: Program
+    peaks: Mapping[str, int]
+
+
+def _choose_measured(
+    program: Program, facts: StorageFacts, main_graph: _OrderedBlock, meter: _PeakMeter
+) -> _Choice:
+    """Return the best of the file's, the schedulers' and the searched order of a program.
+
+    Whole programs are measured, because a `TaskGraph` may count too much for an If.
+    """
+    programs = {"file": program, **dict(_scheduled_programs(program, facts, SCHEDULERS))}
+    programs["searched"] = replace(program, body=main_graph.block)
+    peaks = {name: meter.peak(other) for name, other in programs.items()}
+    method = min(peaks, key=lambda name: (peaks[name], _displacement(program, programs[name])))
+    return _Choice(method, _keep_subgraph_orders(program, programs[method], meter), peaks)
 
 
 def simple_orders(

@@ -103,7 +103,6 @@ class _ForwardQueue:
         self.done = [False] * graph.size
         self._missing_preds = [len(preds) for preds in graph.preds]
         self._remaining = list(graph.access_counts)
-        # A result has one more access, by op ``graph.size``, which never runs.
         self._sum_of_remaining_ops = [graph.size * result for result in graph.is_result]
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:

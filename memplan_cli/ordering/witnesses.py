@@ -255,11 +255,8 @@ def _with_proved_subgraphs(block: Block, facts: StorageFacts) -> _ProvedBlock:
             continue
         bodies: list[SubgraphMemory] = []
         for body in op.bodies:
-            body_proofs = _subgraph_proofs(body, facts)
+            body_proofs, bound = _prove_subgraph(body, facts)
             proofs += body_proofs
-            # If the body itself has a proof, that is the last one.
-            is_proved = body_proofs and body_proofs[-1].block == body.path
-            bound = body_proofs[-1].order.bound if is_proved else 0
             inputs = sum(
                 facts.numbers[var] for var in body.inputs if facts.roots.get(var) == var
             )
@@ -272,11 +269,11 @@ def _with_proved_subgraphs(block: Block, facts: StorageFacts) -> _ProvedBlock:
     return _ProvedBlock(graph, tensor_names(block, facts), tuple(proofs), largest)
 
 
-def _subgraph_proofs(body: Block, facts: StorageFacts) -> tuple[BlockProof, ...]:
-    """Return the proofs of the subgraphs inside ``body``, and last the proof of ``body`` itself.
+def _prove_subgraph(body: Block, facts: StorageFacts) -> tuple[tuple[BlockProof, ...], int]:
+    """Return the proofs of the subgraphs inside ``body`` and of ``body`` itself, and its bound.
 
-    The largest bound is tried first: the peak of the present order, then a bound by cuts. The
-    last proof is missing if neither has a witness.
+    The largest bound is tried first: the peak of the present order, then a bound by cuts. If
+    neither has a witness, the bound is 0 and the proof of ``body``, which is the last, is missing.
     """
     nested = _with_proved_subgraphs(body, facts)
     order = range(nested.graph.size)
@@ -285,5 +282,5 @@ def _subgraph_proofs(body: Block, facts: StorageFacts) -> tuple[BlockProof, ...]
         bound = max(candidate, nested.largest.bound)
         proof = nested.witness(bound)
         if bound and proof.method != NOT_CHECKABLE:
-            return (*nested.subgraph_proofs, BlockProof(body.path, proof))
-    return nested.subgraph_proofs
+            return (*nested.subgraph_proofs, BlockProof(body.path, proof)), bound
+    return nested.subgraph_proofs, 0

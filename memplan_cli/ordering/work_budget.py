@@ -17,6 +17,7 @@ class WorkBudget:
 
     Attributes:
         remaining: units that are not spent yet; negative after the last search overran.
+        _end: the deadline on the clock of `time.monotonic`; None without one.
     """
 
     def __init__(self, work: int, seconds: float | None = None) -> None:

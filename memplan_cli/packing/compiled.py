@@ -35,10 +35,7 @@ def compiled(function: Function) -> Function:
 
 
 def is_cached(function: Callable[..., object]) -> bool:
-    """Return whether the disk cache has machine code of a compiled function.
-
-    It includes the functions that it calls.
-    """
+    """Return whether the disk cache has machine code of a function and of those that it calls."""
     folder = str(getattr(getattr(function, "stats", None), "cache_path", None) or "")
     return bool(folder) and any(Path(folder).glob(f"*.{function.__name__}-*.nbc"))
 

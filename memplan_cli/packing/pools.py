@@ -96,9 +96,7 @@ def _assign_same_shape(problem: Problem) -> SlotAssignment:
     buffers = tuple(sorted(problem.buffers, key=lambda b: (b.live.start, b.id)))
     free_slots: dict[Hashable, list[int]] = {}  # heap of the free slots of each kind
     heap_of_slot: list[list[int]] = []  # the heap to which each slot returns
-    busy_slots: list[
-        tuple[int, int]
-    ] = []  # heap: the tick at which a slot is free, and the slot
+    busy_slots: list[tuple[int, int]] = []  # heap of (tick from which a slot is free, slot)
     slots = []
     for buffer in buffers:
         start, end = buffer.live

@@ -268,38 +268,35 @@ def _try_next_option(piece: PieceArrays, state: SearchState) -> None:
     The steps of the former option are undone. A PARTS frame without further parts is solved; a
     CHOICE frame without further options has failed, and its state is remembered.
     """
-    registers = state.registers
+    registers, options = state.registers, state.options
     frame = state.frames[registers[DEPTH] - 1]
-    registers[OPTIONS] = frame[LAST]
-    option = frame[UPCOMING]
-    is_last = option == frame[LAST]
-    if frame[KIND] == PARTS:
-        registers[MODE] = SOLVED if is_last else ENTER
-        if not is_last:
-            registers[LEFT], registers[RIGHT] = (
-                state.options[option],
-                state.options[option + 1],
-            )
-            frame[UPCOMING] = option + 2
-    else:
+    is_choice = frame[KIND] == CHOICE
+    if is_choice:
         undo(piece, state, frame[MARK])
-        registers[MODE] = FAILED if is_last else ENTER
-        if not is_last:
-            left, right = frame[FROM], frame[UNTIL]
-            registers[LEFT], registers[RIGHT] = left, right
-            frame[UPCOMING] = option + 1
-            chosen = state.options[option]
-            if chosen >= 0:
-                place_on_floor(piece, state, chosen)
-            else:
-                raise_floor(state, frame[SECTION], -1 - chosen)
-                if fits_into_hole(piece, state, frame[SECTION], left):
-                    registers[MODE] = NEXT
-        else:
+    option = frame[UPCOMING]
+    if option == frame[LAST]:  # none is left
+        if is_choice:
             _remember_failure(state, np.uint64(frame[PRINT]))
-    if is_last:
+        registers[MODE] = FAILED if is_choice else SOLVED
         registers[OPTIONS] = frame[FIRST]
         registers[DEPTH] -= 1
+        return
+    registers[MODE] = ENTER
+    registers[OPTIONS] = frame[LAST]
+    if not is_choice:
+        registers[LEFT], registers[RIGHT] = options[option], options[option + 1]
+        frame[UPCOMING] = option + 2
+        return
+    registers[LEFT], registers[RIGHT] = frame[FROM], frame[UNTIL]
+    frame[UPCOMING] = option + 1
+    chosen = options[option]
+    if chosen >= 0:
+        place_on_floor(piece, state, chosen)
+        return
+    raise_floor(state, frame[SECTION], -1 - chosen)
+    # With an unplaced buffer in the hole, another option leads to a layout that is no taller.
+    if fits_into_hole(piece, state, frame[SECTION], frame[FROM]):
+        registers[MODE] = NEXT
 
 
 @compiled

@@ -206,14 +206,16 @@ def shrink(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlace
     for capacity in (budget.target_height, best.bound):
         if not budget.is_enough(best) and best.bound <= capacity < best.height:
             best = _try_capacity(searcher, capacity, best, budget, share=0.5)
-    failed = best.bound  # the largest capacity that was tried in vain, at first the bound
+    low = best.bound  # capacities above this one are bisected: no lower one was successful
     while not budget.is_enough(best):
-        gap = best.height - failed
+        gap = best.height - low
         if gap <= max(1, best.height // 1000):
             break
-        capacity = failed + gap // 2
+        capacity = low + gap // 2
         best = _try_capacity(searcher, capacity, best, budget, share=0.3)
-        failed = max(best.bound, failed if best.height <= capacity else capacity)
+        if best.height > capacity:  # no placement was found
+            low = capacity
+        low = max(low, best.bound)
     while not budget.is_enough(best):
         height = best.height
         best = _try_capacity(searcher, height - 1, best, budget, share=1.0)

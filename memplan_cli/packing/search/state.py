@@ -127,6 +127,7 @@ class SearchState(NamedTuple):
     """Stack of options: a buffer to place, -1 - level for a hole up to that level, or the first
     and last section of a part."""
     registers: Ints
+    """The scalars of the search, at the indices TRAIL to NODES."""
     scratch: Ints
     """Temporary rows with one entry for each section; see `valleys`."""
     preference: Ints
