@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.onnx_io.constants import constant_tensors
 from memplan_cli.onnx_io.protobuf import compiled, messages
-from memplan_cli.onnx_io.traversal import graphs, subgraphs
+from memplan_cli.onnx_io.traversal import graphs, reads, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -140,29 +140,41 @@ def _infer(data: bytes) -> ModelProto:
 
 
 def unreliable_values(graph: GraphProto) -> frozenset[str]:
-    """Return the values of one block whose types no inference function of ONNX gets right.
+    """Return the node outputs of one block whose types no inference function of ONNX gets right.
 
-    These are the wrong outputs of nodes, and all that is computed from them. ONNX Runtime uses the same
-    inference functions.
+    These are the wrong outputs of nodes, and all that is computed from them, in subgraphs as well.
+    ONNX Runtime uses the same inference functions.
     """
     unreliable: set[str] = set()
     for node in graph.node:
-        unreliable.update(node.output[output] for output in _wrong_outputs(node))
-        if not unreliable.isdisjoint(node.input):
-            unreliable.update(node.output)
-    return frozenset(unreliable - {""})
+        if unreliable.isdisjoint(reads(node)) and not _has_wrong_outputs_inside(node):
+            names = [node.output[position] for position in _wrong_outputs(node)]
+        else:
+            names = list(node.output)
+        # "" is an omitted output here, and would be an omitted input of later nodes.
+        unreliable.update(name for name in names if name)
+    return frozenset(unreliable)
+
+
+def _has_wrong_outputs_inside(node: NodeProto) -> bool:
+    return any(
+        _wrong_outputs(inner)
+        for _, body in subgraphs(node)
+        for graph in graphs(body)
+        for inner in graph.node
+    )
 
 
 def _wrong_outputs(node: NodeProto) -> Sequence[int]:
-    """Return the output positions for which inference would return wrong types."""
+    """Return the output positions for which inference would return wrong types (see the module)."""
     if node.domain not in STANDARD_DOMAINS:
         return ()
-    if _has_merged_heads(node):  # a named width is taken for 0
+    if _has_merged_heads(node):
         return range(len(node.output))
     if node.op_type == "Attention" and len(node.output) > _SCORES and node.output[_SCORES]:
         return (_SCORES,)
     if node.op_type == "STFT" and all(a.name != "onesided" for a in node.attribute):
-        return (0,)  # the default is taken for 0
+        return (0,)
     return ()
 
 

@@ -108,6 +108,27 @@ def test_what_follows_from_a_misreading_is_believed_of_nobody() -> None:
     assert unreliable_values(model(f"{QUERIES}, {FRESH}", text).graph) == {"w", "e", "y"}
 
 
+def test_an_omitted_output_does_not_taint_nodes_that_omit_an_input() -> None:
+    inputs = "float[n,s,48] q, float[n,t,16] k, float[n,t,16] v, float[n] x, float top"
+    text = "r,,b = Attention<q_num_heads=6,kv_num_heads=2>(q,k,v) y = Clip(x,,top)"
+    assert unreliable_values(model(inputs, text).graph) == {"r", "b"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "r,,,w = Attention(q,k,v) y = If(c)<then_branch=t() => (a) {a = Neg(w)},"
+        " else_branch=e() => (b) {b = Neg(w)}> f = Neg(r)",
+        "y = If(c)<then_branch=t() => (w) {r,,,w = Attention(q,k,v)},"
+        " else_branch=e() => (b) {b = Neg(q)}> f = Neg(q)",
+    ],
+)
+def test_a_misreading_in_a_branch_makes_what_the_if_returns_unreliable(text: str) -> None:
+    graph = model(f"{QUERIES}, {FRESH}, bool c", text).graph
+    assert "y" in unreliable_values(graph)
+    assert "f" not in unreliable_values(graph)
+
+
 @pytest.mark.parametrize(
     ("inputs", "heads", "expected"),
     [
