@@ -133,8 +133,8 @@ def _refuse_broken_text(model: ModelProto, path: Path) -> None:
     for graph in graphs(model.graph):
         _add_names(graph, names)
         _add_node_names(graph, names)
-    if set(map(type, names)) != {str}:
-        broken = next(name for name in names if isinstance(name, bytes))
+    broken = next((name for name in names if isinstance(name, bytes)), None)
+    if broken is not None:
         raise ModelError(
             f"{path} is not a valid ONNX model: the name {broken[:80]!r} is not UTF-8"
         )
@@ -248,9 +248,10 @@ class LazyModel:
     def __init__(self, model: ModelProto, path: Path | None = None) -> None:
         """Wrap a model; a small one, or one without a file, is never released."""
         is_large = len(model.graph.node) >= LARGE
+        # None: the model stays in memory.
         self._path = path if is_large else None
         self._stamp = None if self._path is None else _stamp(self._path)
-        self._model: ModelProto | None = model
+        self._model: ModelProto | None = model  # None while it is released
 
     @property
     def model(self) -> ModelProto:
@@ -269,7 +270,7 @@ class LazyModel:
 
     def release(self) -> None:
         """Free the memory of a large model until it is needed again; a small one stays in memory."""
-        if self._path is not None and self._model is not None:
+        if self._path is not None:
             self._model = None
 
 

@@ -183,6 +183,11 @@ def unpacked(raw: bytes, dtype: str, shape: Sequence[int]) -> NDArray[np.float32
     return np.asarray(numpy_helper.to_array(tensor), np.float32)
 
 
+def is_extension_dtype(dtype: np.dtype[Any]) -> bool:
+    """Whether numpy has a dtype from another package only, such as bfloat16 from ml_dtypes."""
+    return dtype.isbuiltin == 2  # as numpy documents it
+
+
 def array_dtype(array: NDArray[Any]) -> str:
     """Return the dtype of an array."""
     from onnx import helper

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.lib import format as npy
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from builders import parse
 from memplan_cli.core.bindings import Feed, Inputs
@@ -71,6 +71,20 @@ def test_arrays_of_an_npz_are_fed_as_they_are(net: ModelProto, tmp_path: Path) -
     assert got["ids"].dtype == np.int64
     assert np.array_equal(got["ids"], IDS)
     assert got["words"].tolist() == ["a", "bc"]
+
+
+@pytest.mark.parametrize("name", ["BFLOAT16", "FLOAT4E2M1", "FLOAT8E4M3FN", "INT4", "UINT2"])
+def test_a_file_keeps_only_the_width_of_a_dtype_that_numpy_lacks(
+    name: str, tmp_path: Path
+) -> None:
+    number = TensorProto.DataType.Value(name)
+    x = helper.make_tensor_value_info("x", number, [2])
+    model = helper.make_model(helper.make_graph([], "g", [x], [x]))
+    array = np.array([1, 0], helper.tensor_dtype_to_np_dtype(number))
+    feed = read_given(saved(tmp_path, x=array), model)["x"]
+    assert np.load(feed.files[0]).tobytes() == array.tobytes()
+    refused(saved(tmp_path, x=np.zeros(2, "V4")), model, "the input is")
+    refused(saved(tmp_path, x=np.zeros(2, "u1")), model, "the input is")
 
 
 def test_the_folder_of_arrays_goes_when_nobody_has_it(net: ModelProto, tmp_path: Path) -> None:

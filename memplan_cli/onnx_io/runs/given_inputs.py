@@ -21,7 +21,7 @@ from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import fed_inputs
 from memplan_cli.onnx_io.runs.input_files import InputEntry, array_of, read_file, within_limit
-from memplan_cli.onnx_io.types import tensor_type
+from memplan_cli.onnx_io.types import is_extension_dtype, tensor_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,8 +58,7 @@ class Storage:
         self.stored_bytes = within_limit(where, self.stored_bytes + array.nbytes)
         file = self.folder / f"{self.file_count}.npy"
         self.file_count += 1
-        if array.dtype.isbuiltin != 1 and array.dtype.kind not in "US":
-            # numpy cannot write the name of a dtype from another package, such as bfloat16.
+        if is_extension_dtype(array.dtype):  # numpy cannot write the name of such a dtype
             array = array.view(f"V{array.dtype.itemsize}")
         try:
             np.save(file, array, allow_pickle=False)
@@ -184,9 +183,11 @@ def _check_type(entry: InputEntry, value: ValueInfoProto) -> None:
         SettingsError: naming the entry and what it should be.
     """
     container, tensor = tensor_type(value)
-    wanted = _dtype_name(_numpy_dtype(tensor.elem_type))
+    wanted = _numpy_dtype(tensor.elem_type)
     if entry.dtype and not _is_same_dtype(entry.dtype, wanted):
-        raise SettingsError(f"{entry.where} is {entry.dtype}, and the input is {wanted}")
+        raise SettingsError(
+            f"{entry.where} is {entry.dtype}, and the input is {_dtype_name(wanted)}"
+        )
     if container.startswith("map"):
         raise SettingsError(f"{entry.where} is an array, and the input is a map: leave it out")
     if (container == "sequence") != entry.is_sequence:
@@ -230,19 +231,14 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
     return "str" if dtype.kind == "O" else dtype.name
 
 
-def _is_same_dtype(given: str, wanted: str) -> bool:
+def _is_same_dtype(given: str, wanted: np.dtype[Any]) -> bool:
     """Whether data of dtype ``given`` may have been saved from dtype ``wanted``.
 
-    numpy's files keep only the width of a dtype that it lacks: bfloat16 is saved as ``void16``,
+    numpy's files keep only the width of a dtype that numpy lacks: bfloat16 is saved as ``void16``,
     float8 and int4 as ``void8``, one byte an element.
     """
-    if given.startswith("void"):
-        is_byte = wanted in ("int4", "uint4", "int2", "uint2") or wanted.startswith("float8")
-        # By the beginning of its name numpy has this dtype; those of one byte begin in the same way.
-        has_native_name = wanted.startswith(("int", "uint", "float", "bool", "complex", "str"))
-        bits = 8 if is_byte or wanted.startswith("float4") else 16
-        return (not has_native_name or is_byte) and given == f"void{bits}"
-    return given == wanted
+    is_width = is_extension_dtype(wanted) and given == f"void{8 * wanted.itemsize}"
+    return is_width or given == _dtype_name(wanted)
 
 
 def _fed_shape(entry: InputEntry, tensor: TypeProto.Tensor) -> tuple[int, ...] | None:
@@ -279,7 +275,7 @@ def _fed_shape(entry: InputEntry, tensor: TypeProto.Tensor) -> tuple[int, ...] |
 
 
 def _converted(array: NDArray[Any], dtype: np.dtype[Any], where: str) -> NDArray[Any]:
-    """Return an array in the dtype of its input.
+    """Return an array in the dtype of its input. Floats may be rounded, integers never are.
 
     Raises:
         SettingsError: a value cannot be represented in that dtype.
@@ -291,9 +287,12 @@ def _converted(array: NDArray[Any], dtype: np.dtype[Any], where: str) -> NDArray
         for text in texts:
             _refuse_surrogates(text, where)
         return np.array(texts, dtype=np.str_).reshape(array.shape)
-    # "V": bytes of a dtype that numpy lacks, of the right width (`_is_same_dtype`).
-    if array.dtype.kind == "V" or array.dtype == dtype:
+    if array.dtype == dtype:
         return array
+    if (
+        array.dtype.kind == "V"
+    ):  # bytes read from a file, of the right width (`_is_same_dtype`)
+        return array.view(dtype)
     if array.dtype.kind not in "biuf":
         raise SettingsError(f"{where} is {array.dtype.name}, and the input is {dtype.name}")
     with np.errstate(all="ignore"):

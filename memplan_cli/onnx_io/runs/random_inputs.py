@@ -219,10 +219,9 @@ class Requirements:
         return fixed if len(fixed) == len(shape) > 0 else (1,)
 
     def _split_lengths(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
-        """Return nearly equal lengths for the outputs of a Split, whose sum is the split dim.
+        """Return values for the ``split`` input of a Split: a nearly equal length for each output.
 
-        They are the values of its ``split`` input if that is drawn: any lengths with this sum are valid.
-        (1,) if the dim is unknown.
+        Any lengths whose sum is the split dim are valid. (1,) if that dim is unknown.
         """
         shape = self._shape_of(node.input[0], dims)
         axis = _axis(node)

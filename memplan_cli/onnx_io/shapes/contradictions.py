@@ -74,7 +74,7 @@ def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, 
     compared with those of their subgraphs.
     """
     index = _OpIndex.of(model.graph, program)
-    # Ops with equal keys are equal for inference: the first of them is inferred for all.
+    # The first op of each key is inferred for all of them.
     representatives: dict[Hashable, OpNode] = {}
     for graph, block in index.blocks:
         for key, op in index.keyed_ops(block):
@@ -172,7 +172,7 @@ def _blocks_with_graphs(graph: GraphProto, block: Block) -> Iterator[tuple[Graph
 
 @dataclass(frozen=True, slots=True)
 class _OpIndex:
-    """The ops of a program, with a key for each by which ops equal for inference are found.
+    """The ops of a program, with keys by which ops are found for which inference has the same answer.
 
     Attributes:
         blocks: all blocks with their graphs.
@@ -193,50 +193,41 @@ class _OpIndex:
         number_of: dict[tuple[str, Shape | None], int] = {}
         type_numbers, weights = {VarId(""): -1}, []
         for var in program.vars.values():
-            name, dtype, shape, origin, _, _ = var
-            type_numbers[name] = number_of.setdefault((dtype, shape), len(number_of))
-            if origin is Origin.WEIGHT:
+            type_numbers[var.id] = number_of.setdefault((var.dtype, var.shape), len(number_of))
+            if var.origin is Origin.WEIGHT:
                 weights.append(var)
         blocks = list(_blocks_with_graphs(graph, program.body))
         return cls(blocks, program.vars, _weight_contents(blocks, weights), type_numbers)
 
     def keyed_ops(self, block: Block) -> Iterator[tuple[Hashable, Op]]:
-        """Yield each op that inference may have an answer for, after its key.
+        """Yield each op that ONNX's inference may contradict, after its key.
 
-        Ops with equal keys have equal operators, attributes and types of inputs and outputs, and equal values
-        in the inputs that decide the output shape. Control flow is left out: it is compared with its
-        subgraphs.
+        Only one op of each key needs to be inferred. The others have an equal operator, attributes and types
+        of inputs and outputs, and equal values in the inputs that decide the output shape.
         """
-        type_number = self.type_numbers.__getitem__
         for op in block.ops:
-            _, op_type, inputs, outputs, bodies, domain, _, attributes = op
-            if bodies or domain not in (ONNX, ML):
-                continue
-            key: tuple[Hashable, ...]
-            key = (
-                op_type,
-                domain,
-                *map(type_number, inputs),
-                None,  # the end of the inputs
-                *map(type_number, outputs),
-            )
-            if attributes:
-                key = (*key, *attributes.items())
-            first_shape_input = operator(op).shape_from
-            if first_shape_input is not None:
-                if op_type == "Constant":  # its type is read from its tensor
-                    continue
-                key = (*key, *map(self._content_key, inputs[first_shape_input:]))
-                if op_type == "ConstantOfShape":
-                    # The tensor that decides its dtype is not among the op's attributes, so that ops
-                    # with equal attributes may differ: each has a key of its own.
-                    key = (*key, *outputs)
-            yield key, op
+            # Control flow is compared with its subgraphs, and the type of a Constant was read from its tensor.
+            if not op.bodies and op.domain in (ONNX, ML) and op.type != "Constant":
+                yield self._key(op), op
+
+    def _key(self, op: Op) -> Hashable:
+        type_number = self.type_numbers.__getitem__
+        key: tuple[Hashable, ...] = (
+            op.type,
+            op.domain,
+            *map(type_number, op.inputs),
+            None,  # the end of the inputs
+            *map(type_number, op.outputs),
+            *op.attributes.items(),
+            *map(self._content_key, _shape_inputs(op)),
+        )
+        # The tensor that decides the dtype of a ConstantOfShape is not among the op's attributes, so that ops
+        # with equal attributes may differ: each has a key of its own.
+        return (*key, *op.outputs) if op.type == "ConstantOfShape" else key
 
     def computed_shape_inputs(self, op: Op) -> Iterator[VarId]:
         """Yield the inputs of an op that decide its output shape and are computed by the graph."""
-        first = operator(op).shape_from
-        return filter(self.is_computed, op.inputs[first:] if first is not None else ())
+        return filter(self.is_computed, _shape_inputs(op))
 
     def _content_key(self, var: VarId) -> Hashable:
         """Return what an input that decides the output shape adds to the key of its op.
@@ -254,6 +245,12 @@ class _OpIndex:
             return False
         var = self.vars[var_id]
         return var.origin is Origin.OP and _may_decide_a_shape(var)
+
+
+def _shape_inputs(op: Op) -> tuple[VarId, ...]:
+    """Return the inputs of an op whose values, not only their dims, decide its output shape."""
+    first = operator(op).shape_from
+    return () if first is None else op.inputs[first:]
 
 
 def _may_decide_a_shape(var: Var) -> bool:

@@ -46,7 +46,7 @@ RULES: Mapping[str, Rule] = {**target_rules.RULES, **dim_rules.RULES, **window_r
 """The shape rule of each standard operator for which ONNX's inference uses numbers only."""
 
 _EQUAL_OUTPUTS = frozenset({"TopK"})
-"""Operators all of whose outputs have the shape of the first."""
+"""Operators of `RULES` all of whose outputs have the shape of the first."""
 
 _INFERRED_FROM_ALL_VALUES = SIZED_BY_DATA.union(
     names_of(lambda op: op.family is Family.RESIZING)
@@ -118,19 +118,23 @@ def _interpret_nodes(
 ) -> dict[str, TypeProto]:
     """Interpret the nodes in order; add to ``values`` and ``types``. Return the improved types.
 
-    Values are computed only of nodes on which a wanted value or an incomplete shape depends.
+    ``rules`` are shape rules of standard operators by name. Values are computed only of nodes on which a
+    wanted value or an incomplete shape depends.
     """
     needed = _needed_values(graph, types, wanted)
     improved: dict[str, TypeProto] = {}
     add_types = partial(_add_types, improved, types)
     for node in graph.node:
-        domain_rule = rule_of(node)
-        if domain_rule is not None and not _has_complete_outputs(node, types):
-            add_types(output_types(values, node, domain_rule))
-        if node.domain not in STANDARD_DOMAINS:  # ONNX does not know the operator
+        # Operators that ONNX does not know or misreads: a rule gives the types of all outputs.
+        type_rule = rule_of(node)
+        if type_rule is not None and not _has_complete_outputs(node, types):
+            add_types(output_types(values, node, type_rule))
+        if node.domain not in STANDARD_DOMAINS:
             continue
+        # Standard operators: ONNX infers the types, and a rule the dims that ONNX leaves open.
         if not _has_complete_outputs(node, types):
             add_types(_inferred_types(values, node, rules.get(node.op_type)))
+        # Values, from which the types of later nodes follow.
         if needed.isdisjoint(node.output):
             continue
         if node.op_type == "If":
@@ -245,7 +249,10 @@ def _inferred_types(
 
 
 def _shape_from_rule(values: Values, node: NodeProto, rule: Rule | None) -> Shape | None:
-    """Return what a rule gives; None if the node is invalid or a dim would be negative."""
+    """Return the shape that a rule gives.
+
+    None if there is no rule, the node is invalid, or a dim would be negative.
+    """
     try:
         shape = rule(values, node) if rule is not None else None
     except (ValueError, IndexError, ZeroDivisionError, OverflowError):

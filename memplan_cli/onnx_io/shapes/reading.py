@@ -62,21 +62,20 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
         SettingsError: the bindings contradict the model, or name no value of it.
     """
     source, bindings = lazy(model), bindings or Bindings()
-    del model  # inference releases what ``source`` holds
+    del model  # else it would stay in memory while ``source`` is released by inference
     if bindings == Bindings() and (program := declared_program(source.model)) is not None:
         return Loaded(program)
     from memplan_cli.onnx_io.shapes.infer import infer
 
     inferred, warnings = infer(source, bindings)
     types = declared_types(inferred.graph)
-    # Inference changes nodes only in their subgraphs. Without subgraphs the inferred graph is freed, so
-    # that a large graph is not in memory twice while it is read.
-    has_subgraphs = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
-    graph = inferred.graph if has_subgraphs else None
-    never_run = never_run_blocks(graph) if graph is not None else ()
-    del inferred
-    model = source.model
-    return Loaded(program_of(model, graph or model.graph, types), warnings, skipped=never_run)
+    # Inference changes nodes only in their subgraphs.
+    if any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute):
+        program = program_of(source.model, inferred.graph, types)
+        return Loaded(program, warnings, skipped=never_run_blocks(inferred.graph))
+    del inferred  # else a large graph would be in memory twice while it is read
+    original = source.model
+    return Loaded(program_of(original, original.graph, types), warnings)
 
 
 def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:

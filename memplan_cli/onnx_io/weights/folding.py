@@ -20,7 +20,7 @@ from memplan_cli.onnx_io.interface import opset_versions
 from memplan_cli.onnx_io.load import first_line
 from memplan_cli.onnx_io.reference import evaluate_node
 from memplan_cli.onnx_io.traversal import subgraphs
-from memplan_cli.onnx_io.types import element_type
+from memplan_cli.onnx_io.types import element_type, is_extension_dtype
 from memplan_cli.onnx_io.weights.tensor_data import read_tensor, store_inside
 
 if TYPE_CHECKING:
@@ -237,16 +237,13 @@ def _evaluation_order(scope: Scope, wanted: Iterable[str]) -> list[tuple[NodePro
     return list(order.values())
 
 
-_REGISTERED_DTYPE = 2
-"""``dtype.isbuiltin`` of a dtype from another package, such as bfloat16 of ml_dtypes."""
-
 _CARRIERS = {1: "uint8", 2: "uint16"}
 """Bytes of an element -> the integer dtype that carries its bits."""
 
 
 def _carried(array: Array) -> Array:
     """Return an array that numpy can move: a dtype of another package is viewed as integers."""
-    if array.dtype.isbuiltin == _REGISTERED_DTYPE:
+    if is_extension_dtype(array.dtype):
         return array.view(_CARRIERS[array.dtype.itemsize])
     return array
 

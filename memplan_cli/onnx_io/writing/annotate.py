@@ -188,7 +188,11 @@ def _set_metadata(model: ModelProto, key: str, value: str) -> None:
 
 
 def _pop_fields_after(message: ModelProto | GraphProto, number: int) -> bytes:
-    """Remove the fields with numbers above ``number`` from a message; return their bytes."""
+    """Remove the fields with numbers above ``number`` from a message; return their bytes.
+
+    What is left of the message are the fields before a gap, into which the caller puts field ``number``. All
+    removed fields must be repeated or messages: others cannot be merged.
+    """
     popped = type(message)()
     for descriptor, value in message.ListFields():
         if descriptor.number > number:

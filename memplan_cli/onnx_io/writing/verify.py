@@ -68,19 +68,20 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
 
 
 def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str]:
-    """Yield the nodes that were lost or added, but for declared readers and recomputed copies."""
+    """Yield which nodes were lost or added; the added nodes that the module allows are no difference."""
     names = _OriginalNames(frozenset(_value_names(original)))
-    # A value of the original with such a name was not added.
-    readers = frozenset(_unused_reader_outputs(written)) - names.known
+    # A reader that the original has too was not added.
+    added_readers = frozenset(_unused_reader_outputs(written)) - names.known
+    # A recomputed copy has the key of its original, unless it omits outputs.
     before = dict.fromkeys(_key(node, names) for node in original.node)
     after = dict.fromkeys(
-        _key(node, names) for node in written.node if readers.isdisjoint(node.output)
+        _key(node, names) for node in written.node if added_readers.isdisjoint(node.output)
     )
-    yield from (f"{_label(node)} was lost" for node in before if node not in after)
+    yield from (f"{_label(key)} was lost" for key in before if key not in after)
     outputs_of_equals = _outputs_of_equals(before)
-    for node in after:
-        if node not in before and not _omits_optional_outputs(node, outputs_of_equals):
-            yield f"{_label(node)} was not there"
+    for key in after:
+        if key not in before and not _omits_optional_outputs(key, outputs_of_equals):
+            yield f"{_label(key)} was not there"
 
 
 def _unused_reader_outputs(graph: GraphProto) -> Iterator[str]:
@@ -99,25 +100,26 @@ def _unused_reader_outputs(graph: GraphProto) -> Iterator[str]:
         yield from (name for name in outputs if name not in read)
 
 
-def _outputs_of_equals(nodes: Iterable[NodeKey]) -> dict[NodeKey, list[tuple[str, ...]]]:
+def _outputs_of_equals(keys: Iterable[NodeKey]) -> dict[NodeKey, list[tuple[str, ...]]]:
     """Return the outputs of nodes that are equal in all else, by their key without outputs."""
     outputs: dict[NodeKey, list[tuple[str, ...]]] = {}
-    for node in nodes:
-        outputs.setdefault(node._replace(outputs=()), []).append(node.outputs)
+    for key in keys:
+        outputs.setdefault(key._replace(outputs=()), []).append(key.outputs)
     return outputs
 
 
 def _omits_optional_outputs(
-    node: NodeKey, outputs_of_equals: Mapping[NodeKey, Sequence[tuple[str, ...]]]
+    key: NodeKey, outputs_of_equals: Mapping[NodeKey, Sequence[tuple[str, ...]]]
 ) -> bool:
     """Whether a node equals one of the original, but for optional outputs that it omits."""
-    optional = lookup(node.domain, node.op_type).optional_outputs
-    for outputs in outputs_of_equals.get(node._replace(outputs=()), ()):
-        if len(outputs) == len(node.outputs) and all(
-            mine == original or (not mine and position in optional)
-            for position, (mine, original) in enumerate(
-                zip(node.outputs, outputs, strict=True)
-            )
+    optional = lookup(key.domain, key.op_type).optional_outputs
+    for originals in outputs_of_equals.get(key._replace(outputs=()), ()):
+        if len(originals) != len(key.outputs):
+            continue
+        pairs = enumerate(zip(key.outputs, originals, strict=True))
+        if all(
+            output == original or (not output and position in optional)
+            for position, (output, original) in pairs
         ):
             return True
     return False
@@ -221,9 +223,9 @@ def _attribute_key(attribute: AttributeProto, names: _OriginalNames) -> tuple[ob
     )
 
 
-def _label(node: NodeKey) -> str:
-    outputs = ", ".join(repr(name[:80]) for name in node.outputs)
-    return f"the {node.op_type} that makes {outputs}"
+def _label(key: NodeKey) -> str:
+    outputs = ", ".join(repr(name[:80]) for name in key.outputs)
+    return f"the {key.op_type} that makes {outputs}"
 
 
 def _order_errors(graph: GraphProto, outer: frozenset[str]) -> Iterator[str]:

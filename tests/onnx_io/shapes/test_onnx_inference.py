@@ -114,15 +114,13 @@ def test_an_omitted_output_does_not_taint_nodes_that_omit_an_input() -> None:
     assert unreliable_values(model(inputs, text).graph) == {"r", "b"}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "r,,,w = Attention(q,k,v) y = If(c)<then_branch=t() => (a) {a = Neg(w)},"
-        " else_branch=e() => (b) {b = Neg(w)}> f = Neg(r)",
-        "y = If(c)<then_branch=t() => (w) {r,,,w = Attention(q,k,v)},"
-        " else_branch=e() => (b) {b = Neg(q)}> f = Neg(q)",
-    ],
-)
+MISREAD_OUTSIDE = """r,,,w = Attention(q,k,v) f = Neg(r)
+    y = If(c)<then_branch=t() => (a) {a = Neg(w)}, else_branch=e() => (b) {b = Neg(w)}>"""
+MISREAD_INSIDE = """f = Neg(q)
+    y = If(c)<then_branch=t() => (w) {r,,,w = Attention(q,k,v)}, else_branch=e() => (b) {b = Neg(q)}>"""
+
+
+@pytest.mark.parametrize("text", [MISREAD_OUTSIDE, MISREAD_INSIDE])
 def test_a_misreading_in_a_branch_makes_what_the_if_returns_unreliable(text: str) -> None:
     graph = model(f"{QUERIES}, {FRESH}, bool c", text).graph
     assert "y" in unreliable_values(graph)

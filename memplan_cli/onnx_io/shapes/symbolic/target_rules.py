@@ -40,10 +40,10 @@ def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
         return None
     dims = list(target)
     if not int_attribute(node, "allowzero", 0):
+        known_dims = input_shape or ()
         for axis, dim in enumerate(dims):
             if dim == 0:
-                is_inside = input_shape is not None and axis < len(input_shape)
-                dims[axis] = input_shape[axis] if input_shape and is_inside else None
+                dims[axis] = known_dims[axis] if axis < len(known_dims) else None
     if -1 in dims:
         others = [dim for dim in dims if dim != -1]
         inferred = None if input_shape is None else divide_dims(input_shape, others)
@@ -134,15 +134,15 @@ def _is_clamped(clamped: Dim, dim: Dim) -> bool:
     If ``clamped`` broadcasts with ``dim``, the two are equal: ``clamped`` is 1 only if ``dim`` is 1.
     """
     terms = parse_dim(str(clamped))
-    if len(terms) != 1:
+    atoms = next(iter(terms), ())
+    if terms != {atoms: 1} or len(atoms) != 1:  # a sum, a product or a number
         return False
-    ((monomial, factor),) = terms.items()
-    call = parse_call(monomial[0]) if len(monomial) == 1 and factor == 1 else None
-    if call is None or call[0] != "min":
+    function, arguments = parse_call(atoms[0]) or ("", ())
+    polynomial = polynomial_of(dim)
+    if function != "min" or polynomial not in arguments:
         return False
-    others = [argument for argument in call[1] if argument != parse_dim(str(dim))]
-    numbers = [constant_value(argument) for argument in others]
-    return len(others) < len(call[1]) and all(n is not None and n > 1 for n in numbers)
+    numbers = [constant_value(other) for other in arguments if other != polynomial]
+    return all(number is not None and number > 1 for number in numbers)
 
 
 def elementwise_shape(values: Values, node: NodeProto) -> Shape | None:
