@@ -67,11 +67,12 @@ class ModelNeeds:
 
     Attributes:
         program: the model in its planned order, symbolic in these dims.
-        settings: of the plans, which keep that order.
-        totals: bytes by product of dims (``"1"``, ``"batch"``, ...); empty if unknown.
+        settings: of the plans, which keep the order of ``program``.
+        totals: bytes of one plan for all values, see `_totals`; empty if unknown.
+        warnings: what all needs depend on.
         limit: the memory size in bytes. Needs above it may lack what only a run or a prediction tells.
         process: predicts the process; None: the planned tensors are counted.
-        by_run: plans at the sizes of runs, if data decides sizes.
+        by_run: plans at the sizes of runs, if data decides sizes that no dim of the search tells.
         growth: extrapolates from runs at small values; None: no value takes a run.
         known: needs by binding.
     """
@@ -147,8 +148,18 @@ def read_needs(
 ) -> ModelNeeds:
     """Read and order a model, and prepare what computes its needs.
 
-    The dims of ``unknown``, at least one, stay symbolic; the first is the dim that grows. ``of`` is
-    what has to fit: ``process``, ``tensors``, or ``auto``: the process if it can be predicted.
+    A need is an exact plan at a binding, and a prediction of the process if that has to fit. If data
+    decides sizes, the model is run at the binding for its plan, its prediction or both. Only small
+    values are then run, and the needs of larger ones are extrapolated.
+
+    Args:
+        file: the model.
+        settings: numbers or bounds of the other dims, and settings of the plan.
+        unknown: the dims that stay symbolic, at least one; the first is the dim that grows.
+        limit: the memory size in bytes that the needs will be compared with.
+        of: what has to fit: ``process``, ``tensors``, or ``auto``: the process if it can be
+            predicted.
+        progress: called with each stage.
 
     Raises:
         SettingsError: the model has no such dim, or another dim has no number.
@@ -159,24 +170,22 @@ def read_needs(
     from memplan_cli.api.models.resolve_sizes import open_dims, resolve_all_but
 
     resolved = resolve_all_but(file.lazy, file.path, settings, unknown)
-    settings, loaded = resolved.settings, resolved.loaded
-    program = loaded.program
-    interface_bytes = input_bytes(program), output_bytes(program)
-    input_dims = open_dims(file.lazy, file.path, settings)
-    by_data = _dims_by_data(program, input_dims, settings)
-    _check_symbols(program, (*unknown, *by_data), settings)
-    planned = make_plan(program, settings, _SOURCE, REWRITES, progress=progress)
+    bound, program = resolved.settings, resolved.loaded.program
+    by_data = _dims_by_data(program, open_dims(file.lazy, file.path, bound), bound)
+    _check_symbols(program, (*unknown, *by_data), bound)
+    planned = make_plan(program, bound, _SOURCE, REWRITES, progress=progress)
     by_run = None
+    interface_bytes = input_bytes(program), output_bytes(program)
     has_unknown_sizes = planned.plan.report.coverage < 1.0 or None in interface_bytes
     if has_unknown_sizes or set(by_data) - set(unknown):
-        by_run = NeedsByRun(file.lazy, file.path, settings)
+        by_run = NeedsByRun(file.lazy, file.path, bound)
         by_run.memory(dict.fromkeys(unknown, 1))  # fails now if runs do not tell the sizes
-    process, notes = predict_process_of(file.path, of, unknown, settings)
+    process, notes = predict_process_of(file.path, of, unknown, bound)
     needs = ModelNeeds(
         program=planned.program,
-        settings=replace(settings, order="keep"),
-        totals={} if by_run else _totals(planned.program, planned.plan, settings),
-        warnings=(*loaded.warnings, *assumption_notes(settings), *notes),
+        settings=replace(bound, order="keep"),  # the nodes of `planned.program` are ordered
+        totals={} if by_run else _totals(planned.program, planned.plan, bound),
+        warnings=(*resolved.loaded.warnings, *assumption_notes(bound), *notes),
         limit=limit,
         progress=progress,
         process=process,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from memplan_cli.api.model_or_plan import planned_or_stale, warn_of_plan
+from memplan_cli.api.model_or_plan import plan_and_stale_warnings, warn_of_plan
 from memplan_cli.api.models.file_names import expanded_glob
 from memplan_cli.api.models.sources import is_path, model_paths
 from memplan_cli.api.output.output_files import refuse_targets
@@ -339,7 +339,7 @@ def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
     Raises:
         PlanError: a plan in a file is not that of the models beside it.
     """
-    plan, stale = planned_or_stale(case.model, request)
+    plan, stale = plan_and_stale_warnings(case.model, request)
     if stale:
         raise PlanError(
             stale[0], hint=f"`memplan optimize {path_argument(plan.report)}` makes it again"

@@ -32,18 +32,21 @@ def planned(path: FilePath, request: Request) -> Plan:
 
     ``request.warn`` is called with each warning of the plan, and with the dims that were assumed.
     """
-    plan, stale = planned_or_stale(Path(path), request)
-    warn_of_plan(path, plan, request, *stale)
+    plan, stale_warnings = plan_and_stale_warnings(Path(path), request)
+    warn_of_plan(path, plan, request, *stale_warnings)
     return plan
 
 
-def planned_or_stale(path: Path, request: Request) -> tuple[Plan, tuple[str, ...]]:
-    """Return a plan, and a warning for each model beside its file that it does not belong to."""
+def plan_and_stale_warnings(path: Path, request: Request) -> tuple[Plan, tuple[str, ...]]:
+    """Return the plan in a file, or plan a model; and warnings about a plan file that is stale.
+
+    There is a warning for each model beside the plan file that is not the planned one.
+    """
     from memplan_cli.api.models.plan_files import named_from_here, stale_models
     from memplan_cli.planning.plan_file import read_plan
 
     request.progress("planning")
-    if path.suffix == ".json":
+    if is_plan_file(path):
         plan = read_plan(path)
         return named_from_here(plan, path), tuple(stale_models(plan, path))
     settings = request.load(path)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from memplan_cli.features.serving.settings import ServingSettings
     from memplan_cli.settings.settings import Settings
 
-_REQUIRED_IF_UNOPTIMISED = ("graph_optimization_level", "execution_order")
-"""Session options that a file keeps if its graph must run as it is."""
+_GRAPH_OPTIONS = ("graph_optimization_level", "execution_order")
+"""Session options that decide which graph runs, and in which order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +142,13 @@ def _recorded_settings(file: ModelFile) -> RuntimeSettings:
     # Of a graph that ONNX Runtime may optimize, every recorded setting is open to the search.
     if recorded is None or not recorded.settings.is_unoptimised:
         return RuntimeSettings()
-    required = _required(recorded.settings)
-    return replace(required, io_binding=recorded.settings.io_binding)
+    graph_settings = _graph_settings(recorded.settings)
+    return replace(graph_settings, io_binding=recorded.settings.io_binding)
 
 
-def _required(settings: RuntimeSettings) -> RuntimeSettings:
-    """Return the options that a written file needs at any size."""
-    session = {k: v for k, v in settings.session.items() if k in _REQUIRED_IF_UNOPTIMISED}
+def _graph_settings(settings: RuntimeSettings) -> RuntimeSettings:
+    """Return the options that decide how the graph runs: a file needs them at requests of any size."""
+    session = {k: v for k, v in settings.session.items() if k in _GRAPH_OPTIONS}
     return RuntimeSettings(session=session, session_config=settings.session_config)
 
 
@@ -197,10 +197,10 @@ def with_range_settings(
         reason = f"the largest takes {format_size(needed)}, and was not run"
         return plan.with_warnings(_for_one_size(reason))
     progress("choosing settings for the range")
-    # Only what the user gave counts: the assumed dims were those of one run.
+    # Feeds and assumed dims were resolved for one run: they are resolved again for the largest sizes.
     given = replace(settings, inputs=replace(settings.inputs, feeds=None, assumed=None))
     try:
-        result = range_settings(path, given, timeout, _required(facts.settings))
+        result = range_settings(path, given, timeout, _graph_settings(facts.settings))
     except MemplanError as error:
         return plan.with_warnings(_for_one_size(f"{error}"))
     chosen = replace(result.serving.chosen.settings, io_binding=facts.settings.io_binding)

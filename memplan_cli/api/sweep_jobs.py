@@ -41,6 +41,7 @@ class Job:
 
     Attributes:
         dims: a number for each dim, or ``LOW..HIGH`` for one plan that holds for all between.
+        config: the path of a settings file.
         overrides: settings on top of those of the files.
         missing_dims: dims of the sweep that this model does not have.
     """
@@ -53,16 +54,26 @@ class Job:
 
     @property
     def key(self) -> str:
-        """The digest of everything that decides the row: the model's bytes, dims and settings.
+        """The digest of everything that decides the row: the model, its dims, and all settings.
 
-        A model that cannot be read counts as empty: its row says why it failed.
+        The paths and the contents of the model and of the settings files count. What cannot be read
+        counts as empty: the row says why it failed.
         """
+        from memplan_cli.settings.sources import file_layers
+
+        model = Path(self.model)
         try:
-            refuse_endless(Path(self.model), ModelError)
-            content = sha256(Path(self.model).read_bytes()).hexdigest()
+            refuse_endless(model, ModelError)
+            content = sha256(model.read_bytes()).hexdigest()
         except (OSError, ModelError):
             content = ""
-        parts = [self.model, content, self.config, dict(self.dims), dict(self.overrides)]
+        try:
+            layers = [*file_layers(model, None if self.config is None else Path(self.config))]
+        except MemplanError:
+            layers = []
+        file_settings = [dict(layer.values) for layer in layers if layer.values]
+        own = [self.model, content, self.config, dict(self.dims), dict(self.overrides)]
+        parts = [*own, *file_settings]
         return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 

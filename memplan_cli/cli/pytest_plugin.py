@@ -63,7 +63,7 @@ _PROCESS_METRIC = "process.run"
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit of a mark.
+    """One limit of a mark, which has one for the mark's metric, one for the process, or both.
 
     Attributes:
         size_text: the size as it stands in the mark.
@@ -130,17 +130,19 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 
 def _check_named_models(test: _TestLimits, root: Path) -> None:
-    """Check the models that marks name, and record the limits in ``test.checked``.
+    """Check the models that limits name, and record the checked limits in ``test.checked``.
 
-    A limit without a model applies to every model that another mark of the test names.
+    A limit without a model is checked for the model of every other limit of the test, with the
+    settings of that limit as defaults.
 
     Raises:
         MemplanError: a model, a limit or a dim is wrong, or a size is unknown.
     """
     with_model = [limit for limit in test.limits if limit.model is not None]
     for index, limit in enumerate(test.limits):
-        for named in with_model if limit.model is None else [limit]:
-            _check_model(limit.with_defaults_of(named), root / str(named.model))
+        limits_with_its_models = with_model if limit.model is None else [limit]
+        for other in limits_with_its_models:
+            _check_model(limit.with_defaults_of(other), root / str(other.model))
             test.checked.add(index)
 
 

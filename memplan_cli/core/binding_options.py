@@ -31,6 +31,11 @@ class InputShape(NamedTuple):
     name: str
     shape: tuple[Dim, ...]
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols of the dims, by axis, those of one dim sorted."""
+        return tuple(symbol for dim in self.shape for symbol in sorted(symbols_of(dim)))
+
 
 def input_shapes(program: Program) -> tuple[InputShape, ...]:
     """Return the graph inputs of known rank that have a free dim."""
@@ -47,10 +52,10 @@ def input_shapes(program: Program) -> tuple[InputShape, ...]:
 def suggested_numbers(inputs: Iterable[InputShape]) -> dict[str, int]:
     """Return a plausible number for each symbol, by the first axis that it occurs in."""
     numbers: dict[str, int] = {}
-    for _, shape in inputs:
-        for axis, dim in enumerate(shape):
+    for item in inputs:
+        for axis, dim in enumerate(item.shape):
             for symbol in sorted(symbols_of(dim)):
-                numbers.setdefault(symbol, _suggested_number(axis, len(shape)))
+                numbers.setdefault(symbol, _suggested_number(axis, len(item.shape)))
     return numbers
 
 
@@ -68,28 +73,18 @@ def binding_options(
     """Return the options that bind every free dim of the inputs; empty if there are none.
 
     A symbol that the model names is bound by ``--dim``, which binds it everywhere. An input with a
-    dim without a name gets its whole shape by ``--shape``.
-
-    Args:
-        inputs: inputs with free dims.
-        numbers: known numbers of symbols; others get suggested ones.
+    dim without a name gets its whole shape by ``--shape``. Symbols without a number in ``numbers``
+    get suggested ones.
     """
     inputs = tuple(inputs)
     numbers = {**suggested_numbers(inputs), **(numbers or {})}
     # The symbols of an input with nameless dims are numbers in its `--shape` already.
-    with_nameless_dims = [shape for shape in inputs if not _has_only_named_dims(shape)]
-    bound_by_shape = {
-        symbol
-        for _, shape in with_nameless_dims
-        for dim in shape
-        for symbol in symbols_of(dim)
-    }
-    symbols = dict.fromkeys(
-        symbol for _, shape in inputs for dim in shape for symbol in sorted(symbols_of(dim))
-    )
+    with_nameless_dims = [item for item in inputs if not _has_only_named_dims(item)]
+    bound_by_shape = {symbol for item in with_nameless_dims for symbol in item.symbols}
+    symbols = dict.fromkeys(symbol for item in inputs for symbol in item.symbols)
     options = [
         *(dim_option(name, numbers[name]) for name in symbols if name not in bound_by_shape),
-        *(_shape_option(shape, numbers) for shape in with_nameless_dims),
+        *(_shape_option(item, numbers) for item in with_nameless_dims),
     ]
     return " ".join(options)
 
@@ -101,12 +96,8 @@ def sizing_options(
 ) -> str:
     """Return the options that turn symbolic sizes into numbers.
 
-    If a unit has symbols that no input binds, these depend on data, and `RUN_OPTION` is added.
-
-    Args:
-        inputs: inputs with free dims.
-        units: the units of the sizes, such as ``batch*seq``.
-        numbers: known numbers of symbols; others get suggested ones.
+    ``units`` are those of the sizes, such as ``batch*seq``. If one has symbols that no input binds,
+    these depend on data, and `RUN_OPTION` is added. See `binding_options` for ``numbers``.
     """
     inputs = tuple(inputs)
     options = binding_options(inputs, numbers)
@@ -127,14 +118,13 @@ def bounds_options(names: Iterable[str]) -> str:
 
 def _shape_option(input_shape: InputShape, numbers: Mapping[str, int]) -> str:
     """Return ``--shape NAME=D,D`` with a number for each dim, quoted for a shell."""
-    name, shape = input_shape
     dims = []
-    for axis, dim in enumerate(shape):
+    for axis, dim in enumerate(input_shape.shape):
         bound_dim = bind_dim(dim, numbers)
-        if not isinstance(bound_dim, int):
-            bound_dim = _suggested_number(axis, len(shape))
+        if not isinstance(bound_dim, int):  # an undeclared dim, or a divisor is zero
+            bound_dim = _suggested_number(axis, len(input_shape.shape))
         dims.append(str(bound_dim))
-    return f"--shape {quote(f'{name}=' + ','.join(dims))}"
+    return f"--shape {quote(f'{input_shape.name}=' + ','.join(dims))}"
 
 
 def _has_only_named_dims(input_shape: InputShape) -> bool:
@@ -145,5 +135,4 @@ def _has_only_named_dims(input_shape: InputShape) -> bool:
     """
     name, shape = input_shape
     generated_names = {f"{name}_dim{axis}" for axis in range(len(shape))}
-    symbols = {symbol for dim in shape for symbol in symbols_of(dim)}
-    return None not in shape and not symbols & generated_names
+    return None not in shape and generated_names.isdisjoint(input_shape.symbols)

@@ -39,8 +39,6 @@ class Check:
         runs: the number of runs of each model, on the same inputs.
         rtol, atol: the tolerance of outputs, see `Tolerance`.
         timeout: the time limit in seconds of each process that runs a model.
-        depth: see `Depth`.
-        search: see `Search`.
     """
 
     provider: str = "auto"

@@ -124,7 +124,7 @@ def _read_record(record_class: TypeHint, data: object, **other_fields: object) -
 
 def _read_named_tuple(record_class: TypeHint, data: Any) -> Any:  # noqa: ANN401 - JSON, and of that class
     """Read a named tuple quickly: a plan may have 100,000 of them."""
-    readers = _key_readers(record_class)
+    readers: Mapping[str, Any] = _key_readers(record_class)  # none is of a nested object
     try:
         if len(data) == len(readers):
             items = [key.reader(data[name]) for name, key in readers.items()]
@@ -134,15 +134,10 @@ def _read_named_tuple(record_class: TypeHint, data: Any) -> Any:  # noqa: ANN401
     return _read_record(record_class, data)
 
 
-def _read_keys(values: Json, data: Any, readers: Mapping[str, Any]) -> None:  # noqa: ANN401 - JSON
-    """Read the fields that an object holds, and add them to ``values``.
+def _read_keys(values: Json, data: object, readers: _KeyReaders) -> None:
+    """Read the fields that an object holds, and add them to ``values``: field -> value.
 
     Keys without a reader, whose values are computed or of the past, are skipped.
-
-    Args:
-        values: field -> value; is changed.
-        data: the JSON object.
-        readers: the reader of each key, or the readers of a nested object.
     """
     if not isinstance(data, dict):
         raise _misfit(data, "an object")
@@ -152,7 +147,7 @@ def _read_keys(values: Json, data: Any, readers: Mapping[str, Any]) -> None:  # 
             if name not in data:
                 missing_count += 1
                 _accept_missing(values, key)
-            elif type(key) is not _KeyReader:
+            elif not isinstance(key, _KeyReader):  # the keys of a nested object
                 _read_keys(values, data[name], key)
             elif key.reader:
                 values[key.field] = key.reader(data[name])
@@ -164,7 +159,7 @@ def _read_keys(values: Json, data: Any, readers: Mapping[str, Any]) -> None:  # 
         raise
 
 
-def _accept_missing(values: Json, key: Any) -> None:  # noqa: ANN401 - a reader, or a tree of them
+def _accept_missing(values: Json, key: _KeyReader | _KeyReaders) -> None:
     """Raise an error if a missing key is required.
 
     A missing object is read as an empty one, and refused if one of its keys is required.
@@ -188,8 +183,8 @@ class _KeyReader(NamedTuple):
     """How one key is read.
 
     Attributes:
-        field: the field that gets the value.
-        reader: reads the value; None for computed keys and keys of the past.
+        field: the field that gets the value; empty for computed keys and keys of the past.
+        reader: reads the value; None for these.
         required: whether a file without the key is refused.
     """
 
@@ -198,16 +193,20 @@ class _KeyReader(NamedTuple):
     required: bool
 
 
+_KeyReaders = Mapping[str, "_KeyReader | _KeyReaders"]
+"""How each key of an object is read; for a nested object, how its keys are read."""
+
+
 @cache
-def _key_readers(record_class: TypeHint) -> Mapping[str, Any]:
-    """Return the `_KeyReader` of each key of a class, nested as the keys are."""
+def _key_readers(record_class: TypeHint) -> _KeyReaders:
+    """Return how each key of a class is read."""
     hints = type_hints(record_class)
     field_hints = {name: hints[name] for name in field_names(record_class)}
     return _readers_of_tree(key_tree(record_class), field_hints)
 
 
-def _readers_of_tree(tree: KeyTree, hints: Mapping[str, TypeHint]) -> Mapping[str, Any]:
-    """Return the `_KeyReader` of each key of a tree; ``hints`` are the type hints of the fields."""
+def _readers_of_tree(tree: KeyTree, hints: Mapping[str, TypeHint]) -> _KeyReaders:
+    """Return how each key of a tree is read; ``hints`` are the type hints of the fields."""
     return {
         name: _readers_of_tree(key, hints)
         if isinstance(key, dict)
@@ -219,7 +218,6 @@ def _readers_of_tree(tree: KeyTree, hints: Mapping[str, TypeHint]) -> Mapping[st
 def _key_reader(key: Key, hints: Mapping[str, TypeHint]) -> _KeyReader:
     """Return how a key is read, by the type hints of the fields of its class."""
     required = key.presence is Presence.REQUIRED
-    # Computed keys and keys of the past fill no field.
     if key.attribute not in hints or key.presence is Presence.PAST:
         return _KeyReader("", None, required)
     reader, convert = _reader(key.form.type_hint or hints[key.attribute]), key.form.read

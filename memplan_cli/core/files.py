@@ -31,37 +31,38 @@ _MAX_READ_BYTES = 1 << 31
 
 
 def write_files(contents: Mapping[Path, Content]) -> None:
-    """Write several files: all of them, or none.
+    """Write several files. None is replaced before the data of all of them is on disk.
 
     If a path is a symbolic link, the file behind it is replaced. A device or a pipe is opened and
     written to.
 
     Raises:
-        ModelError: a folder or file cannot be written. Files that did not exist before are removed
-            again; an older file that was replaced before the error stays replaced.
+        ModelError: a folder or file cannot be written. If that is one of the last renames, new files
+            are removed again, and earlier files that were replaced before it stay replaced.
     """
-    temporary_files: dict[Path, Path] = {}
+    temporary_files: dict[Path, Path] = {}  # by the file that each will replace
     new_files: list[Path] = []
-    target = next(iter(contents))  # the file at hand, for the error message
+    current = next(iter(contents))  # the file at hand, for the error message
     regular = {path: data for path, data in contents.items() if not _is_device_or_pipe(path)}
     with ExitStack() as stack:
         try:
-            for target, data in regular.items():
-                destination = _resolve_link(target)
+            for current, data in regular.items():
+                destination = _resolve_link(current)
                 temporary_files[destination] = stack.enter_context(_staged(destination, data))
-            for target, data in contents.items():
-                if target not in regular:
-                    with target.open("wb") as file:
+            for current, data in contents.items():
+                if current not in regular:
+                    with current.open("wb") as file:
                         file.writelines(_parts(data))
             with deferred():  # a signal must not stop between two renames
-                for target, temporary_file in temporary_files.items():
-                    is_new = not target.exists()
-                    temporary_file.replace(target)
-                    new_files.extend([target] if is_new else [])
+                for current, temporary_file in temporary_files.items():
+                    is_new = not current.exists()
+                    temporary_file.replace(current)
+                    if is_new:
+                        new_files.append(current)
         except OSError as error:
             for path in new_files:
                 path.unlink(missing_ok=True)
-            raise _write_error(target, error) from error
+            raise _write_error(current, error) from error
 
 
 @contextmanager

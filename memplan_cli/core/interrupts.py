@@ -110,16 +110,16 @@ def deferred() -> Iterator[None]:
     if _thread.get_ident() != _main_thread_id():
         yield
         return
-    handler = signal.getsignal(signal.SIGINT)
+    is_foreign_process = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     _state.deferred_depth += 1
     try:
-        if handler is signal.default_int_handler:
+        if is_foreign_process:
             signal.signal(signal.SIGINT, _on_signal)
         yield
     finally:
         try:
-            if handler is signal.default_int_handler:
-                signal.signal(signal.SIGINT, handler)
+            if is_foreign_process:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
         finally:
             _state.deferred_depth -= 1
         if not _state.deferred_depth and _state.deferred_signal:
@@ -144,7 +144,7 @@ def _main_thread_id() -> int | None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Handle a signal: raise `Interrupted`, or delay the signal, or ignore it."""
+    """Handle a signal: raise `Interrupted`, or delay the signal, or ignore a repeated one."""
     if _state.deferred_depth:
         _state.deferred_signal = _state.deferred_signal or number
     elif _is_initialising_module(frame):

@@ -112,11 +112,10 @@ def pressure(problem: Problem) -> Iterator[tuple[int, int]]:
     Sizes are rounded up to the alignment.
     """
     deltas: dict[int, int] = {}
-    alignment, delta_at = problem.alignment, deltas.get
-    for _, size, (start, end), _, _ in problem.buffers:
-        padded = -(-size // alignment) * alignment  # `align`, inlined for speed
-        deltas[start] = delta_at(start, 0) + padded
-        deltas[end] = delta_at(end, 0) - padded
+    for buffer in problem.buffers:
+        padded, (start, end) = align(buffer.size, problem.alignment), buffer.live
+        deltas[start] = deltas.get(start, 0) + padded
+        deltas[end] = deltas.get(end, 0) - padded
     ticks = sorted(deltas)
     return zip(ticks, accumulate([deltas[tick] for tick in ticks]), strict=True)
 
@@ -159,7 +158,7 @@ def slot_violations(
     buffers are not sorted by start is a violation too.
 
     Args:
-        problem: the buffers to be placed.
+        problem: the buffers to be placed, and the alignment of slots.
         by_start: its buffers, sorted by start.
         slots: the slot of each buffer in ``by_start``.
         height: the total size of all slots.
@@ -171,14 +170,12 @@ def slot_violations(
     slot_sizes: dict[int, int] = {}
     previous_start = 0
     for buffer, slot in zip(by_start, slots, strict=True):
-        _, size, (start, _), _, _ = buffer
-        previous = owner.get(slot)
+        start, previous = buffer.live.start, owner.get(slot)
         if start < previous_start or (previous is not None and previous.live.end > start):
-            pair = (buffer,) if previous is None else (previous, buffer)
-            return (Violation("a slot is taken before it is free", tuple(b.id for b in pair)),)
+            ids_in_slot = (buffer.id,) if previous is None else (previous.id, buffer.id)
+            return (Violation("a slot is taken before it is free", ids_in_slot),)
         previous_start, owner[slot] = start, buffer
-        if slot_sizes.get(slot, -1) < size:
-            slot_sizes[slot] = size
+        slot_sizes[slot] = max(buffer.size, slot_sizes.get(slot, 0))
     total = sum(align(size, problem.alignment) for size in slot_sizes.values())
     return () if total == height else (Violation(f"the slots take {total} bytes", ()),)
 
@@ -233,7 +230,7 @@ def first_overlap(
         index for index, size in enumerate(sizes) if size > 0 and starts[index] < ends[index]
     ]
     by_end = iter(sorted(indices, key=ends.__getitem__))
-    next_to_end = next(by_end, 0)
+    next_to_end = next(by_end, 0)  # without buffers it is not used
     live_offsets: list[int] = []
     index_at: dict[int, int] = {}  # offset of a live buffer -> its index
     top_at: dict[int, int] = {}  # offset of a live buffer -> the byte after its last

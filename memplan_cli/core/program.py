@@ -92,8 +92,8 @@ class Op(NamedTuple):
     Attributes:
         inputs, outputs: in the positions of the ONNX node; an omitted one is ``""``.
         bodies: its subgraphs.
-        source: the index of the ONNX node in its graph. Copies of an op for recomputation have
-            the same source.
+        source: the index of the ONNX node in its graph; -1: no node of the file. Copies of an op
+            for recomputation have the same source.
     """
 
     name: str

@@ -48,7 +48,7 @@ def run_folder() -> Iterator[Path | None]:
     folder, lock = None, None
     previous_variable = os.environ.get("TMPDIR")
     try:
-        with deferred():
+        with deferred():  # a signal before the assignment would leave the folder behind
             folder, lock = _new_run_folder(base)
             if folder:
                 _set_temporary_folder(str(folder))
@@ -66,8 +66,8 @@ def run_folder() -> Iterator[Path | None]:
 def temporary_beside(target: Path) -> Iterator[Path]:
     """Create an empty temporary file in the folder of ``target``, for the duration of the block.
 
-    Its name is ``.<target>.<random>.tmp``. Such files of killed runs are removed first. The block
-    may rename the file.
+    Its name is ``.<target>.<random>.tmp``. It stays locked during the block, so that other runs do
+    not take it for a leftover; leftovers of killed runs are removed first. The block may rename it.
 
     Raises:
         OSError: the file cannot be created.
@@ -76,7 +76,7 @@ def temporary_beside(target: Path) -> Iterator[Path]:
     clear_files(target.parent, re.compile(rf"{re.escape(prefix)}[0-9a-f]{{16}}\.tmp"))
     file, lock = None, None
     try:
-        with deferred():
+        with deferred():  # a signal between creation and lock would leave the file behind
             while lock is None:  # another run may remove the file before it is locked
                 file = target.with_name(f"{prefix}{_random_name()}.tmp")
                 lock = create_locked(file)
@@ -205,12 +205,10 @@ def _lock(file: int, *, wait: bool) -> bool:
 def _own_paths(
     folder: Path, pattern: re.Pattern[str], is_kind: Callable[[int], bool]
 ) -> Iterator[Path]:
-    """Yield the paths in a folder that match a pattern, are of a kind, and belong to this user.
+    """Yield the paths in a folder whose whole name matches, that are of a kind, and of this user.
 
-    Args:
-        folder: the folder; nothing is yielded if it cannot be read.
-        pattern: matches the whole name.
-        is_kind: the test of ``st_mode``, such as `stat.S_ISREG`; links fail it.
+    ``is_kind`` tests ``st_mode``, as `stat.S_ISREG` does; links fail it. Nothing is yielded if the
+    folder cannot be read.
     """
     user = os.getuid() if hasattr(os, "getuid") else None
     try:

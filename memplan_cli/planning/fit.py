@@ -88,7 +88,7 @@ class Point(Need):
 
     @classmethod
     def of(cls, need: Need, dims: Mapping[str, int], beyond: int | None) -> Point:
-        """Return a binding with its need."""
+        """Return the point of a binding; ``beyond`` is the need of the next one, see the class."""
         return cls(
             weights=need.weights,
             inputs=need.inputs,

@@ -151,6 +151,20 @@ def test_other_settings_or_another_model_are_other_rows(tmp_path: Path) -> None:
     assert first.key != key
 
 
+@pytest.mark.parametrize("config", [None, "edge.yaml"])
+def test_an_edited_settings_file_gives_other_rows(config: str | None, tmp_path: Path) -> None:
+    copy = tmp_path / "model.onnx"
+    copy.write_bytes(DYNAMIC.read_bytes())
+    settings = tmp_path / (config or "memplan.yaml")
+    job = Job(str(copy), {"batch": 1}, str(settings) if config else None)
+    keys = []
+    for text in ("level: 1", "level: 2", "level: 1", "level: wrong"):
+        settings.write_text(text)
+        keys.append(job.key)
+    assert keys[0] == keys[2]
+    assert len(set(keys)) == 3
+
+
 @pytest.mark.parametrize(
     "content", [b'{"a": 1}\n', b"\x08\x0a", b"text", b"[" * 99_999 + b"\n"]
 )

@@ -104,17 +104,17 @@ def plan_profiles(
         if progress:
             progress(Counted("planning each binding", done, len(all_dims)))
         dims = {**settings.dims, **profile_dims}
-        alone = plan_model(file, replace(settings, dims=dims), None).plan
-        check(_with_sizes_at(common, alone, dims))  # raises if the common plan is not safe
-        rows.append(Profile(profile_dims, alone.report.memory))
+        exact = plan_model(file, replace(settings, dims=dims), None).plan
+        check(_with_exact_sizes(common, exact, dims))  # raises if the common plan is not safe
+        rows.append(Profile(profile_dims, exact.report.memory))
     report = replace(common.plan.report, profiles=tuple(rows))
     return replace(common, plan=common.plan.with_report(report))
 
 
-def _with_sizes_at(common: PlannedProgram, alone: Plan, dims: Mapping[str, int]) -> Plan:
-    """Return the common plan, in which each tensor has its exact bytes at some dims.
+def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, int]) -> Plan:
+    """Return the common plan, in which each tensor has the bytes that it has at ``dims``.
 
-    Tensors in symbolic arenas keep their size.
+    ``exact`` is the plan for these dims only. Tensors in symbolic arenas keep their size.
 
     Raises:
         InvalidLayoutError: a tensor is larger than the common plan assumes.
@@ -123,7 +123,7 @@ def _with_sizes_at(common: PlannedProgram, alone: Plan, dims: Mapping[str, int])
     numeric_arenas = {arena.id for arena in plan.arenas if arena.unit == "1"}
     tensors = []
     for tensor in plan.tensors:
-        size = _bytes_at(common.program, tensor, alone, dims)
+        size = _exact_bytes(common.program, tensor, exact, dims)
         if size is None or tensor.arena not in numeric_arenas:
             tensors.append(tensor)
             continue
@@ -136,17 +136,18 @@ def _with_sizes_at(common: PlannedProgram, alone: Plan, dims: Mapping[str, int])
     return replace(plan, tensors=tuple(tensors))
 
 
-def _bytes_at(
-    program: Program, tensor: Placement, alone: Plan, dims: Mapping[str, int]
+def _exact_bytes(
+    program: Program, tensor: Placement, exact: Plan, dims: Mapping[str, int]
 ) -> int | None:
-    """Return a tensor's bytes at some dims: as planned alone, or by its shape; None if symbolic.
+    """Return a tensor's bytes at ``dims``; None if another dim keeps them symbolic.
 
-    A recomputed copy is missing in the plan that was made alone.
+    They are those in ``exact``, the plan for these dims only.
     """
-    placement = alone.by_id.get(tensor.id)
+    placement = exact.by_id.get(tensor.id)
     if placement is not None:
-        unit = next(arena.unit for arena in alone.arenas if arena.id == placement.arena)
+        unit = next(arena.unit for arena in exact.arenas if arena.id == placement.arena)
         return placement.bytes if unit == "1" else None
+    # Only the common plan recomputes this tensor: its bytes follow from its shape there.
     var = program.vars[VarId(tensor.id)]
     shape = tuple(bind_dim(dim, dims) for dim in var.shape or ())
     size = size_of(shape, var.dtype)

@@ -175,9 +175,11 @@ class _SizeSearch:
     Attributes:
         settings: bound to the model.
         bindings: what the settings give: dims, shapes, small input values.
-        fixed: dims with a number, or the lower one of their bounds.
+        fixed: dims that the settings bind. A dim with bounds counts as bound to the lower one,
+            because a plan for all values within bounds needs no search, and runs need any number.
         names: all dims of the inputs.
-        free: dims without a number, and whether each leads a shape.
+        free: the other dims of the inputs -> whether the dim is the first of a shape, such as a
+            batch. These need only be 1 in most models.
     """
 
     def __init__(self, source: LazyModel, path: Path, settings: Settings) -> None:
@@ -195,8 +197,8 @@ class _SizeSearch:
         )
         input_dims = free_dims(source.model)
         self.names = frozenset(input_dims) | symbols_in_shapes
-        leads = {**dict.fromkeys(symbols_in_shapes, False), **input_dims}
-        self.free = {name: lead for name, lead in leads.items() if name not in self.fixed}
+        leads_shape = {**dict.fromkeys(symbols_in_shapes, False), **input_dims}
+        self.free = {n: leads for n, leads in leads_shape.items() if n not in self.fixed}
 
     @cached_property
     def may_run(self) -> bool:
@@ -315,10 +317,11 @@ class _SizeSearch:
     def _default_candidates(self, constraints: Sequence[DimConstraint]) -> Iterator[Dims]:
         """Yield candidates for the free dims, roughly by size.
 
-        First all dims are 1. Next come the smallest dims that satisfy the constraints. Then follow,
-        for each usual length: dims that satisfy the constraints and start at this length; and this
-        length for all dims but those that lead a shape, which are 1. At last the leading dims get a
-        small length as well. Without free dims the only candidate is empty.
+        First all dims are 1. Next come the smallest dims that satisfy the constraints. Then each
+        common length is given to all dims but those that lead a shape, which are 1; for some lengths
+        dims that satisfy the constraints and start at this length come before it, unless there are
+        too many constraints to solve them again. At last the leading dims get a small length as well.
+        Without free dims the only candidate is empty.
         """
         yield dict.fromkeys(self.free, 1)
         if not self.free:

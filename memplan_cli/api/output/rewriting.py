@@ -125,6 +125,11 @@ class Rewriting:
         return self.original or self.file.path
 
     @property
+    def is_runtime_graph(self) -> bool:
+        """Whether the planned model is a graph that ONNX Runtime optimized and wrote to a file."""
+        return self.original is not None
+
+    @property
     def unoptimised_only(self) -> bool:
         """Whether ONNX Runtime must run the written file without optimizing its graph.
 
@@ -135,7 +140,7 @@ class Rewriting:
         report = self.planned.plan.report
         has_copies = report.recompute.nodes > 0 or bool(report.chunked.regions)
         needs_order = bool(report.donated.pairs) and self.caches is None
-        return self.original is not None or has_copies or needs_order
+        return self.is_runtime_graph or has_copies or needs_order
 
 
 class RewrittenFiles(OutputFiles):
@@ -153,31 +158,31 @@ class RewrittenFiles(OutputFiles):
     """
 
     def __init__(self, rewriting: Rewriting) -> None:
-        rewriting.targets.refuse_weights(rewriting.file)
-        self._rewriting = rewriting
-        self._targets = rewriting.targets
-        # Weight files of an earlier version of the output, and those that the new version uses.
-        self._earlier = own_weights(self._targets.model)
-        self._used = set(rewriting.file.data_files)
+        file, targets = rewriting.file, rewriting.targets
+        targets.refuse_weights(file)
+        earlier_weights = own_weights(targets.model)
         super().__init__(
-            rewriting.file.data_files,
-            rewriting.file.path.parent,
-            self._targets.model.parent,
-            # Only a graph that ONNX Runtime dumped has weight files named after the output.
-            own=self._earlier if rewriting.original else (),
+            file.data_files,
+            file.path.parent,
+            targets.model.parent,
+            # Only the weight files of ONNX Runtime's graph are named after the output.
+            own=earlier_weights if rewriting.is_runtime_graph else (),
         )
-        self._moved = ExternalWeights()
+        self._rewriting, self._targets = rewriting, targets
+        # Weight files of an earlier version of the output, and those that the new version uses.
+        self._earlier, self._used = earlier_weights, set(file.data_files)
+        self._moved = ExternalWeights()  # set by `_model_bytes`, if it moves weights out
         try:
             self.data: Iterable[bytes] = self._model_bytes()
-        except BaseException:  # no block was entered whose end would remove them
+        except BaseException:  # no block was entered whose end would remove the weight files
             self.remove_weights()
             raise
 
     def _model_bytes(self) -> Iterable[bytes]:
         """Fold constants, chunk regions, and move weights out; return the bytes of the result.
 
-        The weight files that this creates are added to those that belong to the output. The weights
-        of a dumped graph are outside already.
+        Notes the weight files that it creates, and which weights were moved. The weights of a graph
+        that ONNX Runtime wrote are outside already.
         """
         from memplan_cli.onnx_io.metadata import FOLDED, WEIGHTS, donation_note
         from memplan_cli.onnx_io.writing.write import written_model
@@ -198,7 +203,7 @@ class RewrittenFiles(OutputFiles):
             from memplan_cli.onnx_io.writing.chunked import chunked_model
 
             model, program = chunked_model(model, program, planned.constants)
-        if rewriting.original is None and rewriting.settings.external_weights != "keep":
+        if not rewriting.is_runtime_graph and rewriting.settings.external_weights != "keep":
             moved = move_beside(model, out, self._used, self._earlier)
             self._add_weights(moved.created)
             self._moved, model = moved.facts, moved.model

@@ -187,8 +187,8 @@ def check(plan: Plan) -> None:
 def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
     """Yield each arena as a packing problem and its layout, in the order of ``plan.arenas``.
 
-    A tensor and its aliases are one buffer with the id of that tensor. It has the bytes of the
-    largest, and is live from the first tick of any of them to the last.
+    A tensor and its aliases, which have equal bytes, are one buffer with the id of that tensor. It
+    is live from the first tick of any of them to the last.
 
     Raises:
         InvalidLayoutError: see `Plan.problems`.
@@ -197,38 +197,25 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
     if len(arenas) != len(plan.arenas):
         raise InvalidLayoutError("two arenas have one id")
     _refuse_invalid_rows(plan.tensors)
-    spans: dict[int, dict[BufferId, _Span]] = {arena: {} for arena in arenas}
+    buffers: dict[int, dict[BufferId, Buffer]] = {arena: {} for arena in arenas}
     offsets: dict[int, dict[BufferId, int]] = {arena: {} for arena in arenas}
-    bases = _alias_bases(plan.tensors)
+    base_ids = {tensor.alias_of for tensor in plan.tensors} - {None}
+    bases = {tensor.id: tensor for tensor in plan.tensors if tensor.id in base_ids}
     for tensor in plan.tensors:
-        arena, size, first, last = tensor.arena, tensor.bytes, tensor.first, tensor.last
-        identity = BufferId(tensor.id)
+        arena = tensor.arena
         if arena not in arenas:
-            raise InvalidLayoutError(f"tensor {identity!r} is placed in no arena of the plan")
+            raise InvalidLayoutError(f"tensor {tensor.id!r} is placed in no arena of the plan")
         if tensor.alias_of is not None:
-            location = arena, tensor.offset, size, tensor.pinned
-            _refuse_wrong_alias(identity, tensor.alias_of, location, bases)
-            identity = BufferId(tensor.alias_of)
-        span = spans[arena].get(identity)
-        if span is None:
-            spans[arena][identity] = size, first, last
-            offsets[arena][identity] = tensor.offset
-        else:
-            largest, start, end = span
-            spans[arena][identity] = max(size, largest), min(first, start), max(last, end)
+            _refuse_wrong_alias(tensor, tensor.alias_of, bases)
+        identity = BufferId(tensor.alias_of or tensor.id)
+        live, alias = LiveRange(tensor.first, tensor.last), buffers[arena].get(identity)
+        if alias is not None:
+            live = LiveRange(min(live.start, alias.live.start), max(live.end, alias.live.end))
+        buffers[arena][identity] = Buffer(identity, tensor.bytes, live)
+        offsets[arena][identity] = tensor.offset
     for facts in plan.arenas:
-        buffers = [
-            Buffer(identity, size, LiveRange(first, last))
-            for identity, (size, first, last) in spans.pop(facts.id).items()
-        ]
-        yield (
-            Problem(tuple(buffers), facts.alignment),
-            Layout(offsets[facts.id], facts.height),
-        )
-
-
-_Span = tuple[int, int, int]
-"""Of all tensors on the same bytes: the bytes, the first tick, the tick after the last use."""
+        problem = Problem(tuple(buffers.pop(facts.id).values()), facts.alignment)
+        yield problem, Layout(offsets[facts.id], facts.height)
 
 
 def _refuse_invalid_rows(tensors: Sequence[Placement]) -> None:
@@ -243,37 +230,24 @@ def _refuse_invalid_rows(tensors: Sequence[Placement]) -> None:
             )
 
 
-_Location = tuple[int, int, int, "str | None"]
-"""A tensor's arena, offset and bytes, and why it is pinned."""
-
-
-def _alias_bases(tensors: Sequence[Placement]) -> Mapping[str, _Location | None]:
-    """Return the location of each tensor whose bytes others share.
-
-    None for a tensor that is itself an alias: the bytes of an alias may not be shared again.
-    """
-    bases = {tensor.alias_of for tensor in tensors} - {None}
-    if not bases:
-        return {}
-    return {
-        tensor.id: None
-        if tensor.alias_of is not None
-        else (tensor.arena, tensor.offset, tensor.bytes, tensor.pinned)
-        for tensor in tensors
-        if tensor.id in bases
-    }
-
-
 def _refuse_wrong_alias(
-    tensor: str, alias_of: str, location: _Location, bases: Mapping[str, _Location | None]
+    alias: Placement, base_id: str, bases: Mapping[str, Placement]
 ) -> None:
-    """Raise an error if an alias is not placed on the bytes of its base, or one of both is pinned."""
-    base = bases.get(alias_of)
-    if base is None:
+    """Raise an error if an alias is not placed on the bytes of its base, or one of both is pinned.
+
+    The base must not be an alias itself.
+    """
+    base = bases.get(base_id)
+    if base is None or base.alias_of is not None:
         raise InvalidLayoutError(
-            f"tensor {tensor!r} shares the bytes of {alias_of!r}, which has none"
+            f"tensor {alias.id!r} shares the bytes of {base_id!r}, which has none"
         )
-    if base[:3] != location[:3] or base[3] or location[3]:
+    is_on_base = (alias.arena, alias.offset, alias.bytes) == (
+        base.arena,
+        base.offset,
+        base.bytes,
+    )
+    if not is_on_base or alias.pinned or base.pinned:
         raise InvalidLayoutError(
-            f"tensor {tensor!r} shares the bytes of {alias_of!r} but is placed elsewhere"
+            f"tensor {alias.id!r} shares the bytes of {base_id!r} but is placed elsewhere"
         )

@@ -135,11 +135,8 @@ def _moments(
     A node takes one tick. A node with subgraphs takes a first tick, then those of its subgraphs one
     after the other, then a last tick.
 
-    Args:
-        block: The path of the block.
-        tick: The tick of its first node.
-        orders: The nodes of each block, by its path.
-        subgraphs: The paths of the subgraphs of each ``(block, node)``.
+    ``orders`` has the nodes of each block, by its path, and ``subgraphs`` the paths of the subgraphs
+    of each ``(block, node)``.
     """
     for node in orders.get(block, ()):
         end = tick
@@ -148,7 +145,8 @@ def _moments(
             inner = tuple(_moments(path, end + 1, orders, subgraphs))
             yield from inner
             end = max((moment.end for moment in inner), default=end)
-        end = end + 1 if paths else end
+        if paths:
+            end += 1
         yield Moment(tick, end, block, node)
         tick = end + 1
 

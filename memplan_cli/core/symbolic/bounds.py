@@ -118,13 +118,10 @@ def _upper_bound_of_term(
             return None  # a call of bounded and other symbols
         else:
             unbounded_atoms.append(atom)
-    if (
-        unbounded_atoms
-        and interval[0] != interval[1]
-        and any(map(parse_call, unbounded_atoms))
-    ):
-        return None  # a call may be negative, and the term is then largest at interval[0]
-    return multiply_polynomials([{(atom,): 1} for atom in unbounded_atoms], interval[1])
+    low, high = interval
+    if low != high and any(map(parse_call, unbounded_atoms)):
+        return None  # a call may be negative, and the term is then largest at `low`
+    return multiply_polynomials([{(atom,): 1} for atom in unbounded_atoms], high)
 
 
 def _range_of_atom(atom: str, bounds: Bounds) -> Interval:

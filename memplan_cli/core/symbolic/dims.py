@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.symbolic.polynomials import (
     FUNCTIONS,
@@ -38,8 +38,12 @@ if TYPE_CHECKING:
 
 _MAX_POWER = 8
 
-_Rational = tuple[Polynomial, int]
-"""A polynomial, and the number that it is divided by."""
+
+class _Rational(NamedTuple):
+    """A polynomial divided by a number, which may be 0 until `_whole` refuses it."""
+
+    numerator: Polynomial
+    divisor: int = 1
 
 
 def bind_dim(dim: Dim, dims: Mapping[str, int]) -> Dim:
@@ -93,8 +97,7 @@ def as_dim(terms: Polynomial) -> int | str:
 
 def _whole(value: _Rational) -> Polynomial:
     """Return the quotient of a polynomial and a number, rounded down."""
-    terms, divisor = value
-    return floor_divide(terms, divisor)
+    return floor_divide(value.numerator, value.divisor)
 
 
 def _rational(node: ast.expr, tree: Tree) -> _Rational:
@@ -107,12 +110,12 @@ def _rational(node: ast.expr, tree: Tree) -> _Rational:
     """
     match node:
         case ast.Constant(value=int(value)):
-            return ({(): value} if value else {}), 1
+            return _Rational({(): value} if value else {})
         case ast.Name():
-            return {(tree.name(node),): 1}, 1
+            return _Rational({(tree.name(node),): 1})
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            terms, divisor = _rational(operand, tree)
-            return multiply_polynomials([terms], -1), divisor
+            positive = _rational(operand, tree)
+            return _Rational(multiply_polynomials([positive.numerator], -1), positive.divisor)
         case ast.BinOp(left=left, op=operator, right=right):
             return _arithmetic(operator, _rational(left, tree), _rational(right, tree))
         case ast.Call(func=ast.Name() as name, args=args, keywords=[]) if args:
@@ -126,36 +129,38 @@ def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _R
     Raises:
         ValueError: the operator is not supported, or an exponent is not a whole number from 0 to 8.
     """
-    (a, a_divisor), (b, b_divisor) = left, right
-    # Both numerators over the common divisor a_divisor * b_divisor:
-    left_numerator, right_numerator = (
-        multiply_polynomials([a], b_divisor),
-        multiply_polynomials([b], a_divisor),
-    )
-    number = constant_value(b)  # of ``**``: the exponent, if it is a whole number
-    exponent = None
-    if number is not None and b_divisor and number % b_divisor == 0:
-        exponent = number // b_divisor
+    left_terms, right_terms = _over_common_divisor(left, right)
+    common_divisor = left.divisor * right.divisor
+    number = constant_value(right.numerator)
     match operator:
         case ast.Add():
-            return add_polynomials([left_numerator, right_numerator]), a_divisor * b_divisor
+            return _Rational(add_polynomials([left_terms, right_terms]), common_divisor)
         case ast.Sub():
-            difference = add_polynomials(
-                [left_numerator, multiply_polynomials([right_numerator], -1)]
-            )
-            return difference, a_divisor * b_divisor
+            negative_right = multiply_polynomials([right_terms], -1)
+            return _Rational(add_polynomials([left_terms, negative_right]), common_divisor)
         case ast.Mult():
-            return multiply_polynomials([a, b]), a_divisor * b_divisor
-        case ast.Div() if constant_value(b) is not None:
-            # A divisor of 0 is refused when the quotient is rounded: see `_whole`.
-            return left_numerator, a_divisor * (constant_value(b) or 0)
+            product = multiply_polynomials([left.numerator, right.numerator])
+            return _Rational(product, common_divisor)
+        case ast.Div() if number is not None:
+            return _Rational(left_terms, left.divisor * number)
         case ast.FloorDiv() | ast.Div():  # dims are integers, so a quotient of dims is floored
-            return apply_function("floor", [left_numerator, right_numerator]), 1
+            return _Rational(apply_function("floor", [left_terms, right_terms]))
         case ast.Mod():
-            return apply_function("mod", [_whole(left), _whole(right)]), 1
-        case ast.Pow() if exponent is not None and 0 <= exponent <= _MAX_POWER:
-            return multiply_polynomials([a] * exponent), a_divisor**exponent
+            return _Rational(apply_function("mod", [_whole(left), _whole(right)]))
+        case ast.Pow() if number is not None and right.divisor and not number % right.divisor:
+            exponent = number // right.divisor
+            if 0 <= exponent <= _MAX_POWER:
+                power = multiply_polynomials([left.numerator] * exponent)
+                return _Rational(power, left.divisor**exponent)
     raise ValueError(ast.dump(operator))
+
+
+def _over_common_divisor(left: _Rational, right: _Rational) -> tuple[Polynomial, Polynomial]:
+    """Return both numerators over the product of both divisors. Their quotient is ``left / right``."""
+    return (
+        multiply_polynomials([left.numerator], right.divisor),
+        multiply_polynomials([right.numerator], left.divisor),
+    )
 
 
 def _function(word: str, args: list[ast.expr], tree: Tree) -> _Rational:
@@ -170,14 +175,12 @@ def _function(word: str, args: list[ast.expr], tree: Tree) -> _Rational:
     if name not in QUOTIENTS:
         if name == "mod" and len(args) != 2:
             raise ValueError(word)
-        return apply_function(name, [_whole(_rational(arg, tree)) for arg in args]), 1
+        whole_args = [_whole(_rational(arg, tree)) for arg in args]
+        return _Rational(apply_function(name, whole_args))
     match args[0]:
         # Both sides separately: `_arithmetic` would round a quotient of dims down already.
         case ast.BinOp(left=left, op=ast.Div(), right=right):
-            (a, a_divisor), (b, b_divisor) = _rational(left, tree), _rational(right, tree)
-            return apply_function(
-                name,
-                [multiply_polynomials([a], b_divisor), multiply_polynomials([b], a_divisor)],
-            ), 1
-    terms, divisor = _rational(args[0], tree)
-    return apply_function(name, [terms, {(): divisor}]), 1
+            quotient = _over_common_divisor(_rational(left, tree), _rational(right, tree))
+            return _Rational(apply_function(name, quotient))
+    value = _rational(args[0], tree)
+    return _Rational(apply_function(name, [value.numerator, {(): value.divisor}]))

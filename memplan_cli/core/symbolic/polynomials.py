@@ -236,7 +236,7 @@ def multiply_polynomials(parts: Iterable[Polynomial], factor: int = 1) -> Polyno
     """
     result: Polynomial = {(): factor} if factor else {}
     for part in parts:
-        if len(result) == len(part) == 1:  # the usual case: a number times a symbol
+        if len(result) == len(part) == 1:  # the usual case, fast: two single products
             ((a, x),), ((b, y),) = result.items(), part.items()
             result = {tuple(sorted(a + b)) if a else b: x * y}
             continue
@@ -267,8 +267,8 @@ def floor_divide(terms: Polynomial, divisor: int) -> Polynomial:
         return whole
     common = math.gcd(divisor, *rest.values())
     rest = {m: v // common for m, v in rest.items()}
-    # If all other terms are multiples of ``step``, a constant of floor((6*a + 5)/8) can be rounded
-    # down to a multiple of it: floor((6*a + 4)/8), which is floor((3*a + 2)/4).
+    # If ``step`` divides the divisor and all terms but the constant, the constant is rounded down to
+    # a multiple of it: floor((6*a + 5)/8) is floor((6*a + 4)/8), which is floor((3*a + 2)/4).
     step = math.gcd(divisor // common, *(v for m, v in rest.items() if m))
     if step > 1 and () in rest:
         rest[()] -= rest[()] % step
@@ -285,7 +285,7 @@ def floor_divide(terms: Polynomial, divisor: int) -> Polynomial:
 
 
 def _inner_floor(terms: Polynomial) -> tuple[Polynomial, int] | None:
-    """Return ``a + k*b`` and ``b`` if the terms are ``floor(a/b) + k``; None otherwise."""
+    """Return ``a + k*b`` and ``b`` if the terms are ``floor(a/b) + k`` with numbers b and k, else None."""
     atoms = [m for m in terms if m]
     if len(atoms) != 1 or len(atoms[0]) != 1 or terms[atoms[0]] != 1:
         return None

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import (
@@ -127,7 +127,7 @@ def _is_non_negative(dim: Dim) -> bool:
     A sum such as ``n - 5`` is accepted, although some values of its symbols make it negative.
     """
     if isinstance(dim, str):
-        return _factored(parse_dim(dim))[0] >= 0
+        return _factored(parse_dim(dim)).number >= 0
     return dim is not None and dim >= 0
 
 
@@ -154,33 +154,42 @@ def product_of(factors: Iterable[Polynomial], coefficient: int) -> Size:
     """
     symbols: list[str] = []
     for terms in factors:
-        number, common, rest = _factored(terms)
-        coefficient *= number
-        symbols.extend(common)
-        if rest:
-            symbols.append(f"({rest})")
+        factors_of_terms = _factored(terms)
+        coefficient *= factors_of_terms.number
+        symbols.extend(factors_of_terms.symbols)
+        if factors_of_terms.sum:
+            symbols.append(f"({factors_of_terms.sum})")
     if coefficient < 0:
         raise ValueError("negative size")
     return Size(coefficient, tuple(sorted(symbols)) if coefficient else ())
 
 
-def _factored(terms: Polynomial) -> tuple[int, list[str], str]:
-    """Split a polynomial into a number, common symbols, and the remaining sum as text.
+class _Factors(NamedTuple):
+    """The factors of a polynomial: ``4*a*b + 6*a`` is ``2 * a * (2*b + 3)``.
 
-    ``4*a*b + 6*a`` gives ``(2, ["a"], "2*b + 3")``. A single product has no remaining sum.
+    Attributes:
+        sum: the text of the factor that is a sum; empty for a single product.
     """
+
+    number: int
+    symbols: list[str]
+    sum: str = ""
+
+
+def _factored(terms: Polynomial) -> _Factors:
+    """Return the number and the symbols that divide all products of a polynomial, and the rest."""
     if not terms:
-        return 0, [], ""
+        return _Factors(0, [])
     first, *others = terms
     common = Counter(first)
     for monomial in others:
         common &= Counter(monomial)
     symbols = [f"({a})" if is_call(a) else format_atom(a) for a in common.elements()]
     if not others:
-        return terms[first], symbols, ""
+        return _Factors(terms[first], symbols)
     number = math.gcd(*terms.values())
     remaining = {
         tuple((Counter(monomial) - common).elements()): value // number
         for monomial, value in terms.items()
     }
-    return number, symbols, format_polynomial(remaining)
+    return _Factors(number, symbols, format_polynomial(remaining))
