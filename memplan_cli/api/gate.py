@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from memplan_cli.api.model_or_plan import plan_and_stale_warnings, warn_of_plan
+from memplan_cli.api.model_or_plan import is_plan_file, plan_and_stale_warnings, warn_of_plan
 from memplan_cli.api.models.file_names import expanded_glob
 from memplan_cli.api.models.sources import is_path, model_paths
 from memplan_cli.api.output.output_files import refuse_targets
@@ -360,7 +360,7 @@ def with_metrics(
         MemplanError: a metric needs the model, and the model does not load or has no bounds.
     """
     values: dict[str, int | None] = {**metrics_of(plan.report), **snapshot.metrics}
-    missing = [name for name in metrics if name not in values and model.suffix != ".json"]
+    missing = [name for name in metrics if name not in values and not is_plan_file(model)]
     if any(name.startswith("predicted.") for name in missing):
         predicted = metrics_of(plan_with_prediction(model, request.load(model)).report)
         values |= {name: predicted[name] for name in missing if name in predicted}
@@ -381,7 +381,7 @@ def _serving_bound(model: Path, request: Request) -> int | None:
     Raises:
         MemplanError: the path is a plan, or no bounds are given.
     """
-    if model.suffix == ".json":
+    if is_plan_file(model):
         raise SettingsError(
             f"{SERVING_BOUND} needs a model, and {model} is a plan",
             hint="name the model, and give --bounds",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.api.models.binding import bind
 from memplan_cli.api.models.model_file import read_model
@@ -140,6 +140,14 @@ def _write_best_candidate(request: OptimizeRequest) -> Optimized:
             return result
 
 
+class _VerifiedCandidate(NamedTuple):
+    """A candidate with the outputs of the original, its files, and its plan with what was measured."""
+
+    candidate: Rewriting
+    files: RewrittenFiles
+    plan: Plan
+
+
 def _write_best_of(
     candidates: Sequence[Rewriting], request: OptimizeRequest, baseline: BackgroundBaseline
 ) -> Optimized:
@@ -157,7 +165,7 @@ def _write_best_of(
     if not within_budget:
         return Optimized(candidates[0].planned.plan, None, None)
     verifier = baseline.verifier(within_budget[0], check, request.progress)
-    verified: list[tuple[Rewriting, RewrittenFiles, Plan]] = []
+    verified: list[_VerifiedCandidate] = []
     rejected: list[Plan] = []
     with ExitStack() as stack:
         for candidate in verifier.by_predicted_memory(within_budget):
@@ -166,20 +174,20 @@ def _write_best_of(
             if not passed(plan):
                 rejected.append(plan)
                 continue
-            verified.append((candidate, files, plan))
+            verified.append(_VerifiedCandidate(candidate, files, plan))
             if check.search == "foreseen":
                 break
         if not verified:
             return Optimized(rejected[0], None, None)
         request.progress("writing")
-        candidate, files, plan = min(verified, key=lambda entry: measured_cost(entry[2]))
-        plan = with_rejected(plan, rejected)
+        best = min(verified, key=lambda each: measured_cost(each.plan))
+        plan = with_rejected(best.plan, rejected)
         if check.search == "measured":
             plan = with_slower(plan)
-        result = publish(candidate, files, plan)
+        result = publish(best.candidate, best.files, plan)
         # The earlier version was replaced: leaving the block must not restore its weights.
-        for _, other_files, _ in verified:
-            other_files.forget()
+        for each in verified:
+            each.files.forget()
         return result
 
 

@@ -80,8 +80,8 @@ def _certificate(packed: PackingResult, problem: Path, layout: bytes) -> bytes:
 
     bound = packed.layout.height if packed.layout.proved else packed.lower_bound
     curve = pressure(packed.problem)
-    tick = max(curve, key=lambda live: live[1])[0] if curve else 0
-    if bound <= packed.lower_bound and tick >= 0:
+    tick, _ = max(curve, key=lambda point: point[1], default=(0, 0))
+    if bound <= packed.lower_bound:
         proof = ArenaProof(0, bound, "load", tick)
     else:
         why = f"by an exhausted search; {packed.lower_bound} bytes are live at tick {tick}"

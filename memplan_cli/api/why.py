@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.api.model_or_plan import plan_and_name, reject_settings_of_plans
+from memplan_cli.api.model_or_plan import (
+    is_plan_file,
+    plan_and_name,
+    reject_settings_of_plans,
+)
 from memplan_cli.api.models.binding import dims_of_run
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.process import bound_for_run, hint_to_optimize, prediction_conditions
@@ -85,7 +89,7 @@ def _why_process(path: Path, request: Request) -> ProcessBreakdown:
     from memplan_cli.runtime.run.baseline import DEFAULTS
     from memplan_cli.runtime.settings_search.model_prediction import predict_process
 
-    if path.suffix == ".json":
+    if is_plan_file(path):
         raise PlanError(
             f"{path} is a plan; a process can only be predicted for a model",
             hint="name the model that was written with it",

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from memplan_cli.core.serialization import SPARSE, Keys
 from memplan_cli.core.symbolic.sizes import unit_value
@@ -198,9 +198,8 @@ class Question:
 def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | None:
     """Return the largest value of a symbol that fits; None if 1 does not fit.
 
-    The need is assumed to grow with the value, so that halving an interval finds the answer.
-
-    Each factor of two between the guess and the answer costs one step.
+    The need is assumed to grow with the value, so that halving an interval finds the answer. Each
+    factor of two between the guess and the answer costs one step.
 
     Raises:
         SettingsError: the need does not depend on the symbol.
@@ -305,8 +304,16 @@ def on_expressions(totals: Mapping[str, int], question: Question) -> int:
 DimValues = tuple[tuple[str, int], ...]
 """Names and values of dims, by name."""
 
-Samples = list[tuple[int, Need]]
-"""Values of a dim, each twice the one before, and the need that a run has shown."""
+
+class Sample(NamedTuple):
+    """The need that a run at one value of the dim has shown."""
+
+    value: int
+    need: Need
+
+
+Samples = list[Sample]
+"""Samples at values of which each is twice the one before."""
 
 
 @dataclass(slots=True)
@@ -317,7 +324,9 @@ class Growth:
 
     Attributes:
         run: Returns the need of a binding by running it; None if it does not run.
-        samples: The runs with values 1, 2, 4, ..., by the values of the other dims.
+        symbol: The dim with small values in runs.
+        samples: The runs at its values 1, 2, 4, ..., by the values of the other dims.
+        needs: All runs by binding; None for one that does not run.
     """
 
     run: Evaluate
@@ -334,15 +343,15 @@ class Growth:
         width below a kernel's, are left out of the samples.
         """
         value, samples = dims[self.symbol], self._samples(dims)
-        sample_value = 2 * samples[-1][0] if samples else 1
+        sample_value = 2 * samples[-1].value if samples else 1
         while sample_value <= value and _need_more_runs(samples):
             sample_need = self._run_once({**dims, self.symbol: sample_value})
             if sample_need is not None:
-                samples.append((sample_value, sample_need))
+                samples.append(Sample(sample_value, sample_need))
             elif samples:
                 return None
             sample_value *= 2
-        if _need_more_runs(samples) or value <= samples[-1][0]:
+        if _need_more_runs(samples) or value <= samples[-1].value:
             return self._run_once(dims)
         return _extrapolate(samples, value)
 
@@ -358,15 +367,15 @@ class Growth:
         notes = []
         for point in points:
             value, samples = point.dims[self.symbol], self._samples(point.dims)
-            if not _need_more_runs(samples) and value > samples[-1][0]:
+            if not _need_more_runs(samples) and value > samples[-1].value:
                 notes.append(
                     f"{self.symbol}={value} was not run: its need is extrapolated from runs at up to"
-                    f" {samples[-1][0]}; --confirm runs it"
+                    f" {samples[-1].value}; --confirm runs it"
                 )
         return tuple(notes)
 
     def _samples(self, dims: Mapping[str, int]) -> Samples:
-        """Return the list of runs that have the other dims of a binding, to be extended."""
+        """Return the samples that have the other dims of a binding, a list to be extended."""
         others = {name: value for name, value in dims.items() if name != self.symbol}
         return self.samples.setdefault(tuple(sorted(others.items())), [])
 
@@ -376,8 +385,9 @@ def _need_more_runs(samples: Samples) -> bool:
 
     More are needed with few samples, and while the last one needs hardly more than the first.
     """
-    added_bytes = samples[-1][1].total - samples[0][1].total if samples else 0
-    return len(samples) < _MIN_SAMPLES or added_bytes <= MAX_ADDED_BYTES
+    if len(samples) < _MIN_SAMPLES:
+        return True
+    return samples[-1].need.total - samples[0].need.total <= MAX_ADDED_BYTES
 
 
 def _extrapolate(samples: Samples, value: int) -> Need:
@@ -386,8 +396,7 @@ def _extrapolate(samples: Samples, value: int) -> Need:
     Each part is extrapolated for itself, from the last `_MAX_SAMPLES` runs. Without a process in the
     last run, there is none in the result.
     """
-    largest_value = samples[-1][0]
-    needs = [need for _, need in samples[-_MAX_SAMPLES:]]
+    needs = [sample.need for sample in samples[-_MAX_SAMPLES:]]
     parts = (
         [need.weights for need in needs],
         [need.inputs for need in needs],
@@ -395,7 +404,7 @@ def _extrapolate(samples: Samples, value: int) -> Need:
         [need.planned for need in needs],
         [need.process or 0 for need in needs],
     )
-    ratio = value / largest_value
+    ratio = value / samples[-1].value
     weights, inputs, outputs, planned, process = (_extend(part, ratio) for part in parts)
     return Need(weights, inputs, outputs, planned, process if needs[-1].process else None)
 

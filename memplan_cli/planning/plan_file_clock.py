@@ -66,7 +66,8 @@ def check_clock(plan: Plan) -> None:
         nodes_by_start = {node.moment.start: node for node in nodes}
         node = {**nodes_by_start, **nodes_by_end}.get(peak.step)
         # At a step without a node, as in a plan without nodes, the peak must not name one.
-        if peak.node if node is None else not node.has_label(peak.node):
+        agrees = not peak.node if node is None else node.has_label(peak.node)
+        if not agrees:
             raise PlanError(f"peak is recorded at {peak.node[:120]!r}, step {peak.step}")
 
 

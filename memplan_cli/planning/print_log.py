@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -187,13 +187,22 @@ class _SlotPool:
         return f"free slots of {tensor.dtype} that would do are kept for later tensors"
 
 
+class _Segment(NamedTuple):
+    """The addresses ``[start, end)`` of an arena, and the last tensor there."""
+
+    start: int
+    end: int
+    owner: Placement
+
+
 class _AddressMap:
-    """The last tensor at each address of one arena, as disjoint segments by start."""
+    """The last tensor at each address of one arena."""
 
     def __init__(self) -> None:
+        self._segments: list[_Segment] = []
+        """Disjoint, by start."""
         self._starts: list[int] = []
-        self._segments: list[tuple[int, Placement]] = []
-        """The end of each segment, and its tensor."""
+        """The start of each segment."""
 
     def take(self, tensor: Placement) -> Reuse:
         """Place the next tensor at its addresses, and return the reuse of these.
@@ -214,22 +223,21 @@ class _AddressMap:
         # The segment before ``low`` may reach into the interval.
         first = max(bisect_right(self._starts, low) - 1, 0)
         last = bisect_left(self._starts, high)
-        old = list(zip(self._starts[first:last], self._segments[first:last], strict=True))
-        new: list[tuple[int, tuple[int, Placement]]] = []
+        new: list[_Segment] = []
         donors = []
-        for start, (end, owner) in old:
-            if end <= low:
-                new.append((start, (end, owner)))
+        for segment in self._segments[first:last]:
+            if segment.end <= low:
+                new.append(segment)
                 continue
-            donors.append(owner)
-            if start < low:
-                new.append((start, (low, owner)))
-            if end > high:
-                new.append((high, (end, owner)))
-        new.append((low, (high, tensor)))
-        new.sort(key=lambda segment: segment[0])
-        self._starts[first:last] = [start for start, _ in new]
-        self._segments[first:last] = [segment for _, segment in new]
+            donors.append(segment.owner)
+            if segment.start < low:
+                new.append(segment._replace(end=low))
+            if segment.end > high:
+                new.append(segment._replace(start=high))
+        new.append(_Segment(low, high, tensor))
+        new.sort(key=attrgetter("start"))
+        self._segments[first:last] = new
+        self._starts[first:last] = [segment.start for segment in new]
         return donors
 
 

@@ -50,8 +50,8 @@ def settings_json(settings: Settings, source: Source) -> Json:
     """Return the settings by their YAML names, as the plan file holds them.
 
     The newer settings are left out if they have their defaults: plans are compared by their
-    digest, which must not change when a setting is added. ``profile_shapes`` is no setting, but
-    says whether sizes were observed in a run.
+    digest, which must not change when a setting is added. ``profile_shapes``, a setting of earlier
+    versions, says whether sizes were observed in a run.
     """
     return {
         "mem_param": {
@@ -92,30 +92,30 @@ def _placements(decision: Decision) -> tuple[Placement, ...]:
     arenas = {arena.unit: (index, arena) for index, arena in enumerate(allocation.arenas)}
     live, pinned, vars_ = needs.live, needs.pinned, decision.program.vars
     pinned_ranges = {
-        pinned_buffer.id: pinned_buffer.live
-        for arena in (allocation.arenas if pinned else ())
-        for pinned_buffer in arena.problem.buffers
-        if VarId(pinned_buffer.id) in pinned
+        buffer.id: buffer.live
+        for arena in allocation.arenas
+        for buffer in arena.problem.buffers
+        if VarId(buffer.id) in pinned
     }
     tensors: list[Placement] = []
     for identity, size in needs.sizes.items():
-        var, buffer = vars_[identity], allocation.buffers[identity]
-        index, arena = arenas[size.unit if size.symbols else "1"]
-        first, last = pinned_ranges[buffer] if identity in pinned else live[identity]
+        var, buffer_id = vars_[identity], allocation.buffers[identity]
+        index, arena = arenas[size.unit]
+        first, last = pinned_ranges[buffer_id] if identity in pinned else live[identity]
         tensors.append(
             Placement(
-                var.name,
-                var.block,
-                var.dtype,
-                cast("tuple[int | str, ...]", var.shape or ()),
-                size.coefficient,
-                index,
-                arena.layout.offsets[buffer],
-                arena.slots.get(buffer),
-                first,
-                last,
-                None if identity == str(buffer) else buffer,
-                pinned.get(identity),
+                name=var.name,
+                block=var.block,
+                dtype=var.dtype,
+                shape=cast("tuple[int | str, ...]", var.shape or ()),
+                bytes=size.coefficient,
+                arena=index,
+                offset=arena.layout.offsets[buffer_id],
+                slot=arena.slots.get(buffer_id),
+                first=first,
+                last=last,
+                alias_of=None if identity == str(buffer_id) else buffer_id,
+                pinned=pinned.get(identity),
             )
         )
     return tuple(tensors)

@@ -64,7 +64,17 @@ def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
             unplanned[identity] = _why_unknown(var)
         else:
             sizes[identity] = largest_size(size, settings.bounds) if size.symbols else size
-    # The sum of coefficients is a lower bound of the bytes: every dim is 1 or more.
+    _refuse_excessive(sizes)
+    return Scope(
+        sizes, {var: reason for var, reason in pinned.items() if var in sizes}, unplanned
+    )
+
+
+def _refuse_excessive(sizes: Mapping[VarId, Size]) -> None:
+    """Refuse sizes that add up to `MAX_BYTES`; the error names the tensor that exceeds it.
+
+    Their coefficients are a lower bound of the bytes: every dim is 1 or more.
+    """
     total = 0
     for identity, size in sizes.items():
         total += size.coefficient
@@ -73,9 +83,6 @@ def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
                 f"tensor {identity[:120]!r} takes {size} bytes: no machine has that much",
                 hint="is its shape right?",
             )
-    return Scope(
-        sizes, {var: reason for var, reason in pinned.items() if var in sizes}, unplanned
-    )
 
 
 def _why_unknown(var: Var) -> str:

@@ -475,6 +475,13 @@ def test_a_forged_certificate_of_a_packed_file_is_refused(
     assert re.search(reason, " ".join(said.split())), said
 
 
+def test_a_file_without_buffers_has_a_certificate(tmp_path: Path) -> None:
+    problem, layout, proof = (tmp_path / name for name in ("p.csv", "l.csv", "proof.json"))
+    problem.write_text("id,lower,upper,size\n")
+    assert run("pack", problem, "-o", layout, "--certificate", proof)[0] == 0
+    assert run("verify-certificate", problem, layout, proof)[0] == 0
+
+
 def test_other_files_are_refused_by_their_digests(packed: tuple[Path, Path, Path]) -> None:
     problem, _, _ = packed
     problem.write_text(problem.read_text().replace("96", "97"))
