@@ -39,6 +39,11 @@ from memplan_cli.core.symbolic.dims import canonical_dim, symbols_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from onnx import (  # noqa: TID251 - types only; onnx_io makes them
+        TensorShapeProto,
+        TypeProto,
+    )
+
     from memplan_cli.checking.live_bytes import ByteSum, Storage
     from memplan_cli.checking.timeline import Node, PlannedModel, Value
     from memplan_cli.core.results.placements import Placement
@@ -93,13 +98,13 @@ def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Ite
 def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
     """Yield the report's numbers of the original order, which must equal those of the plan.
 
-    Only if the plan keeps the original nodes in their order, or has no numbers: then the report
-    must have none of the original order either. Otherwise the written model has another order,
-    and the numbers of the original one cannot be counted.
+    Nothing if the plan has another order or other nodes: then the numbers of the original order
+    cannot be counted. A plan without numbers must have none of the original order either.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
-    is_changed = report.recompute.nodes or report.chunked.regions
-    if memory.planned is None or (report.chosen_order == "file" and not is_changed):
+    has_other_nodes = report.recompute.nodes or report.chunked.regions
+    is_original = report.chosen_order == "file" and not has_other_nodes
+    if is_original or memory.planned is None:
         yield Figure("original.live_peak", report.original_live_peak, memory.live_peak)
         yield Figure("original.planned", report.original_planned, memory.planned)
         yield Figure("original.resident", report.original_resident, memory.resident)
@@ -326,17 +331,19 @@ def check_bindings(planned: PlannedModel) -> Iterator[str]:
 
     A dim with a value in the settings has this value. A dim with bounds need not have a value; if
     it has one, the model was run at it. Every other symbol in the inputs is free: its value is
-    assumed, and at least 1.
+    assumed, and at least 1. A symbol of an input whose shape the settings replace need not have a
+    value; if it has one, it is as that of a free symbol.
     """
     bindings = planned.plan.report.bindings
     settings_dims = planned.plan.settings.get("dims")
     fixed = settings_dims if isinstance(settings_dims, dict) else {}
     free = _input_symbols(planned) - fixed.keys() - planned.bounds.keys()
-    replaced = _replaced_symbols(planned)
+    free_or_replaced = free | _replaced_symbols(planned)
     for name in sorted(fixed.keys() | free | bindings.keys()):
         dim = f"dim {name[:120]!r}"
         if name not in bindings:
-            yield f"bindings are recorded without {dim}, which the plan's inputs have"
+            owner = "the settings" if name in fixed else "the plan's inputs"
+            yield f"bindings are recorded without {dim}, which {owner} have"
             continue
         value, source = bindings[name].value, bindings[name].source
         recorded = f"bindings are recorded with {value} for {dim}"
@@ -347,7 +354,7 @@ def check_bindings(planned: PlannedModel) -> Iterator[str]:
             low, high = planned.bounds[name]
             if not low <= value <= high:
                 yield f"{recorded}, its bounds are {low} to {high}"
-        elif name not in free and name not in replaced:
+        elif name not in free_or_replaced:
             yield f"bindings are recorded with {dim}, which is not free in the model"
         elif source != "assumed":
             yield f"{recorded} as {source}, and the settings do not give it"
@@ -358,18 +365,25 @@ def check_bindings(planned: PlannedModel) -> Iterator[str]:
 def _input_symbols(planned: PlannedModel) -> set[str]:
     """Return the symbols in the shapes of a model's inputs, elements of sequences included."""
     symbols: set[str] = set()
+    main_types = planned.types[0]
     for value in planned.timeline.main.inputs:
-        _, shape = planned.types[0].get(value.name, ("unknown", None))
+        _, shape = main_types.get(value.name, ("unknown", None))
         for dim in shape or ():
             symbols |= symbols_of(dim)
     for proto in planned.model.graph.input:
-        kind = proto.type
-        while (field := kind.WhichOneof("value")) in ("optional_type", "sequence_type"):
-            kind = getattr(kind, field).elem_type
-            for dim in kind.tensor_type.shape.dim:
-                if dim.dim_param:
-                    symbols |= symbols_of(dim.dim_param)
+        for element_dim in _element_dims(proto.type):
+            if element_dim.dim_param:
+                symbols |= symbols_of(element_dim.dim_param)
     return symbols
+
+
+def _element_dims(kind: TypeProto) -> Iterable[TensorShapeProto.Dimension]:
+    """Return the dims of the tensors in a sequence or optional, also nested; none of a tensor."""
+    container = kind.WhichOneof("value")
+    if container not in ("optional_type", "sequence_type"):
+        return ()
+    element = getattr(kind, container).elem_type
+    return element.tensor_type.shape.dim or _element_dims(element)
 
 
 def _replaced_symbols(planned: PlannedModel) -> set[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import own_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from onnx import GraphProto, NodeProto  # noqa: TID251 - types only; onnx_io makes them
 
@@ -22,11 +22,20 @@ COPY_SUFFIX = re.compile(rf"{COPY_MARK}\d*$")
 """Matches the end of the names of a recomputed node's outputs."""
 
 
+def unique_names(nodes: Iterable[NodeProto]) -> set[str]:
+    """Return the names by which a plan's order refers to nodes of a block.
+
+    These occur once in the block and do not look like an index. The entry of any other node is
+    ``#7``: its index in the original file.
+    """
+    counts = Counter(node.name for node in nodes)
+    return {name for name, count in counts.items() if count == 1 and own_name(name)}
+
+
 def check_order(planned: PlannedModel) -> Iterator[str]:
     """Yield where the plan's blocks and nodes differ from those of the written model.
 
-    An entry of the plan's order is the name of a node, or ``#7`` for a node without a unique name:
-    its index in the original file. Such indices are checked if the original graph is available.
+    Indices of nodes without a unique name are checked if the original graph is available.
     """
     blocks, orders = planned.timeline.blocks, planned.plan.order
     if len(blocks) != len(orders):
@@ -74,15 +83,15 @@ def node_labels(planned: PlannedModel) -> dict[int, str]:
 
 
 def _check_entries(block: Block, entries: Sequence[str]) -> Iterator[str]:
-    """Yield where the entries of a block are not the names of its nodes."""
+    """Yield where the plan's entries of a block are not the names of its nodes."""
     where = f" of block {block.path[:120]!r}" if block.path else ""
     if len(entries) != len(block.nodes):
         yield f"the order{where} has {len(entries)} nodes, the model has {len(block.nodes)}"
         return
-    name_counts = Counter(node.proto.name for node in block.nodes)
+    named = unique_names(node.proto for node in block.nodes)
     for node, entry in zip(block.nodes, entries, strict=True):
-        name = own_name(node.proto.name)
-        if name and name_counts[name] == 1:
+        name = node.proto.name
+        if name in named:
             if entry != name:
                 yield (
                     f"the order{where} has {entry[:120]!r} at place {node.index}, the model "
@@ -98,28 +107,27 @@ def _check_entries(block: Block, entries: Sequence[str]) -> Iterator[str]:
 def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]:
     """Yield each ``#index`` that is not the same node in the original graph.
 
-    The original of a subgraph is found by an output of its node, which both graphs have. Entries of
-    a subgraph without an original are not checked.
+    The original of a subgraph is found by an output of its node that the original has too. Entries
+    of a subgraph without an original are not checked.
     """
-    # `id` of a block -> the same block in the original file.
+    # `id` of a block -> the same block in the original file. An outer block adds its subgraphs.
     originals: dict[int, GraphProto] = {id(planned.timeline.main): original}
     for block, order in zip(planned.timeline.blocks, planned.plan.order, strict=True):
         graph = originals.get(id(block))
         if graph is None:
             continue
         original_nodes = list(graph.node)
-        producers: dict[str, NodeProto] = {}
-        if any(node.subgraphs for node in block.nodes):
-            producers = {name: node for node in graph.node for name in node.output if name}
+        producers = {name: node for node in original_nodes for name in node.output if name}
         for node, entry in zip(block.nodes, order.nodes, strict=True):
-            if not entry or entry != own_name(node.proto.name):  # not an entry by name
+            is_name = entry and entry == own_name(node.proto.name)
+            if not is_name:
                 yield from _check_index(node, entry, original_nodes)
-            if node.subgraphs:
-                names = (name for name in _output_names(node.proto) if name in producers)
-                producer = producers.get(next(names, ""))
-                inner = [] if producer is None else _subgraphs(producer)
-                if len(inner) == len(node.subgraphs):
-                    originals.update(zip(map(id, node.subgraphs), inner, strict=True))
+            if not node.subgraphs:
+                continue
+            known_outputs = [n for n in _output_names(node.proto) if n in producers]
+            inner = _subgraphs(producers[known_outputs[0]]) if known_outputs else []
+            if len(inner) == len(node.subgraphs):
+                originals.update(zip(map(id, node.subgraphs), inner, strict=True))
 
 
 def _check_index(node: Node, entry: str, original_nodes: Sequence[NodeProto]) -> Iterator[str]:
@@ -169,22 +177,24 @@ def check_releases(planned: PlannedModel) -> Iterator[str]:
     A tensor is released at the last tick of the last node of its block that needs it. Pinned
     tensors, and inputs and outputs of blocks, are never released.
     """
-    expected: defaultdict[int, list[str]] = defaultdict(list)
+    dead_tensors: defaultdict[int, set[str]] = defaultdict(set)  # by the tick of their release
     for tensor_id, (row, value) in planned.tensors.items():
         if value.last_node and not value.is_block_input_or_output and row.pinned is None:
-            expected[value.last_node.last].append(tensor_id)
+            dead_tensors[value.last_node.last].add(tensor_id)
     releases = {release.step: release for release in planned.plan.releases}
     if len(releases) != len(planned.plan.releases):
         yield "releases: one step occurs twice"
     labels = node_labels(planned)
-    for step in sorted(expected.keys() | releases.keys()):
-        wanted = sorted(expected.get(step, ()))
+    for step in sorted(dead_tensors.keys() | releases.keys()):
         release = releases.get(step)
-        released = [] if release is None else sorted(release.tensors)
-        if released != wanted:
-            name = min(set(released) ^ set(wanted), default=(released or wanted)[0])
-            verb = "is" if name in wanted else "is not"
+        released = () if release is None else release.tensors
+        wrong = dead_tensors[step].symmetric_difference(released)
+        if wrong:
+            name = min(wrong)
+            verb = "is" if name in dead_tensors[step] else "is not"
             yield f"releases: tensor {name[:120]!r} {verb} dead after step {step}"
+        elif len(released) != len(dead_tensors[step]):
+            yield f"releases: a tensor is released twice after step {step}"
         elif release is not None and release.node != labels.get(step):
             yield (
                 f"releases: step {step} is recorded as {release.node[:120]!r}, the model has "

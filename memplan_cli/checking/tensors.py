@@ -32,13 +32,12 @@ def check_tensors(planned: PlannedModel) -> Iterator[str]:
     yield from _check_unplanned(planned)
     excluded = _excluded_tensors(planned)
     units = planned.units
-    whole_run = 0, max(planned.timeline.ticks, 1)  # a live range is not empty
     for tensor_id, (row, value) in planned.tensors.items():
         yield from _check_type(row, *planned.type_of(value))
         yield from check_tensor_bytes(row, units.get(row.arena, ""), planned.bounds)
         yield from _check_pinned(row, excluded.get(tensor_id), planned)
-        first, end = whole_run if row.pinned else (value.first, value.end)
-        if (row.first, row.last) != (first, end):
+        first, end = planned.timeline.whole_run if row.pinned else (value.first, value.end)
+        if (row.first, row.last) != (first, end):  # the plan's ``last`` is exclusive too
             yield (
                 f"tensor {tensor_id[:120]!r} is recorded as live from tick {row.first} to "
                 f"{row.last}, by the model's nodes it is from {first} to {end}"
@@ -109,9 +108,9 @@ def _check_pinned(
 ) -> Iterator[str]:
     """Yield a message if a tensor must be pinned and is not, or is pinned without a reason.
 
-    A pinned tensor has memory of its own for the whole run. Excluded tensors and the loss must be
-    pinned, except recomputed copies. Gradients may be pinned with ``skip_grads``.
-    ``exclude_pattern`` is the setting that excludes the tensor, or None.
+    A pinned tensor has memory of its own for the whole run; ``row.pinned`` is the reason. Excluded
+    tensors and the loss must be pinned, except recomputed copies. Gradients may be pinned with
+    ``skip_grads``. ``exclude_pattern`` is the setting that excludes the tensor, or None.
     """
     reasons = [] if exclude_pattern is None else [f"excluded by {exclude_pattern!r}"]
     if row.id == planned.plan.report.loss:
@@ -140,23 +139,17 @@ def _excluded_tensors(planned: PlannedModel) -> Mapping[str, str]:
     patterns += settings.get("exclude") or ()
     if not patterns:
         return {}
-    ids_by_name: dict[str, list[str]] = {}
-    for value in planned.timeline.values():
-        ids_by_name.setdefault(value.name, []).append(value.tensor_id)
+    values = list(planned.timeline.values())
+    ids_by_name: defaultdict[str, list[str]] = defaultdict(list)
+    for value in values:
+        ids_by_name[value.name].append(value.tensor_id)
     excluded: dict[str, str] = {}
     for pattern in map(str, patterns):
-        matches = ids_by_name.get(pattern) or [
-            tensor_id
-            for name, ids in ids_by_name.items()
-            if fnmatchcase(name, pattern)
-            for tensor_id in ids
-        ]
-        matches = matches or [
-            tensor_id
-            for ids in ids_by_name.values()
-            for tensor_id in ids
-            if fnmatchcase(tensor_id, pattern)
-        ]
+        matches = (
+            ids_by_name.get(pattern)
+            or [value.tensor_id for value in values if fnmatchcase(value.name, pattern)]
+            or [value.tensor_id for value in values if fnmatchcase(value.tensor_id, pattern)]
+        )
         for tensor_id in matches:
             excluded.setdefault(tensor_id, pattern)
     return excluded
@@ -213,7 +206,8 @@ def first_overlap(boxes: Sequence[Box]) -> tuple[int, int] | None:
     """Return the indices of two boxes that share a byte at a tick, or None if none do.
 
     The second box is the first in time that overlaps an earlier one. Empty boxes overlap nothing.
-    One pass over the boxes by their first tick, with the live ones sorted by address.
+    One pass over the boxes by their first tick, with the live ones sorted by address. As live boxes
+    do not overlap each other, a new one overlaps a neighbor in this list, or none.
     """
     live: list[tuple[int, int, int]] = []  # (low, high, index), sorted
     ends: list[tuple[int, tuple[int, int, int]]] = []  # heap of (end, entry of `live`)
@@ -237,7 +231,8 @@ def first_overlap(boxes: Sequence[Box]) -> tuple[int, int] | None:
 def check_slots(rows: Iterable[Placement], level: int) -> Iterator[str]:
     """Yield tensors that must not share a slot, or that have none at level 0 or 1.
 
-    A slot has one offset and one dtype, and at level 0 one shape.
+    All tensors of a slot have one offset and one dtype, and at level 0 one shape. A plan of level 2
+    has slots only if these need fewer bytes than offsets.
     """
     first_in_slot: dict[tuple[int, int], Placement] = {}
     for row in rows:

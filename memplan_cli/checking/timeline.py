@@ -175,12 +175,18 @@ class Timeline:
 
     Attributes:
         blocks: the main graph first, then subgraphs in the order in which they run.
+        ticks: the number of ticks.
         errors: why the graph is invalid, e.g. a value that is read before it is defined.
     """
 
     blocks: list[Block] = field(default_factory=list)
     ticks: int = 0
     errors: list[str] = field(default_factory=list)
+
+    @property
+    def whole_run(self) -> tuple[int, int]:
+        """The half-open live range of a pinned tensor, which is not empty even without nodes."""
+        return 0, max(self.ticks, 1)
 
     @property
     def main(self) -> Block:

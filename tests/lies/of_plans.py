@@ -335,6 +335,10 @@ def release_twice(told: Told) -> None:
     told.plan["releases"][3]["tensors"].append(told.plan["releases"][2]["tensors"][0])
 
 
+def release_twice_at_once(told: Told) -> None:
+    told.plan["releases"][2]["tensors"] *= 2
+
+
 def release_never(told: Told) -> None:
     told.plan["releases"].pop()
 
@@ -440,6 +444,9 @@ LIES: Mapping[str, Lie] = {
     "a subgraph is left out": ("nested", drop_block, "has 3 blocks, the model has 4|reached|arranged|nodes"),
     "a tensor is released too early": ("flat", release_early, "releases: .*'h'"),
     "a tensor is released twice": ("flat", release_twice, "releases: "),
+    "a tensor is released twice after one step": (
+        "flat", release_twice_at_once, "releases: .*twice",
+    ),
     "a tensor is never released": ("flat", release_never, "releases: "),
     "a tensor is released behind another node": ("flat", release_behind, "releases: .*n_k"),
 }  # fmt: skip

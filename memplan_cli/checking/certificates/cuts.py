@@ -5,8 +5,8 @@ live at the step if x(producer) = 1 and x(reader) = 0 for some reader. So if a p
 of a tensor's bytes to its readers, the live bytes are at least the sum of
 share * (x(producer) - x(reader)). If group ``second`` needs group ``first``, then
 x(first) - x(second) >= 0, and any multiple of this difference may be subtracted. What remains is a
-constant plus a sum of coefficient * x(g), which is at least the constant plus all negative
-coefficients.
+constant plus a sum of coefficient * x(g). As each x(g) is 0 or 1, the live bytes are at least the
+constant plus all negative coefficients.
 """
 
 from __future__ import annotations
@@ -94,10 +94,12 @@ def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
         f"the cut at {cut.node} does not have one dual for each tensor that its output may overwrite",
     )
     runs_before = _decided_groups(graph, cut)
-    return min(
-        _LiveBytesSum(graph, cut.node, runs_before, tensor).minimum(dual, tensors)
-        for dual, tensor in zip(cut.duals, replaced, strict=True)
-    )
+    bounds: list[int] = []
+    for dual, tensor in zip(cut.duals, replaced, strict=True):
+        live_bytes = _LiveBytesSum(graph, cut.node, runs_before, tensor)
+        live_bytes.add_dual(dual, tensors)
+        bounds.append(live_bytes.minimum())
+    return min(bounds)
 
 
 def _tensor_name(index: int, tensors: Sequence[str]) -> str:
@@ -111,10 +113,10 @@ def _tensor_name(index: int, tensors: Sequence[str]) -> str:
 
 
 def _decided_groups(graph: GroupGraph, cut: Cut) -> Mapping[int, int]:
-    """Return 1 for groups that must run before the step of a cut, and 0 for those that must not.
+    """Return x of the groups that run before the step of a cut in any order (1), or never (0).
 
     These are the direct and indirect predecessors and successors of the cut's group, and of the
-    group that the cut assumes before or after it. The cut's group itself has 0.
+    group that the cut assumes before or after it. The cut's group and the block's end have 0.
 
     Raises:
         ProofError: the cut's assumption contradicts the order constraints.
@@ -141,12 +143,15 @@ def _decided_groups(graph: GroupGraph, cut: Cut) -> Mapping[int, int]:
 
 
 class _LiveBytesSum:
-    """A lower bound of the bytes at a step: a constant, and coefficients of undecided groups.
+    """A lower bound of the bytes at a step: constant + sum of coefficient * x(group).
+
+    At first it is the bytes that are live in any order. `add_dual` adds the terms of a proof. Only
+    undecided groups have a coefficient: a term of another group is added to the constant.
 
     Args of the constructor:
         graph: the groups of a block.
         node: the group that runs at the step.
-        runs_before: decided groups: 1 if a group runs before the step, else 0.
+        runs_before: x of the decided groups: 1 if a group runs before the step, else 0.
         replaced: the tensor that the group overwrites if it ends at the step, or None.
     """
 
@@ -159,44 +164,50 @@ class _LiveBytesSum:
     ) -> None:
         self._graph, self._node = graph, node
         self._runs_before, self._replaced = runs_before, replaced
-        self._constant = 0
+        self._constant = self._certain_bytes()
         self._coefficients: defaultdict[int, int] = defaultdict(int)
         """Undecided group -> the coefficient of x(group)."""
         self._shares: defaultdict[str, int] = defaultdict(int)
         """Tensor -> the sum of its shares so far."""
 
-    def minimum(self, dual: Dual, tensors: Sequence[str]) -> int:
-        """Add the shares and the order constraints of a dual, and return the least bytes.
+    def _certain_bytes(self) -> int:
+        """Return the bytes at the step in any order: live before it, and needed by its group."""
+        graph, group = self._graph, self._graph.groups[self._node]
+        live_bytes = sum(graph.sizes[t] for t in graph.users if self._is_surely_live(t))
+        certain = graph.pinned_bytes + live_bytes + group.need
+        if self._replaced is not None and not self._is_read_later(self._replaced):
+            certain -= group.saved_bytes  # the group may overwrite the tensor
+        return certain
+
+    def minimum(self) -> int:
+        """Return the smallest value of the sum: each x(group) is 1 if its coefficient is negative."""
+        return self._constant + sum(c for c in self._coefficients.values() if c < 0)
+
+    def add_dual(self, dual: Dual, tensors: Sequence[str]) -> None:
+        """Add the shares of a dual, and subtract its multiples of x(first) - x(second).
 
         Raises:
             ProofError: a share or a constraint of the dual is wrong.
         """
-        graph, group = self._graph, self._graph.groups[self._node]
-        self._constant = graph.pinned_bytes + group.need
-        self._constant += sum(graph.sizes[t] for t in graph.users if self._is_surely_live(t))
-        if self._replaced is not None:
-            others = self._readers(self._replaced) - {self._node}
-            # It can be overwritten unless another reader is known to run later.
-            if not self._any_runs_after(others):
-                self._constant -= group.saved_bytes
+        groups = self._graph.groups
         for index, reader, share in dual.shares:
             self._add_share(_tensor_name(index, tensors), reader, share)
         for first, second, multiple in dual.holds:
             require(
-                second in graph.groups and first in graph.groups[second].predecessors,
+                second in groups and first in groups[second].predecessors,
                 f"the cut at {self._node} holds {first} before {second}, which does not need it",
             )
-            self._add_term(second, multiple)
             self._add_term(first, -multiple)
-        return self._constant + sum(c for c in self._coefficients.values() if c < 0)
+            self._add_term(second, multiple)
 
     def _add_share(self, tensor: str, reader: int, share: int) -> None:
         """Add share * (x(producer) - x(reader)) to the sum: bytes of a tensor live for this reader.
 
         The shares of a tensor may not exceed its bytes, and the tensor may not be counted yet as
-        live in any order. The tensor that the group overwrites is special: if another reader runs
-        later, it cannot be overwritten, so its shares are of the saved bytes. Its producer is known
-        to run before, so x(producer) is 1.
+        live in any order. The group of the step has x = 0 and stands for any reader that is known
+        to run later. The tensor that the group overwrites is special: if another reader runs later,
+        it cannot be overwritten, so its shares are of the saved bytes. Its producer is known to run
+        before, so x(producer) is 1.
 
         Raises:
             ProofError: the tensor is counted already or has too many shares, or does not have this
@@ -209,7 +220,7 @@ class _LiveBytesSum:
         if tensor == self._replaced:
             readers -= {self._node}
             limit = graph.groups[self._node].saved_bytes
-            is_counted = self._any_runs_after(readers)
+            is_counted = self._is_read_later(tensor)
             self._constant += share
         else:
             limit = graph.sizes[tensor]
@@ -250,6 +261,10 @@ class _LiveBytesSum:
     def _any_runs_after(self, groups: Iterable[int]) -> bool:
         """Return whether at least one of these groups is known not to run before the step."""
         return any(self._runs_before.get(group) == 0 for group in groups)
+
+    def _is_read_later(self, tensor: str) -> bool:
+        """Return whether a reader of a tensor, besides the group of the step, surely runs later."""
+        return self._any_runs_after(self._readers(tensor) - {self._node})
 
     def _is_surely_live(self, tensor: str) -> bool:
         """Return whether a tensor is live at the step in any order, and was produced before."""

@@ -6,12 +6,11 @@ them into verdicts.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.checking.operators import IN_PLACE_INPUTS
-from memplan_cli.checking.order import has_valid_path
+from memplan_cli.checking.order import has_valid_path, unique_names
 from memplan_cli.checking.sharing import viewed_value
 from memplan_cli.checking.timeline import (
     ValueKind,
@@ -19,7 +18,6 @@ from memplan_cli.checking.timeline import (
     exposed_outputs,
     name_blocks,
 )
-from memplan_cli.core.program import own_name
 from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.sizes import Size, size_of
 
@@ -180,11 +178,10 @@ def keep_written_order(
     Raises:
         ProofError: the plan has another order.
     """
-    name_counts = Counter(node.name for node in nodes)
+    named = unique_names(nodes)
     for index, (node, entry) in enumerate(zip(nodes, entries, strict=True)):
-        has_unique_name = own_name(node.name) and name_counts[node.name] == 1
         require(
-            entry == node.name if has_unique_name else entry[:1] == "#",
+            entry == node.name if node.name in named else entry[:1] == "#",
             f"the plan's order has {entry[:120]!r} at place {index}, the model has another node",
         )
     return nodes
@@ -198,12 +195,8 @@ def move_to_planned_order(
     Raises:
         ProofError: the plan's order does not contain every node once.
     """
-    name_counts = Counter(node.name for node in nodes)
-    indices = {
-        node.name: index
-        for index, node in enumerate(nodes)
-        if own_name(node.name) and name_counts[node.name] == 1
-    }
+    named = unique_names(nodes)
+    indices = {node.name: index for index, node in enumerate(nodes) if node.name in named}
     order = [_node_index(entry, indices, len(nodes)) for entry in entries]
     require(len(set(order)) == len(nodes), "the plan's order does not have every node once")
     return [nodes[index] for index in order]
@@ -259,7 +252,7 @@ def _sized_tensors(
             f"{name} has {size} bytes in the model, and {row.bytes}*{units[row.arena]} in the "
             "plan",
         )
-        first, end = (0, max(timeline.ticks, 1)) if row.pinned else (value.first, value.end)
+        first, end = timeline.whole_run if row.pinned else (value.first, value.end)
         require(
             (row.first, row.last) == (first, end),
             f"{name} is live from tick {first} to {end}, the plan says from {row.first} to "

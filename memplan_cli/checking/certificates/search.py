@@ -2,21 +2,23 @@
 
 A state is the set of groups that have not run yet. The proof lists all states that can be reached
 without a step of ``bound`` bytes, each with the moves that lead on. A move runs some groups, and
-every other move must need ``bound`` bytes at once. As no state has run everything, no order stays
-below the bound. Two rules make the list shorter:
+every move that is not listed must need ``bound`` bytes at once. As no state has run everything, no
+order stays below the bound. Two rules make the list shorter:
 
 *Free* groups leave no more live than before and run below the bound. What a group adds can only
-shrink as more groups run before it, so an order that runs it later can as well run it now. A single
-move is enough for a state if, with its free groups, it leaves no more live than before and each
-free group waits for an earlier group of the move.
+shrink as more groups run before it, so an order that runs it later can as well run it now. So a
+state needs no other move than one of a single group that, with its free groups, leaves no more live
+than before, if each free group waits for an earlier group of the move.
 
 *Late* groups free nothing. They run only together with a group that waits for them.
+
+A group is known by the number of one of its nodes: ``nodes`` of a `Move` are numbers of groups.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.checking.certificates.planned_graph import ProofError, require
 
@@ -35,10 +37,25 @@ class _State:
     live: int
 
 
+class _PossibleMove(NamedTuple):
+    """A move that a proof must list, unless it needs ``bound`` bytes.
+
+    Attributes:
+        late_groups: bit set of the late groups that run first.
+        last_group: number of the group that waits for them.
+        step_bytes: bytes of the highest step.
+    """
+
+    late_groups: int
+    last_group: int
+    step_bytes: int
+
+
 def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
     """Check that the listed states are all that can be reached below a bound.
 
-    ``states`` has the moves of each state. State 0 has one move without groups, to the start.
+    ``states`` has the moves of each state, which lead to states with a higher index. State 0 has
+    one move, from the start: it runs free groups only.
 
     Raises:
         ProofError: with the reason.
@@ -82,7 +99,8 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
 class _OrderSimulator:
     """Runs groups one after the other and computes the bytes of each step.
 
-    Sets of groups are ints with one bit for each group, and one for the end of the block.
+    Sets of groups are ints with one bit for each group, and one for the end of the block. Groups
+    are passed by number, the key in ``graph.groups``.
     """
 
     def __init__(self, graph: GroupGraph, bound: int) -> None:
@@ -94,7 +112,7 @@ class _OrderSimulator:
         }
         self._users = {tensor: self._bit_set(users) for tensor, users in graph.users.items()}
         self._produced = {number: graph.produced_bytes(number) for number in graph.groups}
-        # Groups that free nothing and need no more at their step than they leave live.
+        # Late groups: they free nothing and need no more at their step than they leave live.
         self._late = {
             number
             for number, group in graph.groups.items()
@@ -109,7 +127,7 @@ class _OrderSimulator:
         return state.remaining == self._end_bit
 
     def _bit_set(self, groups: Iterable[int]) -> int:
-        """Return the bits of some groups. Numbers of no group are the end of the block."""
+        """Return the bit set of some groups. A number of no group is the end of the block."""
         return sum(self._bits.get(group, self._end_bit) for group in groups)
 
     def _run_group(self, number: int, state: _State) -> tuple[int, _State]:
@@ -155,25 +173,30 @@ class _OrderSimulator:
     def check_complete(
         self, state: _State, moves: Sequence[Move], results: Sequence[_State], title: str
     ) -> None:
-        """Check that a state has every move that stays below the bound, or one that is enough.
+        """Check that a state has every move below the bound, or one that makes others needless.
 
         ``results`` are the states after the moves; ``title`` names the state in errors.
 
         Raises:
             ProofError: naming the missing move.
         """
-        if len(moves) == 1 and self._is_enough(state, moves[0], results[0]):
+        if len(moves) == 1 and self._needs_no_other(state, moves[0], results[0]):
             return
-        # As `_possible_moves`: the late groups of a move, and the group that they are run for.
+        # The late groups of each move, and the group that waits for them.
         listed = {(self._bit_set(move.nodes[:-1]), move.nodes[-1]) for move in moves}
-        for late_groups, number, step in self._possible_moves(state):
+        for move in self._possible_moves(state):
             require(
-                step >= self._bound or (late_groups, number) in listed,
-                f"{title} has no move for {number}, which takes {step} bytes",
+                move.step_bytes >= self._bound
+                or (move.late_groups, move.last_group) in listed,
+                f"{title} has no move for {move.last_group}, which takes {move.step_bytes} bytes",
             )
 
-    def _is_enough(self, state: _State, move: Move, result: _State) -> bool:
-        """Return whether every order that stays below the bound can begin with this move."""
+    def _needs_no_other(self, state: _State, move: Move, result: _State) -> bool:
+        """Return whether any order below the bound, from this state on, can begin with a move.
+
+        The move runs one group, leaves no more live, and each of its free groups waits for an
+        earlier group of the move.
+        """
         if len(move.nodes) != 1 or result.live > state.live:
             return False
         run = self._bits[move.nodes[0]]
@@ -183,17 +206,14 @@ class _OrderSimulator:
             run |= self._bits[number]
         return True
 
-    def _possible_moves(self, state: _State) -> Iterator[tuple[int, int, int]]:
-        """Yield all moves of a state as (late groups, last group, most bytes at one step).
-
-        A move runs one group that is not late, after the late groups (a bit set) that it waits for.
-        Its bytes are those of the highest step.
-        """
+    def _possible_moves(self, state: _State) -> Iterator[_PossibleMove]:
+        """Yield each group that is ready and not late, and each that waits for late groups only."""
         ready = [number for number in self._bits if self._is_ready(number, state.remaining)]
         late = [number for number in ready if number in self._late]
         for number in ready:
             if number not in self._late:
-                yield 0, number, self._run_group(number, state)[0]
+                step, _ = self._run_group(number, state)
+                yield _PossibleMove(0, number, step)
         late_set = self._bit_set(late)
         waiting = {
             successor for number in late for successor in self._graph.groups[number].successors
@@ -206,4 +226,4 @@ class _OrderSimulator:
             # A late group needs no more than it leaves live: their highest step is `after_late.live`.
             after_late = _State(state.remaining & ~missing, state.live + produced)
             step, _ = self._run_group(number, after_late)
-            yield missing, number, max(step, after_late.live)
+            yield _PossibleMove(missing, number, max(step, after_late.live))
