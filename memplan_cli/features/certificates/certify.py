@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from memplan_cli.planning.planner import PlannedProgram
 
 _MAX_COUNTS = 50_000_000
-"""Slots are counted for each size and start tick of a kind, if there are at most so many."""
+"""Slots of a kind are counted for each size and start tick: limit of the product of both numbers."""
 
 
 def certificate_of(planned: PlannedProgram) -> Certificate:
@@ -112,8 +112,8 @@ def _arena(plan: Plan, arena: PlannedArena) -> ArenaProof:
     """Return the proof of an arena's lower bound: its busiest tick, or the tensors that need slots.
 
     At level 2 tensors have offsets, and the bytes that are live at one tick are a bound. At levels 0 and
-    1 they have slots, each as large as its largest tensor, which needs more. A bound of 0 needs no proof;
-    any tick does.
+    1 they have slots, each as large as its largest tensor, which needs more. A bound of 0 holds at any
+    tick, so its proof is of the first kind at all levels.
     """
     tensors = [tensor for tensor in plan.tensors if tensor.arena == arena.id]
     if plan.report.level == 2 or not arena.lower_bound:
@@ -132,16 +132,14 @@ def _busiest_tick(tensors: Sequence[Placement], alignment: int) -> int:
     Tensors that share bytes are live from the first tick of any of them to the last of any. Returns 0
     without tensors.
     """
-    # By the tensor that has the bytes: its bytes, first tick and last tick.
-    buffers: dict[str, tuple[int, int, int]] = {}
+    sharing: defaultdict[str, list[Placement]] = defaultdict(list)
     for tensor in tensors:
-        base = tensor.alias_of or tensor.id
-        _, first, last = buffers.get(base, (0, tensor.first, tensor.last))
-        buffers[base] = tensor.bytes, min(first, tensor.first), max(last, tensor.last)
+        sharing[tensor.alias_of or tensor.id].append(tensor)
     changes: defaultdict[int, int] = defaultdict(int)
-    for size, first, last in buffers.values():
-        changes[first] += align(size, alignment)
-        changes[last] -= align(size, alignment)
+    for aliases in sharing.values():
+        size = align(aliases[0].bytes, alignment)  # aliases have equal bytes
+        changes[min(tensor.first for tensor in aliases)] += size
+        changes[max(tensor.last for tensor in aliases)] -= size
     return _first_maximum(changes).tick if changes else 0
 
 
@@ -153,7 +151,7 @@ class _Maximum(NamedTuple):
 
 
 def _first_maximum(changes: Mapping[int, int]) -> _Maximum:
-    """Return the maximum of a curve that is given by its changes at ticks."""
+    """Return the maximum of a curve that begins at 0 and is given by its changes at ticks."""
     ticks = sorted(changes)
     values = list(accumulate(changes[tick] for tick in ticks))
     index = max(range(len(values)), key=values.__getitem__)
@@ -165,10 +163,8 @@ def _slot_loads(
 ) -> tuple[SlotLoad, ...] | None:
     """Return for each kind of slot how many tensors of at least some size are live together.
 
-    Tensors of one kind may share slots: of one dtype, and at level 0 of one shape.
-
-    Returns:
-        The loads; None if there are more than `_MAX_COUNTS` of them to count.
+    Tensors of one kind may share slots: of one dtype, and at level 0 of one shape. None if a kind has
+    too many sizes and start ticks (see `_MAX_COUNTS`).
     """
     kinds: defaultdict[Hashable, list[Placement]] = defaultdict(list)
     for tensor in tensors:
@@ -195,7 +191,7 @@ def _loads_of_kind(
         by_size[align(tensor.bytes, alignment)].append(tensor)
     # Above level 0, tensors of different shapes may share a slot.
     shape = None if level else members[0].shape
-    # Of the number of live tensors of this size or more.
+    # Tick -> change of the number of live tensors of this size or more.
     changes: defaultdict[int, int] = defaultdict(int)
     slot_count = 0
     for size in sorted(by_size, reverse=True):

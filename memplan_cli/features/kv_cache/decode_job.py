@@ -135,14 +135,16 @@ class _OriginalLoop:
         self.rules, trial_length = self._find_rules()
         has_single_entries = trial_length == 1
         first_length = 1 if has_single_entries else 2  # a prefill of several entries
-        outputs, _ = self._try_step(self.rules, 0, first_length)
-        self.position = 0 if outputs is not None else 1
-        if self.position:
+        outputs, _ = self._try_step(self.rules, past=0, new=first_length)
+        if outputs is None:  # the model does not run with empty caches
+            self.position = 1
             drawn = self.inputs.draw(self.rules, 1, 1, seed=_START_SEED)
             self.state = {cache.input: drawn[cache.input] for cache in self.caches.growing}
         room = self.caches.capacity - self.position
         lengths = self.requested_lengths
-        for length in [1] * len(lengths) if has_single_entries else lengths:
+        if has_single_entries:
+            lengths = [1] * len(lengths)
+        for length in lengths:
             if length <= room:
                 room -= length
                 self.planned_lengths.append(length)
@@ -265,6 +267,7 @@ class _WrittenLoop:
     """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
+        """Create the session of the written model for a job of `run`; no step runs yet."""
         self.caches = from_json(CacheSummary, job["caches"], "the job")
         self.inputs = _StepInputs(Path(job["original"]), self.caches, job)
         self.rules: Rules = dict(job["rules"])
@@ -376,7 +379,10 @@ class _StepInputs:
         return draw_all(drawn, seed=seed)
 
     def _adapted(self, spec: FeedSpec) -> FeedSpec:
-        """Return how an input is drawn in a step: with the user's value if its shape fits."""
+        """Return how an input is drawn in a step.
+
+        The user's value is taken if its shape fits. Else a mask is all ones if `has_ones_masks`.
+        """
         user_spec = self._user_specs.get(spec.name)
         if user_spec is not None and user_spec.shape == spec.shape:
             return user_spec

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import (
     MICROSOFT,
@@ -99,8 +99,12 @@ class GraphIndex:
                 axes = tuple(axes[axis] for axis in order)
         return axes
 
+    def keeps_axes(self, path: Sequence[int], rank: int) -> bool:
+        """Return whether the Transposes on a path undo each other."""
+        return self.permutation(path, rank) == tuple(range(rank))
+
     def rounds(self, path: Sequence[int]) -> bool:
-        """Whether there is a Cast on a path."""
+        """Return whether there is a Cast on a path."""
         return any(self.nodes[index].op_type == "Cast" for index in path)
 
 
@@ -112,13 +116,21 @@ def attribute(node: NodeProto, name: str) -> tuple[int, ...]:
     return ()
 
 
-OPERATORS: Mapping[tuple[str, str], tuple[tuple[int, int, int], ...]] = {
-    (ONNX, "Attention"): ((4, 1, 2), (5, 2, 2)),
-    (MICROSOFT, "MultiHeadAttention"): ((6, 1, 2), (7, 2, 2)),
-    (MICROSOFT, "GroupQueryAttention"): ((3, 1, 2), (4, 2, 2)),
-    (MICROSOFT, "Attention"): ((4, 1, 3),),
+class OperatorCache(NamedTuple):
+    """A cache of an attention operator: positions of past and present, and the axis that grows."""
+
+    past_input: int
+    present_output: int
+    axis: int
+
+
+OPERATORS: Mapping[tuple[str, str], tuple[OperatorCache, ...]] = {
+    (ONNX, "Attention"): (OperatorCache(4, 1, 2), OperatorCache(5, 2, 2)),
+    (MICROSOFT, "MultiHeadAttention"): (OperatorCache(6, 1, 2), OperatorCache(7, 2, 2)),
+    (MICROSOFT, "GroupQueryAttention"): (OperatorCache(3, 1, 2), OperatorCache(4, 2, 2)),
+    (MICROSOFT, "Attention"): (OperatorCache(4, 1, 3),),
 }
-"""Operator -> (input position of a past, output position of its present, growing axis), for each cache."""
+"""Domain and type of an operator -> its caches."""
 
 SHARED = ((MICROSOFT, "GroupQueryAttention"),)
 """Operators that write only the new entries if past and present are one buffer."""
@@ -200,8 +212,7 @@ def _caches_of_output(output: str, index: GraphIndex) -> Iterator[CacheMatch | K
     """
     source, after = index.trace_back(output)
     if source in index.ranks:  # a graph input: no node computes the output
-        rank = index.ranks[source]
-        keeps_axes = index.permutation(after, rank) == tuple(range(rank))
+        keeps_axes = index.keeps_axes(after, index.ranks[source])
         if after and not index.rounds(after) and keeps_axes:
             yield CacheMatch(source, output, 0, "constant", after=after)
         return
@@ -227,13 +238,13 @@ def _concatenated_cache(
         yield from _cache_behind_new_values(output, node, past, index)
         return
     rank = index.ranks[past]
-    axes_before, axes_after = index.permutation(before, rank), index.permutation(after, rank)
+    axes_before = index.permutation(before, rank)
     (axis,) = attribute(node, "axis") or (0,)
-    # Not so in a valid model, but for a Concat that appends nothing.
-    if len(node.input) < 2 or len(axes_before) != rank or not -rank <= axis < rank:
-        return
-    # The Transposes before and after the Concat must undo each other.
-    if tuple(axes_before[a] for a in axes_after) != tuple(range(rank)):
+    if len(node.input) < 2:
+        return  # nothing is appended
+    if len(axes_before) != rank or not -rank <= axis < rank:
+        return  # the model is invalid
+    if not index.keeps_axes((*before, *after), rank):
         yield KeptCache(past, output, _OTHER_AXES)
         return
     form = "cast" if index.rounds((*before, *after)) else "concat"
@@ -254,28 +265,22 @@ def _operator_cache(
     """
     node_index = index.producer[present]
     node = index.nodes[node_index]
-    for past_position, present_position, axis in OPERATORS[_operator_key(node)]:
-        if (
-            # Another result of the operator, or a past that is omitted.
-            len(node.output) <= present_position
-            or node.output[present_position] != present
-            or len(node.input) <= past_position
-            or not node.input[past_position]
-        ):
+    for cache in OPERATORS[_operator_key(node)]:
+        if list(node.output).index(present) != cache.present_output:
             continue
-        past, before = index.trace_back(node.input[past_position])
+        if len(node.input) <= cache.past_input or not node.input[cache.past_input]:
+            return  # the past is omitted
+        past, before = index.trace_back(node.input[cache.past_input])
         if past not in index.ranks:
             return
         rank = index.ranks[past]
-        axes_before = index.permutation(before, rank)
-        axes_after = index.permutation(after, rank)
-        is_same_order = tuple(axes_before[a] for a in axes_after) == tuple(range(rank))
-        if not is_same_order or axis >= rank:
+        if not index.keeps_axes((*before, *after), rank) or cache.axis >= rank:
             yield KeptCache(past, output, _OTHER_AXES)
             return
         is_shared = _operator_key(node) in SHARED and not before and not after
         form = "shared" if is_shared else "operator"
-        match = CacheMatch(past, output, axes_before[axis], form, node_index, before, after)
+        axis = index.permutation(before, rank)[cache.axis]
+        match = CacheMatch(past, output, axis, form, node_index, before, after)
         yield _checked(match, index.graph)
 
 

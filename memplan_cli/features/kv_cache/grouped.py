@@ -59,9 +59,10 @@ class _Repeat:
 
 
 def without_repeated_heads(model: ModelProto) -> ModelProto:
-    """Return a copy of a model whose products repeat the heads of caches themselves.
+    """Return a copy of a model without the nodes that repeat cached heads for each query head.
 
-    Returns the model itself if it repeats no heads.
+    The MatMuls that read the repeated heads broadcast each cached head instead. Returns the model
+    itself if it repeats no heads.
     """
     index = GraphIndex.of(model.graph)
     repeats = list(_repeats(model, index, consumers(index.nodes)))
@@ -113,9 +114,10 @@ def _repeat(
         return None
     if joined[_HEADS] not in (heads * times[0], -1):
         return None
-    moves, product = _path_to_product(reshape.output[0], index, readers)
-    if product is None:
+    path = _path_to_product(reshape.output[0], index, readers)
+    if path is None:
         return None
+    moves, product = path
     scale = _scale_of(product.output[0], index, readers)
     return _Repeat(unsqueeze.output[0], times[0], heads, moves, product, scale)
 
@@ -128,33 +130,38 @@ def _scale_of(
     ONNX Runtime fuses both into one operator, which rounds otherwise, so they must stay adjacent.
     """
     nodes = readers.get(name, [])
-    if len(nodes) != 1 or nodes[0].op_type not in ("Mul", "Div"):
-        return None
-    is_scalar = len(index.constants.get(nodes[0].input[1], ())) == 1
-    return nodes[0] if nodes[0].input[0] == name and is_scalar else None
+    return (
+        nodes[0] if len(nodes) == 1 and _scales_by_one_number(nodes[0], name, index) else None
+    )
+
+
+def _scales_by_one_number(node: NodeProto, name: str, index: GraphIndex) -> bool:
+    """Return whether a node multiplies or divides the value of a name by a constant scalar."""
+    if node.op_type not in ("Mul", "Div") or node.input[0] != name:
+        return False
+    return len(index.constants.get(node.input[1], ())) == 1
 
 
 def _path_to_product(
     name: str, index: GraphIndex, readers: dict[str, list[NodeProto]]
-) -> tuple[tuple[NodeProto, ...], NodeProto | None]:
+) -> tuple[tuple[NodeProto, ...], NodeProto] | None:
     """Return the nodes between repeated heads and the MatMul that reads them, and this MatMul.
 
     ``name`` is the value with the repeated heads, which must end up as the right operand only. The
-    nodes between may be Transposes of the last two axes and scalings by one number. Returns
-    ``(), None`` if there are others, or if a value on the path has several consumers.
+    nodes between may be Transposes of the last two axes and scalings by one number. None if there
+    are others, or if a value on the path has several consumers.
     """
     moves: list[NodeProto] = []
     while True:
         nodes = readers.get(name, [])
         if len(nodes) != 1:
-            return (), None
+            return None
         node = nodes[0]
         if node.op_type == "MatMul" and node.input[1] == name != node.input[0]:
             return tuple(moves), node
         swaps = node.op_type == "Transpose" and attribute(node, "perm") == _SWAP
-        scales = node.op_type in ("Mul", "Div") and node.input[0] == name
-        if not swaps and not (scales and len(index.constants.get(node.input[1], ())) == 1):
-            return (), None
+        if not swaps and not _scales_by_one_number(node, name, index):
+            return None
         moves.append(node)
         name = node.output[0]
 

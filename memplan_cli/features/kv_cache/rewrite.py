@@ -8,7 +8,7 @@ overwritten that is still needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.results.rewrites import CacheBuffer, CacheSummary
@@ -97,6 +97,17 @@ def with_cache_buffers(
     )
 
 
+class _CacheShape(NamedTuple):
+    """The shape of the valid part of a buffer: the dims of the buffer, but ``length`` on one axis.
+
+    ``length`` is the name of a value.
+    """
+
+    buffer: str
+    axis: int
+    length: str
+
+
 class _Rewriting(GraphEditor):
     """A graph whose caches are replaced one by one; `finish` puts its nodes in order.
 
@@ -111,8 +122,7 @@ class _Rewriting(GraphEditor):
         lengths: the computed length of each cache after the step; all are equal.
         removed: indices of nodes to remove.
         renamed: values whose consumers read another value instead.
-        buffer_shapes: values of a cache whose Shape is computed without them: the buffer to take other
-            dims from, the growing axis, and the value that holds its length.
+        cache_shapes: the shape of each past and present, so that a Shape node need not read them.
         whole_buffer_reads: (index of a node, buffer): the node reads the buffer and not its valid part.
         zero: the name of an int64 constant [0].
         one: the name of an int64 constant [1].
@@ -127,12 +137,10 @@ class _Rewriting(GraphEditor):
         self.lengths: list[str] = []
         self.removed: set[int] = set()
         self.renamed: dict[str, str] = {}
-        self.buffer_shapes: dict[str, tuple[str, int, str]] = {}
+        self.cache_shapes: dict[str, _CacheShape] = {}
         self.whole_buffer_reads: set[tuple[int, str]] = set()
-        self.zero, self.one = (
-            self.add_constant("cache_zero", [0]),
-            self.add_constant("cache_one", [1]),
-        )
+        self.zero = self.add_constant("cache_zero", [0])
+        self.one = self.add_constant("cache_one", [1])
 
     def axis_constant(self, axis: int) -> str:
         """Return the name of an initializer that holds an axis."""
@@ -157,11 +165,13 @@ class _Rewriting(GraphEditor):
     def length_after(self, cache: CacheMatch, new: str, axis: int) -> str:
         """Add the nodes that compute ``position`` plus the length of ``new`` along an axis.
 
-        The result is returned and added to `lengths`. The cache gives the nodes their names.
+        The result, the length of the cache after the step, is returned, added to `lengths` and
+        recorded in `cache_shapes`.
         """
         grown = self.add_node("Shape", [new], f"{cache.output}.new", start=axis, end=axis + 1)
         length = self.add_node("Add", [self.position, grown], f"{cache.output}.length")
         self.lengths.append(length)
+        self.cache_shapes[cache.output] = _CacheShape(cache.output, cache.axis, length)
         return length
 
     def scatter(self, cache: CacheMatch, new: str) -> str:
@@ -181,12 +191,11 @@ class _Rewriting(GraphEditor):
         inputs = [buffer, *span, self.axis_constant(axis)]
         return self.add_node("Slice", inputs, f"{buffer}.valid")
 
-    def redirect_present(self, cache: CacheMatch, valid: str, length: str) -> None:
+    def redirect_present(self, cache: CacheMatch, valid: str) -> None:
         """Let the consumers of a present, and of values between its node and it, read its valid part.
 
-        ``valid`` is this part, with the axes of the node's result; ``length`` holds its length.
+        ``valid`` is this part, with the axes of the node's result.
         """
-        self.buffer_shapes[cache.output] = (cache.output, cache.axis, length)
         if not cache.after:
             self.renamed[cache.output] = valid
             return
@@ -203,7 +212,7 @@ class _Rewriting(GraphEditor):
 
     def redirect_past(self, cache: CacheMatch) -> None:
         """Let the consumers of a past read its valid part, the entries before ``position``."""
-        self.buffer_shapes[cache.input] = (cache.input, cache.axis, self.position)
+        self.cache_shapes[cache.input] = _CacheShape(cache.input, cache.axis, self.position)
         valid = self.cut(cache.input, cache.axis, (self.zero, self.position))
         self.renamed.setdefault(cache.input, valid)
 
@@ -216,7 +225,7 @@ class _Rewriting(GraphEditor):
         for index, node in enumerate(self.index.nodes):
             if index in self.removed:
                 continue
-            replacement = self._without_buffer_shape(node)
+            replacement = self._without_cache_shape(node)
             whole = {name for reader, name in self.whole_buffer_reads if reader == index}
             renamed = {old: new for old, new in self.renamed.items() if old not in whole}
             rename_reads([replacement], renamed)
@@ -227,16 +236,16 @@ class _Rewriting(GraphEditor):
         graph.output.append(helper.make_tensor_value_info(self.length, INT64, [1]))
         self.set_nodes(nodes)
 
-    def _without_buffer_shape(self, node: NodeProto) -> NodeProto:
-        """Replace a Shape of a cache by nodes that do not read its valid part; return other nodes.
+    def _without_cache_shape(self, node: NodeProto) -> NodeProto:
+        """Return the replacement of a Shape of a cache, which does not read its valid part.
 
-        The buffer has all dims of the valid part but that of the growing axis, which is a known length.
+        The nodes that it reads are added to the graph. Any other node is returned itself.
         """
         if node.op_type != "Shape" or node.domain not in STANDARD_DOMAINS:
             return node
-        if node.input[0] not in self.buffer_shapes:
+        if node.input[0] not in self.cache_shapes:
             return node
-        buffer, axis, length = self.buffer_shapes[node.input[0]]
+        buffer, axis, length = self.cache_shapes[node.input[0]]
         rank = _rank(self.graph, buffer)
         first, last = _span(node, rank)
         output = node.output[0]
@@ -270,7 +279,7 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     if is_transposed:
         valid = edit.add_node("Transpose", [valid], valid, perm=list(axes))
     edit.redirect_past(cache)
-    edit.redirect_present(cache, valid, length)
+    edit.redirect_present(cache, valid)
 
 
 def _new_entries(edit: _Rewriting, cache: CacheMatch) -> str:
@@ -308,9 +317,9 @@ def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
     if not cache.after:
         new = _transposed_back(edit, cache, new)
     edit.declare(cache)
-    length = edit.scatter(cache, new)
+    edit.scatter(cache, new)
     edit.redirect_past(cache)
-    _keep_present(edit, cache, length)
+    _keep_present(edit, cache)
 
 
 def _rewrite_operator(edit: _Rewriting, cache: CacheMatch) -> None:
@@ -318,13 +327,10 @@ def _rewrite_operator(edit: _Rewriting, cache: CacheMatch) -> None:
     edit.declare(cache)
     edit.redirect_past(cache)
     axis = cache.axis
-    last = cache.after[-1] if cache.after else cache.node
-    present = edit.rename_result(last, cache.output)
+    present = _keep_present(edit, cache)
     end = edit.add_node("Shape", [present], f"{present}.length", start=axis, end=axis + 1)
     new = edit.cut(present, axis, (edit.position, end))
-    length = edit.scatter(cache, new)
-    edit.renamed[cache.output] = present
-    edit.buffer_shapes[cache.output] = (cache.output, axis, length)
+    edit.scatter(cache, new)
 
 
 def _rewrite_shared(edit: _Rewriting, cache: CacheMatch) -> None:
@@ -339,14 +345,14 @@ def _rewrite_shared(edit: _Rewriting, cache: CacheMatch) -> None:
     edit.redirect_past(cache)
     edit.whole_buffer_reads.add((cache.node, cache.input))
     edit.renamed[cache.output] = edit.cut(cache.output, cache.axis, (edit.zero, length))
-    edit.buffer_shapes[cache.output] = (cache.output, cache.axis, length)
 
 
-def _keep_present(edit: _Rewriting, cache: CacheMatch, length: str) -> None:
-    """Keep the nodes that compute a present, under a fresh name, for its consumers."""
+def _keep_present(edit: _Rewriting, cache: CacheMatch) -> str:
+    """Keep the nodes that compute a present, for its consumers, and return its fresh name."""
     last = cache.after[-1] if cache.after else cache.node
-    edit.renamed[cache.output] = edit.rename_result(last, cache.output)
-    edit.buffer_shapes[cache.output] = (cache.output, cache.axis, length)
+    present = edit.rename_result(last, cache.output)
+    edit.renamed[cache.output] = present
+    return present
 
 
 _REWRITES: Mapping[str, Callable[[_Rewriting, CacheMatch], None]] = {
