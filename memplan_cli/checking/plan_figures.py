@@ -176,9 +176,8 @@ def _count_figures(plan: Plan) -> Iterator[Figure]:
 def _tensors_in_fresh_memory(rows: Iterable[Placement]) -> int:
     """Return the number of tensors that reuse no memory.
 
-    They have no bytes, or are the first in their slot or on all of their bytes.
-
-    Tensors are placed one by one, in the order of their first ticks.
+    They have no bytes, or are the first in their slot, or no byte of them belonged to a tensor with
+    an earlier first tick.
     """
     fresh = 0
     used_ranges: defaultdict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
@@ -306,11 +305,14 @@ def _peak_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
 
 
 def _latest_tensor(storage: Storage, tick: int) -> str:
-    """Return the id of the tensor of a storage that was written last of those live at a tick."""
-    written = [
-        (row.first if row.first <= tick < row.last else -1, row.id) for row in storage.tensors
-    ]
-    return max(written)[1]
+    """Return the id of the tensor of a storage that was written last of those live at a tick.
+
+    If none is live, as between two tensors that share bytes, the last id counts.
+    """
+    live = [row for row in storage.tensors if row.first <= tick < row.last]
+    if not live:
+        return max(row.id for row in storage.tensors)
+    return max(live, key=lambda row: (row.first, row.id)).id
 
 
 def _expression_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
@@ -381,14 +383,10 @@ def _profile_figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _limits(plan: Plan) -> Iterator[_Limit]:
-    """Yield the ranges of numbers that cannot be counted from the plan.
-
-    ``padding`` is the most that aligned tensors need beyond their own bytes. A level allows all the
-    reuse of the levels below it, so it needs at most as much as they do.
-    """
+    """Yield the ranges of numbers that cannot be counted from the plan."""
     report, memory = plan.report, plan.report.memory
     alignment = plan.settings.get("alignment")
-    padding = 0
+    padding = 0  # the most that aligned tensors need beyond their own bytes
     if type(alignment) is int and alignment > 0:
         padding = len(plan.tensors) * (alignment - 1)
     for profile in report.profiles:
@@ -410,14 +408,26 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
         yield _Limit(
             "resident", max(lowest, outputs), memory.resident, unshared_peak + outputs
         )
-    sizes = [(f"the bytes of level {level}", report.levels[level]) for level in "210"]
-    for name, size in sizes:
+    yield from _level_limits(report.levels, unshared_peak, memory.naive + padding)
+
+
+def _level_limits(
+    levels: Mapping[str, int | None], unshared_peak: int, highest: int
+) -> Iterator[_Limit]:
+    """Yield the ranges of the bytes at each level, by their keys ``"0"`` to ``"2"``; None: unknown.
+
+    No tensors share bytes below level 2. A level allows all the reuse of the levels below it, so it
+    needs at most as much as they do.
+    """
+    for level in "210":
+        size = levels[level]
         if size is not None:
-            lowest = 0 if name.endswith("2") else unshared_peak
-            yield _Limit(name, lowest, size, memory.naive + padding)
-    for (name, size), (_, size_of_lower_level) in pairwise(sizes):
+            lowest = 0 if level == "2" else unshared_peak
+            yield _Limit(f"the bytes of level {level}", lowest, size, highest)
+    for level, lower_level in pairwise("210"):
+        size, size_of_lower_level = levels[level], levels[lower_level]
         if size is not None and size_of_lower_level is not None:
-            yield _Limit(name, 0, size, size_of_lower_level)
+            yield _Limit(f"the bytes of level {level}", 0, size, size_of_lower_level)
 
 
 def _ordered_totals(memory: Memory, padding: int, suffix: str) -> Iterator[_Limit]:

@@ -311,7 +311,7 @@ RULES = (
     rule("only an op of the table writes over what it reads",
          "_DonationOrder.add_pair", never("_may_overwrite readers"), "test_donate"),
     rule("the table's places are kept",
-         "_DonationOrder._may_overwrite", replace("set(places) <= set(operator(op).in_place)", "operator(op).in_place"), "test_donate"),
+         "_DonationOrder._may_overwrite", replace("positions <= set(operator(op).in_place)", "operator(op).in_place"), "test_donate"),
     rule("who needs the output does not read the input",
          "_DonationOrder.add_pair", never("readers_after_writer"), "test_donate"),
     rule("readers go before the writer",

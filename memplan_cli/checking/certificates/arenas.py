@@ -152,9 +152,9 @@ def _check_slot_loads(entries: Iterable[SlotLoad], tensors: Iterable[LiveBytes])
     Raises:
         ProofError: naming the first entry, by tick, for which there are fewer.
     """
-    upcoming = sorted(tensors, reverse=True)
-    live_sizes: list[int] = []
-    ends: list[tuple[int, int]] = []
+    upcoming = sorted(tensors, reverse=True)  # the next to begin is the last item
+    live_sizes: list[int] = []  # sorted
+    ends: list[tuple[int, int]] = []  # heap of (end, bytes) of live tensors
     for entry in sorted(entries, key=lambda entry: entry.tick):
         while upcoming and upcoming[-1].first <= entry.tick:
             tensor = upcoming.pop()
@@ -172,7 +172,7 @@ def _check_slot_loads(entries: Iterable[SlotLoad], tensors: Iterable[LiveBytes])
 
 
 class _CsvBuffer(NamedTuple):
-    """A buffer of a CSV file, live in ``[lower, upper)``; problem files have no offsets."""
+    """A buffer of a CSV file, live in ``[lower, upper)``; its offset is 0 in a problem file."""
 
     lower: int
     upper: int
@@ -200,10 +200,9 @@ def check_packing(
         )
         buffers = _read_csv(layout, (*_COLUMNS, "offset"))
         problem_buffers = _read_csv(problem, _COLUMNS)
-        # Without the offset, which the problem does not have.
         require(
-            {name: buffer[:3] for name, buffer in buffers.items()}
-            == {name: buffer[:3] for name, buffer in problem_buffers.items()},
+            {name: buffer._replace(offset=0) for name, buffer in buffers.items()}
+            == problem_buffers,
             "the layout's buffers are not those of the problem",
         )
         height = _layout_height(buffers)

@@ -99,24 +99,28 @@ def _bound_verdict(
     """
     if bound is None and proof is None:
         return
-    method, status, reason = "", REFUSED, ""
     if bound is None:
-        reason = "the plan has no such bound"
+        yield PartVerdict(part, 0, REFUSED, "", "the plan has no such bound")
     elif proof is None:
         reason = "the plan has this bound, but the certificate has no proof of it"
+        yield PartVerdict(part, bound, REFUSED, "", reason)
     else:
-        method = str(proof.method)
-        if proof.bound != bound:
-            reason = f"the proof is for a bound of {proof.bound} bytes, the plan has {bound}"
-        elif method == NOT_CHECKABLE:
-            status, reason = NOT_CHECKED, proof.why
-        else:
-            try:
-                check(proof)
-                status = VERIFIED
-            except ProofError as error:
-                reason = str(error)
-    yield PartVerdict(part, bound or 0, status, method, reason)
+        status, reason = _status(proof, bound, check)
+        yield PartVerdict(part, bound, status, str(proof.method), reason)
+
+
+def _status(proof: Proof, bound: int, check: Callable[[Any], None]) -> tuple[str, str]:
+    """Return whether a proof shows a bound, and the reason if it does not: ``(status, reason)``."""
+    if proof.bound != bound:
+        reason = f"the proof is for a bound of {proof.bound} bytes, the plan has {bound}"
+        return REFUSED, reason
+    if proof.method == NOT_CHECKABLE:
+        return NOT_CHECKED, proof.why
+    try:
+        check(proof)
+    except ProofError as error:
+        return REFUSED, str(error)
+    return VERIFIED, ""
 
 
 def _check_order(

@@ -53,23 +53,22 @@ def run(job: Json) -> Json:
     not_finite: list[str] = []
     for number in range(1, STEPS + 1):
         outputs = steps.step()
-        names = list(outputs)
+        names, values = list(outputs), list(outputs.values())
         step_folder = folder / str(number)
         if job["task"] == "save":
             step_folder.mkdir()
-            save_values(step_folder, names, names, list(outputs.values()))
+            save_values(step_folder, names, names, values)
             not_finite += [name for name, value in outputs.items() if not _is_finite(value)]
         else:
-            step_differences = compare_with_saved(
-                step_folder, steps.names, names, list(outputs.values()), tolerance
-            )
             differences += [
                 dataclasses.replace(difference, output=f"{difference.output}@{number}")
-                for difference in step_differences
+                for difference in compare_with_saved(
+                    step_folder, names, names, values, tolerance
+                )
             ]
         steps.feed_back(outputs)
         # Before the next step, so that the outputs of two steps are not in memory at once.
-        del outputs
+        del outputs, values
     return {
         "differences": to_json(differences),
         "not_finite": list(dict.fromkeys(not_finite)),
@@ -80,11 +79,13 @@ class Steps:
     """A session that runs training steps; new values are fed back as inputs of the next step.
 
     Attributes:
-        pairs: The input that each output replaces, by the output's name.
-        feed: The inputs of the next step.
+        pairs: the input that each output replaces, by the output's name.
+        names: the outputs of the model.
+        feed: the inputs of the next step.
     """
 
     def __init__(self, job: Json) -> None:
+        """Create the session of a job of `run`, and draw the inputs of the first step."""
         spec = SessionSpec.of_job(job)
         self.settings, self.provider = spec.settings, spec.provider
         pairs: Any = job["pairs"]
@@ -110,11 +111,12 @@ class BoundSteps(Steps):
 
     Attributes:
         device: ``cpu`` or ``cuda``, where the buffers are.
-        buffers: The buffer of each input, by name; an output of a pair has that of its input.
-        binding: The inputs and outputs bound to their buffers.
+        buffers: the buffer of each input, by name; an output of a pair has that of its input.
+        binding: the inputs and outputs bound to their buffers.
     """
 
     def __init__(self, job: Json) -> None:
+        """Create the session, and copy the inputs of the first step to their buffers."""
         super().__init__(job)
         self.device = "cpu" if self.provider == CPU else "cuda"
         unbindable = [name for name, value in self.feed.items() if not self._can_bind(value)]
@@ -131,7 +133,7 @@ class BoundSteps(Steps):
             self.bind_output(name)
 
     def _can_bind(self, value: Any) -> bool:  # noqa: ANN401 - an array or a list of them
-        """Whether an input is a tensor of a type that can be copied to the provider's device."""
+        """Return whether an input is a tensor of a type that can be copied to the device."""
         is_tensor = isinstance(value, np.ndarray) and value.dtype.kind != "O"
         return is_tensor and (self.device == "cpu" or array_dtype(value) not in NOT_IN_NUMPY)
 
@@ -174,6 +176,6 @@ STEP_CLASSES: Mapping[str, Callable[[Json], Steps]] = {
 
 
 def _is_finite(value: Any) -> bool:  # noqa: ANN401 - ONNX Runtime has no types
-    """Whether a value is no tensor of floats, or has neither infinities nor NaN."""
+    """Return whether a value is no tensor of floats, or has neither infinities nor NaN."""
     array = np.asarray(value)
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())

@@ -82,14 +82,14 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
         pinned=resident.pinned,
         aliasing=resident.aliasing,
     )
-    if result.program is not program:
+    if result.program is not program:  # ops were moved
         before, peak = peak_of(program), peak_of(result.program)
         budget = candidate.recompute.budget
         # A budget that is missed in any case does not count.
         breaks_budget = candidate.recompute.met and budget is not None and peak > budget
         if breaks_budget or peak - before > _saved_bytes(program, result.pairs):
             result = donations(program, patterns, may_reorder=False)
-        # What was measured was so in the former order.
+        # A measurement of the former order does not hold for the new one.
         candidate = replace(candidate, program=result.program, measured=None)
 
     def name(var: VarId) -> str:
@@ -264,16 +264,16 @@ class _DonationOrder:
         return readers
 
     def _may_overwrite(self, writer: int, pair: Pair) -> bool:
-        """Whether an op that reads the pair's input may write the pair's output over it."""
+        """Return whether an op that reads the pair's input may write the pair's output over it."""
         op = self._flow.ops[writer]
-        places = [place for place, var in enumerate(op.inputs) if var == pair.input]
         if op.outputs[0] != pair.output:  # only a first output is written in place
             return False
         # If the op reads a view of the input too, its elements are read in another order.
         input_producers = {self._flow.producer.get(var) for var in op.inputs}
         if not input_producers.isdisjoint(self._readers(pair.input)):
             return False
-        return bool(places) and set(places) <= set(operator(op).in_place)
+        positions = {index for index, var in enumerate(op.inputs) if var == pair.input}
+        return bool(positions) and positions <= set(operator(op).in_place)
 
     def _descendants(self, op: int) -> set[int]:
         """Return the ops that must run after an op."""

@@ -64,7 +64,7 @@ class Candidate:
     """Settings, and the bytes that the arena is predicted to hold under them, without weights.
 
     Attributes:
-        held: the most bytes held in the simulated sequences of requests.
+        held: the most bytes held in the simulated sequences of requests; the bound, if there is one.
         bound: the most bytes held in any sequence; null if that depends on the sequence.
     """
 
@@ -140,9 +140,8 @@ def choose_settings(
     """
     candidates = tuple(_candidates(sampled, base or RuntimeSettings()))
     bounded = [candidate for candidate in candidates if candidate.bound is not None]
-    chosen = min(
-        bounded or candidates, key=lambda candidate: candidate.bound or candidate.held
-    )
+    # A bounded candidate holds its bound.
+    chosen = min(bounded or candidates, key=lambda candidate: candidate.held)
     return ServingSettings(
         chosen,
         candidates,
