@@ -201,14 +201,24 @@ def _pool(s: _Shapes) -> int:
 
 
 def _einsum(s: _Shapes) -> int:
-    """Return twice the product of the lengths of all indices of the equation."""
+    """Return the FLOPs of an equation: a product and a sum for each combination of its indices."""
     equation = str(s.op.attributes.get("equation", "")).replace(" ", "")
     terms = equation.split("->")[0].split(",")
     length: dict[str, int] = {}
-    # From the last index on, because a leading ``...`` may stand for any number of dims.
     for term, dims in zip(terms, s.inputs, strict=False):
-        length.update(zip(reversed(term), reversed(dims), strict=False))
+        for index, dim in zip(_einsum_indices(term, len(dims)), dims, strict=False):
+            length[index] = max(dim, length.get(index, 0))  # dims of ``...`` broadcast
     return 2 * prod(length.values())
+
+
+def _einsum_indices(term: str, rank: int) -> list[str]:
+    """Return the index of each dim of an input, such as ``...2, ...1, i, j`` for ``...ij`` of rank 4.
+
+    The dims of ``...`` are numbered from the last one on, because they broadcast in this way.
+    """
+    leading, _, trailing = term.partition("...")
+    unnamed = rank - len(leading) - len(trailing)
+    return [*leading, *(f"...{number}" for number in range(unnamed, 0, -1)), *trailing]
 
 
 def _recurrent(s: _Shapes) -> int:

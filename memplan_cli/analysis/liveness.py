@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.core.problem import LiveRange, rows
+from memplan_cli.core.problem import LiveRange
 from memplan_cli.core.program import VarId, captures
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def live_ranges(
 
     ``clock`` is ``steps(program)``, if the caller has it already.
     """
+    # The first and the last tick at which each var is accessed.
     first: dict[VarId, int] = dict.fromkeys(program.body.inputs, 0)
     last = first.copy()
     for start, end, _, op in steps(program) if clock is None else clock:
@@ -115,12 +116,10 @@ def live_ranges(
     final = max(duration(program) - 1, 0)
     for var in program.body.outputs:
         first.setdefault(var, final)  # an initializer that no op reads
-        last[var] = max(last.get(var, 0), final)
-    ends = [tick + 1 for tick in last.values()]
-    ranges = rows(LiveRange, zip(first.values(), ends, strict=True))
-    live = dict(zip(first, ranges, strict=True))
-    live.pop(_OMITTED, None)
-    return live
+        last[var] = final
+    return {
+        var: LiveRange(start, last[var] + 1) for var, start in first.items() if var != _OMITTED
+    }
 
 
 def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:

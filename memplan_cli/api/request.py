@@ -48,13 +48,14 @@ def request_of(
     progress: Progress | None = None,
     warn: Progress | None = None,
 ) -> Request:
-    """Return a request from the keywords of a call. A single text counts as a list of one."""
+    """Return a request from the keywords of a call. A single text counts as a list of one.
+
+    The keyword ``inputs`` has files or a mapping of names to tensors. Overrides, like the options of
+    commands, have the key ``inputs`` for files only, and ``input`` for tensors by name.
+    """
     overrides = dict(options)
-    inputs = overrides.pop("inputs", None)
-    if isinstance(inputs, Mapping):
-        overrides["input"] = inputs
-    elif inputs is not None:
-        overrides["inputs"] = inputs
+    if isinstance(overrides.get("inputs"), Mapping):
+        overrides["input"] = overrides.pop("inputs")
     for name in ("inputs", "exclude", "checkpoints"):
         if isinstance(overrides.get(name), str):
             overrides[name] = [overrides[name]]

@@ -40,14 +40,14 @@ _MIN_DISTANCE_DIVISOR = 100
 """The fullest steps that are tried are more than the length of the order divided by this apart,
 because neighbouring steps need nearly the same bytes."""
 
-_DEFAULT_WORK = 500_000
+_MAX_EDGES = 500_000
 """Edges that one cut of `cut_bound` may examine."""
 
 _PAIRED_OPS = 12
 """Number of the heaviest ops that are tried in pairs."""
 
 _CUT_SHARE_DIVISOR = 4
-"""One cut may spend the remaining budget divided by this."""
+"""One cut may spend the remaining budget divided by this, so that it leaves work for other ops."""
 
 _EDGES_PER_WORK = 4
 """Edges of a network that are examined in one unit of work."""
@@ -110,12 +110,12 @@ class CutAtOp:
 
     Attributes:
         bound: a lower bound on the bytes live at that step.
-        work: number of edges examined.
+        edges: number of edges examined.
         overwritten: the tensor that the op is assumed to write over; None if there is none.
     """
 
     bound: int
-    work: int
+    edges: int
     overwritten: int | None
     _network: _CutNetwork
 
@@ -171,19 +171,19 @@ class CutBounds:
         ]
 
     def lowest_cut(
-        self, op: int, work: int, before: Sequence[int] = (), after: Sequence[int] = ()
+        self, op: int, max_edges: int, before: Sequence[int] = (), after: Sequence[int] = ()
     ) -> CutAtOp:
-        """Return the cut with the fewest bytes live at an op's step, with the work of all cuts.
+        """Return the cut with the fewest bytes live at an op's step, with the edges of all cuts.
 
         An order may let the op write over any of its in-place inputs, so the lowest cut is the bound.
         Arguments as `cuts_by_overwritten_input`.
         """
-        cuts = self.cuts_by_overwritten_input(op, work, before, after)
+        cuts = self.cuts_by_overwritten_input(op, max_edges, before, after)
         best = min(cuts, key=lambda cut: cut.bound)
-        return replace(best, work=sum(cut.work for cut in cuts))
+        return replace(best, edges=sum(cut.edges for cut in cuts))
 
     def cuts_by_overwritten_input(
-        self, op: int, work: int, before: Sequence[int] = (), after: Sequence[int] = ()
+        self, op: int, max_edges: int, before: Sequence[int] = (), after: Sequence[int] = ()
     ) -> list[CutAtOp]:
         """Return a cut at an op's step for each input that it may write over.
 
@@ -191,32 +191,37 @@ class CutBounds:
 
         Args:
             op: The op. No op of ``before`` may depend on it, and it on none of ``after``.
-            work: The number of edges to examine at most in each cut.
+            max_edges: The number of edges to examine at most in each cut.
             before: Ops assumed to run before this one.
             after: Ops assumed to run after it.
         """
         sides = _sides_of(self._graph, op, before, after)
         overwritten = self._graph.in_place_inputs[op] or (None,)
-        return [self._cut(op, sides, tensor, work) for tensor in overwritten]
+        return [self._cut(op, sides, tensor, max_edges) for tensor in overwritten]
 
-    def _cut(self, op: int, sides: list[_Side], overwritten: int | None, work: int) -> CutAtOp:
-        """Return the cut under the assumption that the op writes over one tensor, if it dies there.
+    def _cut(
+        self, op: int, sides: list[_Side], overwritten: int | None, max_edges: int
+    ) -> CutAtOp:
+        """Return the minimum cut at an op's step, if the op writes over the tensor ``overwritten``.
 
-        ``sides`` are those of `_sides_of`, ``work`` is the number of edges to examine at most.
+        It does so only in orders in which all other readers of the tensor have run. None: the op
+        writes over no tensor.
         """
         graph = self._graph
         network = _CutNetwork(graph, op, sides)
-        certain_bytes = self._always_live + graph.step_bytes[op]
         for tensor in self._tensors:
-            certain_bytes += network.charge_tensor(tensor)
+            network.charge_tensor(tensor)
+        live_in_all_orders = self._always_live + graph.step_bytes[op]
         if overwritten is not None:
-            # Writing in place saves bytes, except if another reader has not run yet.
             saved = graph.in_place_bytes[op]
-            others = [reader for reader in self._readers[overwritten] if reader != op]
-            certain_bytes += network.charge_unless_before(overwritten, others, saved) - saved
-        flow, flow_work = network.flow_network.flow(work)
-        cut_work = flow_work + graph.size + len(network.flow_network.heads)
-        return CutAtOp(certain_bytes + flow, cut_work, overwritten, network)
+            other_readers = [reader for reader in self._readers[overwritten] if reader != op]
+            # Take off the bytes that are saved, and charge them again if another reader is left.
+            live_in_all_orders -= saved
+            network.charge_unless_before(overwritten, other_readers, saved)
+        live_in_all_orders += network.certain_bytes
+        flow, flow_edges = network.flow_network.flow(max_edges)
+        edges = flow_edges + graph.size + len(network.flow_network.heads)
+        return CutAtOp(live_in_all_orders + flow, edges, overwritten, network)
 
 
 class _CutNetwork:
@@ -227,6 +232,7 @@ class _CutNetwork:
 
     Attributes:
         flow_network: the network.
+        certain_bytes: bytes that were charged outside the network, because no cut avoids them.
         _op: the op at which the others are divided.
         _sides: the side of each op, from `_sides_of`.
         _node: the node of each open op.
@@ -239,6 +245,7 @@ class _CutNetwork:
     def __init__(self, graph: TaskGraph, op: int, sides: list[_Side]) -> None:
         """Add a node for each open op, and an edge for each precedence between two of them."""
         self.flow_network = Network()
+        self.certain_bytes = 0
         self._op, self._sides = op, sides
         open_ops = [other for other, side in enumerate(sides) if side is _Side.OPEN]
         self._node = dict(zip(open_ops, self.flow_network.nodes(len(open_ops)), strict=True))
@@ -251,52 +258,42 @@ class _CutNetwork:
                     edge = self.flow_network.edge(node, self._node[pred], INFINITE)
                     self._hold_edges.append((edge, pred, dependent))
 
-    def charge_tensor(self, tensor: _Tensor) -> int:
-        """Add the cost of a tensor: its bytes if its definer runs before the op and a reader does not.
-
-        Returns the bytes that are live in any case: its size, or 0 if it is never live at the op's
-        step or the cut decides. If the cut decides, edges are added to the network.
-        """
+    def charge_tensor(self, tensor: _Tensor) -> None:
+        """Charge the bytes of a tensor if its definer runs before the op and a reader does not."""
         number, definer, readers, size, is_result = tensor
+        is_needed_later = is_result or self._is_any_not_before(readers)
         if definer is None or self._sides[definer] is _Side.BEFORE:
-            return size if is_result else self.charge_unless_before(number, readers, size)
-        if self._sides[definer] is _Side.NOT_BEFORE:
-            return 0
-        if is_result or self._is_any_not_before(readers):
-            # A reader is not before the op in any case, so the side of the definer alone decides.
-            edge = self.flow_network.edge(self._node[definer], SINK, size)
-            # Charged to the op itself, which is not before its own step either.
-            self._share_edges.append((edge, number, self._op))
-        else:
-            # All readers are open: the definer of a tensor with a reader before would be before.
-            self._charge(self._node[definer], number, readers, size)
-        return 0
+            if is_needed_later:
+                self.certain_bytes += size
+            else:
+                self._charge(SOURCE, number, readers, size)
+        elif self._sides[definer] is _Side.OPEN:
+            node = self._node[definer]
+            if is_needed_later:  # the side of the definer alone decides
+                # Charged to the op itself, which is not before its own step either.
+                edge = self.flow_network.edge(node, SINK, size)
+                self._share_edges.append((edge, number, self._op))
+            else:
+                self._charge(node, number, readers, size)
 
-    def charge_unless_before(self, tensor: int, readers: Sequence[int], size: int) -> int:
-        """Add a cost of ``size`` bytes of a tensor unless all its readers run before the op.
-
-        Returns the bytes that are due in any case: ``size``, or 0 if the cut decides. In the
-        latter case edges are added to the network.
-        """
+    def charge_unless_before(self, tensor: int, readers: Sequence[int], size: int) -> None:
+        """Charge ``size`` bytes of a tensor unless all its readers run before the op."""
         if self._is_any_not_before(readers):
-            return size
-        open_readers = [reader for reader in readers if self._sides[reader] is _Side.OPEN]
-        self._charge(SOURCE, tensor, open_readers, size)
-        return 0
+            self.certain_bytes += size
+        else:
+            self._charge(SOURCE, tensor, readers, size)
 
     def _is_any_not_before(self, ops: Sequence[int]) -> bool:
         return any(self._sides[op] is _Side.NOT_BEFORE for op in ops)
 
     def _charge(self, tail: int, tensor: int, readers: Sequence[int], size: int) -> None:
-        """Add edges that cost ``size`` if node ``tail`` is before the op and some reader is not.
-
-        All readers are open. Without readers nothing is added.
-        """
-        if not readers:
+        """Add edges that cost ``size`` if node ``tail`` is before the op and an open reader is not."""
+        open_readers = [reader for reader in readers if self._sides[reader] is _Side.OPEN]
+        if not open_readers:
             return
         gate = self.flow_network.node()
         self.flow_network.edge(tail, gate, size)
-        for reader in readers:
+        for reader in open_readers:
             # Infinite: the gate is before only if all readers are, else its edge from ``tail`` is cut.
             edge = self.flow_network.edge(gate, self._node[reader], INFINITE)
             self._share_edges.append((edge, tensor, reader))
@@ -321,7 +318,7 @@ class _CutNetwork:
 def cut_bound(graph: TaskGraph, order: Sequence[int]) -> int:
     """Return a lower bound on the peak of all orders, from cuts at the fullest steps of one order."""
     cuts = CutBounds(graph)
-    bounds = [cuts.lowest_cut(op, _DEFAULT_WORK).bound for op in _fullest_ops(graph, order)]
+    bounds = [cuts.lowest_cut(op, _MAX_EDGES).bound for op in _fullest_ops(graph, order)]
     return max([*bounds, *local_bounds(graph)], default=graph.initial_bytes)
 
 
@@ -377,10 +374,13 @@ class BoundSearch:
         before: Sequence[int] = (),
         after: Sequence[int] = (),
     ) -> int:
-        """Return the bound at an op's step, and spend the work of the cut."""
-        edges = max(_EDGES_PER_WORK * budget.remaining // _CUT_SHARE_DIVISOR, 1)
-        cut = self._cuts.lowest_cut(op, edges, before, after)
-        budget.spend(cut.work // _EDGES_PER_WORK)
+        """Return the bound at an op's step, and spend the work of the cut.
+
+        The ops ``before`` are assumed to run before the op, and the ops ``after`` after it.
+        """
+        max_edges = max(_EDGES_PER_WORK * budget.remaining // _CUT_SHARE_DIVISOR, 1)
+        cut = self._cuts.lowest_cut(op, max_edges, before, after)
+        budget.spend(cut.edges // _EDGES_PER_WORK)
         return cut.bound
 
     def _pair_bound(self, op: int, other: int, budget: WorkBudget) -> int:

@@ -55,7 +55,7 @@ _TRIED_OPS = 200
 _PAIRED_OPS = 16
 """Number of the fullest ops that are tried in pairs."""
 
-_CUT_WORK = 20_000_000
+_MAX_EDGES_OF_CUT = 20_000_000
 """Edges that one cut may examine."""
 
 _TOO_LONG = "the search that proved it has no witness of a sensible size"
@@ -167,7 +167,7 @@ def _cut(
     """
     cuts = bounds.cuts_by_overwritten_input(
         op,
-        _CUT_WORK,
+        _MAX_EDGES_OF_CUT,
         () if before is None else (before,),
         () if after is None else (after,),
     )

@@ -1,8 +1,9 @@
 """What has to be allocated in one order, and its allocation at levels 0, 1 and 2.
 
-A pool is an arena whose slots are reused whole, so the three levels share one type. Level 2 is
-never taller than level 1, and level 1 never taller than level 0: if padding or the search makes
-an arena of level 2 taller than the pool of level 1, the pool is used.
+The arenas of levels 0 and 1 are *pools*, whose slots are reused whole; in those of level 2 buffers lie
+at any offsets. Level 2 is never taller than level 1, and level 1 never taller than level 0: if
+padding or the search makes an arena of level 2 taller than the unit's pool of level 1, the pool is
+used.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Needs:
         return level0.heights, level1.heights
 
     def fits_pool(self, unit: str, height: int) -> bool:
-        """Whether a height is at most that of the unit's pool at level 1.
+        """Whether a height is at most that of the unit's pool of level 1.
 
         What is not above a cheap lower bound of the pool's height is not above the height either:
         most candidates need no pools.
@@ -313,28 +314,34 @@ def _allocate_offsets(needs: Needs, work: int) -> Allocation:
 
 
 def _pack_arena(unaligned: Problem, unit: str, needs: Needs, work: int) -> Arena:
-    """Pack the buffers of one unit.
+    """Pack the buffers of one unit, at the default alignment if its pool of level 1 is not lower.
 
     In a model of a few small tensors, padding each to the default alignment can take more than
     reuse saves. Unless the settings give an alignment, it is therefore halved until the arena
-    is no taller than level 1, but not below the widest element: some processors cannot read
+    is no taller than the pool, but not below the widest element: some processors cannot read
     an element at an address that is not a multiple of its size.
     """
     alignment = needs.alignment or DEFAULT_ALIGNMENT
     min_alignment = needs.alignment or max(map(element_bytes, unaligned.buffers), default=1)
-    while True:
+    while alignment > min_alignment:
         problem = Problem(unaligned.buffers, alignment)
         bound = lower_bound(problem)
         # If the lower bound exceeds the pool, so does every layout: the search is left out.
-        if alignment <= min_alignment or needs.fits_pool(unit, bound):
-            start = monotonic()
-            layout = _pack(problem, bound, needs, work)
-            is_late = needs.time_limit is not None and monotonic() - start >= needs.time_limit
-            if alignment <= min_alignment or needs.fits_pool(unit, layout.height):
-                timed_out = is_late and not layout.proved
-                arena = Arena(unit, problem, layout, bound, timed_out=timed_out)
+        if needs.fits_pool(unit, bound):
+            arena = _search_layout(unit, problem, bound, needs, work)
+            if needs.fits_pool(unit, arena.layout.height):
                 return _require_safe(arena)
         alignment //= 2
+    problem = Problem(unaligned.buffers, alignment)
+    return _require_safe(_search_layout(unit, problem, lower_bound(problem), needs, work))
+
+
+def _search_layout(unit: str, problem: Problem, bound: int, needs: Needs, work: int) -> Arena:
+    """Return the arena of one unit at the alignment of a problem, not checked yet."""
+    start = monotonic()
+    layout = _pack(problem, bound, needs, work)
+    is_late = needs.time_limit is not None and monotonic() - start >= needs.time_limit
+    return Arena(unit, problem, layout, bound, timed_out=is_late and not layout.proved)
 
 
 def _pack(problem: Problem, bound: int, needs: Needs, work: int) -> Layout:

@@ -173,31 +173,31 @@ def _with_late_outputs(
 def for_runtime(task: PlanningTask, runtime: Runtime, candidate: Candidate) -> Candidate:
     """Return the program in the order for which a runtime needs least, or the candidate given.
 
-    A runtime shares less memory than the plan, and it holds the graph's outputs too. Its
-    order is taken if the plan needs no more than in the order of the file, or if the runtime
-    saves at least the bytes that the plan loses. With recomputation the order of the candidate is
-    part of the rewrite, and stays.
+    A runtime shares less memory than the plan, and it holds the graph's outputs too: each order
+    has a live peak of the plan and one of the runtime. The order of the runtime's lowest peak is
+    taken if the plan needs no more than in the order of the file, or if the runtime saves at
+    least the bytes that the plan loses. With recomputation the order of the candidate is part of
+    the rewrite, and stays.
     """
-    settings, program, terms = task.settings, task.program, task.terms
+    settings, program = task.settings, task.program
     if settings.recompute != "none" or settings.order == "keep":
         return candidate
-    sizes = {**terms.sizes, **result_sizes(program)}  # with the graph's outputs
-    aliasing = runtime.aliasing
-    best = _search_repeatedly(program, sizes, aliasing, settings.time_limit)
-    file_peak, best_peak = task.live_peak(program), task.live_peak(best.program)
-    lowest_other_peak = min(
-        live_peak(ordered, sizes, aliasing=aliasing)
-        for ordered in (program, candidate.program)
-    )
-    saved_bytes = lowest_other_peak - live_peak(best.program, sizes, aliasing=aliasing)
-    if best_peak - file_peak > max(saved_bytes, 0):
+    sizes = {**task.terms.sizes, **result_sizes(program)}  # with the graph's outputs
+
+    def runtime_peak(ordered: Program) -> int:
+        return live_peak(ordered, sizes, aliasing=runtime.aliasing)
+
+    best = _search_repeatedly(program, sizes, runtime.aliasing, settings.time_limit).program
+    lowest_other_peak = min(runtime_peak(program), runtime_peak(candidate.program))
+    saved_by_runtime = lowest_other_peak - runtime_peak(best)
+    plan_peak_in_file, plan_peak = task.live_peak(program), task.live_peak(best)
+    if plan_peak - plan_peak_in_file > max(saved_by_runtime, 0):
         return candidate
-
-    # The runtime's arena may ask for another order, in which the plan needs no more than in these two.
-    def is_allowed(other: Program) -> bool:
-        return task.live_peak(other) <= max(best_peak, file_peak)
-
-    settled = runtime.settle(best.program, is_allowed)
+    # The runtime's arena may need less in yet another order: it is taken if the plan's peak stays.
+    allowed_plan_peak = max(plan_peak, plan_peak_in_file)
+    settled = runtime.settle(
+        best, lambda ordered: task.live_peak(ordered) <= allowed_plan_peak
+    )
     peaks = {**candidate.peaks, "runtime": task.live_peak(settled)}
     return replace(candidate, program=settled, order="runtime", peaks=peaks, measured=None)
 

@@ -22,7 +22,7 @@ from memplan_cli.planning.candidate import FILE
 from memplan_cli.settings.choices import DEFAULT_ALIGNMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from memplan_cli.core.problem import Allocator
     from memplan_cli.core.program import VarId
@@ -116,18 +116,18 @@ def choose(
 ) -> tuple[EvaluatedCandidate, ...]:
     """Return the candidates that were evaluated, by rising cost.
 
-    Candidates are drawn from the iterable until one is known to be the best, but at least up to the
-    order of the file, with which every plan is compared.
+    Those after the order of the file are left out if no order can need less than the best so far.
+    Where arenas cannot be packed by fast heuristics first, only the best candidate and the order
+    of the file are returned.
 
     The settings give the level, the alignment and the time limit of each search; ``pinned`` are
     the vars with storage of their own, and why. The allocator packs the arenas of level 2 in
     place of the portfolio.
     """
     # Slots, the caller's allocator and a search with a time limit have no fast heuristics.
-    is_deferred = settings.level == 2 and settings.time_limit is None and allocator is None
-    work = 0 if is_deferred else DEFAULT_WORK
-    contenders: list[EvaluatedCandidate] = []
-    for candidate in candidates:
+    is_fast_first = settings.level == 2 and settings.time_limit is None and allocator is None
+
+    def evaluate(candidate: Candidate) -> EvaluatedCandidate:
         needs = Needs(
             program=candidate.program,
             sizes=candidate.sizes,
@@ -137,41 +137,54 @@ def choose(
             allocator=allocator,
             measured=candidate.measured,
         )
+        work = 0 if is_fast_first else DEFAULT_WORK  # 0: fast heuristics only
         allocation = allocate(needs, settings.level, work)
-        contenders.append(
-            EvaluatedCandidate(candidate, needs, allocation, is_searched=not is_deferred)
-        )
-        if not is_deferred:
-            # No search follows: free the memory of all but the best and the file's order.
-            best = min(contenders, key=attrgetter("cost"))
-            contenders = [
-                contender
-                for contender in contenders
-                if contender is best or contender.candidate.order == FILE
-            ]
-        if candidate.order == FILE and _is_enough(contenders):
-            break
-    if is_deferred:
+        return EvaluatedCandidate(candidate, needs, allocation, is_searched=not is_fast_first)
+
+    evaluated = _evaluated_until_enough(map(evaluate, candidates))
+    if is_fast_first:
+        contenders = list(evaluated)
         progress("packing")
-    for index, contender in enumerate(contenders):
-        if _may_win(contender, contenders):
-            contenders[index] = contender.searched()
+        _search_contenders(contenders)
+    else:
+        contenders = _best_and_file(evaluated)
     return tuple(sorted(contenders, key=attrgetter("cost")))
 
 
-def _is_enough(contenders: Sequence[EvaluatedCandidate]) -> bool:
-    """Whether the best contender needs no more than the bound of all orders."""
-    best = min(contenders, key=attrgetter("cost"))
-    bound = best.candidate.bound
-    return bound is not None and best.cost.planned <= bound
+def _evaluated_until_enough(
+    evaluated: Iterable[EvaluatedCandidate],
+) -> Iterator[EvaluatedCandidate]:
+    """Yield candidates up to the order of the file, and more unless none can need less than these.
+
+    Every plan is compared with the order of the file.
+    """
+    best: EvaluatedCandidate | None = None
+    for contender in evaluated:
+        best = contender if best is None else min(best, contender, key=attrgetter("cost"))
+        yield contender
+        bound = best.candidate.bound  # no order needs less
+        is_minimal = bound is not None and best.cost.planned <= bound
+        if contender.candidate.order == FILE and is_minimal:
+            return
 
 
-def _may_win(contender: EvaluatedCandidate, contenders: Sequence[EvaluatedCandidate]) -> bool:
-    """Whether a search may make a contender the best, or prove that it is."""
-    if contender.is_settled:
-        return False
-    best = min(contenders, key=attrgetter("cost"))
-    return contender is best or contender.bound < best.cost
+def _best_and_file(evaluated: Iterable[EvaluatedCandidate]) -> list[EvaluatedCandidate]:
+    """Return the best candidate and the order of the file; the memory of the others is freed."""
+    kept: list[EvaluatedCandidate] = []
+    for contender in evaluated:
+        kept.append(contender)
+        best = min(kept, key=attrgetter("cost"))
+        kept = [one for one in kept if one is best or one.candidate.order == FILE]
+    return kept
+
+
+def _search_contenders(contenders: list[EvaluatedCandidate]) -> None:
+    """Replace each candidate that may be the best by the result of a search, in place."""
+    for index, contender in enumerate(contenders):
+        best = min(contenders, key=attrgetter("cost"))
+        # The best one is searched too, to lower it or to prove it.
+        if contender is best or contender.bound < best.cost:
+            contenders[index] = contender.searched()
 
 
 def _unit_bytes(unit: str) -> int:

@@ -337,23 +337,31 @@ class Growth:
     def need(self, dims: Mapping[str, int]) -> Need | None:
         """Return the need of a binding, by its own run or extrapolated from smaller values.
 
-        The values 1, 2, 4, ... up to that of the binding are run first, until there are enough samples.
-        None if the binding does not run, or if a power of two below it does not run after a
-        smaller one did: it is then taken to be too large. Small values that do not run, such as a
-        width below a kernel's, are left out of the samples.
+        Runs with smaller values that are missing are made and stored first. None: the binding does
+        not run, or a smaller value is too large already.
         """
-        value, samples = dims[self.symbol], self._samples(dims)
-        sample_value = 2 * samples[-1].value if samples else 1
-        while sample_value <= value and _need_more_runs(samples):
-            sample_need = self._run_once({**dims, self.symbol: sample_value})
-            if sample_need is not None:
-                samples.append(Sample(sample_value, sample_need))
+        samples = self._samples(dims)
+        if not self._add_samples(samples, dims):
+            return None
+        if _is_extrapolated(dims[self.symbol], samples):
+            return _extrapolate(samples, dims[self.symbol])
+        return self._run_once(dims)
+
+    def _add_samples(self, samples: Samples, dims: Mapping[str, int]) -> bool:
+        """Run the next values 1, 2, 4, ... up to that of a binding, until there are enough samples.
+
+        Values too small to run, such as a width below a kernel's, are left out. Returns False at a
+        value that does not run although a smaller one did: it is taken to be too large.
+        """
+        value = 2 * samples[-1].value if samples else 1
+        while value <= dims[self.symbol] and _need_more_runs(samples):
+            need = self._run_once({**dims, self.symbol: value})
+            if need is not None:
+                samples.append(Sample(value, need))
             elif samples:
-                return None
-            sample_value *= 2
-        if _need_more_runs(samples) or value <= samples[-1].value:
-            return self._run_once(dims)
-        return _extrapolate(samples, value)
+                return False
+            value *= 2
+        return True
 
     def _run_once(self, dims: Mapping[str, int]) -> Need | None:
         """Return the need of a binding by its run, which is made only once."""
@@ -367,7 +375,7 @@ class Growth:
         notes = []
         for point in points:
             value, samples = point.dims[self.symbol], self._samples(point.dims)
-            if not _need_more_runs(samples) and value > samples[-1].value:
+            if _is_extrapolated(value, samples):
                 notes.append(
                     f"{self.symbol}={value} was not run: its need is extrapolated from runs at up to"
                     f" {samples[-1].value}; --confirm runs it"
@@ -388,6 +396,11 @@ def _need_more_runs(samples: Samples) -> bool:
     if len(samples) < _MIN_SAMPLES:
         return True
     return samples[-1].need.total - samples[0].need.total <= MAX_ADDED_BYTES
+
+
+def _is_extrapolated(value: int, samples: Samples) -> bool:
+    """Whether a value is not run itself: it is above all that were, and these are enough."""
+    return not _need_more_runs(samples) and value > samples[-1].value
 
 
 def _extrapolate(samples: Samples, value: int) -> Need:

@@ -15,8 +15,10 @@ from onnx import TensorProto, helper
 import memplan_cli
 from cache_models import Shape, decoder
 from memplan_cli import api
+from memplan_cli.core.results.observations import UNOPTIMISED
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError, SettingsError
+from memplan_cli.features.kv_cache.buffered import BufferedDecoder
 from memplan_cli.onnx_io.caches_metadata import CACHES, recorded_caches
 from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
@@ -51,6 +53,19 @@ def test_a_decoder_is_written_proved_and_validated(tmp_path: Path) -> None:
     again = memplan("validate", found.model, "--original", path)
     assert again.exit_code == 0, again.output
     assert "decoded" in again.output
+
+
+def test_each_attempt_says_how_it_differs_from_the_first() -> None:
+    attempts = BufferedDecoder.of(decoder(Shape(groups=2)), 16, ()).attempts()
+    assert [
+        (attempt.settings == UNOPTIMISED, [note.split()[0] for note in attempt.notes])
+        for attempt in attempts
+    ] == [
+        (False, []),
+        (False, ["Repeated"]),
+        (True, ["compared"]),
+        (True, ["Repeated", "compared"]),
+    ]
 
 
 def test_no_buffer_is_copied_into_another(tmp_path: Path) -> None:

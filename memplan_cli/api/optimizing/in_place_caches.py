@@ -126,13 +126,14 @@ def _write_first_that_decodes(
             with staged(request.targets.model, files.data) as path:
                 loop_in_place = replace(loop, settings=settings)
                 comparison = decode_written(path, rewriting.caches, decoding, loop_in_place)
-            plan, notes = rewriting.planned.plan, [attempt.note] if attempt.note else []
+            plan = rewriting.planned.plan
             steps = plan.report.caches.steps
-            verdict = decoding_verdict(comparison, loop.provider, steps, *notes)
+            verdict = decoding_verdict(comparison, loop.provider, steps, *attempt.notes)
             plan = plan.with_report(replace(plan.report, validation=verdict))
             if comparison.passed:
                 request.progress("writing")
-                plan = _with_settings(plan.with_warnings(*notes), settings, loop.provider)
+                plan = plan.with_warnings(*attempt.notes)
+                plan = _with_settings(plan, settings, loop.provider)
                 planned = replace(rewriting.planned, plan=plan)
                 return publish(replace(rewriting, planned=planned), files, plan)
             failed = failed or plan

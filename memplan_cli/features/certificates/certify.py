@@ -53,16 +53,20 @@ def certificate_of(planned: PlannedProgram) -> Certificate:
 
 
 def _storage_facts(planned: PlannedProgram) -> StorageFacts:
-    """Return the views and sizes of the planned tensors, for the graphs of `ordering`."""
+    """Return the bytes of each planned tensor, and which tensors share them.
+
+    The plan's bytes are counted. Symbolic sizes are needed too: only tensors whose sizes are equal
+    for all values of the symbols share bytes.
+    """
     from memplan_cli.ordering.block_graph import storage_facts
     from memplan_cli.ordering.records import PlannedVars
 
     plan, program = planned.plan, planned.program
-    tensor_bytes = {VarId(tensor.id): tensor.bytes for tensor in plan.tensors}
-    sizes = _sizes(program, tensor_bytes, planned.settings.bounds)
+    bytes_to_count = {VarId(tensor.id): tensor.bytes for tensor in plan.tensors}
+    sizes = _sizes(program, bytes_to_count.keys(), planned.settings.bounds)
     pinned = [VarId(tensor.id) for tensor in plan.tensors if tensor.pinned is not None]
     planned_vars = PlannedVars(sizes, pinned, aliasing_of(plan.report.level))
-    return storage_facts(program, planned_vars, tensor_bytes)
+    return storage_facts(program, planned_vars, bytes_to_count)
 
 
 def _order(

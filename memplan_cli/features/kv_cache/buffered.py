@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.rewrites import CacheSummary
     from memplan_cli.features.kv_cache.find import CacheSearch
 
+_REPEATS_NOTE = "Repeated heads are kept: without them the outputs are not bit-identical."
+
+_UNOPTIMISED_NOTE = (
+    "compared with the runtime's optimisation off: on, it fuses other nodes, and the outputs have "
+    "other bits"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class CacheAttempt:
@@ -27,12 +34,12 @@ class CacheAttempt:
     Attributes:
         model: the graph with caches in buffers.
         settings: session settings of both models in the comparison.
-        note: what the report says if this attempt is the one that is written.
+        notes: what the report says if this attempt is the one that is written.
     """
 
     model: ModelProto
     settings: RuntimeSettings
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +74,21 @@ class BufferedDecoder:
         return cls(*with_cache_buffers(model, search, capacity))
 
     def attempts(self) -> list[CacheAttempt]:
-        """Return the graphs to try, the one that needs least first.
+        """Return the graphs to try, one after the other until the outputs are those of the original.
 
-        Repeated heads of grouped queries can be left out unless the outputs change. Both models are
-        compared without graph optimization if fusions change the outputs.
+        First without the repeated heads of grouped queries, which need memory, then with them if
+        there are any. If fusions change the outputs of both, the same graphs follow without graph
+        optimization.
         """
         grouped = without_repeated_heads(self.rewritten)
-        graphs = [grouped] if grouped is self.rewritten else [grouped, self.rewritten]
-        repeats_note = (
-            "Repeated heads are kept: without them the outputs are not bit-identical."
-        )
-        unoptimised_note = (
-            "compared with the runtime's optimisation off: on, it fuses other nodes, and the "
-            "outputs have other bits"
-        )
-        return [
-            *(
-                CacheAttempt(
-                    graph, RuntimeSettings(), "" if graph is grouped else repeats_note
-                )
-                for graph in graphs
-            ),
-            *(CacheAttempt(graph, UNOPTIMISED, unoptimised_note) for graph in graphs),
+        attempts = [CacheAttempt(grouped, RuntimeSettings())]
+        if grouped is not self.rewritten:
+            attempts.append(CacheAttempt(self.rewritten, RuntimeSettings(), (_REPEATS_NOTE,)))
+        unoptimised = [
+            CacheAttempt(attempt.model, UNOPTIMISED, (*attempt.notes, _UNOPTIMISED_NOTE))
+            for attempt in attempts
         ]
+        return attempts + unoptimised
 
 
 def _refuse_without_caches(search: CacheSearch) -> None:
