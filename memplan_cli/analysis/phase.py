@@ -50,6 +50,11 @@ class Phases:
     parameters: tuple[VarId, ...] = ()
     gradients: tuple[VarId, ...] = ()
 
+    @property
+    def has_backward(self) -> bool:
+        """Whether the graph trains, so that it has a backward part."""
+        return self.kind == "train"
+
     def part(self, op: Op) -> Part:
         """Return the phase of an op of the main graph."""
         for var in op.outputs:

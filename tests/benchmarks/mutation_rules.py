@@ -299,7 +299,7 @@ RULES = (
     rule("a segment keeps what is read before it ends",
          "_Segments._is_late", always("_ends"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("a useless checkpoint is said",
-         "_Segments.useless", never("_loss"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
+         "_Segments.ineffective_checkpoints", never("_loss"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("donation keeps to a dtype",
          "_why_unfit", never("dtype"), "test_donate"),
     rule("donation keeps to a shape",

@@ -83,7 +83,7 @@ def test_the_order_of_the_names_does_not_matter() -> None:
 def test_a_checkpoint_at_the_loss_buys_nothing_and_is_said() -> None:
     result = cut(net(), "loss")
     assert order(result) == "a b c d loss gd gc gb ga"
-    assert result.useless == (("loss", "it is the loss: its backward part comes at once"),)
+    assert result.ineffective == {"loss": "it is the loss: its backward part comes at once"}
 
 
 def test_a_checkpoint_beside_the_loss_still_counts() -> None:
@@ -102,8 +102,8 @@ def test_an_unused_checkpoint_is_said() -> None:
     )
     result = cut(tested, "b")
     assert not result.copies
-    assert [name for name, _ in result.useless] == ["b"]
-    assert "reads nothing" in result.useless[0][1]
+    assert list(result.ineffective) == ["b"]
+    assert "reads nothing" in result.ineffective["b"]
 
 
 @pytest.mark.parametrize(

@@ -190,17 +190,16 @@ def _chain(graph: Graph, product: int, var: VarId, axis: int) -> Chain | None:
         tensor, tensor_axis = stack.pop()
         if tensor not in producer or graph.bytes(tensor) < min_bytes:
             continue
-        is_new = tensor not in axes
-        if axes.setdefault(tensor, tensor_axis) != tensor_axis:
-            return None
-        if len(axes) > _MAX_COPIED_TENSORS:
-            return None
+        if tensor in axes:  # two ops of the chain read it
+            if axes[tensor] != tensor_axis:
+                return None
+            continue
+        axes[tensor] = tensor_axis
         inputs = _sliced_inputs(graph, producer[tensor], tensor, tensor_axis)
-        if inputs is None:
+        if inputs is None or len(axes) > _MAX_COPIED_TENSORS:
             return None
-        if is_new:
-            stack += inputs
-    if not axes:
+        stack += inputs
+    if not axes:  # no op makes the product's input
         return None
     has_log_softmax = any(
         _is_log_softmax(graph.node(producer[tensor]), tensor_axis)

@@ -65,7 +65,9 @@ def _cut_again(
 ) -> SearchResult | None:
     """Return a result whose regions have ``divisor`` times fewer chunks, which are cut again.
 
-    The second search finds regions inside the chunks. None if the outer chunks cannot be written.
+    The result lists the choices of both searches: the regions of ``one_axis`` with fewer chunks (the
+    *outer* ones), and regions inside these chunks (the *inner* ones). None if the outer chunks cannot
+    be written.
     """
     outer = Search(graph, planned_vars, budget).with_measured_choices(
         replace(choice, count=max(choice.count // divisor, 2))
@@ -84,7 +86,7 @@ def _cut_again(
     remaining_constants = {
         var: value for var, value in constants.items() if var in inner.chunked.program.vars
     }
-    choices = (*outer.choices, *_merge_equal_chunks(inner_graph, inner.choices))
+    choices = (*outer.choices, *_merge_inner_choices(inner_graph, inner.choices))
     work = sum(choice.work for choice in choices)
     return replace(
         one_axis,
@@ -98,22 +100,24 @@ def _cut_again(
     )
 
 
-def _merge_equal_chunks(graph: Graph, choices: Iterable[Choice]) -> Iterator[Choice]:
-    """Yield one choice for the chunks of an outer region that are all cut alike, for the report.
+def _merge_inner_choices(inner_graph: Graph, choices: Iterable[Choice]) -> Iterator[Choice]:
+    """Yield one choice, for the report, in place of all that cut chunks of an outer region alike.
 
-    Chunks are cut alike if the same nodes of the file are, along the same axis, in as many
-    pieces. The choice has the first chunk's region, the largest live bytes and the sum of work.
+    The ops of ``inner_graph`` are those of the outer chunks, and each inner choice cuts ops of one
+    outer chunk. So 16 outer chunks that are all cut again are 16 choices, which have the same
+    original nodes (`Op.source`), axis and count. The merged choice has the first one's region,
+    the largest live bytes and the sum of work.
     """
-    groups: dict[tuple[object, ...], list[Choice]] = {}
+    equal_choices: dict[tuple[object, ...], list[Choice]] = {}
     for choice in choices:
         region = choice.region
-        sources = tuple(graph.ops[index].source for index in sorted(region.splits))
-        groups.setdefault((sources, region.axis, choice.count), []).append(choice)
-    for group in groups.values():
-        first = min(group, key=lambda choice: min(choice.region.splits))
+        sources = tuple(inner_graph.ops[index].source for index in sorted(region.splits))
+        equal_choices.setdefault((sources, region.axis, choice.count), []).append(choice)
+    for merged in equal_choices.values():
+        first = min(merged, key=lambda choice: min(choice.region.splits))
         yield replace(
             first,
-            before=max(choice.before for choice in group),
-            after=max(choice.after for choice in group),
-            work=sum(choice.work for choice in group),
+            before=max(choice.before for choice in merged),
+            after=max(choice.after for choice in merged),
+            work=sum(choice.work for choice in merged),
         )

@@ -18,7 +18,6 @@ the region runs: its boundary, and tensors that only pass by.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.features.chunking.axes.split import Role
@@ -40,10 +39,10 @@ region without it is not tried."""
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Ops of the top block that are computed chunk by chunk.
+    """Ops of the top block that are computed chunk by chunk; their number of chunks is not in here.
 
     Attributes:
-        splits: the split of each op, by op index.
+        splits: how each op is sliced in a chunk, by op index.
         inputs: whole tensors that the region reads from other ops or graph inputs, without
         weights.
         outputs: tensors that it makes for other ops or as graph outputs; chunks are joined.
@@ -65,30 +64,33 @@ class Region:
         return *sorted(self.splits.items()), *sorted(self.duplicated)
 
 
+class GrowthStage(NamedTuple):
+    """A region while it grows, and its whole bytes (`whole_bytes`)."""
+
+    region: Region
+    whole_bytes: int
+
+
 def regions_from(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
     """Yield regions around a tensor, sliced along one axis, each with fewer whole bytes.
 
-    Whole bytes are those of all tensors that stay whole while the region runs (`whole_bytes`). A
-    region is left out if it has at least as many whole bytes as a smaller one, or if the next
+    A region is left out if it has at least as many whole bytes as a smaller one, or if the next
     growth stage, the region with one op more, has a tenth less by light ops alone.
     """
+    stages = list(growth_stages(graph, seed, axis))
     fewest_bytes = 0
-    # The None after the last stage is its successor.
-    for stage, next_stage in pairwise(chain(growth_stages(graph, seed, axis), [None])):
-        if stage is None:  # never: only the last ``next_stage`` is None
-            continue
-        region, region_bytes = stage
+    for stage, next_stage in zip(stages, [*stages[1:], None], strict=False):
         # A region of one op begins a new series of stages, with another split of the producer.
-        if len(region.splits) > 1 and region_bytes >= fewest_bytes:
+        begins_series = len(stage.region.splits) == 1
+        if not begins_series and stage.whole_bytes >= fewest_bytes:
             continue
-        fewest_bytes = region_bytes
-        max_bytes = fewest_bytes * _MERGED_SHARE
-        if next_stage is None or not _adds_only_light_ops(region, next_stage, max_bytes):
-            yield _without_growing_ends(graph, region)
+        fewest_bytes = stage.whole_bytes
+        if next_stage is None or not _grows_by_light_ops(stage, next_stage):
+            yield _without_growing_ends(graph, stage.region)
 
 
-def growth_stages(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region, int]]:
-    """Yield each region that grows from a tensor, with its whole bytes.
+def growth_stages(graph: Graph, seed: VarId, axis: int) -> Iterator[GrowthStage]:
+    """Yield each region that grows from a tensor.
 
     A region has the ops of the one before it and one op more; there is one such series for each
     split of the producer that slices the tensor along the axis.
@@ -104,27 +106,19 @@ def growth_stages(graph: Graph, seed: VarId, axis: int) -> Iterator[tuple[Region
 
 def _grow(
     graph: Graph, start: int, split: Split, seed: VarId, axis: int
-) -> Iterator[tuple[Region, int]]:
-    """Yield the region of one op and its whole bytes, then with one op more each time.
+) -> Iterator[GrowthStage]:
+    """Yield the region of the op ``start``, which makes the seed, then with one op more each time.
 
     Each time the op joins that leaves the fewest bytes in the boundary, until no op fits. The
-    boundary are the inputs and outputs of the region, which stay whole. Whole bytes are those of
-    the boundary and of tensors that are live across the region (`whole_bytes`). An op may join
-    as a duplicate: it runs in chunks for the region, and whole for its consumers outside.
-
-    Args:
-        graph: the graph.
-        start: the op that makes the seed.
-        split: its split.
-        seed: the tensor that the region is grown from.
-        axis: the axis along which the seed is sliced.
+    boundary are the inputs and outputs of the region, which stay whole. An op may join as a
+    duplicate: it runs in chunks for the region, and whole for its consumers outside.
     """
     splits, duplicated = {start: split}, frozenset[int]()
     if not _fits(graph, {}, start, split):
         return
     while len(splits) < _MAX_OPS:
         region = _make_region(graph, splits, duplicated, seed, axis)
-        yield region, whole_bytes(graph, splits, duplicated)
+        yield GrowthStage(region, whole_bytes(graph, splits, duplicated))
         extension = min(_extensions(graph, splits, duplicated), default=None)
         if extension is None:
             return
@@ -165,20 +159,20 @@ def _is_read_inside(graph: Graph, splits: Mapping[int, Split], op_index: int) ->
     )
 
 
-def _adds_only_light_ops(
-    region: Region, next_stage: tuple[Region, int], max_bytes: float
-) -> bool:
-    """Whether the next growth stage adds light ops only and has at most ``max_bytes`` whole.
+def _grows_by_light_ops(stage: GrowthStage, next_stage: GrowthStage) -> bool:
+    """Whether the next growth stage has a tenth fewer whole bytes, by light ops that it adds.
 
-    Light ops are split along elements or samples (`Role.FREE`), not along rows of a product.
+    Light ops are split along elements or samples (`Role.FREE`), not along rows of a product. False
+    if the next stage begins another series, as it adds no op then.
     """
-    larger_region, larger_bytes = next_stage
+    region, larger_region = stage.region, next_stage.region
     added = [
         split for index, split in larger_region.splits.items() if index not in region.splits
     ]
     is_light = bool(added) and all(split.role is Role.FREE for split in added)
     same_duplicates = larger_region.duplicated == region.duplicated
-    return is_light and same_duplicates and larger_bytes <= max_bytes
+    saves_enough = next_stage.whole_bytes <= stage.whole_bytes * _MERGED_SHARE
+    return is_light and same_duplicates and saves_enough
 
 
 def _without_growing_ends(graph: Graph, region: Region) -> Region:
@@ -241,7 +235,8 @@ def boundary_bytes(
 def whole_bytes(graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()) -> int:
     """Return the bytes of all tensors that are whole and live while a region runs.
 
-    These are its boundary, and tensors made before the region and read after it.
+    These are its boundary, and tensors made before the region and read after it. ``duplicated``
+    are the ops among ``ops`` that also run whole.
     """
     inputs, outputs = boundary(graph, ops, duplicated)
     boundary_vars = {*inputs, *outputs}

@@ -13,7 +13,7 @@ from itertools import accumulate, compress
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.precedence import nearest_order
-from memplan_cli.core.program import VarId
+from memplan_cli.core.program import Op, VarId
 from memplan_cli.features.chunking.axes.table import chunk_edit
 from memplan_cli.features.chunking.ranges import chunk_ranges, output_axis_map
 from memplan_cli.features.chunking.writer import ProgramWriter
@@ -21,7 +21,7 @@ from memplan_cli.features.chunking.writer import ProgramWriter
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.core.program import Op, Program
+    from memplan_cli.core.program import Program
     from memplan_cli.features.chunking.axes.split import AxisMap, ChunkEdit, Dims, Range, Split
     from memplan_cli.features.chunking.graph import Graph
     from memplan_cli.features.chunking.ranges import ChunkRanges
@@ -47,44 +47,45 @@ class ChunkedProgram:
 def rewrite_in_chunks(
     graph: Graph, chosen: Sequence[tuple[Region, int]]
 ) -> ChunkedProgram | None:
-    """Return the program with each region in a number of chunks.
+    """Return the program with each region in its number of chunks (``chosen`` has pairs of both).
 
     None if a region cannot be cut into so many chunks without changing bits, or if two regions
     need outputs of each other. The regions share no op.
     """
-    order = _order_regions(graph, [region for region, _ in chosen])
+    regions = [region for region, _ in chosen]
+    order = _order_regions(graph, regions)
     if order is None:
         return None
-    chunks_of_regions = [chunk_ranges(graph, region, count) for region, count in chosen]
-    if None in chunks_of_regions:
-        return None
+    chunks_of_regions: list[tuple[ChunkRanges, ...]] = []
+    for region, count in chosen:
+        chunks = chunk_ranges(graph, region, count)
+        if chunks is None:
+            return None
+        chunks_of_regions.append(chunks)
     writer = ProgramWriter(graph)
     # For each region the range of its ops in ``writer.ops``.
     written_ops: dict[int, Range] = {}
-    # An item is the index of an op, or ``len(graph.ops)`` plus the number of a region.
     for item in order:
-        if item < len(graph.ops):
-            writer.ops.append(graph.ops[item])
+        if isinstance(item, Op):
+            writer.ops.append(item)
             continue
-        number, start = item - len(graph.ops), len(writer.ops)
-        region, _ = chosen[number]
-        _write_region(writer, region, chunks_of_regions[number] or ())  # none of them is None
-        written_ops[number] = start, len(writer.ops)
-    # Removes the vars that only the replaced ops made or read, and the ops that only make these.
+        start = len(writer.ops)
+        _write_region(writer, regions[item], chunks_of_regions[item])
+        written_ops[item] = start, len(writer.ops)
     return _without_replaced(writer, [written_ops[number] for number in range(len(chosen))])
 
 
-def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
-    """Return a topological order of ops and regions; None if regions depend on each other.
+def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[Op | int] | None:
+    """Return ops and numbers of regions in a topological order; None if regions need each other.
 
-    An op is its index, region ``n`` is ``len(graph.ops) + n``. A region stands in place of its
-    ops. Its duplicated ops also run whole, so they are in the order too. With 6 ops, of which
-    2, 3 and 4 are a region: ``[0, 1, 6, 5]``.
+    A region stands in place of its ops. Its duplicated ops also run whole, so they are in the
+    order too. With 6 ops, of which the third to the fifth are region 0: ``[op, op, 0, op]``.
 
     Everything stays as near as possible to its place in the program; a region's place is that
     of its first op.
     """
     op_indices = range(len(graph.ops))
+    # In the graph that is sorted, region ``n`` is ``len(graph.ops) + n``.
     region_of = {
         index: number
         for number, region in enumerate(regions, start=len(op_indices))
@@ -109,7 +110,11 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[int] | None:
     order = nearest_order([sorted(after) for after in successors], places.__getitem__)
     if len(order) < len(successors):
         return None
-    return [item for item in order if item not in region_of]
+    return [
+        graph.ops[item] if item < len(op_indices) else item - len(op_indices)
+        for item in order
+        if item not in region_of
+    ]
 
 
 def _write_region(
@@ -123,11 +128,11 @@ def _write_region(
     graph = writer.graph
     output_slices: dict[VarId, list[VarId]] = {var: [] for var in region.outputs}
     carried: Mapping[VarId, VarId] = {}
-    for number, chunk in enumerate(chunks, start=1):
-        # Numbers begin at 1, so this is the chunk after the present one.
-        next_carried = chunks[number].carried if number < len(chunks) else {}
-        chunk_writer = _ChunkWriter(writer, region, chunk, f"__chunk{number}")
-        carried = chunk_writer.write(carried, next_carried)
+    # For each chunk the rows that the next one needs of it.
+    next_carried = [*(chunk.carried for chunk in chunks[1:]), {}]
+    for index, chunk in enumerate(chunks):
+        chunk_writer = _ChunkWriter(writer, region, chunk, f"__chunk{index + 1}")
+        carried = chunk_writer.write(carried, next_carried[index])
         for var, slices in output_slices.items():
             axis = output_axis_map(graph, region, var).axis
             slices.append(chunk_writer.slice_of(var, axis, chunk.outputs[var]))
@@ -144,9 +149,10 @@ def _write_region(
 
 
 def _without_replaced(writer: ProgramWriter, region_ranges: Sequence[Range]) -> ChunkedProgram:
-    """Return the written program without replaced vars and ops that are unused now.
+    """Return the written program without vars that only replaced ops made or read.
 
-    ``region_ranges`` are the ops of each region, counted before the removal.
+    Ops that only make such vars are removed too. ``region_ranges`` are the ops of each region,
+    counted before the removal.
     """
     program = writer.graph.program
     read = {var for op in writer.ops for var in op.reads}
@@ -241,7 +247,7 @@ class _ChunkWriter:
         """Add the copy of one op, behind the slices that it reads.
 
         If the op reads a halo, it may make a surplus: elements before and after its own range
-        of the output. Then a Slice of its own range follows.
+        of the first output. Then a Slice of its own range follows.
         """
         op, node = self._graph.ops[index], self._graph.node(index)
         if node is None:
@@ -253,31 +259,30 @@ class _ChunkWriter:
             self._new_output(var, axis_map, op_range)
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
         ]
-        own_output, axis_map = outputs[0], split.outputs[0]
-        has_surplus = axis_map is not None and any(edit.surplus)
-        if axis_map is not None and has_surplus:
-            outputs[0] = self._new_output_with_surplus(
-                op.outputs[0], axis_map.axis, edit.surplus
-            )
-        attributes = {**op.attributes, **edit.attributes} if edit.attributes else op.attributes
-        self._writer.ops.append(
-            op._replace(
-                name=f"{op.label}{self._suffix}",
-                inputs=tuple(inputs),
-                outputs=tuple(outputs),
-                attributes=attributes,
-            )
+        copy = op._replace(
+            name=f"{op.label}{self._suffix}",
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            attributes={**op.attributes, **edit.attributes}
+            if edit.attributes
+            else op.attributes,
         )
-        if axis_map is not None and has_surplus:
-            start, stop = self._own_slices[op.outputs[0]].range
-            before, _ = edit.surplus
-            self._writer.slice(
-                var=outputs[0],
-                output=own_output,
-                axis=axis_map.axis,
-                bounds=(before, before + stop - start),
-                original=op.outputs[0],
-            )
+        axis_map = split.outputs[0]
+        if axis_map is None or not any(edit.surplus):
+            self._writer.ops.append(copy)
+            return
+        original, own_output = op.outputs[0], outputs[0]
+        wide = self._new_output_with_surplus(original, axis_map.axis, edit.surplus)
+        self._writer.ops.append(copy._replace(outputs=(wide, *outputs[1:])))
+        start, stop = self._own_slices[original].range
+        before, _ = edit.surplus
+        self._writer.slice(
+            var=wide,
+            output=own_output,
+            axis=axis_map.axis,
+            bounds=(before, before + stop - start),
+            original=original,
+        )
 
     def _input_slices(
         self, op: Op, split: Split, op_range: Range, edit: ChunkEdit

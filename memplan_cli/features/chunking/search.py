@@ -57,10 +57,9 @@ _MAX_WRITTEN_OPS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A region and its number of chunks.
+    """The decision to compute a region in ``count`` chunks, and what that changes.
 
     Attributes:
-        count: the number of chunks.
         before: live bytes of the peak op when the region was chosen.
         after: most live bytes while the region runs; 0 before it is measured.
         work: the work of the chunks less that of the original ops; 0 before it is measured.
@@ -78,7 +77,7 @@ class State:
     """A program with regions in chunks, and its live bytes.
 
     Attributes:
-        choices: the regions.
+        choices: the regions, in the order of ``chunked.region_ranges``.
         sizes: the sizes of its planned vars.
         pressure: pairs of a tick and the bytes that are live from it on, by ascending tick. A
         tick is a step of the planner's clock, which also runs inside subgraphs.
@@ -125,10 +124,10 @@ class State:
         """Return the most live bytes from tick ``start`` to tick ``end``, both included."""
         peak = 0
         for tick, live_bytes in self.pressure:
-            if tick > end:
-                break
-            # The last entry up to ``start`` holds at ``start``; earlier ones do not count.
-            peak = live_bytes if tick <= start else max(peak, live_bytes)
+            if tick <= start:  # the last such entry holds at ``start``
+                peak = live_bytes
+            elif tick <= end:
+                peak = max(peak, live_bytes)
         return peak
 
 
@@ -438,15 +437,14 @@ class Search:
             after = trial_state.region_peak(number)
             work = self._added_work(trial_state, number)
             peak = max(after, trial_state.op_peak(state.peak_op))
+            max_useful_peak = self._max_useful_peak(useful_peak)
             # A region that is in chunks already is cut further only for a useful gain.
-            if current_count and peak > max(self.budget, self._max_useful_peak(useful_peak)):
-                if count < 2 * useful_count:
-                    continue
-                return
-            yield _Trial((*others, replace(choice, after=after, work=work)), peak, work)
-            if after <= self.budget:
-                return
-            if after <= self._max_useful_peak(useful_peak):
+            is_worth_it = not current_count or peak <= max(self.budget, max_useful_peak)
+            if is_worth_it:
+                yield _Trial((*others, replace(choice, after=after, work=work)), peak, work)
+                if after <= self.budget:
+                    return
+            if is_worth_it and after <= max_useful_peak:
                 useful_peak, useful_count = after, count
             elif count >= 2 * useful_count:
                 return
@@ -461,7 +459,7 @@ class Search:
         return max(last_peak * _USEFUL_SHARE, self.budget + excess * _USEFUL_EXCESS_SHARE)
 
     def _added_work(self, state: State, number: int) -> int:
-        """Return the work of a region's chunks less that of the ops that they replace.
+        """Return the work of the chunks of ``state.choices[number]`` less that of the ops they replace.
 
         Duplicated ops also run whole, so they are not replaced.
         """

@@ -8,6 +8,7 @@ original is dropped and its first copy gets its name.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ class RecomputedProgram:
 
     Attributes:
         sizes: the sizes of all planned vars, copies included.
-        places: for each op its place in the base program; for a copy that of the op it
+        places: for each op its place in the base program; for a copy that of the op which it
         precedes.
         copies: the ops that run in addition to the original op, or to the first copy if the
         original was dropped.
@@ -49,17 +50,19 @@ def write_copies(
     values: Values,
     recomputed_at: Sequence[Collection[int]],
     sizes: Mapping[VarId, Size],
-    forced: Mapping[int, Sequence[VarId]] | None = None,
+    required: Mapping[int, Sequence[VarId]] | None = None,
 ) -> RecomputedProgram:
     """Return the base program with copies.
 
     Args:
         values: the values of the base program.
-        recomputed_at: for each value the places at which it is made again.
+        recomputed_at: for each value the places from which on ops read a new copy of it. A copy is
+            written just before the first op that reads it, and not at all if none does.
         sizes: the sizes of the base program's planned vars.
-        forced: by place, vars to copy there even if the op there does not read them.
+        required: by place, vars whose copy is written right there, even if the op there does not
+            read it.
     """
-    return _CopyWriter(values, recomputed_at, sizes).write(forced or {})
+    return _CopyWriter(values, recomputed_at, sizes).write(required or {})
 
 
 class _CopyWriter:
@@ -99,16 +102,12 @@ class _CopyWriter:
         self._ops: list[tuple[Op, int]] = []
         self._place = 0
 
-    def write(self, forced: Mapping[int, Sequence[VarId]]) -> RecomputedProgram:
-        """Return the program with copies; may be called once.
-
-        ``forced`` has, by place, vars to copy there even if the op there does not read them, so
-        that a whole segment runs again.
-        """
+    def write(self, required: Mapping[int, Sequence[VarId]]) -> RecomputedProgram:
+        """Return the program with copies (`write_copies`); may be called once."""
         program, value_of = self._values.program, self._values.value_of
         for place, op in enumerate(program.body.ops):
             self._place = place
-            for var in forced.get(place, ()):
+            for var in required.get(place, ()):
                 self._latest(var, place)  # emits the copy; its name is not needed
             read_names = {
                 var: self._latest(var, place) for var in self._values.dataflow.reads[place]
@@ -118,30 +117,33 @@ class _CopyWriter:
         # By value. Some places that were asked for need no copy, as nothing reads it.
         written_copies: dict[int, set[int]] = {}
         for var, place in self._copy_of:
-            value = value_of.get(var, -1)
-            if place in self._recomputed_at.get(value, ()):
-                written_copies.setdefault(value, set()).add(place)
+            if place in self._places_of_copies(var):
+                written_copies.setdefault(value_of[var], set()).add(place)
         names = self._drop_unread_originals()
         # ``names`` has the copies that replace an original so far; this adds all other copies.
-        copy_ids = self._name_copies(names)
+        copied_outputs = self._name_copies(names)
         ops = tuple(with_names(op, names) for op, _ in self._ops)
-        is_copy = [id(op) in copy_ids for op, _ in self._ops]
         return RecomputedProgram(
             program=program.with_ops(ops, self._vars),
             sizes=self._sizes,
             places=tuple(place for _, place in self._ops),
-            copies=tuple(op for op, copied in zip(ops, is_copy, strict=True) if copied),
+            copies=tuple(op for op in ops if not copied_outputs.isdisjoint(op.outputs)),
             recomputed_at=written_copies,
             copy_reads=tuple(self._copy_reads),
         )
+
+    def _places_of_copies(self, var: VarId) -> Sequence[int]:
+        """Return the ascending places at which a var is made again; none for a var without a value."""
+        value = self._values.value_of.get(var)
+        return () if value is None else self._recomputed_at.get(value, ())
 
     def _latest(self, var: VarId, place: int) -> VarId:
         """Return the name under which an op at a place reads a var.
 
         It is the latest copy up to the place, which is emitted if it is not there yet, or the
-        var itself if no copy comes before. A var without a value (-1) is never copied.
+        var itself if no copy comes before.
         """
-        places = self._recomputed_at.get(self._values.value_of.get(var, -1), [])
+        places = self._places_of_copies(var)
         index = bisect_right(places, place)
         if not index:
             return var
@@ -169,8 +171,7 @@ class _CopyWriter:
 
     def _is_due(self, var: VarId, place: int) -> bool:
         """Whether a var is recomputed at a place and its copy is not emitted yet."""
-        places = self._recomputed_at.get(self._values.value_of.get(var, -1), ())
-        return place in places and (var, place) not in self._copy_of
+        return place in self._places_of_copies(var) and (var, place) not in self._copy_of
 
     def _emit_copy(self, producer: int, place: int) -> None:
         """Emit a copy of an op under provisional names; optional outputs only if they are due.
@@ -207,10 +208,8 @@ class _CopyWriter:
         Returns:
             For each provisional name of an output of such a copy the name of the original.
         """
-        readers: dict[VarId, int] = dict.fromkeys(self._values.program.body.outputs, 1)
-        for op, _ in self._ops:
-            for var in all_reads(op):
-                readers[var] = readers.get(var, 0) + 1
+        readers = Counter(self._values.program.body.outputs)
+        readers.update(var for op, _ in self._ops for var in all_reads(op))
         first_copy: dict[VarId, Op] = {}
         for op, _ in self._ops:
             for output in op.outputs:
@@ -224,11 +223,10 @@ class _CopyWriter:
         for op, place in reversed(self._ops):
             outputs = [var for var in op.outputs if var]
             copy = next((first_copy[var] for var in outputs if var in first_copy), None)
-            if copy is None or any(map(readers.get, outputs)):
+            if copy is None or any(readers[var] for var in outputs):
                 kept.append((op, place))
                 continue
-            for var in all_reads(op):
-                readers[var] -= 1
+            readers.subtract(all_reads(op))
             original_of_copy[_first_output(copy)] = op
             names.update(
                 (new, old)
@@ -239,33 +237,33 @@ class _CopyWriter:
         self._ops = []
         for op, place in reversed(kept):
             original = original_of_copy.get(_first_output(op))
-            renamed = (
-                op
-                if original is None
-                else op._replace(name=original.name, outputs=original.outputs)
-            )
-            self._ops.append((renamed, place))
+            if original is None:
+                self._ops.append((op, place))
+            else:
+                renamed = op._replace(name=original.name, outputs=original.outputs)
+                self._ops.append((renamed, place))
         for copy_output in names:
             del self._original_of[copy_output]
         return names
 
-    def _name_copies(self, names: dict[VarId, VarId]) -> set[int]:
+    def _name_copies(self, names: dict[VarId, VarId]) -> set[VarId]:
         """Give copies their final names in ``self._ops``, and add the names to ``names``.
 
         Args:
             names: the final name by provisional name; changed.
 
         Returns:
-            The ``id()`` of each copy in ``self._ops``.
+            The final names of all outputs of copies.
         """
         used: dict[VarId, int] = {}  # the last number that was used for copies of a var
-        copy_ids: set[int] = set()
+        final_names: set[VarId] = set()
         for index, (op, place) in enumerate(self._ops):
             copied_outputs = [output for output in op.outputs if output in self._original_of]
             if not copied_outputs:
                 continue
             for output in copied_outputs:
                 names[output] = self._add_var(self._original_of[output], used)
+                final_names.add(names[output])
             # The number of the copy, empty for the first: node and outputs get the same.
             suffix = names[copied_outputs[0]].rpartition("__recompute")[2]
             named = op._replace(
@@ -273,8 +271,7 @@ class _CopyWriter:
                 outputs=tuple(names.get(output, output) for output in op.outputs),
             )
             self._ops[index] = (named, place)
-            copy_ids.add(id(named))
-        return copy_ids
+        return final_names
 
     def _add_var(self, var: VarId, used: dict[VarId, int]) -> VarId:
         """Add a var for the next copy of ``var``: ``x__recompute``, ``x__recompute2``, ...

@@ -36,13 +36,14 @@ class CheckpointedProgram:
 
     Attributes:
         sizes: the sizes of its planned vars, copies included.
-        useless: the names of checkpoints that save nothing, each with the reason.
+        copies: the ops that run in addition.
+        ineffective: the names of checkpoints that save nothing, each with the reason.
     """
 
     program: Program
     sizes: Mapping[VarId, Size]
     copies: tuple[Op, ...]
-    useless: tuple[tuple[str, str], ...]
+    ineffective: Mapping[str, str]
 
 
 def recompute_segments(
@@ -60,7 +61,7 @@ def recompute_segments(
         SettingsError: the program has no backward part, or a name is no tensor that an op
             of the forward part makes.
     """
-    if phases.kind == "test":
+    if not phases.has_backward:
         raise SettingsError(
             "checkpoints need a backward part, and this graph has none",
             hint="--recompute auto with a budget works on inference graphs too",
@@ -73,10 +74,15 @@ def recompute_segments(
     )
     segments = _Segments(values, phases, checkpoint_vars)
     recomputed_at = segments.recomputed_at()
-    forced = segments.vars_by_place(recomputed_at)
-    written = write_copies(values, recomputed_at, planned_vars.sizes, forced)
-    useless = tuple(segments.useless(recomputed_at))
-    return CheckpointedProgram(written.program, written.sizes, written.copies, useless)
+    written = write_copies(
+        values, recomputed_at, planned_vars.sizes, segments.vars_by_place(recomputed_at)
+    )
+    return CheckpointedProgram(
+        written.program,
+        written.sizes,
+        written.copies,
+        ineffective=segments.ineffective_checkpoints(recomputed_at),
+    )
 
 
 def _forward_var(program: Program, name: str, phases: Phases) -> VarId:
@@ -109,7 +115,8 @@ class _Segments:
     Attributes:
         _values: the values of the training step.
         _parts: the part of the step that each op belongs to.
-        _checkpoints: the tensors that end segments.
+        _checkpoints: the tensors that end segments; the loss may be one, but ends none.
+        _loss: the tensor of the loss, if there is one.
         _ends: the ascending places of the last op of each segment.
         _kept: the values that are not dropped: checkpoints, values that cross segments, and
         those that must not be computed twice.
@@ -180,9 +187,10 @@ class _Segments:
         return closure
 
     def vars_by_place(self, recomputed_at: Sequence[set[int]]) -> dict[int, list[VarId]]:
-        """Return the vars to copy at each place, in order, so that whole segments run again.
+        """Return the vars of recomputed values to copy at each place, in order.
 
-        These are the vars of the recomputed values, without views that other ops make.
+        `write_copies` alone would copy a value where an op first reads the copy, but a segment runs
+        again as a whole. Views that other ops make of a value are left out.
         """
         vars_by_place: dict[int, list[VarId]] = {}
         for var, value in self._values.value_of.items():
@@ -191,23 +199,19 @@ class _Segments:
                     vars_by_place.setdefault(place, []).append(var)
         return vars_by_place
 
-    def useless(self, recomputed_at: Sequence[set[int]]) -> list[tuple[str, str]]:
-        """Return the names of checkpoints that save nothing, each with the reason.
-
-        ``recomputed_at`` has for each value the places at which it is made again.
-        """
+    def ineffective_checkpoints(self, recomputed_at: Sequence[set[int]]) -> dict[str, str]:
+        """Return the names of checkpoints that save nothing, each with the reason."""
         values = self._values
         recomputed_segments = {
             self._segment(values.made_at[value])
             for value, places in enumerate(recomputed_at)
             if places
         }
-        useless = []
+        reasons = {}
         for var in self._checkpoints:
             name = values.program.vars[var].name or str(var)
             if var == self._loss:
-                useless.append((name, "it is the loss: its backward part comes at once"))
+                reasons[name] = "it is the loss: its backward part comes at once"
             elif self._segment(values.dataflow.producer[var]) not in recomputed_segments:
-                reason = "the backward part reads nothing of the segment that it ends"
-                useless.append((name, reason))
-        return useless
+                reasons[name] = "the backward part reads nothing of the segment that it ends"
+        return reasons

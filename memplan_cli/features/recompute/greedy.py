@@ -199,7 +199,7 @@ class _CopyInput(NamedTuple):
 
     Attributes:
         source: how it gets into memory.
-        start: first place at which it is in memory in addition.
+        start: first place at which it is in memory in addition, if it is kept or hoisted.
         stop: the place after the last; for `_Source.HOISTED` that of the copy that is moved.
         loss: bytes above the budget that this adds, summed over places.
         work: the work of the additional copy.

@@ -101,6 +101,7 @@ def recompute_between_checkpoints(task: PlanningTask) -> Candidate:
             nodes=len(result.copies), flops_increase=added_work / work if work else 0.0
         ),
         warnings=tuple(
-            f"checkpoint {name!r} buys nothing: {why}" for name, why in result.useless
+            f"checkpoint {name!r} buys nothing: {why}"
+            for name, why in result.ineffective.items()
         ),
     )

@@ -258,7 +258,7 @@ class _Search:
         successive accesses are at least 1 / `_LONG_GAP` of the program apart.
         """
         ops = self._program.body.ops
-        if self._phases.kind == "test":  # no backward part
+        if not self._phases.has_backward:
             min_gap = max(len(ops) // _LONG_GAP, 2)
             return max(map(sub, accesses[1:], accesses), default=0) >= min_gap
         parts = [self._phases.part(ops[place]) for place in accesses]

@@ -41,7 +41,6 @@ _MAX_ROUNDS = 12
 _HUGE = 8_000
 """Ops from which on half as many rounds are made."""
 
-
 _STAGE_ROUNDS = 2
 """Programs that are written and measured for a budget on the way to a smaller one."""
 

@@ -58,12 +58,14 @@ class StepNodes:
         nodes: all nodes in order.
         outputs: outputs besides the loss, each with the parameter that it has the type of.
         state: inputs of the optimizer's state, each with the parameter that it has the type of.
+        scalars: the inputs for learning rate and step number; empty if the gradients are outputs.
         gradients: the gradient of each parameter.
     """
 
     nodes: list[NodeProto]
     outputs: dict[str, Parameter]
     state: dict[str, Parameter]
+    scalars: tuple[ValueInfoProto, ...]
     gradients: Mapping[str, str]
 
 
@@ -90,6 +92,7 @@ def gradient_nodes(trained: TrainedTensors, passes: DifferentiatedModel) -> Step
         nodes=nodes,
         outputs={outputs[p.name]: p for p in trained.parameters},
         state={},
+        scalars=(),
         gradients=outputs,
     )
 
@@ -100,8 +103,7 @@ def update_nodes(
     """Return a step whose outputs are the new values of parameters and of the optimizer's state.
 
     Each parameter's update follows the node that computes its gradient, so that the gradient can
-    be freed early. The tape of ``passes`` is left in the update phase, by which `assemble` knows that
-    the step needs a learning rate.
+    be freed early. The nodes are added by the tape of ``passes``.
     """
     tape, rule = passes.tape, OPTIMIZERS[optimizer.kind]
     tape.phase = Phase.UPDATE
@@ -137,6 +139,10 @@ def update_nodes(
         nodes=[*scalar_nodes, *remaining, *nodes],
         outputs=outputs,
         state=state,
+        scalars=(
+            helper.make_tensor_value_info(LEARNING_RATE, TensorProto.FLOAT, []),
+            helper.make_tensor_value_info(STEP, TensorProto.INT64, []),
+        ),
         gradients=trained.gradients,
     )
 
@@ -146,55 +152,66 @@ def assemble(
 ) -> ModelProto:
     """Return a training step as a model, without the nodes and weights that it does not need.
 
+    A weight ``w`` that is updated becomes an input, so the nodes of ``step``, which are renamed in
+    place, read ``in.w`` (`Parameter.input`) instead of the initializer. Its new value is the output
+    ``new.w`` (`Parameter.output`).
+
+    Args:
+        model: the forward model; has the initializers and inputs that are not updated.
+        trained: the weights and statistics that are updated.
+        passes: has the types of tensors, and the constants that its tape added.
+        step: the nodes, with the state that the optimizer keeps from step to step.
+
     Raises:
         ModelError: the model uses the name of one of the step's inputs for another tensor.
     """
-    fed = {p.name: p for p in (*trained.parameters, *trained.running)}
+    updated = {p.name: p for p in (*trained.parameters, *trained.running)}
     outputs = {**step.outputs, **{p.output: p for p in trained.running}}
     # A weight that a ConstantOfShape computes becomes an input, so its node goes.
-    nodes = [node for node in step.nodes if not fed.keys() & set(node.output)]
+    nodes = [node for node in step.nodes if updated.keys().isdisjoint(node.output)]
     nodes = live_nodes(nodes, [trained.loss, *outputs])
-    rename_values(nodes, {name: p.input for name, p in fed.items()})
-    used = {name for node in nodes for name in reads(node)}
+    rename_values(nodes, {name: p.input for name, p in updated.items()})
+    fixed = {name for node in nodes for name in reads(node)} - updated.keys()
     weights = [*model.graph.initializer, *passes.tape.pool.initializers]
+    state_inputs = [
+        *(_typed_like(p.input, p) for p in updated.values()),
+        *(_typed_like(name, p) for name, p in step.state.items()),
+    ]
+    model_inputs = [value for value in model.graph.input if value.name in fixed]
+    _reject_taken_names([*state_inputs, *step.scalars], model_inputs, nodes, weights)
 
     result = deepcopy(model)
-    for part in ("node", "initializer", "input", "output", "value_info"):
-        result.graph.ClearField(part)
     graph = result.graph
+    for part in ("node", "initializer", "input", "output", "value_info"):
+        graph.ClearField(part)
     graph.node.extend(nodes)
-    graph.initializer.extend(t for t in weights if t.name in used and t.name not in fed)
-    graph.input.extend(_typed_like(p.input, p) for p in fed.values())
-    graph.input.extend(_typed_like(name, p) for name, p in step.state.items())
-    graph.input.extend(v for v in model.graph.input if v.name in used and v.name not in fed)
-    # A step that outputs gradients needs neither learning rate nor step number.
-    if passes.tape.phase is Phase.UPDATE:
-        graph.input.append(helper.make_tensor_value_info(LEARNING_RATE, TensorProto.FLOAT, []))
-        graph.input.append(helper.make_tensor_value_info(STEP, TensorProto.INT64, []))
+    graph.initializer.extend(tensor for tensor in weights if tensor.name in fixed)
+    graph.input.extend([*state_inputs, *model_inputs, *step.scalars])
     loss = passes.tape.tensor(trained.loss)
     graph.output.append(
         helper.make_tensor_value_info(trained.loss, loss.dtype, loss.shape or [])
     )
     graph.output.extend(_typed_like(name, p) for name, p in outputs.items())
     graph.value_info.extend(_inner_types(passes, nodes, {trained.loss, *outputs}))
-    _reject_duplicate_names([v.name for v in graph.input], nodes, weights)
     return result
 
 
-def _reject_duplicate_names(
-    inputs: Sequence[str], nodes: Iterable[NodeProto], weights: Iterable[TensorProto]
+def _reject_taken_names(
+    added_inputs: Iterable[ValueInfoProto],
+    model_inputs: Iterable[ValueInfoProto],
+    nodes: Iterable[NodeProto],
+    weights: Iterable[TensorProto],
 ) -> None:
-    """Raise ModelError if an input of a step has the name of another input, a node output or a weight."""
-    defined = {name for node in nodes for name in node.output} | {t.name for t in weights}
-    # These prefixes may also select inputs of the model, which is no harm: no node computes those.
-    own_names = [name for name in inputs if name.startswith(("in.", LEARNING_RATE, STEP))]
-    defined_twice = [name for name in own_names if name in defined]
-    listed_twice = [name for name in dict.fromkeys(inputs) if inputs.count(name) > 1]
-    for name in (*defined_twice, *listed_twice):
-        raise ModelError(
-            f"the training step needs an input {name!r}, and the model uses that name",
-            hint="rename it in the model",
-        )
+    """Raise ModelError if an added input has the name of another input, a node output or a weight."""
+    taken = {value.name for value in (*model_inputs, *weights)}
+    taken.update(name for node in nodes for name in node.output)
+    for value in added_inputs:
+        if value.name in taken:
+            raise ModelError(
+                f"the training step needs an input {value.name!r}, and the model uses that name",
+                hint="rename it in the model",
+            )
+        taken.add(value.name)
 
 
 def _typed_like(name: str, parameter: Parameter) -> ValueInfoProto:
@@ -204,7 +221,7 @@ def _typed_like(name: str, parameter: Parameter) -> ValueInfoProto:
 def _inner_types(
     passes: DifferentiatedModel, nodes: Sequence[NodeProto], outputs: set[str]
 ) -> list[ValueInfoProto]:
-    """Return the known types of all tensors but the outputs; a gradient has its tensor's type."""
+    """Return the known types of what nodes compute but ``outputs``; a gradient has its tensor's type."""
     tensors = dict(passes.tape.tensors)
     for name, gradient in passes.gradients.items():
         if name in passes.tape.tensors:

@@ -83,7 +83,9 @@ class ConstantPool(FreshNames):
 class Tape:
     """The nodes that rules have written so far, and what is known of the forward tensors.
 
-    Methods that add a node return the name of its output.
+    Methods that add a node return the name of its output. Types and shapes are known of forward
+    tensors, not of gradients. So where the shape or element type of a gradient is needed, a method
+    takes a forward tensor ``like`` that has the same.
 
     Attributes:
         tensors: dtype and shape of the forward tensors, by name.
@@ -251,7 +253,7 @@ class Tape:
         return self.shape_tensors[name]
 
     def reshape_like(self, gradient: str, like: str) -> str:
-        """Reshape a gradient to the shape of a forward tensor, which may have dims of size 0."""
+        """Reshape a gradient to the shape of the forward tensor ``like``, which may have dims of size 0."""
         shape = self.tensor(like).shape
         if shape is not None:
             dims = [dim if isinstance(dim, int) else -1 for dim in shape]

@@ -95,7 +95,7 @@ def _head_counts(node: Node) -> tuple[int, int]:
 def _attention_query_splits(node: Node) -> tuple[Split, ...]:
     """Return the split along the query rows.
 
-    None with ``is_causal``: the kernel counts rows from the first of its input.
+    There is none with ``is_causal``: the kernel counts rows from the first of its input.
     """
     if node.int_attribute("is_causal", 0):
         return ()
@@ -118,11 +118,14 @@ def _mask_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
 
 
 def _attention_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the numbers of heads of a chunk of heads, if they are attributes (inputs of rank 3)."""
+    """Return the numbers of heads of a chunk of heads, if they are attributes.
+
+    They are for keys of rank 3, whose heads are blocks of axis 2. Keys of rank 4 are never sliced along
+    that axis.
+    """
     query_heads, key_heads = _head_counts(node)
     keys_axis = split.inputs[_KEY]
-    has_head_attributes = len(node.input_shape(_QUERY) or ()) != 4
-    if keys_axis is None or keys_axis.axis != 2 or not has_head_attributes:
+    if keys_axis is None or keys_axis.axis != 2:
         return ChunkEdit()
     count = chunk[1] - chunk[0]
     return ChunkEdit(

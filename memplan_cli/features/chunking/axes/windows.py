@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from memplan_cli.features.chunking.axes.split import (
         EditRule,
         Node,
+        Number,
         Range,
         Split,
         SplitRule,
@@ -209,6 +210,15 @@ def _is_power_of_two(scale: float) -> bool:
     return scale == int(scale) and int(scale) & (int(scale) - 1) == 0
 
 
+def _resize_scales(node: Node) -> tuple[Number, ...]:
+    """Return the scale of each axis, by input 2 or else by the sizes; empty: known only at run time."""
+    scales, has_sizes = node.constants.get(2, ()), node.input_shape(3) is not None
+    if scales or not has_sizes:
+        return scales
+    dims = zip(node.data_shape, node.output_shape, strict=True)
+    return tuple(after / before for before, after in dims)
+
+
 def _resize_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along axes that are unchanged, repeated or interpolated.
 
@@ -222,18 +232,13 @@ def _resize_splits(node: Node) -> tuple[Split, ...]:
         return ()
     if node.string_attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
         return ()
-    has_scales, has_sizes = 2 in node.constants, node.input_shape(3) is not None
-    if not has_scales and not has_sizes:
-        return ()
-    scales = node.constants.get(2) or tuple(
-        after / before for after, before in zip(output, data, strict=True)
-    )
+    scales = _resize_scales(node)
     is_nearest = node.string_attribute("mode", "nearest") == "nearest"
     repeats = is_nearest and (coordinates, rounding) in _REPEATING_NEAREST
     halo = _interpolation_halo(node)
     splits = []
     for axis, scale in enumerate(scales):
-        if scale * data[axis] != output[axis]:
+        if scale * data[axis] != output[axis]:  # the output was rounded down
             continue
         written = AxisMap(axis, int(scale))
         if scale == 1 or (repeats and scale == int(scale)):

@@ -16,19 +16,31 @@ def unbroadcast(tape: Tape, gradient: str, out: str, like: str) -> str:
     dX = sum of dY over every axis along which X was repeated. If these axes are not known, nodes
     compute them at run time.
     """
-    target, full = tape.shape(like), tape.shape(out)
-    added_rank = len(full) - len(target)
-    axes = repeated_axes(target, full)
+    full = tape.shape(out)
+    axes = repeated_axes(tape.shape(like), full)
     if axes is None:
-        return _unbroadcast_at_run_time(tape, gradient, out, like)
+        return _sum_at_run_time(tape, gradient, tape.shape_of(out), len(full), like)
+    return _sum_axes(tape, gradient, axes, len(full) - tape.rank(like))
+
+
+def sum_to_shape(tape: Tape, gradient: str, full: Shape, like: str) -> str:
+    """Do as `unbroadcast` for a gradient of a shape that no forward tensor has, ``full``."""
+    axes = repeated_axes(tape.shape(like), full)
+    if axes is None:
+        full_shape = tape.emit("Shape", gradient)
+        return _sum_at_run_time(tape, gradient, full_shape, len(full), like)
+    return _sum_axes(tape, gradient, axes, len(full) - tape.rank(like))
+
+
+def _sum_axes(tape: Tape, gradient: str, axes: tuple[int, ...], added_rank: int) -> str:
+    """Return a gradient summed over axes, of which the first ``added_rank`` go; others keep size 1."""
     if not axes:
         return gradient
-    if axes == tuple(range(added_rank)):  # only axes that ``like`` does not have
+    if axes == tuple(range(added_rank)):
         return tape.emit("ReduceSum", gradient, tape.ints(*axes), keepdims=0)
     summed = tape.emit("ReduceSum", gradient, tape.ints(*axes), keepdims=1)
     if not added_rank:
         return summed
-    # Summed axes that ``like`` has keep size 1, those that it does not have go.
     return tape.emit("Squeeze", summed, tape.ints(*range(added_rank)))
 
 
@@ -61,14 +73,19 @@ def _is_repeated(dim: Dim, full_dim: Dim) -> bool | None:
     return False if is_same_symbol else None
 
 
-def _unbroadcast_at_run_time(tape: Tape, gradient: str, out: str, like: str) -> str:
-    """Do as `unbroadcast`, by nodes that find the axes in which the shapes of both tensors differ."""
-    added_rank = tape.rank(out) - tape.rank(like)
+def _sum_at_run_time(
+    tape: Tape, gradient: str, full_shape: str, full_rank: int, like: str
+) -> str:
+    """Do as `unbroadcast`, by nodes that find the axes in which two shapes differ.
+
+    ``full_shape`` is an int64 vector with the shape of the gradient.
+    """
+    added_rank = full_rank - tape.rank(like)
     shape = tape.shape_of(like)
     padded_shape = shape
     if added_rank:
         padded_shape = tape.emit("Concat", tape.ints(*[1] * added_rank), shape, axis=0)
-    differs = tape.emit("Not", tape.emit("Equal", padded_shape, tape.shape_of(out)))
+    differs = tape.emit("Not", tape.emit("Equal", padded_shape, full_shape))
     axes = tape.emit("Reshape", tape.emit("NonZero", differs), tape.ints(-1))
     # With no axes, ReduceSum would sum over all of them.
     summed = tape.emit("ReduceSum", gradient, axes, keepdims=1, noop_with_empty_axes=1)

@@ -80,13 +80,15 @@ def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> 
     computed = {name for node in tape.nodes for name in node.output}
     results: list[str] = []
     for name in wanted:
-        result = gradients.get(name) or tape.zeros_like(name)
-        is_from_outside = result not in computed and name in gradients
-        if is_from_outside or result in results:
-            result = tape.emit("Identity", result)
+        if name not in gradients:
+            result = tape.zeros_like(name)
+        elif gradients[name] in computed and gradients[name] not in results:
+            result = gradients[name]
+        else:
+            result = tape.emit("Identity", gradients[name])
         results.append(result)
 
-    # What follows a capture belongs to the graph around the If, where the capture is computed.
+    # Nodes that follow a capture belong to the graph around the If, where the capture is computed.
     defined = {name for node in nodes for name in node.output}
     for name, additions in tape.forward_additions.items():
         if name not in defined:

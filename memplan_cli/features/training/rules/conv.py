@@ -136,8 +136,8 @@ def conv(call: Call) -> Gradients:
     if call.wants(2):
         db = _bias_gradient(call)
     if call.wants(1):
-        data = _Shaped(x, x)
-        dw = _kernel_gradient(call, data, _Shaped(call.dy, call.output()), axes)
+        data = _Operand(x, x)
+        dw = _kernel_gradient(call, data, _Operand(call.dy, call.output()), axes)
     if call.wants(0):
         dx = transposed_conv(call.tape, call.dy, w, x, axes, call.attribute("group", 1))
     return (dx, dw, db)
@@ -151,7 +151,7 @@ def conv_transpose(call: Call) -> Gradients:
     if call.wants(2):
         db = _bias_gradient(call)
     if call.wants(1):
-        dw = _kernel_gradient(call, _Shaped(call.dy, y), _Shaped(x, x), axes)
+        dw = _kernel_gradient(call, _Operand(call.dy, y), _Operand(x, x), axes)
     if call.wants(0):
         dx = tape.emit(
             "Conv",
@@ -216,56 +216,63 @@ def _crop(tape: Tape, name: str, like: str) -> str:
     return tape.emit("Slice", name, tape.ints(*[0] * len(axes)), ends, tape.ints(*axes))
 
 
-class _Shaped(NamedTuple):
-    """A tensor, and a forward tensor of the same shape (the tensor may be a gradient)."""
+class _Operand(NamedTuple):
+    """A tensor, which may be a gradient, and a forward tensor ``like`` of the same shape."""
 
     name: str
     like: str
 
 
 def _kernel_gradient(
-    call: Call, data: _Shaped, result: _Shaped, axes: tuple[Window, ...]
+    call: Call, data: _Operand, result: _Operand, axes: tuple[Window, ...]
 ) -> str:
     """Return the kernel gradient of a convolution that reads ``data`` and whose output is ``result``.
 
-    One of both is a gradient. The kernel is input 1 of the call. Its gradient is a convolution of the
-    data, batch and channels exchanged, with the result, strides and dilations exchanged too.
+    One of both is a gradient. The kernel is input 1 of the call. Its gradient is a sum over samples, so
+    it is a convolution of the data by the result in which samples and channels are exchanged, and so
+    are strides and dilations. It has one output for each tap of the kernel.
     """
     tape, w, group = call.tape, call.input(1), call.attribute("group", 1)
-    if any(0 in tape.shape(tensor.like) for tensor in (data, result)):
+    if any(0 in tape.shape(operand.like) for operand in (data, result)):
         # ONNX Runtime leaves the output of a Conv of an empty batch uninitialised.
         return tape.zeros_like(w)
     if group == 1 and all(map(_is_point, axes)):
         return _point_kernel_gradient(tape, data, result, w)
-    rank = len(axes) + 2
-    swapped = [1, 0, *range(2, rank)]
-    if group == 1:
-        moved = tape.emit("Transpose", data.name, perm=swapped)
-    else:
-        moved = _groups_to_batch(call, data, group)
-    # An end pad of end - tail gives exactly the taps of the kernel; it may be unknown or negative.
-    exact_ends = [None if axis.tail is None else axis.end - axis.tail for axis in axes]
-    end_pads = [
-        axis.end if end is None or end < 0 else end
-        for axis, end in zip(axes, exact_ends, strict=True)
-    ]
+    swapped = [1, 0, *range(2, len(axes) + 2)]
+    # None: the padded data may be too long, and give outputs behind the last tap, which are cut off.
+    end_pads = [_end_pad_without_tail(axis) for axis in axes]
     product = tape.emit(
         "Conv",
-        moved,
+        _channels_to_batch(call, data, group),
         tape.emit("Transpose", result.name, perm=swapped),
         strides=[axis.dilation for axis in axes],
         dilations=[axis.stride for axis in axes],
-        pads=[*(axis.begin for axis in axes), *end_pads],
+        pads=[
+            *(axis.begin for axis in axes),
+            *(
+                axis.end if pad is None else pad
+                for axis, pad in zip(axes, end_pads, strict=True)
+            ),
+        ],
         group=group,
     )
-    # Where the exact end is not used, there may be outputs behind the last tap.
-    if any(end is None or end < 0 for end in exact_ends):
+    if None in end_pads:
         starts, ends = [0] * len(axes), [axis.kernel for axis in axes]
-        spatial_axes = tape.ints(*range(2, rank))
+        spatial_axes = tape.ints(*range(2, len(axes) + 2))
         product = tape.emit(
             "Slice", product, tape.ints(*starts), tape.ints(*ends), spatial_axes
         )
     return tape.emit("Transpose", product, perm=swapped)
+
+
+def _end_pad_without_tail(axis: Window) -> int | None:
+    """Return the end padding with which the padded input ends where the last output ends reading.
+
+    None if the tail is not known, or if it is longer than the padding, so that inputs would have to go.
+    """
+    if axis.tail is None or axis.tail > axis.end:
+        return None
+    return axis.end - axis.tail
 
 
 def _is_point(axis: Window) -> bool:
@@ -274,7 +281,7 @@ def _is_point(axis: Window) -> bool:
     return axis.kernel == axis.stride == 1 and is_unpadded
 
 
-def _point_kernel_gradient(tape: Tape, data: _Shaped, result: _Shaped, w: str) -> str:
+def _point_kernel_gradient(tape: Tape, data: _Operand, result: _Operand, w: str) -> str:
     """Return dW = dY X^T over all positions, for a kernel of one element, which is a matrix."""
     swapped = [1, 0, *range(2, tape.rank(w))]
     rows = [
@@ -284,21 +291,21 @@ def _point_kernel_gradient(tape: Tape, data: _Shaped, result: _Shaped, w: str) -
     return tape.reshape_like(tape.emit("Gemm", *rows, transB=1), w)
 
 
-def _groups_to_batch(call: Call, data: _Shaped, group: int) -> str:
+def _channels_to_batch(call: Call, data: _Operand, group: int) -> str:
     """Return data [N, G C, ...] as [C, G N, ...], for G groups of C channels.
 
-    C is the second axis of the kernel.
-
     Raises:
-        ModelError: C is not known.
+        ModelError: there are several groups, and C is not known.
     """
-    tape = call.tape
-    channels = tape.shape(call.input(1))[1]
+    tape, rank = call.tape, call.tape.rank(data.like)
+    swapped = [1, 0, *range(2, rank)]
+    if group == 1:
+        return tape.emit("Transpose", data.name, perm=swapped)
+    channels = tape.shape(call.input(1))[1]  # the kernel has C at axis 1
     if not isinstance(channels, int):
         raise ModelError(f"the channels of {call.node.op_type} {call.node.name!r} are dynamic")
-    rank = tape.rank(data.like)
     if channels == 1:  # groups and channels are one axis already
-        moved = tape.emit("Transpose", data.name, perm=[1, 0, *range(2, rank)])
+        moved = tape.emit("Transpose", data.name, perm=swapped)
     else:
         split = _with_leading_dims(tape, data.name, (0, group, channels), data.like)
         moved = tape.emit("Transpose", split, perm=[2, 1, 0, *range(3, rank + 1)])

@@ -24,18 +24,20 @@ if TYPE_CHECKING:
 
 
 def gather(call: Call) -> Gradients:
-    """Y = rows of X by index: dX = dY added at these rows."""
+    """Y = rows of X by index: dX = dY added at these rows.
+
+    A row is a slice at ``axis``, in place of which Y has the axes of the index. They are merged to one
+    axis, of length n.
+    """
     tape, x, index = call.tape, call.input(0), call.input(1)
     rank = tape.rank(x)
     axis = call.attribute("axis", 0) % rank
-    dims = tape.shape(x)
-    dy = call.dy if tape.rank(index) == 1 else _with_one_index_axis(call, axis)
-    # The flat index as [1, ..., n, ..., 1], with n at ``axis``.
-    column = [1] * rank
-    column[axis] = -1
-    index_column = tape.emit(
-        "Reshape", _small_index(tape, index, dims[axis]), tape.ints(*column)
-    )
+    dy = call.dy if tape.rank(index) == 1 else _with_merged_index_axes(call, axis)
+    # [1, ..., n, ..., 1], with n at ``axis``.
+    column_shape = [1] * rank
+    column_shape[axis] = -1
+    small_index = _as_int32_if_safe(tape, index, axis_size=tape.shape(x)[axis])
+    index_column = tape.emit("Reshape", small_index, tape.ints(*column_shape))
     index_sizes = tape.tensor(index).sizes
     if tape.tensor(x).sizes is not None and index_sizes is not None:
         dy_sizes = list(tape.sizes(x))
@@ -49,10 +51,10 @@ def gather(call: Call) -> Gradients:
     return (tape.emit("ScatterElements", zeros, indices, dy, axis=axis, reduction="add"),)
 
 
-def _with_one_index_axis(call: Call, axis: int) -> str:
-    """Return dY of a Gather along ``axis`` in the shape of X, but with -1 in place of its dim at ``axis``.
+def _with_merged_index_axes(call: Call, axis: int) -> str:
+    """Return dY of a Gather along ``axis`` with the axes of the index, none or several, as one axis.
 
-    dY has the axes of the index there, of which there may be none or several.
+    With X [a, b, c], axis 1 and an index [i, j]: dY [a, i, j, c] is returned as [a, i * j, c].
     """
     tape, x = call.tape, call.input(0)
     dims = tape.shape(x)
@@ -70,9 +72,13 @@ def _with_one_index_axis(call: Call, axis: int) -> str:
     return tape.emit("Reshape", call.dy, tape.emit("Concat", *parts, axis=0))
 
 
-def _small_index(tape: Tape, index: str, size: Dim) -> str:
-    """Return indices into an axis of this size as int32, which is half as large, if they fit."""
-    if isinstance(size, int) and size < 2**31 and tape.dtype(index) == TensorProto.INT64:
+def _as_int32_if_safe(tape: Tape, index: str, axis_size: Dim) -> str:
+    """Return int64 indices into an axis as int32, half as large, if its size is known and below 2^31.
+
+    The gradient expands them to an index for each element, which may be the largest tensor.
+    """
+    is_safe = isinstance(axis_size, int) and axis_size < 2**31
+    if is_safe and tape.dtype(index) == TensorProto.INT64:
         return tape.emit("Cast", index, to=TensorProto.INT32)
     return index
 

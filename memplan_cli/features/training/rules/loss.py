@@ -63,10 +63,10 @@ def _weighted_gradient(call: Call) -> str:
     it is 0 for ignored labels.
     """
     tape, x, labels = call.tape, call.input(0), call.input(1)
-    is_mean = call.attribute("reduction", "mean") == "mean"
-    ignored = call.attribute("ignore_index")
+    reduction, ignored = call.attribute("reduction", "mean"), call.attribute("ignore_index")
+    is_mean = reduction == "mean"
     if not call.input(2) and ignored is None:  # all weights are 1
-        if call.attribute("reduction", "mean") == "none":
+        if reduction == "none":  # dL has the shape of the labels
             return tape.emit("Unsqueeze", call.dy, tape.ints(1))
         share = _divided_by_label_count(call) if is_mean else call.dy
         expanded = tape.emit("Expand", share, tape.shape_of(labels))

@@ -6,13 +6,12 @@ import string
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.errors import ModelError
-from memplan_cli.features.training.rules.broadcast import repeated_axes, unbroadcast
-from memplan_cli.features.training.tensors import Tensor
+from memplan_cli.features.training.rules.broadcast import sum_to_shape, unbroadcast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from memplan_cli.core.program import Dim, Shape
+    from memplan_cli.core.program import Dim
     from memplan_cli.features.training.tape import Call, Rule, Tape
 
     Gradients = tuple[str, ...]
@@ -47,21 +46,7 @@ def _sum_batches(tape: Tape, product: str, like: str, out: str) -> str:
     The batch axes of ``product`` are those of the forward tensor ``out``.
     """
     target, batch = tape.shape(like), tape.shape(out)[:-2]
-    return _sum_to_shape(tape, product, like, (*batch, *target[-2:]))
-
-
-def _sum_to_shape(tape: Tape, product: str, like: str, full: Shape) -> str:
-    """Return a tensor of shape ``full`` summed over the axes along which ``like`` was repeated."""
-    axes = repeated_axes(tape.shape(like), full)
-    if axes == ():
-        return product
-    # `unbroadcast` takes the shape from a forward tensor, so a name with that shape is recorded.
-    stand_in = tape.pool.fresh(f"{product}:shape")
-    tape.tensors[stand_in] = Tensor(tape.dtype(like), full)
-    # If the axes are found in the run, the shape is needed there, which no forward node can give.
-    if axes is None:
-        tape.shape_tensors[stand_in] = tape.emit("Shape", product)
-    return unbroadcast(tape, product, stand_in, like)
+    return sum_to_shape(tape, product, (*batch, *target[-2:]), like)
 
 
 def _linear(call: Call) -> Gradients:
@@ -210,12 +195,11 @@ def _equation(call: Call) -> _Equation:
 
 
 def _einsum_gradient(call: Call, equation: _Equation, index: int) -> str:
-    """Return the gradient of one operand.
+    """Return the gradient of one operand: an Einsum of dY and the other operands, in its shape.
 
-    It is an Einsum of dY and the other operands. Axes of the operand that none of them has are missing in
-    its result, and added by expansion.
+    Axes of the operand that none of them has are missing in the result of the Einsum, and added.
     """
-    own_letters = equation.operands[index]
+    tape, own_letters = call.tape, equation.operands[index]
     if len(set(own_letters)) < len(own_letters):
         raise ModelError(
             f"Einsum {call.label!r} reads a diagonal: it has no gradient rule for that"
@@ -228,22 +212,18 @@ def _einsum_gradient(call: Call, equation: _Equation, index: int) -> str:
     letters = "".join(letter for letter in own_letters if letter in present)
     left = ",".join(letters for letters, _ in factors)
     tensors = [name for _, name in factors]
-    product = call.tape.emit("Einsum", *tensors, equation=f"{left}->{letters}")
+    product = tape.emit("Einsum", *tensors, equation=f"{left}->{letters}")
     missing_axes = [axis for axis, letter in enumerate(own_letters) if letter not in letters]
-    return _in_operand_shape(call, equation, index, product, missing_axes)
+    if missing_axes:
+        product = tape.emit("Unsqueeze", product, tape.ints(*missing_axes))
+    return _in_operand_shape(call, equation, index, product)
 
 
-def _in_operand_shape(
-    call: Call,
-    equation: _Equation,
-    index: int,
-    product: str,
-    missing_axes: Sequence[int],
-) -> str:
-    """Return the gradient of an operand in the operand's shape.
+def _in_operand_shape(call: Call, equation: _Equation, index: int, product: str) -> str:
+    """Return the gradient of an operand in the operand's shape, from ``product``, which has its axes.
 
-    The product is repeated along its missing axes, and along axes that have size 1 in it because all
-    other operands have size 1 there. It is summed along axes that have size 1 in this operand only.
+    The product is repeated along axes that have size 1 in it, and summed along those that have size 1 in
+    the operand only.
     """
     tape, name, own_letters = call.tape, call.input(index), equation.operands[index]
     shape = tape.shape(name)
@@ -252,21 +232,20 @@ def _in_operand_shape(
         if i != index:
             for letter, dim in zip(letters, tape.shape(call.input(i)), strict=True):
                 other_dims.setdefault(letter, []).append(dim)
-    # An axis that is summed away, and has size 1 in all other operands, has size 1 in the product too.
+    # An axis that Y does not have has size 1 in the product, unless another operand has more there.
     may_be_shorter = any(
         letter not in equation.result
-        and any(other != dim or other is None for other in other_dims.get(letter, []))
+        and dim != 1
+        and (dim is None or dim not in other_dims.get(letter, []))
         for letter, dim in zip(own_letters, shape, strict=True)
     )
-    if missing_axes:
-        product = tape.emit("Unsqueeze", product, tape.ints(*missing_axes))
-    if missing_axes or may_be_shorter:
+    if may_be_shorter:
         product = tape.emit("Expand", product, tape.shape_of(name))
     full_shape = tuple(
         _broadcast_dim(dim, other_dims.get(letter, []))
         for letter, dim in zip(own_letters, shape, strict=True)
     )
-    return _sum_to_shape(tape, product, name, full_shape)
+    return sum_to_shape(tape, product, full_shape, name)
 
 
 def _broadcast_dim(dim: Dim, others: Sequence[Dim]) -> Dim:
