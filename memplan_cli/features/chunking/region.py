@@ -274,22 +274,22 @@ def _extensions(
     """Yield the ops that can join a region, with each split that fits.
 
     An op whose result reaches the region by way of ops outside too would have to run between
-    the chunks and these ops. If it is light, it can join as a duplicate.
+    the chunks and these ops. If it is light, it can join as a duplicate, which also runs whole.
     """
     neighbours, producers = _neighbours(graph, splits, duplicated)
     for op_index, shared_bytes in sorted(neighbours.items()):
         for split_index, split in enumerate(graph.splits(op_index)):
             if not _fits(graph, splits, op_index, split):
                 continue
-            joined_duplicates = duplicated
-            if not _is_convex(graph, splits, op_index, duplicated):
-                if op_index not in producers or not _is_light(graph, op_index, split):
-                    continue
-                joined_duplicates = duplicated | {op_index}
+            is_duplicate = not _is_convex(graph, splits, op_index, duplicated)
+            can_duplicate = op_index in producers and _is_light(graph, op_index, split)
+            if is_duplicate and not can_duplicate:
+                continue
+            all_duplicated = duplicated | {op_index} if is_duplicate else duplicated
             yield _Extension(
-                boundary_bytes=boundary_bytes(graph, {*splits, op_index}, joined_duplicates),
+                boundary_bytes=boundary_bytes(graph, {*splits, op_index}, all_duplicated),
                 negative_shared_bytes=-shared_bytes,
-                is_duplicate=op_index in joined_duplicates,
+                is_duplicate=is_duplicate,
                 op_index=op_index,
                 split_index=split_index,
             )

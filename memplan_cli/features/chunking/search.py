@@ -276,13 +276,13 @@ class Search:
         live_bytes = tuple(pressure(Problem(buffers)))
         # The earliest tick with the most live bytes.
         peak_tick, _ = max(live_bytes, key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
-        peak_buffers = {
+        live_buffers = {
             buffer.id for buffer in buffers if buffer.live.start <= peak_tick < buffer.live.end
         }
-        peak_vars = [var for var, buffer_id in buffer_of.items() if buffer_id in peak_buffers]
+        peak_vars = [var for var, buffer_id in buffer_of.items() if buffer_id in live_buffers]
         # Largest first; sizes are numbers, so a size's coefficient is its bytes.
         peak_vars.sort(key=lambda var: (-sizes[var].coefficient, var))
-        # Steps of the top block have an empty path; others belong to subgraphs.
+        # Steps of the top block have an empty path; those of subgraphs belong to the op before.
         op_ticks = tuple(
             step.start for step in measurement.timeline.steps if not step.block.path
         )

@@ -54,7 +54,8 @@ def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     intermediate_bytes = step_bytes(
         program, replace(planned_vars.resident, sizes=planned_vars.sizes)
     )
-    producers = []
+    # For each op that makes graph outputs: the bytes live beside them, and the bytes of each output.
+    producers: list[tuple[int, list[int]]] = []
     for op, op_bytes in zip(program.body.ops, intermediate_bytes, strict=True):
         output_sizes = [bytes_of(results, var) for var in op.outputs if var in results]
         if output_sizes and not SHARE_VIEWS.is_view(op):  # a view needs no bytes of its own

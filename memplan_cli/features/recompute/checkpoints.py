@@ -157,8 +157,8 @@ class _Segments:
         # By segment and value, the first access outside the forward part after the segment.
         first_late_reads: dict[int, dict[int, int]] = {}
         for value, accesses in enumerate(values.accesses):
-            segment = self._segment(accesses[0])
-            is_forward = self._parts[accesses[0]] == "forward"
+            segment = self._segment(values.made_at[value])
+            is_forward = self._parts[values.made_at[value]] == "forward"
             is_after_last_checkpoint = segment == len(self._ends)
             if not is_forward or value in self._kept or is_after_last_checkpoint:
                 continue

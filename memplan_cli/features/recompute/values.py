@@ -74,29 +74,18 @@ def find_values(
     dataflow = program.dataflow
     kept_vars = frozenset(program.body.outputs) | frozenset(pinned)
     root_of = _view_roots(program, sizes, kept_vars, aliasing)
-    value_of_root: dict[VarId, int] = {}
-    for op in program.body.ops:
-        for var in op.outputs:
-            if root_of.get(var) == var:
-                value_of_root[var] = len(value_of_root)
+    roots = [var for var, root in root_of.items() if var == root]
+    value_of_root = {root: value for value, root in enumerate(roots)}
     value_of = {var: value_of_root[root] for var, root in root_of.items()}
-    # The dicts are ordered sets of places.
-    accesses: list[dict[int, None]] = [
-        {dataflow.producer[root]: None} for root in value_of_root
-    ]
-    for place, op in enumerate(program.body.ops):
-        for var in (*dataflow.reads[place], *op.outputs):
-            if var in value_of:
-                accesses[value_of[var]][place] = None
-    made_at = tuple(dataflow.producer[root] for root in value_of_root)
+    made_at = tuple(dataflow.producer[root] for root in roots)
     producers = [dataflow.ops[place] for place in made_at]
     is_repeatable = repeatable(program)
     return Values(
         program=program,
         value_of=value_of,
-        sizes=tuple(bytes_of(sizes, root) for root in value_of_root),
+        sizes=tuple(bytes_of(sizes, root) for root in roots),
         made_at=made_at,
-        accesses=tuple(tuple(places) for places in accesses),
+        accesses=_accesses(program, value_of, len(roots)),
         inputs=tuple(
             tuple(
                 dict.fromkeys(
@@ -111,10 +100,21 @@ def find_values(
         ),
         is_sole_output=tuple(sum(map(bool, op.outputs)) == 1 for op in producers),
         sibling_bytes=tuple(
-            _sibling_bytes(op, root, sizes)
-            for op, root in zip(producers, value_of_root, strict=True)
+            _sibling_bytes(op, root, sizes) for op, root in zip(producers, roots, strict=True)
         ),
     )
+
+
+def _accesses(
+    program: Program, value_of: Mapping[VarId, int], count: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return for each of ``count`` values the ascending places where it is made and read."""
+    accesses: list[dict[int, None]] = [{} for _ in range(count)]  # ordered sets
+    for place, op in enumerate(program.body.ops):
+        for var in (*program.dataflow.reads[place], *op.outputs):
+            if var in value_of:
+                accesses[value_of[var]][place] = None
+    return tuple(tuple(places) for places in accesses)
 
 
 def bytes_of(sizes: Mapping[VarId, Size], var: VarId) -> int:
@@ -129,7 +129,7 @@ def _view_roots(
     kept_vars: Collection[VarId],
     aliasing: Aliasing,
 ) -> dict[VarId, VarId]:
-    """Map each var that may be dropped to the first var of its chain of views.
+    """Map each var that may be dropped to the first var of its chain of views, in the order of ops.
 
     For ``a -> Reshape -> b -> Reshape -> c`` all three are mapped to ``a``. A view with
     another size than its input, or with an input that is kept, is the first of a chain itself.

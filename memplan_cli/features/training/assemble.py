@@ -128,15 +128,8 @@ def update_nodes(
         outputs |= dict.fromkeys(names.values(), parameter)
         state |= dict.fromkeys(inputs.values(), parameter)
         updates.setdefault(gradient, []).extend(tape.nodes)
-    nodes: list[NodeProto] = []
-    for node in passes.nodes:
-        nodes.append(node)
-        for name in node.output:
-            nodes.extend(updates.pop(name, ()))
-    # The remaining updates are by gradients that no node computes: constants.
-    remaining = [node for update in updates.values() for node in update]
     return StepNodes(
-        nodes=[*scalar_nodes, *remaining, *nodes],
+        nodes=[*scalar_nodes, *_with_updates(passes.nodes, updates)],
         outputs=outputs,
         state=state,
         scalars=(
@@ -145,6 +138,28 @@ def update_nodes(
         ),
         gradients=trained.gradients,
     )
+
+
+def _with_updates(
+    nodes: Sequence[NodeProto], updates: Mapping[str, Sequence[NodeProto]]
+) -> list[NodeProto]:
+    """Return nodes, each followed by the updates that read the gradients it computes.
+
+    ``updates`` has the nodes of updates by gradient. Those by gradients that no node computes, which are
+    constants, come first.
+    """
+    computed = {name for node in nodes for name in node.output}
+    result = [
+        node
+        for gradient, update in updates.items()
+        if gradient not in computed
+        for node in update
+    ]
+    for node in nodes:
+        result.append(node)
+        for name in node.output:
+            result.extend(updates.get(name, ()))
+    return result
 
 
 def assemble(

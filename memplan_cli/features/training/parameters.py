@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class Parameter:
     """A weight that is an input of a training step, whose new value is an output.
 
+    The weight ``w`` of the forward model is the input ``in.w`` and the output ``new.w``.
+
     Attributes:
         name: the weight's name in the forward model, or a new name.
         dtype: element type as a number of `TensorProto.DataType`.
@@ -48,12 +50,12 @@ class Parameter:
 
     @property
     def input(self) -> str:
-        """The name of the training step's input."""
+        """The name of the training step's input for the value before the step."""
         return f"in.{self.stem}"
 
     @property
     def output(self) -> str:
-        """The name of the training step's output."""
+        """The name of the training step's output for the value after it."""
         return f"new.{self.stem}"
 
 

@@ -89,6 +89,16 @@ def test_a_slice_with_constant_bounds_has_a_gradient_without_scatter(axes: str) 
     assert not [kind for kind in kinds_of(case) if kind.startswith("Scatter")]
 
 
+def test_a_gradient_of_an_einsum_is_repeated_only_where_all_other_operands_are_shorter() -> (
+    None
+):
+    body = 'y = Einsum<equation="ai,bi,ci->abc">(a, b, c)'
+    case = form(body, a=(2, 3), b=(2, 3), c=(2, 1))
+    assert kinds_of(case).count("Expand") == 1, "the gradient of the sum of y"
+    case = form(body, a=(2, 3), b=(2, 1), c=(2, 1))
+    assert kinds_of(case).count("Expand") == 2
+
+
 def test_only_resized_axes_are_multiplied() -> None:
     case = form(
         'y = Resize<mode="linear">(x, , n)', x=single(1, 2, 3, 4), n=[1.0, 1.0, 1.0, 2.0]

@@ -76,18 +76,7 @@ def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> 
     assert call.sweep is not None  # noqa: S101 - there is no gradient without a sweep
     gradients = call.sweep(nodes, seeds, wanted, tape)
 
-    # Outputs of a graph must be distinct and computed in it.
-    computed = {name for node in tape.nodes for name in node.output}
-    results: list[str] = []
-    for name in wanted:
-        if name not in gradients:
-            result = tape.zeros_like(name)
-        elif gradients[name] in computed and gradients[name] not in results:
-            result = gradients[name]
-        else:
-            result = tape.emit("Identity", gradients[name])
-        results.append(result)
-
+    results = _distinct_results(tape, wanted, gradients)
     # Nodes that follow a capture belong to the graph around the If, where the capture is computed.
     defined = {name for node in nodes for name in node.output}
     for name, additions in tape.forward_additions.items():
@@ -101,6 +90,26 @@ def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> 
     ]
     weights = [_renamed_tensor(tensor, names[tensor.name]) for tensor in branch.initializer]
     return helper.make_graph(branch_nodes, f"{branch.name}_grad", [], outputs, weights)
+
+
+def _distinct_results(
+    tape: Tape, names: Sequence[str], gradients: Mapping[str, str]
+) -> list[str]:
+    """Return for each name its gradient or zeros, as distinct outputs of nodes on the tape.
+
+    Outputs of a graph must be distinct and computed in it, so other gradients are copied.
+    """
+    computed = {name for node in tape.nodes for name in node.output}
+    results: list[str] = []
+    for name in names:
+        if name not in gradients:
+            result = tape.zeros_like(name)
+        elif gradients[name] in computed and gradients[name] not in results:
+            result = gradients[name]
+        else:
+            result = tape.emit("Identity", gradients[name])
+        results.append(result)
+    return results
 
 
 def _new_names(tape: Tape, branch: GraphProto) -> dict[str, str]:

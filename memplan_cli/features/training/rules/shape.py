@@ -218,17 +218,9 @@ def pad(call: Call) -> Gradients:
         # The inputs of a Pad behind X: pads, no value, axes.
         inputs = [call.input(1), "", *([call.input(3)] if call.input(3) else [])]
         return (_scatter_to_origins(call, "Pad", inputs, {"mode": mode}),)
-    pads, axes = call.constant_input(1), call.constant_input(3)
-    if pads is None or (call.input(3) and axes is None):
-        raise UnknownShapeError(f"the pads of {call.label!r} are dynamic")
-    rank = tape.rank(x)
-    begins, ends = [0] * rank, [0] * rank
-    padded_axes = range(rank) if axes is None else [int(axis) % rank for axis in axes.ravel()]
-    values = [int(value) for value in pads.ravel()]
-    for index, axis in enumerate(padded_axes):
-        begins[axis], ends[axis] = values[index], values[index + len(padded_axes)]
+    begins, ends = _constant_pads(call)
     inner_dy = call.dy
-    margin_axes = [axis for axis in padded_axes if begins[axis] > 0 or ends[axis] > 0]
+    margin_axes = [axis for axis in range(len(begins)) if begins[axis] > 0 or ends[axis] > 0]
     if margin_axes:
         to_end = np.iinfo(np.int64).max  # in place of -0, which would be the first element
         inner_dy = tape.emit(
@@ -247,6 +239,24 @@ def pad(call: Call) -> Gradients:
     # Negative pads removed elements of X: their gradient is 0.
     removed_begins, removed_ends = ([max(-n, 0) for n in side] for side in (begins, ends))
     return (_padded(tape, inner_dy, removed_begins, removed_ends, x), "", dvalue)
+
+
+def _constant_pads(call: Call) -> tuple[list[int], list[int]]:
+    """Return the elements that a Pad adds at the begin and at the end of each axis; negative: removes.
+
+    Raises:
+        UnknownShapeError: they are not constant.
+    """
+    pads, axes = call.constant_input(1), call.constant_input(3)
+    if pads is None or (call.input(3) and axes is None):
+        raise UnknownShapeError(f"the pads of {call.label!r} are dynamic")
+    rank = call.tape.rank(call.input(0))
+    begins, ends = [0] * rank, [0] * rank
+    padded_axes = range(rank) if axes is None else [int(axis) % rank for axis in axes.ravel()]
+    values = [int(value) for value in pads.ravel()]
+    for index, axis in enumerate(padded_axes):
+        begins[axis], ends[axis] = values[index], values[index + len(padded_axes)]
+    return begins, ends
 
 
 def _scatter_to_origins(
