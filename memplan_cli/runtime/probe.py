@@ -44,7 +44,7 @@ _NO_REUSE = RuntimeSettings(
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeResult:
+class OpProbeResult:
     """The bytes that an op requested when its model was run, to be read with its `Probe`.
 
     Attributes:
@@ -71,7 +71,7 @@ class ProbeResult:
 def probe_table(provider: str) -> Json:
     """Run every probe on a provider, and return the table for `memplan_cli.runtime.profile`."""
     answer = run_job(_PROBE_JOB, {"provider": provider}).require("no probe ran")
-    all_results = [from_json(ProbeResult, item, "the answer") for item in answer["results"]]
+    all_results = [from_json(OpProbeResult, item, "the answer") for item in answer["results"]]
     results = [result for result in all_results if result.requested is not None]
     # An op that requests nothing writes into the input: as an alias if the input is read again.
     # An op with several probes (Cast to the same and to another size) counts as in place if one
@@ -99,7 +99,7 @@ def _positions_by_op(inputs: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     return dict(positions)
 
 
-def _later_outputs(results: Sequence[ProbeResult]) -> dict[str, list[list[int]]]:
+def _later_outputs(results: Sequence[OpProbeResult]) -> dict[str, list[list[int]]]:
     """Return ``[input, output]`` of outputs besides the first that lie on an input, by op.
 
     An op has such outputs if it requested just the bytes of its first output in every probe.
@@ -114,7 +114,7 @@ def _later_outputs(results: Sequence[ProbeResult]) -> dict[str, list[list[int]]]
 
 
 def _allocating_dtypes(
-    results: Sequence[ProbeResult], in_place: Collection[str]
+    results: Sequence[OpProbeResult], in_place: Collection[str]
 ) -> dict[str, list[str]]:
     """Return, for the ops of ``in_place``, the dtypes with which no kernel of theirs works in place.
 
@@ -133,7 +133,7 @@ def _allocating_dtypes(
 
 
 def run_probes(job: Json) -> Json:
-    """Job: run every probe, and return ``results`` (`ProbeResult`) and the runtime's ``version``.
+    """Job: run every probe, and return ``results`` (`OpProbeResult`) and the runtime's ``version``.
 
     ``provider`` of the job is ONNX Runtime's name of it.
     """
@@ -145,7 +145,7 @@ def run_probes(job: Json) -> Json:
     results = []
     for probe in probes():
         op, dtype = probe.op, probe.op.operands[probe.position].dtype
-        result = ProbeResult(
+        result = OpProbeResult(
             op=op.key,
             position=probe.position,
             kept=probe.kept,

@@ -89,28 +89,23 @@ class _Sorter:
             source, {product for node in dump for product in _products(node)}
         )
         index_of = {product: i for i, node in enumerate(nodes) for product in _products(node)}
-        indices = [
-            next(
-                (index_of[product] for product in _products(node) if product in index_of), None
-            )
-            for node in dump
-        ]
-        found: list[tuple[int, Op]] = []
-        others: list[Op] = []
+        found: list[tuple[int, Op]] = []  # with the index of each op
+        inserted: list[Op] = []
         for op in block.ops:
-            index = indices[op.source]
-            if index is None:
-                others.append(op)
+            dumped = dump[op.source]
+            known = [product for product in _products(dumped) if product in index_of]
+            if not known:
+                inserted.append(op)
                 continue
+            index = index_of[known[0]]
             before = dict(subgraphs(nodes[index]))
-            pairs = zip(op.bodies, subgraphs(dump[op.source]), strict=True)
             bodies = tuple(
                 self.sorted_block(body, graph.node, before[name].node)
-                for body, (name, graph) in pairs
+                for body, (name, graph) in zip(op.bodies, subgraphs(dumped), strict=True)
             )
             found.append((index, op._replace(bodies=bodies)))
         ops = [op for _, op in sorted(found, key=itemgetter(0))]
-        return replace(block, ops=(*ops, *_inserted(ops, others, self.variables)))
+        return replace(block, ops=(*ops, *_inserted(ops, inserted, self.variables)))
 
     def _inlined(
         self, source: Sequence[NodeProto], dumped: Collection[_Product]
@@ -138,9 +133,10 @@ class _Sorter:
             while prefix in prefixes:
                 prefix = f"{base}_token_{next(numbers)}"
             prefixes.add(prefix)
-            outer_names = dict.fromkeys(body.inputs, "") | dict(
-                zip(body.inputs, call.input, strict=False)
-            )
+            # A call may leave optional inputs and outputs out: such inputs stay empty in the body too,
+            # such outputs are named as values of the body.
+            outer_names = dict.fromkeys(body.inputs, "")
+            outer_names |= zip(body.inputs, call.input, strict=False)
             outputs = zip(body.outputs, call.output, strict=False)
             outer_names |= {inner: outer for inner, outer in outputs if outer}
             _rename_values(body.nodes, outer_names, prefix)

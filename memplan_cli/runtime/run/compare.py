@@ -72,6 +72,11 @@ def has_other_outputs(verdict: Validation) -> bool:
     return verdict.status == "failed" and verdict.max_abs_diff is not None
 
 
+def did_not_run(verdict: Validation) -> bool:
+    """Return whether a comparison failed because the written model did not run."""
+    return verdict.status == "failed" and verdict.max_abs_diff is None
+
+
 def compare_runs(baseline: Baseline, record: RunRecord) -> Validation:
     """Return the verdict on a run whose outputs were compared with the baseline's files."""
     # On further input sets a failure is a result of the set; on the first one the run itself fails.
@@ -153,31 +158,25 @@ def compare_unrepeatable(
 
     ``path`` and ``settings`` are those of the written model.
     """
-    models = (baseline.path, path)
     with tempfile.TemporaryDirectory(prefix="memplan-first-runs-") as name:
-        folder, note = Path(name), _CHANGING
+        folder, original, written = Path(name), baseline.path, path
         if baseline.random:
-            seeded = seeded_twins(*models, folder)
+            seeded = seeded_twins(original, written, folder)
             if seeded is None:
                 return _nondeterministic(baseline)
-            models, note = seeded, _SEEDED
+            original, written = seeded
         inputs = _saved_in(folder, "outputs", baseline.inputs)
-        spec = _outputs_only(baseline.run_spec(models[0], original_settings, inputs), 1)
+        timeout = baseline.check.timeout
         # This run saves the outputs with which the next two are compared.
-        record = run_model(spec, timeout=baseline.check.timeout)
-        record.require(f"{baseline.path}: the original's first run")
-        repeated, written = (
-            run_model(
-                _outputs_only(compared_spec(baseline, model, model_settings, inputs), 1),
-                timeout=baseline.check.timeout,
-            )
-            for model, model_settings in (
-                (models[0], original_settings),
-                (models[1], settings),
-            )
-        )
+        spec = _outputs_only(baseline.run_spec(original, original_settings, inputs), 1)
+        run_model(spec, timeout=timeout).require(f"{baseline.path}: the original's first run")
+        spec = compared_spec(baseline, original, original_settings, inputs)
+        repeated = run_model(_outputs_only(spec, 1), timeout=timeout)
         if repeated.failure is None and not repeated.differences:
-            verdict = verdict_of(written, baseline.provider, baseline.check.tolerance)
+            spec = compared_spec(baseline, written, settings, inputs)
+            record = run_model(_outputs_only(spec, 1), timeout=timeout)
+            verdict = verdict_of(record, baseline.provider, baseline.check.tolerance)
+            note = _SEEDED if baseline.random else _CHANGING
             return replace(verdict, notes=(*verdict.notes, note, *baseline.notes))
     if baseline.random:
         return _nondeterministic(baseline)

@@ -54,9 +54,8 @@ class ProbeResult:
     @property
     def loaded(self) -> bool:
         """Whether the model loads, so that it may run with other inputs."""
-        return not any(
-            word in reason for reason in self.reasons[:1] for word in _LOAD_FAILURES
-        )
+        first_reason = self.reasons[0] if self.reasons else ""
+        return not any(words in first_reason for words in _LOAD_FAILURES)
 
 
 def first_that_runs(

@@ -360,22 +360,23 @@ def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
 def _run_loop(frame: Frame, op: Op) -> None:
     """Run the iterations of a Loop.
 
-    Each iteration allocates the state of the next one: the condition and the values that are carried.
-    Scan outputs of all iterations stay until they are concatenated.
+    Each iteration allocates the state of the next one: the condition and the carried values. Scan
+    outputs of all iterations stay until they are concatenated.
 
-    Inputs of a Loop are the number of iterations, the condition, and the carried values; inputs of its
-    body begin with the index of the iteration instead. Outputs of its body are the condition, the
-    carried values, and the scan outputs.
+        inputs of the Loop: number of iterations, condition, carried values
+        inputs of its body: index of the iteration, condition, carried values
+        outputs of its body: condition, carried values, scan outputs
     """
     (body,) = op.bodies
     recorder, keys = frame.simulator.recorder, frame.simulator.keys
-    state_count = len(op.inputs) - 1
+    state_count = len(op.inputs) - 1  # the condition and the carried values
     state_vars = frozenset(body.outputs[:state_count])
-    kept = [recorder.allocate(PROFILE.loop_counter)]
+    # These lists hold allocations, as indices of the recorder.
+    kept = [recorder.allocate(PROFILE.loop_counter)]  # until the Loop ends
     last_state: list[int] = []
     state = [condition := recorder.allocate(PROFILE.loop_condition)]
-    slices: list[int] = []
-    sources = op.inputs[2:]
+    slices: list[int] = []  # the scan outputs of each iteration
+    sources = op.inputs[2:]  # of the carried values
     for _ in range(_loop_iterations(frame, op)):
         # The state before the last one stays until the iteration that reads the last one begins.
         for index in last_state:

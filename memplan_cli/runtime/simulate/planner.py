@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.precedence import nearest_order, successors
 from memplan_cli.core.program import Block, Origin, captures
@@ -23,7 +23,7 @@ from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from memplan_cli.core.program import Op, Program, Var, VarId
     from memplan_cli.runtime.profile.in_place import InPlaceTable
@@ -250,19 +250,17 @@ class _Walk:
         """
         table = self.settings.table
         key = f"{op.domain}.{op.type}" if op.domain else op.type
-        if position:
-            inputs = {output: index for index, output in table.later.get(key, ())}
-            index = inputs.get(position, len(op.inputs))
-            return op.inputs[index] if index < len(op.inputs) and op.inputs[index] else None
-        for index in table.alias.get(key, ()):
-            if index < len(op.inputs) and op.inputs[index]:
-                return op.inputs[index]
-        allocates = table.allocates.get(key, ())
-        for index in table.in_place.get(key, ()):
-            source = op.inputs[index] if index < len(op.inputs) else None
-            if not source or self.program.vars[source].dtype in allocates:
-                continue
-            if self.uses[self.buffer[source]] == 1 and self._is_interchangeable(source, var):
+        if position > 0:
+            pairs = table.later.get(key, ())
+            aliases = _inputs_at(op, [index for index, output in pairs if output == position])
+            return next(aliases, None)
+        if alias := next(_inputs_at(op, table.alias.get(key, ())), None):
+            return alias
+        allocating_dtypes = table.allocates.get(key, ())
+        for source in _inputs_at(op, table.in_place.get(key, ())):
+            can_overwrite = self.program.vars[source].dtype not in allocating_dtypes
+            is_last_use = self.uses[self.buffer[source]] == 1
+            if can_overwrite and is_last_use and self._is_interchangeable(source, var):
                 return source
         return None
 
@@ -290,6 +288,13 @@ class _Walk:
         return bits is not None and bits == _element_bits(second_var)
 
 
+def _inputs_at(op: Op, positions: Iterable[int]) -> Iterator[VarId]:
+    """Yield the inputs of an op at these positions; optional inputs that are left out are skipped."""
+    return (
+        op.inputs[index] for index in positions if index < len(op.inputs) and op.inputs[index]
+    )
+
+
 def _element_bits(var: Var) -> int | None:
     """Return the bits of one element; None for strings and unknown types."""
     return None if var.dtype == "string" else BITS.get(var.dtype)
@@ -311,6 +316,14 @@ def _freed(order: Order, walk: _Walk) -> tuple[tuple[VarId, ...], ...]:
     return tuple(tuple(freed.get(index, ())) for index in range(len(order)))
 
 
+class _PlacedTensor(NamedTuple):
+    """A tensor at ``[offset, offset + size)`` in the block of a memory pattern."""
+
+    offset: int
+    size: int
+    name: str
+
+
 @dataclass(slots=True)
 class MemoryPattern:
     """The layout of a run's tensors in one block, traced while the run allocates and frees them.
@@ -321,14 +334,14 @@ class MemoryPattern:
     Attributes:
         height: bytes of the block so far.
         sizes: rounded bytes of each tensor placed.
-        _live: ``(offset, size, name)`` of each tensor that is not freed, sorted.
-        _placed: the entry in ``_live`` of each tensor.
+        _live: the tensors that are not freed, sorted.
+        _placed: the same, by name.
     """
 
     height: int = 0
     sizes: dict[str, int] = field(default_factory=dict)
-    _live: list[tuple[int, int, str]] = field(default_factory=list)
-    _placed: dict[str, tuple[int, int, str]] = field(default_factory=dict)
+    _live: list[_PlacedTensor] = field(default_factory=list)
+    _placed: dict[str, _PlacedTensor] = field(default_factory=dict)
 
     def allocate(self, name: str, size: int) -> None:
         """Place a tensor of ``size`` bytes."""
@@ -336,16 +349,15 @@ class MemoryPattern:
         if not size:
             return
         offset, index = self._tightest_gap(size)
-        entry = (offset, size, name)
-        self._live.insert(index, entry)
-        self._placed[name] = entry
+        tensor = self._placed[name] = _PlacedTensor(offset, size, name)
+        self._live.insert(index, tensor)
         self.height = max(self.height, offset + size)
 
     def free(self, name: str) -> None:
         """Remove a tensor, if it was placed."""
-        entry = self._placed.pop(name, None)
-        if entry is not None:
-            del self._live[bisect_left(self._live, entry)]
+        tensor = self._placed.pop(name, None)
+        if tensor is not None:
+            del self._live[bisect_left(self._live, tensor)]
 
     def holds(self, name: str, size: int) -> bool:
         """Return whether the block has a place for a tensor of exactly this size."""
@@ -356,14 +368,14 @@ class MemoryPattern:
 
         Of several equal gaps, the one with the lowest offset is returned.
         """
-        end = 0
+        end = 0  # of the tensor before the gap
         best: tuple[int, int] | None = None
-        smallest = 0
-        for index, (offset, length, _) in enumerate(self._live):
-            gap = offset - end
+        smallest = 0  # bytes of the gap at `best`
+        for index, tensor in enumerate(self._live):
+            gap = tensor.offset - end
             if gap >= size and (best is None or gap < smallest):
                 best, smallest = (end, index), gap
-            end = offset + length
+            end = tensor.offset + tensor.size
         # The space up to the height is a gap too. Without it, the blocks of two training steps
         # would be lower than those of ONNX Runtime.
         gap = self.height - end

@@ -80,6 +80,7 @@ class Confirmation:
         self._reference: UnoptimisedRun | None = None
         self._equal_only_unoptimised = False
         self._has_other_nodes = False
+        self.choice = choice
         self.run = self._run(choice)
 
     @property
@@ -117,12 +118,11 @@ class Confirmation:
         self._fit_arena()
 
     def _run(self, choice: SettingsChoice) -> WrittenRun:
-        """Set ``choice``, run the written model under it, and return the run.
+        """Run the written model under a choice of settings, and return the run.
 
         The run also writes the graph that ONNX Runtime executes, if predictions need it: with
         optimisation, if sizes depend on data, or if that graph has other nodes than the file.
         """
-        self.choice = choice
         self._runs += 1
         settings = choice.settings
         file = self.prediction.file_graph()
@@ -137,22 +137,28 @@ class Confirmation:
         """Compare outputs again at another optimisation level, if that may be why they differ.
 
         If the written model is the original's own file, it runs with optimisation instead of
-        without. Another file is compared with the original without optimisation. If their outputs are
-        equal then, that run replaces ``run``, and the file must always run without optimisation.
-        Otherwise ``run`` and ``choice`` stay, and a failed verdict ends the confirmation.
+        without. Another file is compared with the original without optimisation. The original of a
+        file that was optimised offline has the fusions of that file only with optimisation.
         """
         if self._written.path == self._baseline.path:
             if self.run.is_unoptimised:
-                self.run = self._run(self.prediction.optimised_choice())
+                self.choice = self.prediction.optimised_choice()
+                self.run = self._run(self.choice)
                 self.notes.append(
                     "without optimisation the outputs differ from those of the defaults: the model "
                     "ran again with optimisation"
                 )
-            return
-        if self._written.optimised_offline:
-            return  # the original has its fusions only with optimisation
-        progress("comparing both models without the runtime's optimisation")
-        first_run, first_choice = self.run, self.choice
+        elif not self._written.optimised_offline:
+            progress("comparing both models without the runtime's optimisation")
+            self._compare_unoptimised()
+
+    def _compare_unoptimised(self) -> None:
+        """Compare both models without optimisation.
+
+        If outputs are equal, that run is reported, and the file must always run without optimisation.
+        Otherwise the run with other outputs stays, whose failed verdict ends the confirmation.
+        """
+        first_run, choice = self.run, self.choice
         if first_run.is_unoptimised:  # then only the original has to run again
             verdict = compare_original_unoptimised(self._baseline, first_run)
             second_run = replace(first_run, verdict=verdict)
@@ -161,12 +167,12 @@ class Confirmation:
             if self._reference is None:
                 return
             self.prediction = replace(self.prediction, workspace=self._reference.workspace)
-            second_run = self._run(self.prediction.unoptimised_choice())
+            choice = self.prediction.unoptimised_choice()
+            second_run = self._run(choice)
         if second_run.verdict.status != "passed":
-            self.choice = first_choice  # which `_run` has replaced
             return
         verdict = with_unoptimised_note(second_run.verdict, first_run.verdict)
-        self.run = replace(second_run, verdict=verdict)
+        self.run, self.choice = replace(second_run, verdict=verdict), choice
         self._equal_only_unoptimised = True
 
     def _optimise_if_far_slower(self) -> None:
@@ -177,16 +183,15 @@ class Confirmation:
             return
         if not is_far_slower(run.record.peaks, self._baseline.record.peaks):
             return
-        unoptimised_choice = self.choice
-        optimised_run = self._run(self.prediction.optimised_choice())
+        choice = self.prediction.optimised_choice()
+        optimised_run = self._run(choice)
         if optimised_run.ran and (written.verdict or optimised_run.verdict).passed:
-            self.run = optimised_run
+            self.run, self.choice = optimised_run, choice
             note = (
                 "without optimisation the written model took longer than predicted: it ran again "
                 "with optimisation"
             )
         else:
-            self.choice = unoptimised_choice
             note = "without optimisation the written model takes far longer than the original"
         self.notes.append(note)
 
@@ -221,9 +226,9 @@ class Confirmation:
         """
         if self._baseline.provider != CPU:
             return
-        run, choice = self.run, self.choice
+        run = self.run
         held = held_without_weights(run.record.peaks)
-        predicted = choice.predicted.held
+        predicted = self.choice.predicted.held
         # To hold less than this is worth another run.
         worthwhile = min(int(_WORTH * held), held - _NEGLIGIBLE_BYTES)
         if predicted is not None and worthwhile <= predicted:  # about as predicted
@@ -239,8 +244,8 @@ class Confirmation:
         second_run = self._run(better)
         holds_less = held_without_weights(second_run.record.peaks) < held
         if not self._has_same_outputs(second_run) or not holds_less:
-            self.choice = choice  # which `_run` has replaced
             return
+        self.choice = better
         reason = (
             "differs from its prediction" if predicted is not None else "was not predictable"
         )

@@ -21,6 +21,7 @@ from memplan_cli.runtime.run.compare import (
     WrittenRun,
     compare_original_unoptimised,
     compare_unrepeatable,
+    did_not_run,
     has_other_outputs,
     run_original_unoptimised,
     run_written,
@@ -133,8 +134,7 @@ def compare_models(
     model = load_model(original)
     with BaselineRun(original, model, check, binding, original_settings) as run:
         verification = verify(run.result(), None, written)
-    verdict = verification.verdict
-    if verdict.status == "failed" and not has_other_outputs(verdict):  # it did not run
+    if did_not_run(verification.verdict):
         require_same_inputs(original, written.path)
     return verification
 
@@ -159,8 +159,7 @@ def measure_models(
         program = offline_program(written.path, binding.dims, baseline.provider)
         written = replace(written, program=program)
         verification = verify(baseline, read_baseline_graph(baseline), written)
-    did_not_run = verification.facts is None and verification.verdict.max_abs_diff is None
-    if did_not_run:
+    if did_not_run(verification.verdict):
         return compare_models(
             original, replace(written, spoiled_by_optimisation=False), check, binding
         )

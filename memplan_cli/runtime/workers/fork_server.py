@@ -86,9 +86,8 @@ def _fork_and_wait(
         parent.close()
         _work(request, server_pid, imported_pages)
     os.close(open_while_job_runs)
-    is_cancelled = job_end not in wait(
-        [job_end, parent]
-    )  # it is readable once the job has ended
+    # `job_end` is readable once the job has ended, `parent` once the parent has sent or closed.
+    is_cancelled = job_end not in wait([job_end, parent])
     os.close(job_end)
     if is_cancelled:
         os.kill(pid, signal.SIGKILL)

@@ -98,9 +98,7 @@ def baseline() -> Resident | None:
 
 def reset_highest() -> None:
     """Reset the highest resident size to the current one."""
-    with suppress(
-        OSError
-    ):  # a container may forbid it; the highest then counts from the start
+    with suppress(OSError):  # if a container forbids it, the highest counts from the start
         _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
 
 
