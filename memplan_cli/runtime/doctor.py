@@ -57,8 +57,7 @@ class Diagnosis:
 def diagnose(file: Path | None = None) -> Diagnosis:
     """Look up the installed packages, and try to create a session on each provider.
 
-    Args:
-        file: a model whose metadata is compared with this environment.
+    The metadata of ``file``, if it is given, is compared with this environment.
 
     Raises:
         ModelError: the file cannot be read.
@@ -81,11 +80,8 @@ def compare_with_environment(
 ) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Return facts from a model's metadata by label, and how they differ from this environment.
 
-    Outputs are right in any environment; another runtime or processor costs memory.
-
-    Args:
-        file: the model.
-        versions: the installed packages and their versions.
+    Outputs are right in any environment; another runtime or processor costs memory. ``versions`` are those
+    of the installed packages.
 
     Raises:
         ModelError: the file cannot be read, or its settings are not memplan's.

@@ -164,11 +164,7 @@ class DumpJob:
 def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:
     """Rewrite a dump in place: deterministic distinct names, weights where they cost least.
 
-    Args:
-        dump: the file, with its weights beside it.
-        original: the model that was optimised.
-        shapes: inferred by the runtime; if empty, they are inferred again from the written file.
-        provider: the provider for which the graph was optimised.
+    ``shapes`` are those that the runtime inferred; if empty, they are inferred again from the file.
     """
     model = load_model(dump)
     model = with_distinct_names(model) or model

@@ -85,17 +85,9 @@ def simulate_process(
 ) -> PredictedProcess | None:
     """Return the predicted bytes of a process that loads a model and runs it three times.
 
-    None if they cannot be predicted: on other providers than the CPU, without an arena, with
-    kernels whose packing was not measured, and if sizes depend on data.
-
-    Args:
-        stored: the model file.
-        executed: the graph that the session runs.
-        settings: of the session.
-        measurements: measured values that are not simulated.
-
-    Returns:
-        Bytes beyond those of a process with ONNX Runtime imported and no session.
+    They are the bytes beyond those of a process with ONNX Runtime imported and no session. None if
+    they cannot be predicted: on other providers than the CPU, without an arena, with kernels whose
+    packing was not measured, and if sizes depend on data.
     """
     if _setup_obstacle(executed, settings):
         return None

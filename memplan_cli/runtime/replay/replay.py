@@ -109,12 +109,7 @@ class ReplayResult:
 
 
 def replay(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
-    """Check a plan, and then run its model inside it.
-
-    Args:
-        model: the written model, in the plan's order.
-        plan: the plan.
-        conditions: where the model runs, and on which inputs.
+    """Check a plan, and then run its written model inside it.
 
     Raises:
         RuntimeUnavailableError: weights or provider are missing, or the model does not run.
@@ -245,15 +240,8 @@ def _compare_with_separate_memory(
 def _node_order(names: Sequence[str], plan: Plan) -> list[int] | None:
     """Return the nodes of the top block in the plan's order, by their index in the file.
 
-    The plan refers to a node without a unique name by its index in the file that was planned.
-    Such nodes are in the order of this file.
-
-    Args:
-        names: of the nodes of the top block, in the order of the file.
-        plan: the plan.
-
-    Returns:
-        None if the order has other nodes than the model.
+    None if the order has other nodes than the model. The plan refers to a node without a unique name by
+    its index in the file that was planned; such nodes are in the order of this file, and so of ``names``.
     """
     count = Counter(names)
     index_by_name = {

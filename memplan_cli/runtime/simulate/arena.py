@@ -101,11 +101,7 @@ def simulate_arena(
 ) -> ArenaUse:
     """Simulate an arena that serves runs one after the other.
 
-    Args:
-        traces: what each run allocates and frees.
-        settings: of the arena.
-        limit: the simulation stops when the arena holds more bytes than this.
-        after_run: what happens to empty regions after each run.
+    The simulation stops when the arena holds more than ``limit`` bytes.
     """
     arena = SimulatedArena(settings, limit)
     most_held = 0

@@ -117,13 +117,6 @@ def compare_models(
 ) -> Verification:
     """Run an original and a written model, and compare only their outputs.
 
-    Args:
-        original: the file whose outputs are the reference.
-        written: the written model, and how it must be run.
-        check: where both run, and the tolerance.
-        binding: values of dims, and given inputs.
-        original_settings: of the original's session.
-
     Raises:
         RuntimeUnavailableError: weights or the provider are missing, or the original does not
             run. A written model that does not run is a failed check, not an error.

@@ -243,18 +243,14 @@ class _ModelRun:
     ) -> int:
         """Run a session on one input set, append its result, and return the number of runs.
 
-        Args:
-            session: ONNX Runtime's session.
-            input_set: where outputs are saved, and what they are compared with.
-            feed: its inputs, drawn.
-            runs: at most so many; fewer if ``spec.stop`` ends the job at a difference.
-            meter: measures the memory of the process after each run.
+        There are ``runs`` runs, or fewer if ``spec.stop`` ends the job at a difference. ``feed`` are the
+        drawn inputs of the set. ``meter`` measures the memory of the process after each run.
         """
         spec = self.spec
         is_first_set = not self.results
         options = run_options(spec.session.settings)
         differences: list[Difference] = []
-        number = 0
+        number = 0  # if there are no runs
         for number in range(1, runs + 1):
             values = _timed_run(
                 session,

@@ -29,7 +29,8 @@ def save_values(
 ) -> None:
     """Save outputs to a folder: arrays as ``<index>.npy``, elements of a sequence one by one.
 
-    The index is that of the name in ``all_names``, the same for saving and comparing.
+    The index is that of the output in ``all_names``, so that it is the same when only some outputs are
+    compared. ``names`` are those of ``values``.
     """
     for file, _, array in _named_arrays(all_names, names, values):
         np.save(folder / f"{file}.npy", array)

@@ -226,11 +226,7 @@ def run_options(settings: RuntimeSettings, options: Any = None) -> Any:  # noqa:
 
 
 def register_arena(arena: Mapping[str, Setting]) -> None:
-    """Register the CPU arena of this process. It lasts until the process ends.
-
-    Args:
-        arena: keys of ``OrtArenaCfg`` and their values.
-    """
+    """Register the CPU arena of this process, by keys of ``OrtArenaCfg``. It lasts until the process ends."""
     import onnxruntime as ort
 
     config = {key: EXTEND_STRATEGIES.get(str(value), value) for key, value in arena.items()}
