@@ -18,6 +18,7 @@ from memplan_cli.runtime.installed import hardware, version_of
 from memplan_cli.runtime.workers.session import ProviderProbe, probe_provider
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _WHEELS = (
@@ -102,27 +103,29 @@ def compare_with_environment(
         "made on": made_on,
         "packed weights": f"{sum(blob.length for blob in blobs)} bytes" if blobs else "",
     }
-    installed = next(
-        (f"onnxruntime {version}" for wheel, version in versions.items() if wheel in _WHEELS),
-        "none",
-    )
-    differences = []
-    # The metadata has the provider behind the version.
-    if made_with and made_with.rpartition(" ")[0] != installed:
-        differences.append(f"it was made with {made_with}, here is {installed}")
-    if made_on and made_on != hardware():
-        differences.append(f"it was made on {made_on}, this is {hardware()}")
-    if differences and blobs:
+    facts = {label: text for label, text in facts.items() if text}
+    differences = list(_environment_differences(made_with, made_on, versions))
+    if not differences:
+        return facts, ()
+    if blobs:
         differences.append(
             f"{len(blobs)} packed weights may be packed again at each load, in memory of their own"
         )
-    mismatches: tuple[str, ...] = ()
-    if differences:
-        remedy = (
-            f"memplan optimize MODEL --target ... -o {file.name} makes it for what is here"
-        )
-        mismatches = (f"{file.name}: {'; '.join(differences)}: {remedy}",)
-    return {label: text for label, text in facts.items() if text}, mismatches
+    remedy = f"memplan optimize MODEL --target ... -o {file.name} makes it for what is here"
+    return facts, (f"{file.name}: {'; '.join(differences)}: {remedy}",)
+
+
+def _environment_differences(
+    made_with: str, made_on: str, versions: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield how the runtime and the hardware of a file's metadata, if there, differ from those here."""
+    wheels = (f"onnxruntime {versions[name]}" for name in versions if name in _WHEELS)
+    installed = next(wheels, "none")
+    version = made_with.rpartition(" ")[0]  # the provider follows
+    if made_with and version != installed:
+        yield f"it was made with {made_with}, here is {installed}"
+    if made_on and made_on != hardware():
+        yield f"it was made on {made_on}, this is {hardware()}"
 
 
 def installed_versions() -> Mapping[str, str]:

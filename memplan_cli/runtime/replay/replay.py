@@ -174,7 +174,9 @@ def _replay(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
         outcome = run_job(_REPLAY_JOB, job, timeout=timeout)
         notes: tuple[str, ...] = ()
         cause = _rounding_cause(placements)
-        if outcome.ok and outcome.result["differences"] and cause:
+        if (
+            outcome.ok and outcome.result["differences"] and cause
+        ):  # they may be due to rounding
             outcome = _compare_with_separate_memory(job, placements, timeout)
             notes = (f"{cause}: the outputs were compared with those of {_SEPARATE_MEMORY}",)
     if not outcome.ok:

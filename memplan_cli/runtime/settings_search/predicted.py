@@ -192,8 +192,8 @@ def predict_arena(
     All but arena and memory pattern stay; the pattern is kept only on the terms of `_with_pattern`.
     ``workspace`` is the bytes that kernels request besides their outputs, by node.
     """
-    # From `base`, `_refined` reads only whether the memory pattern is fixed. One that is on is not fixed:
-    # the arena may hold less without it.
+    # `_refined` keeps a memory pattern that `base` sets. One that is on shall not be kept, because the
+    # arena may hold less without it.
     base = RuntimeSettings() if settings.session.get("enable_mem_pattern") else settings
     settings = without_pattern(settings)
     try:

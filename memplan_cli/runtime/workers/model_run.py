@@ -247,18 +247,12 @@ class _ModelRun:
         drawn inputs of the set. ``meter`` measures the memory of the process after each run.
         """
         spec = self.spec
-        is_first_set = not self.results
+        times = RunTimes() if self.results else self.times  # those of the first set are kept
         options = run_options(spec.session.settings)
         differences: list[Difference] = []
         number = 0  # if there are no runs
         for number in range(1, runs + 1):
-            values = _timed_run(
-                session,
-                self.outputs,
-                feed,
-                options,
-                self.times if is_first_set else RunTimes(),
-            )
+            values = _timed_run(session, self.outputs, feed, options, times)
             if meter:
                 meter.note_run()
             if spec.collects("outputs") and number <= spec.compared_runs:
