@@ -45,13 +45,8 @@ class Need(NamedTuple):
 def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> Need:
     """Return the largest need of any op or of the graph's outputs, whatever is chunked.
 
-    Ops with subgraphs are left out: which tensors live while a subgraph runs is not known
-    here.
-
-    Args:
-        graph: the program without chunks.
-        planned: the vars that count.
-        aliasing: which outputs may be written over an input.
+    Only ``planned`` vars count. Ops with subgraphs are left out: which tensors live while a
+    subgraph runs is not known here.
     """
     needs = _Needs(graph, planned, aliasing)
     output_need = needs.of_tensors(graph.program.body.outputs, "")
@@ -63,7 +58,6 @@ class _Needs:
     """Computes which whole tensors are live at once while an op runs.
 
     Attributes:
-        _graph: the program without chunks.
         _planned: the vars that count.
         _aliasing: which outputs may be written over an input.
     """

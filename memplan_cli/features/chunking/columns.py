@@ -53,14 +53,7 @@ _SUFFIX = "__columns"
 def search_with_copies(
     graph: Graph, planned_vars: PlannedVars, without_copies: SearchResult, budget: int
 ) -> SearchResult:
-    """Return the result of a search in which products read copies, if its peak is lower.
-
-    Args:
-        graph: the program without chunks.
-        planned_vars: what is planned and pinned, and which tensors share memory.
-        without_copies: the result of the search without copies.
-        budget: bytes.
-    """
+    """Return the result of a search in which products read copies, if its peak is lower."""
     copied = copy_for_products(graph, budget)
     if copied is None:
         return without_copies
@@ -110,11 +103,8 @@ class CopiedProgram:
 def copy_for_products(graph: Graph, budget: int) -> CopiedProgram | None:
     """Return a program in which the ops that compute a large input of a product are copied.
 
-    None if no product needs that (`conflicting_chains`).
-
-    Args:
-        graph: the program without chunks.
-        budget: bytes; tensors far below it are not computed twice.
+    None if no product needs that (`conflicting_chains`). Tensors far below the budget, in bytes, are
+    not computed twice.
     """
     writer = _CopyWriter(graph)
     for chain in conflicting_chains(graph, budget):
@@ -453,7 +443,6 @@ class _CopyWriter:
         return CopiedProgram(program, constants)
 
     def _with_renamed_inputs(self, index: int, op: Op) -> Op:
-        """Return an op that reads copies in place of the originals."""
         names = self._renamed_inputs.get(index, {})
         return op._replace(inputs=tuple(names.get(var, var) for var in op.inputs))
 

@@ -130,11 +130,7 @@ def _summing_block(columns: int, summed: int) -> int:
     """Return how many products ONNX Runtime's SGEMM adds before it adds their sum to the result.
 
     It works on blocks of 128 columns and 128 summed elements. While there are few columns, it
-    halves the width of a block and doubles its depth.
-
-    Args:
-        columns: columns of the product.
-        summed: length of the summed axis.
+    halves the width of a block and doubles its depth. ``summed`` is the length of the summed axis.
     """
     width, depth = 128, 128
     while columns < summed and width > 16 and width // 2 >= columns:

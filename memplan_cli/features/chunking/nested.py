@@ -42,14 +42,7 @@ _DIVISORS = (2, 4, 6, 8)
 def search_nested(
     graph: Graph, planned_vars: PlannedVars, one_axis: SearchResult, budget: int
 ) -> SearchResult:
-    """Return the best of a search result and its variants in which chunks are cut again.
-
-    Args:
-        graph: the program without chunks.
-        planned_vars: what is planned and pinned, and which tensors share memory.
-        one_axis: the result of the search, with one axis per region.
-        budget: bytes.
-    """
+    """Return the best of a search result, with one axis per region, and its variants cut again."""
     is_good_enough = one_axis.peak <= budget and one_axis.added_work <= _ACCEPTED_ADDED_WORK
     if not one_axis.choices or is_good_enough:
         return one_axis

@@ -240,7 +240,6 @@ def _carried_ranges(
 
 
 def _hull(first: Range, second: Range) -> Range:
-    """Return the smallest range that contains both."""
     return min(first[0], second[0]), max(first[1], second[1])
 
 

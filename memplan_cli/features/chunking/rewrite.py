@@ -287,13 +287,9 @@ class _ChunkWriter:
     def _input_slices(
         self, op: Op, split: Split, op_range: Range, edit: ChunkEdit
     ) -> list[VarId]:
-        """Add the slices that an op's copy reads, and return its inputs.
+        """Add the slices that an op's copy reads, and return the inputs of the copy.
 
-        Args:
-            op: the original op.
-            split: how the region splits it.
-            op_range: the range of the split that the copy computes.
-            edit: inputs that the copy has in place of original ones.
+        The copy computes ``op_range`` of the split. ``edit`` has inputs in place of original ones.
         """
         inputs = []
         for var, axis_map in zip(op.inputs, split.inputs, strict=True):

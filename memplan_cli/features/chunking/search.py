@@ -160,10 +160,7 @@ def search(graph: Graph, planned_vars: PlannedVars, budget: float) -> SearchResu
     If the direct search misses the budget, laxer budgets are met first, one after the other: a
     region that suits a small budget best can overlap regions that together need less.
 
-    Args:
-        graph: the program without chunks.
-        planned_vars: what is planned and pinned, and which tensors share memory.
-        budget: bytes, or as a float a share of the live peak without chunks.
+    An int is a budget in bytes, a float a share of the live peak without chunks.
     """
     # `lower` sets the budget, which may be a share of the peak that is measured first.
     searcher = Search(graph, planned_vars, budget=0)

@@ -293,7 +293,6 @@ class _CopyWriter:
 
 
 def _first_output(op: Op) -> VarId:
-    """Return the first output that is not omitted."""
     return next(filter(None, op.outputs), VarId(""))
 
 

@@ -51,11 +51,7 @@ def recompute_segments(
 ) -> CheckpointedProgram:
     """Return a training step in which each segment runs again before its backward part.
 
-    Args:
-        program: the training step.
-        planned_vars: what is planned and pinned, and which tensors share memory.
-        names: the tensors that end segments, in any order.
-        phases: which ops belong to the forward and to the backward part.
+    ``names`` are the tensors that end segments, in any order.
 
     Raises:
         SettingsError: the program has no backward part, or a name is no tensor that an op

@@ -93,17 +93,11 @@ def search_recomputation(
     budget: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Recomputation:
-    """Choose an order and the values to recompute in it.
+    """Choose an order and the values to recompute in it, with or without a backward part.
 
-    Nothing is recomputed if an order alone meets the budget.
-
-    Args:
-        program: with or without a backward part.
-        planned_vars: what is planned and pinned, and which tensors share memory.
-        phases: which ops belong to the backward part.
-        budget: bytes of intermediates and outputs live at one step; None for the knee of the
-            curve.
-        progress: called with a line for each result.
+    Nothing is recomputed if an order alone meets the budget: bytes of intermediates and outputs that
+    are live at one step. None chooses the knee of the curve. ``progress`` is called with a line for
+    each result.
     """
     search = _Search(program, planned_vars, phases, progress or silent)
     if budget is None:

@@ -175,14 +175,9 @@ def without_needless_copies(
 ) -> Trial:
     """Return a trial without the copies that its peak does not need.
 
-    Copies are removed one by one, those with most work first, and each time the peak is
-    measured. The trial is returned as it is if that would take too long.
-
-    Args:
-        trial: a program with copies.
-        base: the program without copies, whose tensors keep their names.
-        planned_vars: the planned vars of the base program.
-        budget: bytes that the peak may have; the trial's own peak if that is higher.
+    Copies are removed one by one, those with most work first, as long as the peak is within the
+    budget or not above the trial's own. The trial is returned as it is if that would take too long.
+    ``base`` is the program without copies.
     """
     max_peak = max(trial.peak, budget)
     copies = trial.written.copies

@@ -169,13 +169,8 @@ def assemble(
 
     A weight ``w`` that is updated becomes an input, so the nodes of ``step``, which are renamed in
     place, read ``in.w`` (`Parameter.input`) instead of the initializer. Its new value is the output
-    ``new.w`` (`Parameter.output`).
-
-    Args:
-        model: the forward model; has the initializers and inputs that are not updated.
-        trained: the weights and statistics that are updated.
-        passes: has the types of tensors, and the constants that its tape added.
-        step: the nodes, with the state that the optimizer keeps from step to step.
+    ``new.w`` (`Parameter.output`). Other weights and inputs are those of the forward ``model``, and the
+    constants on the tape of ``passes``.
 
     Raises:
         ModelError: the model uses the name of one of the step's inputs for another tensor.

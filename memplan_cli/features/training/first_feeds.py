@@ -28,10 +28,7 @@ def first_feeds(
 
     Parameters that are graph inputs of the forward model are omitted: the caller has their values.
 
-    Args:
-        model: The forward model of the step.
-        step: The training step.
-        folder: Where the model's external data is.
+    ``model`` is the forward model, whose external data is in ``folder``.
 
     Raises:
         ModelError: the data file of a weight cannot be read.
