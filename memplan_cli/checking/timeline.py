@@ -79,7 +79,10 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A node with its first and last tick. An omitted input or output is None."""
+    """A node with its first and last tick, and its index in its block.
+
+    An omitted input or output is None.
+    """
 
     proto: NodeProto
     block: Block

@@ -215,7 +215,6 @@ class _LiveBytesSum:
         """
         graph, name = self._graph, f"tensor {tensor[:120]!r}"
         require(tensor in graph.users, f"{name} has a share, but fewer than two groups use it")
-        self._shares[tensor] += share
         readers = self._readers(tensor)
         if tensor == self._replaced:
             readers -= {self._node}
@@ -227,6 +226,7 @@ class _LiveBytesSum:
             is_counted = self._is_surely_live(tensor)
             self._add_term(self._producer(tensor), share)
         require(not is_counted, f"{name} has a share, but is counted already")
+        self._shares[tensor] += share
         require(
             self._shares[tensor] <= limit,
             f"{name} has {limit} bytes, but its shares are {self._shares[tensor]}",

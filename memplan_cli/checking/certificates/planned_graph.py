@@ -263,11 +263,16 @@ def _sized_tensors(
 
 
 def _view_bases(timeline: Timeline, tensors: Mapping[str, SizedTensor]) -> Mapping[str, str]:
-    """Return, for each tensor that is not pinned, the tensor at the start of its chain of views."""
+    """Return, for each tensor that is not pinned, the tensor at the start of its chain of views.
+
+    A chain ends at a pinned tensor and at one of another size: these have bytes of their own.
+    """
     bases = {name: name for name, tensor in tensors.items() if tensor.row.pinned is None}
     nodes = list(timeline.nodes())
     subgraphs = [(node, subgraph) for node in nodes for subgraph in node.subgraphs]
-    received = {value.tensor_id for _, subgraph in subgraphs for value in subgraph.inputs}
+    subgraph_inputs = {
+        value.tensor_id for _, subgraph in subgraphs for value in subgraph.inputs
+    }
     loop_outputs = {
         value.tensor_id
         for node, subgraph in subgraphs
@@ -276,15 +281,14 @@ def _view_bases(timeline: Timeline, tensors: Mapping[str, SizedTensor]) -> Mappi
     }
     for node in nodes:
         view = node.outputs[0] if node.outputs else None
-        base = None if view is None else viewed_value(view)
-        if view is None or base is None:
+        viewed = None if view is None else viewed_value(view)
+        if view is None or viewed is None:
             continue
-        pair = base.tensor_id, view.tensor_id
-        if not all(name in bases for name in pair):
+        if view.tensor_id not in bases or viewed.tensor_id not in bases:
             continue
-        source = bases[base.tensor_id]
+        base = bases[viewed.tensor_id]
         # An output for the next iteration that is a view of an input of this one is a copy.
-        is_copied = view.tensor_id in loop_outputs and source in received
-        if not is_copied and tensors[base.tensor_id].size == tensors[view.tensor_id].size:
-            bases[view.tensor_id] = source
+        is_copied = view.tensor_id in loop_outputs and base in subgraph_inputs
+        if not is_copied and tensors[viewed.tensor_id].size == tensors[view.tensor_id].size:
+            bases[view.tensor_id] = base
     return bases

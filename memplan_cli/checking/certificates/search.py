@@ -70,7 +70,7 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
     reached: list[_State | None] = [None] * len(states)
     reached[0] = simulator.start
     for index, moves in enumerate(states):
-        state, reached[index] = reached[index], None
+        state, reached[index] = reached[index], None  # no later move leads here: free it
         title = f"state {index}"
         if state is None:
             raise ProofError(f"no move leads to {title}")
@@ -101,6 +101,14 @@ class _OrderSimulator:
 
     Sets of groups are ints with one bit for each group, and one for the end of the block. Groups
     are passed by number, the key in ``graph.groups``.
+
+    Attributes:
+        start: the state in which no group has run.
+        _bits: the bit of each group.
+        _predecessors: the set of groups that must run before each group.
+        _users: the set of groups, or the end of the block, that produce or read each tensor.
+        _produced: the bytes that each group leaves for others.
+        _late: groups that free nothing and need no more at their step than they leave live.
     """
 
     def __init__(self, graph: GroupGraph, bound: int) -> None:
@@ -112,7 +120,6 @@ class _OrderSimulator:
         }
         self._users = {tensor: self._bit_set(users) for tensor, users in graph.users.items()}
         self._produced = {number: graph.produced_bytes(number) for number in graph.groups}
-        # Late groups: they free nothing and need no more at their step than they leave live.
         self._late = {
             number
             for number, group in graph.groups.items()

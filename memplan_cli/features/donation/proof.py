@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from memplan_cli.core.bindings import Binding, FeedSpec
-    from memplan_cli.core.check import Check
+    from memplan_cli.core.check import Check, Tolerance
+    from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.observations import RuntimeSettings, Validation
     from memplan_cli.core.results.report import RuntimeSummary
+    from memplan_cli.runtime.workers.worker import Outcome
 
 _STEPS_JOB = "memplan_cli.features.donation.proof_job:run"
 
@@ -91,52 +93,52 @@ def donated_steps(
     """
     for path in models:
         require_weights(path)
-    original, written = models
-    check = dataclasses.replace(check, provider=resolve_provider(check.provider))
-    inputs = InputSet(step_specs(original, binding, pairs))
+    provider = resolve_provider(check.provider)
+    inputs = InputSet(step_specs(models[0], binding, pairs))
     with tempfile.TemporaryDirectory(prefix="memplan-steps-") as name:
         folder = Path(name)
         (folder / "steps").mkdir()
-        run_paths = models
-        if random_ops(load_model(original)):
-            # Without seeds if the models differ in their random ops: then no seeds can be paired.
-            run_paths = seeded_twins(original, written, folder) or models
-        original_session, written_session = (
-            SessionSpec(path, check.provider, settings).deterministic()
-            for path, settings in zip(
-                run_paths, (original_settings, RUN_AS_WRITTEN), strict=True
-            )
-        )
+        original, written = _seeded(models, folder)
         job = {
             "inputs": to_json(inputs),
             "pairs": to_json(pairs),
-            "tolerance": [check.rtol, check.atol],
             "folder": str(folder / "steps"),
         }
-        fed_job = {**job, "session": to_json(original_session), "buffers": "separate"}
-        baseline = run_job(
-            _STEPS_JOB, {**fed_job, "task": "save"}, timeout=check.timeout
-        ).require(f"{run_paths[0]} takes no two steps")
+        session = SessionSpec(original, provider, original_settings).deterministic()
+        original_job = {**job, "session": to_json(session), "buffers": "separate"}
+        baseline = _run_steps(original_job, "save", check.tolerance, check.timeout).require(
+            f"{original} takes no two steps"
+        )
         tolerance = check.tolerance
-        if check.provider != CPU:
+        if provider != CPU:
             # Two runs of the original may differ there: these differences are tolerated.
-            repetition = run_job(
-                _STEPS_JOB, {**fed_job, "task": "compare"}, timeout=check.timeout
-            )
+            repetition = _run_steps(original_job, "compare", tolerance, check.timeout)
             tolerance = widened(tolerance, differences_in(repetition.result))
-        donated_job = {
-            **job,
-            "session": to_json(written_session),
-            "buffers": "donated",
-            "task": "compare",
-            "tolerance": [tolerance.rtol, tolerance.atol],
-        }
-        outcome = run_job(_STEPS_JOB, donated_job, timeout=check.timeout)
+        session = SessionSpec(written, provider, RUN_AS_WRITTEN).deterministic()
+        written_job = {**job, "session": to_json(session), "buffers": "donated"}
+        outcome = _run_steps(written_job, "compare", tolerance, check.timeout)
     return DonatedSteps(
         differences_in(outcome.result),
         outcome.reason,
         tuple(baseline["not_finite"]),
     )
+
+
+def _seeded(models: tuple[Path, Path], folder: Path) -> tuple[Path, Path]:
+    """Return copies of two models in a folder, with equal seeds, if they have random ops.
+
+    Without random ops, or if both models differ in them so that no seeds can be paired, these are
+    the models themselves.
+    """
+    if not random_ops(load_model(models[0])):
+        return models
+    return seeded_twins(*models, folder) or models
+
+
+def _run_steps(job: Json, task: str, tolerance: Tolerance, timeout: float) -> Outcome:
+    """Run the steps of a job in a worker process; ``task`` is to ``save`` or ``compare`` outputs."""
+    limits = [tolerance.rtol, tolerance.atol]
+    return run_job(_STEPS_JOB, {**job, "task": task, "tolerance": limits}, timeout=timeout)
 
 
 def with_donated_steps(verdict: Validation, steps: DonatedSteps) -> Validation:

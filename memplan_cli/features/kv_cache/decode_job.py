@@ -345,7 +345,11 @@ class _StepInputs:
         self.has_ones_masks = any(cache.form == "shared" for cache in caches.buffers)
 
     def candidate_rules(self) -> Iterator[Rules]:
-        """Yield assignments of rules to the free dims, the likely ones first."""
+        """Yield assignments of rules to the free dims, the likely ones first.
+
+        The length of a constant cache is likely to be independent of a step, a batch to be 1, and
+        any other dim to follow from the entries.
+        """
         choices: list[tuple[str, ...]] = []
         for name in self.free_dims:
             if name in self._constant_dims:

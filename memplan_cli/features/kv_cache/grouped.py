@@ -176,38 +176,47 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
     edit = GraphEditor(model)
     # Repetitions were found in another copy of the model: nodes of this one, by their result.
     nodes = {node.output[0]: node for node in graph.node}
-
-    def add_node(op_type: str, inputs: Sequence[str], like: str, **attributes: object) -> str:
-        return edit.add_node(op_type, inputs, f"{like}.grouped", **attributes)
-
-    def add_constant(like: str, values: Sequence[int]) -> str:
-        return edit.add_constant(f"{like}.grouped", values)
-
     for repeat in repeats:
         product = nodes[repeat.product.output[0]]
         left, output, right = product.input[0], product.output[0], repeat.unsqueezed
         for move in repeat.moves:
             if move.op_type == "Transpose":
-                right = add_node("Transpose", [right], right, perm=[0, 1, 2, 4, 3])
+                right = _add_node(edit, "Transpose", [right], right, perm=[0, 1, 2, 4, 3])
             else:
-                right = add_node(move.op_type, [right, move.input[1]], right)
-        matrix_dims = add_node("Shape", [left], left, start=2, end=4)
-        # In the shape of a Reshape, 0 keeps the batch.
-        head_dims = add_constant(left, [0, repeat.heads, repeat.times])
-        left_shape = add_node("Concat", [head_dims, matrix_dims], left, axis=0)
-        grouped = add_node("Reshape", [left, left_shape], left)
-        result = add_node("MatMul", [grouped, right], output)
+                right = _add_node(edit, move.op_type, [right, move.input[1]], right)
+        left_shape = _shape_with_heads(edit, left, _RANK, (repeat.heads, repeat.times), left)
+        grouped = _add_node(edit, "Reshape", [left, left_shape], left)
+        result = _add_node(edit, "MatMul", [grouped, right], output)
         if repeat.scale is not None:
             scale = nodes[repeat.scale.output[0]]
             output = scale.output[0]
-            result = add_node(scale.op_type, [result, scale.input[1]], output)
+            result = _add_node(edit, scale.op_type, [result, scale.input[1]], output)
             graph.node.remove(scale)
-        matrix_dims = add_node("Shape", [result], output, start=3, end=5)
-        head_dims = add_constant(output, [0, repeat.heads * repeat.times])
-        output_shape = add_node("Concat", [head_dims, matrix_dims], output, axis=0)
+        heads = (repeat.heads * repeat.times,)
+        output_shape = _shape_with_heads(edit, result, _RANK + 1, heads, output)
         graph.node.remove(product)
         edit.add_named_node("Reshape", [result, output_shape], output)
     edit.set_nodes(graph.node)
+
+
+def _shape_with_heads(
+    edit: GraphEditor, name: str, rank: int, heads: Sequence[int], like: str
+) -> str:
+    """Add the shape ``[batch, *heads, ..]`` for a Reshape of a value, which keeps its last two dims.
+
+    New values are named after ``like``.
+    """
+    matrix_dims = _add_node(edit, "Shape", [name], like, start=rank - 2, end=rank)
+    # In the shape of a Reshape, 0 keeps the batch.
+    head_dims = edit.add_constant(f"{like}.grouped", [0, *heads])
+    return _add_node(edit, "Concat", [head_dims, matrix_dims], like, axis=0)
+
+
+def _add_node(
+    edit: GraphEditor, op_type: str, inputs: Sequence[str], like: str, **attributes: object
+) -> str:
+    """Add a node whose result is named after ``like``, and return the result."""
+    return edit.add_node(op_type, inputs, f"{like}.grouped", **attributes)
 
 
 def _heads_of_outputs(model: ModelProto) -> dict[str, int]:
