@@ -246,6 +246,7 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
     outputs = list(dict.fromkeys(value for value in main.outputs if value.is_computed))
     donated_names = {output for _, output in planned.plan.report.donated.pairs}
     donated = [value for value in outputs if value.name in donated_names]
+    # One of unknown bytes is left out: then the bytes of all outputs are None.
     separate_outputs = tuple(
         _OutputBytes(value.first, unit, coefficient)
         for value in outputs

@@ -198,8 +198,9 @@ def _add_range(starts: list[int], ends: list[int], low: int, high: int) -> bool:
 
     The set is a list of disjoint ranges in order, as ``starts`` and ``ends``; both are changed.
     """
+    # The ranges at [first, last) overlap the new one.
     first, last = bisect_right(ends, low), bisect_left(starts, high)
-    if first >= last:
+    if first == last:
         starts.insert(first, low)
         ends.insert(first, high)
         return True

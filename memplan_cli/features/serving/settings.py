@@ -114,7 +114,8 @@ class ServingSettings:
 
     def unbounded(self) -> ServingSettings:
         """Choose an arena that grows exactly and is shrunk, the one that holds less in simulation."""
-        shrunk = [one for one in self.candidates if one.name.startswith(SHRUNK)]
+        # Two candidates: with buffer reuse and without.
+        shrunk = [c for c in self.candidates if c.name.startswith(SHRUNK)]
         return self._with_chosen(min(shrunk, key=lambda candidate: candidate.held))
 
     def _with_chosen(self, chosen: Candidate) -> ServingSettings:
