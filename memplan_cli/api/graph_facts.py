@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.api.model_or_plan import is_plan_file
 from memplan_cli.core.program import Origin, walk
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import MemplanError
@@ -42,7 +43,7 @@ def facts_for(path: FilePath, plan: Plan) -> GraphFacts | None:
     from memplan_cli.onnx_io.shapes.reading import read_checked
 
     path = Path(path)
-    source = path.parent / plan.report.model.path if path.suffix == ".json" else path
+    source = path.parent / plan.report.model.path if is_plan_file(path) else path
     try:
         if not source.is_file() or file_digest(source) != plan.report.model.sha256:
             return None

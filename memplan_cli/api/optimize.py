@@ -22,7 +22,7 @@ from memplan_cli.api.optimizing.verification import (
     with_rejected,
     with_slower,
 )
-from memplan_cli.api.output.optimized import Optimized, passed, publish, write_unverified
+from memplan_cli.api.output.optimized import Optimized, is_verified, publish, write_unverified
 from memplan_cli.api.output.rewriting import RewrittenFiles, Targets
 from memplan_cli.api.request import settings_of
 from memplan_cli.core.check import DEFAULT_CHECK, Check
@@ -171,7 +171,7 @@ def _write_best_of(
         for candidate in verifier.by_predicted_memory(within_budget):
             files = stack.enter_context(RewrittenFiles(candidate))
             plan = verifier.verify(candidate, files)
-            if not passed(plan):
+            if not is_verified(plan):
                 rejected.append(plan)
                 continue
             verified.append(_VerifiedCandidate(candidate, files, plan))

@@ -200,9 +200,8 @@ def _compared(
     )
     from memplan_cli.runtime.workers.spec import RunConditions
 
-    binding = _binding(ModelFile.of(planned, model), plan, inputs)
     first_dims, second_dims = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
-    binding = binding.at(first_dims)
+    binding = _binding(ModelFile.of(planned, model), plan, inputs).at(first_dims)
     pairs, offline = donated_pairs(model), is_offline(model)
     written = WrittenModel(planned, optimised_offline=offline)
     facts: RuntimeSummary | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from re import findall
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memplan_cli.analysis.dim_constraints import (
     COMMON_LENGTHS,
@@ -167,6 +167,13 @@ def _bound_to(settings: Settings, dims: Mapping[str, int]) -> Settings:
     )
 
 
+class _Trial(NamedTuple):
+    """A candidate, and how the inputs of its run are drawn."""
+
+    dims: Dims
+    specs: tuple[FeedSpec, ...]
+
+
 class _SizeSearch:
     """The search of numbers for the free dims of one model, mostly by running it.
 
@@ -237,31 +244,24 @@ class _SizeSearch:
             RuntimeUnavailableError: the model does not run on input data of the user's, which
                 decides sizes.
         """
-        from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
-        from memplan_cli.runtime.run.size_probe import first_that_runs
-
         unresolved = self.unresolved(loaded.program)
         constraints = dim_constraints(loaded.program) if self.free and assumed is None else ()
-        candidates = (
-            [dict(assumed)]
-            if assumed is not None
-            else list(self._default_candidates(constraints))
-        )
+        if assumed is not None:
+            candidates = [dict(assumed)]
+        else:
+            candidates = list(self._default_candidates(constraints))
         # If every candidate has an empty tensor, all are tried: an empty tensor may be intended.
         candidates = _without_empty(candidates, loaded.program, self.fixed) or candidates
-        profiled_copy = number_nodes(self.source.model) if unresolved else None
         trials = self._trials(candidates)
-        result = first_that_runs(self.path, [specs for _, specs in trials], profiled_copy)
+        result = self._first_that_runs(trials, unresolved)
         if not result.ran and assumed is None and self.free and result.reasons:
             further_trials = self._trials(self._candidates_from_messages(candidates, result))
-            further_result = first_that_runs(
-                self.path, [specs for _, specs in further_trials], profiled_copy
-            )
+            further_result = self._first_that_runs(further_trials, unresolved)
             if further_result.ran:
                 trials, result = further_trials, further_result
         if not result.ran:
             return self._assume_smallest(loaded, constraints, result, unresolved)
-        dims = trials[result.ran[0]][0]
+        dims = trials[result.ran[0]].dims
         # Later candidates may be larger than needed in some dims. The first two default ones are small
         # in each, the first two from messages have a size that an op asked for, and a single dim is
         # tried in rising order. Observed sizes hold only for the dims of the run that observed them.
@@ -274,6 +274,19 @@ class _SizeSearch:
         bindings = replace(self.bindings, dims=settings.dims)
         observed = read_observed(self.source, bindings, result.known, loaded.program, inputs)
         return ResolvedModel(settings, observed)
+
+    def _first_that_runs(
+        self, trials: Sequence[_Trial], unresolved: Sequence[VarId] = ()
+    ) -> ProbeResult:
+        """Run the model with one trial after the other, until one runs.
+
+        Sizes are observed in that run if some are ``unresolved``.
+        """
+        from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
+        from memplan_cli.runtime.run.size_probe import first_that_runs
+
+        profiled_copy = number_nodes(self.source.model) if unresolved else None
+        return first_that_runs(self.path, [trial.specs for trial in trials], profiled_copy)
 
     def first_candidate(self, loaded: Loaded) -> Dims:
         """Return the candidate that `run` would try first: the first one without an empty tensor.
@@ -295,8 +308,8 @@ class _SizeSearch:
         """Whether the user gave the data of an input."""
         return any(feed.files for feed in (self.settings.inputs.feeds or {}).values())
 
-    def _trials(self, candidates: Iterable[Dims]) -> list[tuple[Dims, tuple[FeedSpec, ...]]]:
-        """Return each candidate once, with how its inputs are drawn.
+    def _trials(self, candidates: Iterable[Dims]) -> list[_Trial]:
+        """Return a trial of each different candidate.
 
         Candidates with too large inputs are dropped, but not the first one.
         """
@@ -312,7 +325,7 @@ class _SizeSearch:
             elements = sum(prod(spec.shape) for spec in specs)
             if not trials or elements <= _MAX_INPUT_ELEMENTS:
                 trials[key] = specs
-        return [(dict(key), specs) for key, specs in trials.items()]
+        return [_Trial(dict(key), specs) for key, specs in trials.items()]
 
     def _default_candidates(self, constraints: Sequence[DimConstraint]) -> Iterator[Dims]:
         """Yield candidates for the free dims, roughly by size.
@@ -362,7 +375,7 @@ class _SizeSearch:
         Each dim is lowered alone. If the model does not run with all of the lowered values together,
         the dims with the smallest sum that it ran with are returned.
         """
-        from memplan_cli.runtime.run.size_probe import all_that_run, first_that_runs
+        from memplan_cli.runtime.run.size_probe import all_that_run
 
         one_lowered = self._trials(
             {**dims, name: length}
@@ -370,13 +383,13 @@ class _SizeSearch:
             for length in COMMON_LENGTHS
             if length < dims[name]
         )
-        result = all_that_run(self.path, [specs for _, specs in one_lowered])
-        working = [one_lowered[index][0] for index in result.ran]
+        result = all_that_run(self.path, [trial.specs for trial in one_lowered])
+        working = [one_lowered[index].dims for index in result.ran]
         all_lowered = {name: min(other[name] for other in (dims, *working)) for name in dims}
         by_sum = sorted(working, key=lambda other: sum(other.values()))
         trials = self._trials([all_lowered, *by_sum])
-        ran = first_that_runs(self.path, [specs for _, specs in trials]).ran
-        return trials[ran[0]][0] if ran else dims
+        ran = self._first_that_runs(trials).ran
+        return trials[ran[0]].dims if ran else dims
 
     def _assume_smallest(
         self,
@@ -416,7 +429,7 @@ class _SizeSearch:
         """Return the options that give this model its inputs, for a message."""
         from shlex import quote
 
-        specs = self._trials([dict.fromkeys(self.free, 1)])[0][1]
+        specs = self._trials([dict.fromkeys(self.free, 1)])[0].specs
         # A single integer is often a length or a position, for which a drawn value is wrong.
         numbers = [s for s in specs if not s.shape and s.dtype.startswith(("int", "uint"))]
         options = [f"--input {quote(f'{spec.name}=N')}" for spec in numbers[:3]]

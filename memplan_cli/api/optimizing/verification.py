@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from memplan_cli.api.models.binding import binding_of, dims_of_run
-from memplan_cli.api.output.optimized import passed
+from memplan_cli.api.output.optimized import is_verified
 from memplan_cli.api.request_range import with_range_settings
 from memplan_cli.core.files import staged
 from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
@@ -183,7 +183,7 @@ class Verifier:
                 steps = donated_steps(models, pairs, self.check, binding, settings)
                 verdict = with_donated_steps(verdict, steps)
             plan = _with_verdict(candidate, path, verdict)
-            if not passed(plan):
+            if not is_verified(plan):
                 return plan
             if self.check.search == "measured":
                 verification = self._with_costs(verification, candidate, path)

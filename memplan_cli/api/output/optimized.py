@@ -127,6 +127,6 @@ def _warnings_of_heavy_notes(rewriting: Rewriting, plan: Plan) -> tuple[str, ...
     )
 
 
-def passed(plan: Plan) -> bool:
+def is_verified(plan: Plan) -> bool:
     """Return whether a plan's report has a verdict that the written model's outputs are the original's."""
     return plan.report.validation is not None and plan.report.validation.passed

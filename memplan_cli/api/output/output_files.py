@@ -96,7 +96,7 @@ def _is_same(place: Path, other: Path) -> bool:
 
 
 class OutputFiles:
-    """The output files of a model, written together with its weights: all of them, or none.
+    """The output files of a model, written together with its weights.
 
     The constructor creates files: the weights are copied (or linked) to the output's folder, so that
     the model can be run under a temporary name. The block that uses the object removes them again
@@ -128,7 +128,7 @@ class OutputFiles:
             self.remove_weights()
 
     def remove_weights(self) -> None:
-        """Remove the weights that were brought, and restore those of an earlier version."""
+        """Remove the copied weights, and restore those of an earlier version."""
         from memplan_cli.onnx_io.weights.external_data import remove
 
         remove(self._created)
@@ -140,12 +140,12 @@ class OutputFiles:
         forget(self._created)
 
     def write(self, contents: Mapping[Path, Content]) -> tuple[Path, ...]:
-        """Write all files under their names; return the weight files that were brought.
+        """Write all files under their names; return the weight files that were copied.
 
         From then on, the end of the block leaves the weights where they are.
 
         Raises:
-            ModelError: one cannot be written; then none is changed.
+            ModelError: one cannot be written, see `write_files`.
         """
         from memplan_cli.core.files import write_files
 

@@ -69,7 +69,7 @@ def report(
     """
     from memplan_cli import api
     from memplan_cli.api.graph_facts import facts_for
-    from memplan_cli.api.model_or_plan import reject_unused_settings
+    from memplan_cli.api.model_or_plan import is_plan_file, reject_unused_settings
     from memplan_cli.api.models.plan_files import named_from_here
     from memplan_cli.api.output.output_files import refuse_targets
     from memplan_cli.api.plan_sections import FEATURE_SECTIONS
@@ -81,7 +81,7 @@ def report(
 
     check_detail(detail, form)
     path = path or api.newest_plan(Path.cwd())
-    is_plan = path.suffix == ".json"
+    is_plan = is_plan_file(path)
     dim_names = ("dim",) if profiles else ()
     dry_run_names = ("dry-run",) if dry_run else ()
     reject_unused_settings((path,), (*settings.option_names, *dim_names, *dry_run_names))
