@@ -153,8 +153,9 @@ def _unite_branch_results(
             # One group that is two results of a body cannot be two different outputs.
             if roots.count(root) == 1 and blocks.is_inside(groups.vars[root], path):
                 sharing.append(root)
-        for member in (*sharing[1:], *([output] if sharing else [])):
-            groups.unite(sharing[0], member)
+        if sharing:
+            for member in (*sharing[1:], output):
+                groups.unite(sharing[0], member)
 
 
 class _Groups:

@@ -32,7 +32,7 @@ def constants(program: Program) -> Mapping[VarId, Op]:
     computed: dict[VarId, Op] = {}
     for _, op in walk(program.body):
         if not op.inputs and not op.bodies and constant_vars.issuperset(op.outputs):
-            continue  # a Constant
+            continue  # a Constant: its output counts as an initializer
         if is_repeatable(op) and constant_vars.issuperset(op.reads):
             for var in filter(None, op.outputs):
                 constant_vars.add(var)

@@ -195,9 +195,14 @@ class _PeakMeter:
         sized = (b._replace(size=self.numbers[VarId(b.id)]) for b in buffers)
         return lower_bound(Problem(tuple(sized)))
 
-    def sampled(self, value: int) -> _PeakMeter:
-        """Return a meter with ``value`` in place of every symbol."""
-        return replace(self, numbers=_sampled_sizes(self.planned_vars.sizes, value))
+    def for_other_samples(self) -> list[_PeakMeter]:
+        """Return meters with other numbers in place of every symbol; none if there are no symbols."""
+        if not self.is_symbolic:
+            return []
+        sizes = self.planned_vars.sizes
+        return [
+            replace(self, numbers=_sampled_sizes(sizes, value)) for value in _OTHER_SAMPLES
+        ]
 
 
 def _sampled_sizes(sizes: Mapping[VarId, Size], sample: int) -> dict[VarId, int]:
@@ -220,9 +225,7 @@ def _sampled_size(size: Size, dims: Mapping[str, int], sample: int) -> int:
 
 def _is_worse_for_other_symbols(program: Program, other: Program, meter: _PeakMeter) -> bool:
     """Return whether the other order needs more than the file's for another value of the symbols."""
-    if not meter.is_symbolic:
-        return False
-    meters = [meter.sampled(value) for value in _OTHER_SAMPLES]
+    meters = meter.for_other_samples()
     return any(sampled.peak(other) > sampled.peak(program) for sampled in meters)
 
 
@@ -240,9 +243,7 @@ def _keep_subgraph_orders(program: Program, other: Program, meter: _PeakMeter) -
     file_ops = {op.outputs: op for op in program.body.ops if op.bodies}
     ops = tuple([file_ops.get(op.outputs, op) for op in other.body.ops])
     candidate = other.with_ops(ops)
-    meters = [meter]
-    if meter.is_symbolic:
-        meters += [meter.sampled(value) for value in _OTHER_SAMPLES]
+    meters = [meter, *meter.for_other_samples()]
     is_as_low = all(sampled.peak(candidate) <= sampled.peak(other) for sampled in meters)
     return candidate if is_as_low else other
 
@@ -322,7 +323,7 @@ def _order_nested(
         bound = cut_bound(task_graph(block, facts, least_bytes), search.order)
         # Graph inputs are not planned: initial bytes are pinned, so live beside any subgraph.
         bound = max(bound, body_bound + graph.initial_bytes)
-    inputs = sum(facts.numbers[var] for var in block.inputs if facts.roots.get(var) == var)
+    inputs = sum(map(facts.own_bytes, block.inputs))
     block = replace(block, ops=tuple(ops[op] for op in search.order))
     memory = SubgraphMemory(inputs, search.peak, graph.final_bytes(), bound)
     return _OrderedBlock(block, memory, search)

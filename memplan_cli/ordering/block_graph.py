@@ -49,6 +49,10 @@ class StorageFacts:
     from_branches: Collection[VarId] = ()
     results: Collection[VarId] = ()
 
+    def own_bytes(self, var: VarId) -> int:
+        """Return the bytes to count for a variable; 0 if it is a view, pinned or not planned."""
+        return self.numbers[var] if self.roots.get(var) == var else 0
+
 
 @dataclass(frozen=True, slots=True)
 class SubgraphMemory:
@@ -167,7 +171,7 @@ def tensor_names(block: Block, facts: StorageFacts) -> tuple[VarId, ...]:
     """Return the variable of each tensor of ``task_graph(block, facts, ...)``, by number."""
     inputs = () if block.path else block.inputs
     defined = (*inputs, *(var for op in block.ops for var in op.outputs))
-    return tuple(var for var in defined if facts.roots.get(var) == var and facts.numbers[var])
+    return tuple(filter(facts.own_bytes, defined))
 
 
 def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
@@ -203,11 +207,7 @@ def least_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemor
 
 def result_bytes(op: Op, facts: StorageFacts) -> int:
     """Return the bytes of an op's outputs that are not results of its branches."""
-    return sum(
-        facts.numbers[var]
-        for var in op.outputs
-        if facts.roots.get(var) == var and var not in facts.from_branches
-    )
+    return sum(facts.own_bytes(var) for var in op.outputs if var not in facts.from_branches)
 
 
 class _TensorNumbering:
@@ -249,14 +249,12 @@ class _TensorNumbering:
         return tuple(sorted([number[root] for root in accessed_roots if root in number]))
 
     def _add(self, var: VarId) -> int | None:
-        """Number a variable and return the number; None if it has no bytes of its own.
-
-        None are views, and variables that are not planned or empty.
-        """
-        if self._facts.roots.get(var) != var or not self._facts.numbers[var]:
+        """Number a variable and return the number; None if it has no bytes of its own."""
+        own_bytes = self._facts.own_bytes(var)
+        if not own_bytes:
             return None
         self._number[var] = len(self.tensor_bytes)
-        self.tensor_bytes.append(self._facts.numbers[var])
+        self.tensor_bytes.append(own_bytes)
         return self._number[var]
 
     def results(self, outputs: Sequence[VarId]) -> set[int]:

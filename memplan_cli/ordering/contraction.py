@@ -14,9 +14,9 @@ whose step needs no more than the step of ``first``, runs just after ``first``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.precedence import nearest_order
 from memplan_cli.core.results.certificate import Fusion
 from memplan_cli.ordering.task_graph import TaskGraph
 
@@ -35,17 +35,24 @@ class ContractedGraph:
         members: for each cluster, its ops in the order in which they run.
         fusions: the fusions in the order in which they were made. Clusters are named by the
             number of one of their ops.
-        ids: for each cluster, the op that names it in ``fusions``; empty if nothing was fused.
+        ids: for each cluster, the op that names it in ``fusions``.
     """
 
     graph: TaskGraph
     members: tuple[tuple[int, ...], ...]
-    fusions: tuple[Fusion, ...] = ()
-    ids: tuple[int, ...] = ()
+    fusions: tuple[Fusion, ...]
+    ids: tuple[int, ...]
 
     def expand(self, order: Order) -> Order:
         """Return the order of ops that an order of clusters stands for."""
         return [op for cluster in order for op in self.members[cluster]]
+
+
+def uncontracted(graph: TaskGraph) -> ContractedGraph:
+    """Return a graph in which every op is a cluster of its own."""
+    return ContractedGraph(
+        graph, tuple((op,) for op in range(graph.size)), (), tuple(range(graph.size))
+    )
 
 
 def contract(graph: TaskGraph) -> ContractedGraph:
@@ -227,7 +234,8 @@ class _Clusters:
             step_bytes=tuple(self.step_bytes[op] for op in ids),
             tensor_bytes=graph.tensor_bytes,
             access_counts=tuple(
-                map(int.__add__, map(len, self.users), map(int, graph.is_result))
+                len(users) + is_result
+                for users, is_result in zip(self.users, graph.is_result, strict=True)
             ),
             is_result=graph.is_result,
             initial_bytes=graph.initial_bytes,
@@ -237,22 +245,10 @@ class _Clusters:
 
     def _topological_ids(self) -> list[int]:
         """Return the clusters in the topological order with the lowest first members."""
-        missing_preds = [len(preds) for preds in self.preds]
-        ready = [
-            (members[0], op)
-            for op, members in enumerate(self.members)
-            if members and not missing_preds[op]
-        ]
-        heapify(ready)
-        ids = []
-        while ready:
-            _, op = heappop(ready)
-            ids.append(op)
-            for succ in self.succs[op]:
-                missing_preds[succ] -= 1
-                if not missing_preds[succ]:
-                    heappush(ready, (self.members[succ][0], succ))
-        return ids
+        # Ops that were fused with another have neither members nor edges.
+        first_member = [members[0] if members else -1 for members in self.members]
+        order = nearest_order(self.succs, first_member.__getitem__)
+        return [op for op in order if self.members[op]]
 
 
 def _sorted(numbers: Collection[int]) -> tuple[int, ...]:

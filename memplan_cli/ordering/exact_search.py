@@ -110,8 +110,7 @@ class StateSpace:
         _in_place_users: for each op, the users of each tensor that it may write over.
         _sharing_ops: for each op, the other ops that access one of its tensors.
         _descendants: for each op, the mask of it and the ops that depend on it.
-        _late: the late ops: they free nothing and have a successor, so they run only just before
-            an op that waits for them.
+        _late: the late ops, which run only just before an op that waits for them.
         _work_per_move: units of work of one move; longer masks take more.
     """
 
@@ -142,14 +141,7 @@ class StateSpace:
         for op in reversed(range(size)):
             for succ in self._succs[op]:
                 self._descendants[op] |= self._descendants[succ]
-        self._late = {
-            op
-            for op, accessed in enumerate(graph.accesses)
-            if graph.succs[op]
-            and not graph.in_place_inputs[op]
-            and graph.step_bytes[op] <= self._defined_bytes[op]
-            and all(t in graph.defines[op] or graph.is_result[t] for t in accessed)
-        }
+        self._late = {op for op in range(size) if _is_late(graph, op)}
         self._work_per_move = 1 + size // 256
         self.work = 0
 
@@ -284,6 +276,20 @@ class StateSpace:
         return State(
             peak, free.remaining, free.live, tuple(free.ready), (*ops, *free.ran), state
         )
+
+
+def _is_late(graph: TaskGraph, op: int) -> bool:
+    """Return whether an op frees nothing in any order, and other ops wait for it.
+
+    It then reads results of the block only, writes over no input, and its step needs no more bytes
+    than it leaves behind.
+    """
+    return (
+        bool(graph.succs[op])
+        and not graph.in_place_inputs[op]
+        and graph.step_bytes[op] <= graph.defined_bytes[op]
+        and all(t in graph.defines[op] or graph.is_result[t] for t in graph.accesses[op])
+    )
 
 
 def _ops_with_common_tensors(graph: TaskGraph) -> list[list[int]]:

@@ -37,7 +37,7 @@ from memplan_cli.ordering.block_graph import (
     task_graph,
     tensor_names,
 )
-from memplan_cli.ordering.contraction import ContractedGraph, contract
+from memplan_cli.ordering.contraction import contract, uncontracted
 from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds
 from memplan_cli.ordering.exact_search import states_below
 from memplan_cli.ordering.task_graph import trace
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Block
     from memplan_cli.ordering.block_graph import StorageFacts
+    from memplan_cli.ordering.contraction import ContractedGraph
     from memplan_cli.ordering.task_graph import TaskGraph
 
 _TRIED_OPS = 200
@@ -96,9 +97,7 @@ def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderPr
     Its method is NOT_CHECKABLE if none is found. ``names`` has the variable of each tensor.
     """
     contracted = contract(graph)
-    uncontracted = ContractedGraph(graph, tuple((op,) for op in range(graph.size)))
-    for candidate in (uncontracted, contracted):
-        ids = candidate.ids or range(graph.size)  # without fusions, a cluster is an op
+    for candidate in (uncontracted(graph), contracted):
         cuts = _cuts(candidate.graph, bound)
         if cuts:
             return OrderProof(
@@ -106,7 +105,7 @@ def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderPr
                 "cut" if len(cuts) == 1 else "pair",
                 tuple(names),
                 candidate.fusions,
-                tuple(_with_ids(cut, ids) for cut in cuts),
+                tuple(_with_ids(cut, candidate.ids) for cut in cuts),
             )
     return states_witness(contracted, bound)
 
@@ -257,9 +256,7 @@ def _with_proved_subgraphs(block: Block, facts: StorageFacts) -> _ProvedBlock:
         for body in op.bodies:
             body_proofs, bound = _prove_subgraph(body, facts)
             proofs += body_proofs
-            inputs = sum(
-                facts.numbers[var] for var in body.inputs if facts.roots.get(var) == var
-            )
+            inputs = sum(map(facts.own_bytes, body.inputs))
             # `least_step_bytes` needs neither peak nor results.
             bodies.append(SubgraphMemory(inputs, peak=0, results=0, bound=bound))
             if bound > largest.bound:

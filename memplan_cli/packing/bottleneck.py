@@ -95,6 +95,7 @@ def _large_buffers(piece: Piece, min_size: float, min_load: float) -> tuple[int,
 
     A section is full if at least ``min_load`` units are live in it.
     """
+    # For each section the number of full sections before it.
     full_before = [0, *accumulate(load >= min_load for load in piece.loads)]
     return tuple(
         index

@@ -237,9 +237,9 @@ def best_fit(
         else:
             missed.append(buffer)
             free = (i for i in reversed(range(first_fitting)) if not taken[i] & live)
-            largest_free = next(free, -1)
+            largest_free = next(free, None)
             number, sections = len(sizes), live
-            if largest_free >= 0:
+            if largest_free is not None:  # enlarged: inserted again with its new size
                 number, sections = numbers.pop(largest_free), taken.pop(largest_free) | live
                 del sizes[largest_free]
                 first_fitting -= 1
