@@ -252,6 +252,7 @@ class _Updates:
     Attributes:
         sources: per var outside the forward part, the graph inputs and initializers that were
             combined into it by elementwise ops of its shape, or by a whole optimiser op.
+        _beyond_forward: the indices of the ops outside the forward part.
     """
 
     def __init__(self, evidence: _Evidence) -> None:

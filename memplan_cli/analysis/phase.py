@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Op, Program, VarId
 
 Kind = Literal["train", "test"]
-Part = Literal["forward", "backward", "update"]
+Phase = Literal["forward", "backward", "update"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Phases:
     Attributes:
         kind: whether the graph trains (``train``) or is an inference graph (``test``).
         loss: the value that is minimised, if there is one.
-        of: the phase of every op that is not forward, by each of its outputs. Keyed by var,
+        phase_of: the phase of every op that is not forward, by each of its outputs. Keyed by var,
             it stays valid if ops are reordered.
         parameters: the trained parameters.
         gradients: their final gradients: read by the update, or graph outputs.
@@ -46,7 +46,7 @@ class Phases:
 
     kind: Kind = "test"
     loss: VarId | None = None
-    of: Mapping[VarId, Part] = field(default_factory=dict)
+    phase_of: Mapping[VarId, Phase] = field(default_factory=dict)
     parameters: tuple[VarId, ...] = ()
     gradients: tuple[VarId, ...] = ()
 
@@ -55,11 +55,11 @@ class Phases:
         """Whether the graph trains, so that it has a backward part."""
         return self.kind == "train"
 
-    def part(self, op: Op) -> Part:
+    def phase(self, op: Op) -> Phase:
         """Return the phase of an op of the main graph."""
         for var in op.outputs:
-            if var in self.of:
-                return self.of[var]
+            if var in self.phase_of:
+                return self.phase_of[var]
         return "forward"
 
 
@@ -141,30 +141,32 @@ def _train(
     """Return the phases of a training graph, given its forward ops and its final gradients."""
     before_gradients = flow.ancestors(trained.gradients)
     after_gradients = flow.descendants(trained.gradients)
-    parts: dict[int, Part] = {}
+    phases: dict[int, Phase] = {}
     backward: set[VarId] = set()
     for index, op in enumerate(flow.ops):
         if index in forward:
             continue
         if index in after_gradients:
-            parts[index] = "update"
+            phases[index] = "update"
         # An op may read backward results for another purpose, such as the norm of a gradient.
         elif index in before_gradients or not backward.isdisjoint(flow.reads[index]):
-            parts[index] = "backward"
+            phases[index] = "backward"
             backward.update(op.outputs)
     # Ops that only the update reads belong to it, such as the power of a step count. The ops that
     # remain, for running statistics and metrics, depend on the forward part only and count as
     # forward.
     for index in range(len(flow.ops) - 1, -1, -1):
-        if index in forward or index in parts:
+        if index in forward or index in phases:
             continue
         consumers = (
             op for var in flow.ops[index].outputs for op in flow.consumers.get(var, ())
         )
-        if "update" in map(parts.get, consumers):
-            parts[index] = "update"
-    of = {var: part for index, part in parts.items() for var in flow.ops[index].outputs if var}
-    return Phases("train", loss, of, trained.parameters, trained.gradients)
+        if "update" in map(phases.get, consumers):
+            phases[index] = "update"
+    phase_of = {
+        var: phase for index, phase in phases.items() for var in flow.ops[index].outputs if var
+    }
+    return Phases("train", loss, phase_of, trained.parameters, trained.gradients)
 
 
 def _is_hinted(op: Op) -> bool:
@@ -230,10 +232,10 @@ def _from_records(
         recorded: Op label -> ``forward``, ``backward`` or ``update``.
     """
     flow = program.dataflow
-    phases_of_ops = [recorded.get(op.label) for op in flow.ops]
+    recorded_phases = [recorded.get(op.label) for op in flow.ops]
     forward, backward, update = (
-        {index for index, phase in enumerate(phases_of_ops) if phase == part}
-        for part in ("forward", "backward", "update")
+        {index for index, phase in enumerate(recorded_phases) if phase == wanted}
+        for wanted in ("forward", "backward", "update")
     )
     beyond = backward | update
     loss = next((var for var in losses if flow.producer[var] not in beyond), None)
@@ -253,11 +255,11 @@ def _from_records(
         trained if trained.gradients else Trained((), tuple(recorded_gradients)),
     )
     # What the file records replaces what `_train` derives.
-    of = dict(phases.of)
+    phase_of = dict(phases.phase_of)
     for index, op in enumerate(flow.ops):
         for var in filter(None, op.outputs):
-            if index in forward:  # `Phases.of` has no forward ops
-                of.pop(var, None)
+            if index in forward:  # `Phases.phase_of` has no forward ops
+                phase_of.pop(var, None)
             elif index in beyond:
-                of[var] = "backward" if index in backward else "update"
-    return Phases("train", loss, of, trained.parameters, phases.gradients)
+                phase_of[var] = "backward" if index in backward else "update"
+    return Phases("train", loss, phase_of, trained.parameters, phases.gradients)

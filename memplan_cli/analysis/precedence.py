@@ -46,7 +46,7 @@ def predecessors(block: Block) -> Edges:
             if order_class in last_of_class:
                 before.add(last_of_class[order_class])
             last_of_class[order_class] = index
-        preds.append(tuple(sorted(before)) if len(before) > 1 else tuple(before))
+        preds.append(tuple(sorted(before)))
     return tuple(preds)
 
 

@@ -60,7 +60,7 @@ def facts_for(path: FilePath, plan: Plan) -> GraphFacts | None:
         op_types[f"{prefix}#{op.source}"] = op_types[f"{prefix}{op.label}"] = op.type
     categories = {
         str(var): _CATEGORIES[phase]
-        for var, phase in phases.of.items()
+        for var, phase in phases.phase_of.items()
         if phase in _CATEGORIES
     }
     return GraphFacts(op_types, categories, _bytes_by_category(program, phases))
@@ -73,7 +73,7 @@ def _bytes_by_category(program: Program, phases: Phases) -> dict[str, int]:
     """
     totals: dict[str, int] = {}
     update_inputs = frozenset(
-        var for op in program.body.ops if phases.part(op) == "update" for var in op.inputs
+        var for op in program.body.ops if phases.phase(op) == "update" for var in op.inputs
     )
     for var in program.vars.values():
         if var.origin in (Origin.WEIGHT, Origin.INPUT):

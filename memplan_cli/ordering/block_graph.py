@@ -144,7 +144,7 @@ def task_graph(
     for accessed in accesses:
         for tensor in accessed:
             access_counts[tensor] += 1
-    step_bytes = [sum([size[t] for t in row]) if row else 0 for row in numbering.defines]
+    step_bytes = [sum([size[t] for t in row]) for row in numbering.defines]
     for index, total in control_flow_bytes.items():
         step_bytes[index] = total
     preds = predecessors(block)

@@ -21,8 +21,6 @@ from memplan_cli.core.results.certificate import Fusion
 from memplan_cli.ordering.task_graph import TaskGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from memplan_cli.ordering.task_graph import Order
 
 
@@ -94,9 +92,7 @@ class _Clusters:
                     self.accesses[op].discard(tensor)
                     self.defines[op].discard(tensor)
         size = graph.tensor_bytes
-        self.defined_bytes = [
-            sum([size[t] for t in row]) if row else 0 for row in self.defines
-        ]
+        self.defined_bytes = [sum([size[t] for t in row]) for row in self.defines]
         self.in_place_inputs = [set(inputs) for inputs in graph.in_place_inputs]
         self.step_bytes = list(graph.step_bytes)
         self.members = [[op] for op in range(graph.size)]
@@ -219,10 +215,10 @@ class _Clusters:
         graph = self.graph
 
         def tensor_rows(sets: list[set[int]]) -> tuple[tuple[int, ...], ...]:
-            return tuple([_sorted(sets[op]) if sets[op] else () for op in ids])
+            return tuple([tuple(sorted(sets[op])) for op in ids])
 
         def edge_rows(sets: list[set[int]]) -> tuple[tuple[int, ...], ...]:
-            return tuple([_sorted([number[other] for other in sets[op]]) for op in ids])
+            return tuple([tuple(sorted([number[other] for other in sets[op]])) for op in ids])
 
         contracted = TaskGraph(
             preds=edge_rows(self.preds),
@@ -249,7 +245,3 @@ class _Clusters:
         first_member = [members[0] if members else -1 for members in self.members]
         order = nearest_order(self.succs, first_member.__getitem__)
         return [op for op in order if self.members[op]]
-
-
-def _sorted(numbers: Collection[int]) -> tuple[int, ...]:
-    return tuple(sorted(numbers)) if len(numbers) > 1 else tuple(numbers)

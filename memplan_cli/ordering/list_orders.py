@@ -70,7 +70,7 @@ def greedy(graph: TaskGraph) -> Order:
     queue = _ForwardQueue(graph)
     order: Order = []
     while queue.heap:
-        op = heappop(queue.heap)[-1]
+        _, _, op = heappop(queue.heap)
         # Changes only get lower, so an op's first entry to leave the heap is its latest one.
         if not queue.done[op]:
             order.append(op)

@@ -57,7 +57,7 @@ class TaskGraph:
 
     def __post_init__(self) -> None:
         size = self.tensor_bytes
-        totals = [sum([size[t] for t in row]) if row else 0 for row in self.defines]
+        totals = [sum([size[t] for t in row]) for row in self.defines]
         object.__setattr__(self, "defined_bytes", tuple(totals))
 
     @property

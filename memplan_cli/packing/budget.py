@@ -21,7 +21,7 @@ class Budget:
         work: Units that may be spent.
         deadline: Value of `time.monotonic` after which the search stops in any case.
         spent: Units spent so far.
-        target_height: Height in units at which the search may stop.
+        target_height: Height in units at which the search may stop; 0 to go as low as possible.
         whole: The budget of which this one is a part; work is charged to both.
     """
 

@@ -63,7 +63,7 @@ def portfolio(
         problem: The buffers to place.
         work: Units of work for the search. Without a time limit the layout depends on no clock.
         time_limit: Seconds after which the search stops early, with what it has found.
-        target_height: Bytes within which any layout will do; the search stops at such a one.
+        target_height: Bytes within which any layout will do; 0 to go as low as possible.
         progress: Called with the stage "packing" once a search begins, and with its details.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit

@@ -47,8 +47,8 @@ class _UnplacedBuffers:
         tree: The least end of the unplaced buffers below each node; the root is node 1, the
             children of node n are 2n and 2n + 1.
         leaves: Index of the first leaf in the tree.
-        first: For each section the index in ``order`` of the first buffer that starts in it or
-            later.
+        first: For each section, and for the end, the index in ``order`` of the first buffer that
+            starts there or later.
     """
 
     def __init__(self, start: Sequence[int], end: Sequence[int], order: Sequence[int]) -> None:
@@ -75,7 +75,7 @@ class _UnplacedBuffers:
             # To the next subtree on the right: up from right children, then to the sibling.
             while node % 2:
                 node //= 2
-            if not node:
+            if not node:  # above the root: nothing is on the right
                 return -1
             node += 1
         while node < self.leaves:

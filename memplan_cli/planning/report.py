@@ -354,7 +354,7 @@ def _ops_by_phase(decision: Decision) -> dict[str, int]:
     """Return the number of top-level ops of each phase."""
     counts = {"forward": 0, "backward": 0, "update": 0}
     for op in decision.program.body.ops:
-        counts[decision.phases.part(op)] += 1
+        counts[decision.phases.phase(op)] += 1
     return counts
 
 

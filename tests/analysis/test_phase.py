@@ -63,7 +63,7 @@ def training_step(results: str, *, loss: str = "z", update: str = UPDATE) -> Pro
 
 
 def parts(program: Program, phases: Phases) -> dict[str, str]:
-    return {op.outputs[0]: phases.part(op) for op in program.body.ops}
+    return {op.outputs[0]: phases.phase(op) for op in program.body.ops}
 
 
 def test_a_training_step_divides_into_three_parts() -> None:
@@ -94,8 +94,8 @@ def test_the_parts_stay_true_when_ops_change_places() -> None:
 
 
 def test_a_copy_made_later_has_the_part_that_is_recorded_for_its_output() -> None:
-    phases = Phases("train", of={VarId("c"): "backward"})
-    assert phases.part(Op("", "Relu", (VarId("a"),), (VarId("c"),))) == "backward"
+    phases = Phases("train", phase_of={VarId("c"): "backward"})
+    assert phases.phase(Op("", "Relu", (VarId("a"),), (VarId("c"),))) == "backward"
 
 
 def test_a_loss_of_a_training_step_may_be_named() -> None:
@@ -202,7 +202,7 @@ def test_recorded_parts_are_believed() -> None:
     phases = find_phases(program, recorded=dict(zip(labels, words, strict=True)))
     assert phases.kind == "train"
     assert phases.gradients == ("b",)
-    assert tuple(phases.part(op) for op in program.body.ops) == words
+    assert tuple(phases.phase(op) for op in program.body.ops) == words
 
 
 FORWARD_OF = {
@@ -222,7 +222,7 @@ FORWARD_OF = {
 def test_a_real_training_step_is_divided(name: str) -> None:
     program = shared(name)
     phases = find_phases(program)
-    counts = Counter(phases.part(op) for op in program.body.ops)
+    counts = Counter(phases.phase(op) for op in program.body.ops)
     assert (phases.kind, phases.loss) == ("train", "loss")
     assert (counts["forward"], len(phases.parameters)) == FORWARD_OF[name]
     # The trained tensors are the ones with a new value of their name.

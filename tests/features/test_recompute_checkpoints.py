@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from features.recompute_programs import program, same_results, terms
-from memplan_cli.analysis.phase import Part, Phases
+from memplan_cli.analysis.phase import Phase, Phases
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Program, VarId, intermediates
 from memplan_cli.core.symbolic.sizes import Size
@@ -37,7 +37,7 @@ def net(first: str = "Tanh") -> Program:
 
 
 def phases(tested: Program) -> Phases:
-    of: dict[VarId, Part] = {VarId(var): "backward" for var in BACKWARD if var in tested.vars}
+    of: dict[VarId, Phase] = {VarId(var): "backward" for var in BACKWARD if var in tested.vars}
     return Phases("train", VarId("loss"), of)
 
 
@@ -148,7 +148,7 @@ def test_what_is_read_before_its_segment_ends_is_still_there() -> None:
         ("Mul", "a gb", "ga"),
     )
     known = phases(tested)
-    parts = Phases("train", known.loss, {**known.of, VarId("early"): "backward"})
+    parts = Phases("train", known.loss, {**known.phase_of, VarId("early"): "backward"})
     result = recompute_segments(tested, terms(tested), ("b",), parts)
     assert order(result) == "a early b c loss gc gb a' ga"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from features.recompute_programs import bytes_of, program, same_results, terms
 from memplan_cli.analysis.aliasing import SHARE_SAFELY
-from memplan_cli.analysis.phase import Part, Phases
+from memplan_cli.analysis.phase import Phase, Phases
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Op, Origin, Program, Var, VarId
 from memplan_cli.core.symbolic.sizes import Size
@@ -90,7 +90,7 @@ def test_checkpoints_change_no_result(seed: int, length: int, one: int, two: int
     ops = tested.body.ops
     loss = ops[len(ops) // 2].outputs[0]
     ahead = _ancestors(tested, loss)
-    of: dict[VarId, Part] = {
+    of: dict[VarId, Phase] = {
         out: "backward" for op in ops if op.outputs[0] not in ahead for out in op.outputs
     }
     forward = [op.outputs[0] for op in ops if op.outputs[0] not in of]

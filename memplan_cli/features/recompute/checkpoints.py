@@ -23,7 +23,7 @@ from memplan_cli.features.recompute.values import find_values
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from memplan_cli.analysis.phase import Part, Phases
+    from memplan_cli.analysis.phase import Phase, Phases
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.features.recompute.values import Values
@@ -90,7 +90,7 @@ def _forward_var(program: Program, name: str, phases: Phases) -> VarId:
     forward_vars = {
         program.vars[var].name or str(var): var
         for op in program.body.ops
-        if phases.part(op) == "forward"
+        if phases.phase(op) == "forward"
         for var in op.outputs
         if var and program.vars[var].origin is Origin.OP
     }
@@ -110,7 +110,7 @@ class _Segments:
 
     Attributes:
         _values: the values of the training step.
-        _parts: the part of the step that each op belongs to.
+        _phases: the phase of each op.
         _checkpoints: the tensors that end segments; the loss may be one, but ends none.
         _loss: the tensor of the loss, if there is one.
         _ends: the ascending places of the last op of each segment.
@@ -120,7 +120,7 @@ class _Segments:
 
     def __init__(self, values: Values, phases: Phases, checkpoints: tuple[VarId, ...]) -> None:
         self._values, self._loss = values, phases.loss
-        self._parts: list[Part] = [phases.part(op) for op in values.dataflow.ops]
+        self._phases: list[Phase] = [phases.phase(op) for op in values.dataflow.ops]
         self._checkpoints = checkpoints
         producer = values.dataflow.producer
         self._ends = sorted({producer[var] for var in checkpoints if var != phases.loss})
@@ -139,7 +139,7 @@ class _Segments:
         """Whether a value is accessed in several segments of the forward part."""
         # Accesses are in order, and so are the segments of the forward ones.
         segments = [
-            self._segment(place) for place in accesses if self._parts[place] == "forward"
+            self._segment(place) for place in accesses if self._phases[place] == "forward"
         ]
         return bool(segments) and segments[0] != segments[-1]
 
@@ -154,7 +154,7 @@ class _Segments:
         first_late_reads: dict[int, dict[int, int]] = {}
         for value, accesses in enumerate(values.accesses):
             segment = self._segment(values.made_at[value])
-            is_forward = self._parts[values.made_at[value]] == "forward"
+            is_forward = self._phases[values.made_at[value]] == "forward"
             is_after_last_checkpoint = segment == len(self._ends)
             if not is_forward or value in self._kept or is_after_last_checkpoint:
                 continue
@@ -170,7 +170,7 @@ class _Segments:
 
     def _is_late(self, place: int, segment: int) -> bool:
         """Whether an op outside the forward part runs after the end of a segment."""
-        return self._parts[place] != "forward" and place > self._ends[segment]
+        return self._phases[place] != "forward" and place > self._ends[segment]
 
     def _with_dropped_inputs(self, wanted: Collection[int]) -> set[int]:
         """Return values with all inputs of their producers that are not kept, transitively."""

@@ -255,8 +255,8 @@ class _Search:
         if not self._phases.has_backward:
             min_gap = max(len(ops) // _LONG_GAP, 2)
             return max(map(sub, accesses[1:], accesses), default=0) >= min_gap
-        parts = [self._phases.part(ops[place]) for place in accesses]
-        return parts[0] == "forward" and "backward" in parts
+        phases = [self._phases.phase(ops[place]) for place in accesses]
+        return phases[0] == "forward" and "backward" in phases
 
     def _best_order(self, planned_vars: PlannedVars, work: int = DEFAULT_WORK) -> Program:
         """Return the program in the best order that ``work`` search steps find."""

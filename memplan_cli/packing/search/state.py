@@ -100,7 +100,7 @@ class PieceArrays(NamedTuple):
     twin: Ints
     """The previous buffer with the same start, end and size, or -1."""
     first: Ints
-    """For each section the first buffer that starts in it or later."""
+    """For each section, and for the end, the first buffer that starts there or later."""
     load: Ints
     """Units live in each section."""
 
