@@ -277,7 +277,8 @@ def why_endless(model: ModelProto) -> str:
                 ready.append(caller)
     endless = next((name for name in bodies if name not in sizes), None)
     if endless is not None:
-        return f"{endless[1][:80]!r} calls itself, or one that does"
+        _, name, _ = endless
+        return f"{name[:80]!r} calls itself, or one that does"
     total = _inlined_size(Counter(map(_callee, _nested_nodes(model.graph.node))), sizes)
     if total > _MAX_INLINED_NODES:
         return f"they total {total} nodes, and no model has that many"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from onnx import TensorProto, helper, numpy_helper
 
@@ -32,12 +32,25 @@ if TYPE_CHECKING:
 
 _NO_LIMIT = 2**31 - 1
 
-_DEFAULT_RANGES: Mapping[str, tuple[str, int, int]] = {
-    "bool": ("integers", 0, 2),
-    "int8": ("integers", -128, 128),
-    "uint8": ("integers", 0, 256),
+
+class _Distribution(NamedTuple):
+    """How the values of an input are drawn: the fields of a `FeedSpec` with these names."""
+
+    kind: str
+    low: int = 0
+    high: int = 0
+    values: tuple[int, ...] = ()
+
+
+_UNRESTRICTED: Mapping[str, _Distribution] = {
+    "bool": _Distribution("integers", 0, 2),
+    "int8": _Distribution("integers", -128, 128),
+    "uint8": _Distribution("integers", 0, 256),
 }
-"""How integers are drawn that no operator restricts; wider dtypes are mostly masks of 0 and 1."""
+"""How integers are drawn that no operator restricts, by dtype."""
+
+_MASK = _Distribution("mask", 0, 2)
+"""How unrestricted integers of wider dtypes are drawn, which are mostly masks of 0 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,18 +355,25 @@ def _drawn_spec(
         return FeedSpec(value.name, "str", shape, "strings", container=container)
     dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     is_number = len(shape) < 2 and prod(shape) == 1
-    kind, low, high, values = _distribution(
+    drawn = _distribution(
         dtype, tuple(requirements.of_value(value.name, dims)), is_number=is_number
     )
     return FeedSpec(
-        value.name, dtype, shape, kind, low, high, values=values, container=container
+        value.name,
+        dtype,
+        shape,
+        drawn.kind,
+        drawn.low,
+        drawn.high,
+        values=drawn.values,
+        container=container,
     )
 
 
 def _distribution(
     dtype: str, requirements: Sequence[Requirement], *, is_number: bool
-) -> tuple[str, int, int, tuple[int, ...]]:
-    """Return kind, low, high and values of a `FeedSpec` that meets the requirements.
+) -> _Distribution:
+    """Return a distribution that meets the requirements.
 
     Exact values count before all other requirements, and limits of indices before positive numbers. A
     single number that is compared with several others, such as a sample rate, gets the first of them.
@@ -362,14 +382,13 @@ def _distribution(
     kinds = ("values", "equal") if is_number else ("values",)
     fixed = next((each.values for each in requirements if each.kind in kinds), None)
     if fixed is not None:
-        return "values", 0, 0, fixed
+        return _Distribution("values", values=fixed)
     must_be_positive = any(each.kind == "positive" for each in requirements)
     if not dtype.startswith(("int", "uint", "bool")):
-        return ("positive" if must_be_positive else "normal"), 0, 0, ()
+        return _Distribution("positive" if must_be_positive else "normal")
     limits = [each.high for each in requirements if each.kind == "index"]
     if limits:
-        return "integers", 0, min(limits), ()
+        return _Distribution("integers", 0, min(limits))
     if must_be_positive:
-        return "integers", 1, 4, ()
-    kind, low, high = _DEFAULT_RANGES.get(dtype, ("mask", 0, 2))
-    return kind, low, high, ()
+        return _Distribution("integers", 1, 4)
+    return _UNRESTRICTED.get(dtype, _MASK)

@@ -101,7 +101,7 @@ def _control_flow_contradictions(
     """
     for op in ops:
         for var, computed in zip(op.outputs, _control_flow_types(op, vars_), strict=False):
-            difference = _difference(op, vars_, var, computed) if var else ""
+            difference = _difference(op, vars_, var, computed)
             if difference:
                 yield Contradiction(vars_[var], difference)
 
@@ -311,7 +311,7 @@ def _wrong_outputs(
         op, _ = representatives[key]
         for output, (var, name) in enumerate(zip(op.outputs, output_names, strict=True)):
             computed_type = types.get(name, UNKNOWN)
-            difference = _difference(op, index.vars, var, computed_type) if var else ""
+            difference = _difference(op, index.vars, var, computed_type)
             if difference:
                 wrong.setdefault(key, []).append(_WrongOutput(output, difference))
     return wrong
@@ -419,7 +419,12 @@ class _QueryModel:
 
 
 def _difference(op: Op, vars_: Mapping[VarId, Var], var: VarId, computed: DeclaredType) -> str:
-    """Return in words what an op computes if it contradicts the declared type, else ``""``."""
+    """Return in words what an op computes if it contradicts the declared type, else ``""``.
+
+    ``var`` is one of the op's outputs; an omitted one contradicts nothing.
+    """
+    if not var:
+        return ""
     declared = vars_[var]
     dtype, shape = computed
     if UNKNOWN[0] not in (dtype, declared.dtype) and dtype != declared.dtype:

@@ -243,7 +243,8 @@ def _set_user_shapes(top: GraphProto, wanted: Mapping[str, Shape]) -> None:
                 _set_shape(graph, name, shape)
                 unmatched.pop(key, None)
         known_names |= block_names
-    for key in unmatched:  # the first is named
+    if unmatched:
+        key = next(iter(unmatched))
         raise SettingsError(
             f"a shape is given for {key!r}, which is not a value of the model",
             hint=nearest(key, known_names),
@@ -281,29 +282,30 @@ def small_values(feeds: Feeds) -> Mapping[str, TensorProto]:
 
     A single number that fills an input of any shape is returned as a tensor of rank 0.
     """
-    return {name: tensor for name, feed in feeds.items() for tensor in _small_tensor(feed)}
+    tensors = {name: _small_tensor(feed) for name, feed in feeds.items()}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
-def _small_tensor(feed: Feed) -> Iterator[TensorProto]:
-    """Yield the value of a feed if it is one small tensor of a type that numpy has.
+def _small_tensor(feed: Feed) -> TensorProto | None:
+    """Return the value of a feed; None unless it is one small tensor of a type that numpy has.
 
-    A feed without a shape is a number that fills an input of any shape; it is yielded with rank 0.
+    A feed without a shape is a number that fills an input of any shape; it gets rank 0.
     """
     if (
         feed.container != "tensor"
         or len(feed.files) != 1
         or prod(feed.shape or ()) > MAX_SHAPE_ELEMENTS
     ):
-        return
+        return None
     import numpy as np
     from onnx import numpy_helper
 
     array = np.load(feed.files[0], allow_pickle=False)
     if array.dtype.kind == "V":  # a type that numpy does not have, such as bfloat16
-        return
+        return None
     # `numpy_helper` takes texts only as objects.
     array = array.astype(object) if array.dtype.kind == "U" else array
-    yield numpy_helper.from_array(array if feed.shape is not None else array.reshape(()))
+    return numpy_helper.from_array(array if feed.shape is not None else array.reshape(()))
 
 
 def as_constants(model: ModelProto, values: Mapping[str, TensorProto]) -> list[ValueInfoProto]:

@@ -102,7 +102,8 @@ def _element_count(tensor: TensorProto) -> int:
 def _check_data(tensor: TensorProto) -> None:
     """Refuse a tensor whose raw or typed data has another size than its dims say.
 
-    Tensors without data, and strings, pass. In the typed fields a complex number is two values, and elements of less than 8 bits share one.
+    Tensors without data, and strings, pass. In the typed fields a complex number is two values, and
+    elements of less than 8 bits share one.
     """
     bits = _bits(tensor)
     if bits is None:

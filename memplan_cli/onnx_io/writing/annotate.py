@@ -206,13 +206,13 @@ def _annotated_nodes(graph: GraphProto, block: Block, notes: PlanNotes) -> Itera
     """Yield each node of the main graph, serialized, with notes on it and on its subgraphs."""
     clock = notes.steps.get(block.path, ())
     memory_texts = notes.memory_texts(block.path, len(graph.node))
-    for node, (start, end, _, op) in zip(graph.node, clock, strict=True):
+    for node, step in zip(graph.node, clock, strict=True):
         annotated_node = node
-        if op.bodies:
+        if step.op.bodies:
             annotated_node = type(node)()
             annotated_node.CopyFrom(node)
-            _annotate_bodies(annotated_node, op, notes)
-        entries = notes.node_entries(start, end, _memory_text(node, memory_texts))
+            _annotate_bodies(annotated_node, step.op, notes)
+        entries = notes.node_entries(step.start, step.end, _memory_text(node, memory_texts))
         yield _serialized(annotated_node) + entries
 
 
@@ -273,13 +273,18 @@ class PlanNotes:
         return cls(steps_of_block, placements, released, units, has_own_shapes)
 
     def node_entries(self, start: int, end: int, memory_text: str) -> bytes:
-        """Return the encoded metadata of a node: its first tick, what dies after it, and its memory."""
+        """Return the encoded metadata of a node: its first tick, what dies after it, and its memory.
+
+        An empty ``memory_text`` is left out.
+        """
         step_entry, release_entry, memory_entry = _node_encoders()
         entries = step_entry(start)
         released = self.released.get(end, ())
         if released:
             entries += release_entry(f"[{', '.join(map(json_string, released))}]")
-        return entries + memory_entry(memory_text) if memory_text else entries
+        if memory_text:
+            entries += memory_entry(memory_text)
+        return entries
 
     def memory_texts(self, path: str, node_count: int) -> Mapping[str, str]:
         """Return where each tensor of a block lies, in words; empty for graphs too large to draw."""

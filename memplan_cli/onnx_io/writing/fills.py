@@ -69,21 +69,21 @@ def make_fills(
     consumers = _overwriting_consumers(graph, large)
     widest = widest_of(model, value_bytes)
     room: dict[int, int] = {}  # by id of the node: bytes by which its step may become wider
-    for nodes in consumers.values():
-        for node in nodes:
-            # A step whose result has no known size must not become wider.
-            is_known = node.output[0] in value_bytes
-            room[id(node)] = widest - width(node, value_bytes) if is_known else 0
+    for node in chain.from_iterable(consumers.values()):
+        # A step whose result has no known size must not become wider.
+        is_known = node.output[0] in value_bytes
+        room[id(node)] = widest - width(node, value_bytes) if is_known else 0
     fill_values: dict[str, NDArray[Any]] = {}
     for name, nodes in consumers.items():
         # A node may read the constant twice, and other constants as well.
         reads = Counter(map(id, nodes))
         needed = {key: count * _size(large[name]) for key, count in reads.items()}
-        if all(size <= room[key] for key, size in needed.items()):
-            value = _common_value(read_tensor(large[name], folder))
-            if value is not None:
-                fill_values[name] = value
-                room |= {key: room[key] - size for key, size in needed.items()}
+        if any(size > room[key] for key, size in needed.items()):
+            continue
+        value = _common_value(read_tensor(large[name], folder))
+        if value is not None:
+            fill_values[name] = value
+            room |= {key: room[key] - size for key, size in needed.items()}
     return _insert_fills(model, large, fill_values) if fill_values else {}
 
 

@@ -130,12 +130,9 @@ def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
         node.shape_of_rank(index, _HEADS_MERGED, _HEADS_SEPARATE) for index in range(3)
     )
     heads, kv_heads = node.int_attribute("q_num_heads"), node.int_attribute("kv_num_heads")
-    if (
-        query is None
-        or key is None
-        or value is None
-        or not len(query) == len(key) == len(value)
-    ):
+    if query is None or key is None or value is None:
+        return []
+    if not len(query) == len(key) == len(value):
         return []
     if len(query) == _HEADS_MERGED:
         if not heads or not kv_heads:
@@ -149,10 +146,10 @@ def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
     else:
         keys, value_width, query_rows = key, value[3], query[:3]
         result = (*query[:3], value_width)
-    past = node.shape_of_rank(4, _HEADS_SEPARATE)
-    length = (
-        keys[2] if not node.has_input(4) else sum_dims((past[2], keys[2])) if past else None
-    )
+    length = keys[2]
+    if node.has_input(4):
+        past = node.shape_of_rank(4, _HEADS_SEPARATE)
+        length = None if past is None else sum_dims((past[2], keys[2]))
     return [
         OutputType(node.elem_type(0), result),
         OutputType(node.elem_type(1), (*keys[:2], length, keys[3])),

@@ -33,7 +33,9 @@ _BINARY = 2
 def _row_count(node: RuleNode) -> Dim:
     """Return n: the first dim of a matrix, 1 for a vector, None if the rank of the input is unknown."""
     shape = node.shape_of_rank(0, 1, _MATRIX)
-    return None if shape is None else shape[0] if len(shape) == _MATRIX else 1
+    if shape is None:
+        return None
+    return shape[0] if len(shape) == _MATRIX else 1
 
 
 def _array_feature_extractor(node: RuleNode) -> Sequence[OutputType]:

@@ -181,7 +181,9 @@ def _never_run_branch(node: NodeProto, outer: OuterGraph) -> str:
     """
     if node.op_type == "If":
         condition = outer.constant_scalar(node.input[0])
-        return "" if condition is None else "else_branch" if condition else "then_branch"
+        if condition is None:
+            return ""
+        return "else_branch" if condition else "then_branch"
     if node.op_type == "Loop":
         trip_count_and_condition = [
             outer.constant_scalar(name) for name in node.input[:2] if name

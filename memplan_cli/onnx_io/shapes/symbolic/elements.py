@@ -61,7 +61,9 @@ def _is_nonnegative_atom(atom: str) -> bool:
         return True
     name, arguments = call
     signs = [is_nonnegative(argument) for argument in arguments]
-    return any(signs) if name == "max" else signs[1] if name == "mod" else all(signs)
+    if name == "max":
+        return any(signs)
+    return signs[1] if name == "mod" else all(signs)
 
 
 def _polynomial(element: Element) -> Polynomial | None:
@@ -229,7 +231,9 @@ def opposite(a: Element) -> Element:
 
 def both(a: Element, b: Element) -> Element:
     """Return ``a and b``; 0 if either is known to be 0."""
-    return 0 if 0 in (a, b) else None if None in (a, b) else 1
+    if 0 in (a, b):
+        return 0
+    return None if None in (a, b) else 1
 
 
 def either(a: Element, b: Element) -> Element:

@@ -172,13 +172,12 @@ def _moved(values: Values, node: NodeProto) -> Results:
             value = values.value_of(name)
             if value is None or not value.is_known:
                 return ()
-            elem_type = elem_type or value.elem_type
             arrays.append(value.array)
         else:
             value = values.operand(name)
             if value is None:
                 return ()
-            elem_type = elem_type or value.elem_type
+            elem_type = elem_type or value.elem_type  # that of the first data input
             first, size = len(numbered), value.array.size
             numbered.extend(value.elements)
             numbers = np.arange(first, first + size, dtype=np.int64)

@@ -80,18 +80,13 @@ def _window_counts(node: NodeProto, dims: Shape, window: Sequence[Dim]) -> list[
         if dim is None or not isinstance(size, int):
             counts.append(None)
             continue
-        length, stride = polynomial_of(dim), strides[axis]
-        if auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):
-            counts.append(
-                as_dim(floor_divide(add_polynomials([length, {(): stride - 1}]), stride))
-            )
-            continue
-        # The other value is VALID: no padding.
-        padding = pads[axis] + pads[axis + len(dims)] if auto_pad == b"NOTSET" else 0
-        extra = padding - dilations[axis] * (size - 1) - 1
-        counts.append(
-            as_dim(floor_divide(add_polynomials([length, {(): extra + stride}]), stride))
-        )
+        stride, window_length = strides[axis], dilations[axis] * (size - 1) + 1
+        if auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):  # as many as for a window of length 1
+            padding = window_length - 1
+        else:  # the other value is VALID: no padding
+            padding = pads[axis] + pads[axis + len(dims)] if auto_pad == b"NOTSET" else 0
+        length = add_polynomials([polynomial_of(dim), {(): padding - window_length + stride}])
+        counts.append(as_dim(floor_divide(length, stride)))
     return counts
 
 
