@@ -82,7 +82,7 @@ class _AcceptedInputs:
     Attributes:
         wanted: the model's inputs by name.
         storage: where arrays are written.
-        others: whether an input that the model does not take is an error or ignored.
+        others: whether an input that the model does not take is an error (``refuse``) or ignored (``leave``).
         entries: accepted entries by name.
         bytes: their total bytes.
     """

@@ -337,19 +337,20 @@ def _tensor_for_input(value: ValueInfoProto, tensor: TensorProto) -> TensorProto
     import numpy as np
     from onnx import numpy_helper
 
-    shape, elem_type = shape_in(value.type), value.type.tensor_type.elem_type
-    array: Any = numpy_helper.to_array(tensor)
-    if elem_type != tensor.data_type:
+    if value.type.tensor_type.elem_type != tensor.data_type:
         return None
-    if shape is not None:
-        sizes = [dim for dim in shape if isinstance(dim, int)]
-        if not tensor.dims and len(sizes) == len(shape) and prod(sizes) <= MAX_SHAPE_ELEMENTS:
-            array = np.full(sizes, array)
-        if len(array.shape) != len(shape) or not all(
-            isinstance(dim, str) or dim in (None, length)
-            for dim, length in zip(shape, array.shape, strict=True)
-        ):
-            return None
+    array: Any = numpy_helper.to_array(tensor)
+    shape = shape_in(value.type)
+    if shape is None:
+        return numpy_helper.from_array(array, value.name)
+    sizes = [dim for dim in shape if isinstance(dim, int)]
+    if not tensor.dims and len(sizes) == len(shape) and prod(sizes) <= MAX_SHAPE_ELEMENTS:
+        array = np.full(sizes, array)
+    if len(array.shape) != len(shape) or not all(
+        isinstance(dim, str) or dim in (None, length)
+        for dim, length in zip(shape, array.shape, strict=True)
+    ):
+        return None
     return numpy_helper.from_array(array, value.name)
 
 

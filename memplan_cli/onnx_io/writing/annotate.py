@@ -300,7 +300,9 @@ class ValueNotes:
     """
 
     def __init__(self, notes: PlanNotes, path: str) -> None:
+        """Collect the notes on the block at ``path``; ``""`` is the main graph."""
         self._notes, self._is_nested = notes, bool(path)
+        # By name, the placements of values that were not taken yet.
         self._remaining = {row.name: row for row in notes.placements.get(path, ())}
 
     def take(self, name: str) -> bytes:

@@ -21,7 +21,7 @@ from memplan_cli.onnx_io.shapes.symbolic.window_rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from memplan_cli.core.program import Shape
 
@@ -130,18 +130,29 @@ def conv(
         channels_last: x and the output are (n, .., c); the attribute of that name has the same effect.
         like: index of the input whose element type the output has.
     """
-    last = channels_last or bool(node.int_attribute("channels_last"))
-    shape = move_channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
-    kernel_shape = node.input_shape(kernel)
-    output_shape = None
-    if shape is not None and kernel_shape is not None and len(shape) == len(kernel_shape):
-        output_shape = conv_output_shape(node.proto, shape, kernel_shape)
-    elem_type = node.elem_type(like)
-    return [
-        OutputType(
-            elem_type, move_channels(output_shape, to_last=True) if last else output_shape
-        )
-    ]
+
+    def convolved(shape: Shape) -> Shape | None:
+        kernel_shape = node.input_shape(kernel)
+        if kernel_shape is None or len(kernel_shape) != len(shape):
+            return None
+        return conv_output_shape(node.proto, shape, kernel_shape)
+
+    output_shape = _in_layout_of_input(node, convolved, channels_last=channels_last)
+    return [OutputType(node.elem_type(like), output_shape)]
+
+
+def _in_layout_of_input(
+    node: RuleNode, rule: Callable[[Shape], Shape | None], *, channels_last: bool
+) -> Shape | None:
+    """Apply a rule for shapes (n, c, ..) to the first input; None if its shape is unknown.
+
+    If channels are last, by parameter or by the attribute of that name, both shapes are (n, .., c).
+    """
+    shape = node.input_shape(0)
+    if not channels_last and not node.int_attribute("channels_last"):
+        return None if shape is None else rule(shape)
+    shape = move_channels(shape, to_last=False)
+    return None if shape is None else move_channels(rule(shape), to_last=True)
 
 
 def move_channels(shape: Shape | None, *, to_last: bool) -> Shape | None:
@@ -158,15 +169,9 @@ def pool(node: RuleNode, *, channels_last: bool) -> Sequence[OutputType]:
 
     With ``channels_last``, or the attribute of that name, shapes are (n, .., c).
     """
-    last = channels_last or bool(node.int_attribute("channels_last"))
-    shape = move_channels(node.input_shape(0), to_last=False) if last else node.input_shape(0)
-    output_shape = None if shape is None else pool_output_shape(node.proto, shape)
-    return [
-        OutputType(
-            node.elem_type(0),
-            move_channels(output_shape, to_last=True) if last else output_shape,
-        )
-    ]
+    pooled = partial(pool_output_shape, node.proto)
+    output_shape = _in_layout_of_input(node, pooled, channels_last=channels_last)
+    return [OutputType(node.elem_type(0), output_shape)]
 
 
 def _global_pool(node: RuleNode) -> Sequence[OutputType]:

@@ -119,10 +119,7 @@ def _wrongly_declared_states(
             strict=False,
         )
         if any(
-            initial_dim is not None
-            and initial_dim == declared_dim
-            and result_dim is not None
-            and result_dim != declared_dim
+            None not in (initial_dim, result_dim) and initial_dim == declared_dim != result_dim
             for initial_dim, declared_dim, result_dim in dim_triples
         ):
             wrong.append(declared)
