@@ -127,17 +127,17 @@ def _control_flow_types(op: Op, vars_: Mapping[VarId, Var]) -> Sequence[Declared
         for other in others:
             outputs = [_common(a, b) for a, b in zip(outputs, other, strict=False)]
         return outputs
-    axes: object = ()
     if op.type == "Loop":
         outputs = outputs[1:]  # without the condition
-        initial = [type_of(var) for var in op.inputs[2:]]  # without trip count and condition
+        states = op.inputs[2:]  # without trip count and condition
     else:
         scanned = op.attributes.get("num_scan_inputs")
-        axes = op.attributes.get("scan_output_axes")
         if not isinstance(scanned, int):
             return ()
-        initial = [type_of(var) for var in op.inputs[: len(op.inputs) - scanned]]
+        states = op.inputs[: len(op.inputs) - scanned]
+    initial = [type_of(var) for var in states]
     rows = outputs[len(initial) :]
+    axes = op.attributes.get("scan_output_axes")  # a Loop has no such attribute
     given_axes = axes if isinstance(axes, tuple) else ()
     # Axes that are left out are 0.
     stack_axes = [*(axis for axis in given_axes if isinstance(axis, int)), *[0] * len(rows)]

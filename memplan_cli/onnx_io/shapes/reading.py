@@ -133,8 +133,8 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
     initial = remaining = contradictions_that_run(loaded)
     untrusted: frozenset[str] = frozenset()
     # A wrong declaration may hide another one. Names are added in each round until none is new.
-    while remaining and not (names := frozenset(c.var.name for c in remaining)) <= untrusted:
-        untrusted |= names
+    while new_names := frozenset(c.var.name for c in remaining) - untrusted:
+        untrusted |= new_names
         known = {
             name: type_ for name, type_ in bindings.known.items() if name not in untrusted
         }
