@@ -94,9 +94,9 @@ def find_phases(
         trained = find_trained(program, forward, "known" if is_known else "guessed")
         if trained.gradients:
             return _train(flow, candidate, forward, trained)
-    hinted = frozenset(index for index, op in enumerate(flow.ops) if _is_hinted(op))
-    if hinted:
-        return _from_hints(program, candidates, hinted)
+    marked = frozenset(index for index, op in enumerate(flow.ops) if _is_marked_backward(op))
+    if marked:
+        return _from_marks(program, candidates, marked)
     # An inference graph. Its loss is reported only if it is called so.
     named = (var for var in candidates if loss or "loss" in var.lower())
     return Phases(loss=next(named, None))
@@ -169,38 +169,46 @@ def _train(
     return Phases("train", loss, phase_of, trained.parameters, trained.gradients)
 
 
-def _is_hinted(op: Op) -> bool:
+def _is_marked_backward(op: Op) -> bool:
     """Return whether an op is marked as backward by the conventions of onnxruntime-training."""
     if "__backwardpass" in op.attributes:
         return True
     return bool(op.domain) and op.type.endswith("Grad") and op.type != "Grad"
 
 
-def _from_hints(program: Program, losses: tuple[VarId, ...], hinted: frozenset[int]) -> Phases:
-    """Return the phases of a graph whose backward ops (``hinted``) are marked as such.
+def _from_marks(program: Program, losses: tuple[VarId, ...], marked: frozenset[int]) -> Phases:
+    """Return the phases of a graph in which some ops are marked as backward.
 
-    No shapes are needed: the final gradients are the results of backward ops that the graph
-    returns or that an optimiser op reads.
+    - The loss is the first of ``losses`` that depends on no marked op, if there is one. The ops that
+      it depends on are forward; without a loss, all ops that depend on no marked op.
+    - The final gradients are results of marked ops, or of ops that depend on these, which the graph
+      returns or an optimiser op reads.
+    - The parameters are those that the names of gradients contain (`_parameter_of`).
     """
     flow = program.dataflow
-    behind = flow.descendants(var for index in hinted for var in flow.ops[index].outputs)
-    loss = next((var for var in losses if flow.producer[var] not in hinted | behind), None)
-    # Without a loss, all ops that depend on no marked op are forward.
-    forward = (
-        flow.ancestors((loss,)) if loss else frozenset(range(len(flow.ops))) - hinted - behind
+    marked_results = (var for index in marked for var in flow.ops[index].outputs)
+    not_forward = marked | flow.descendants(marked_results)
+    loss = next((var for var in losses if flow.producer[var] not in not_forward), None)
+    if loss:
+        forward = flow.ancestors((loss,))
+    else:
+        forward = frozenset(range(len(flow.ops))) - not_forward
+    outputs = frozenset(program.body.outputs)
+    gradients = tuple(
+        var
+        for index in sorted(not_forward)
+        if flow.ops[index].type not in OPTIMISERS
+        for var in filter(None, flow.ops[index].outputs)
+        if var in outputs or _is_read_by_optimiser(flow, var)
     )
-    results = frozenset(program.body.outputs)
-    gradients: list[VarId] = []
-    parameters: list[VarId] = []
-    for index in sorted((hinted | behind) - forward):
-        if flow.ops[index].type in OPTIMISERS:
-            continue
-        for var in filter(None, flow.ops[index].outputs):
-            consumers = [flow.ops[consumer].type for consumer in flow.consumers.get(var, ())]
-            if var in results or not OPTIMISERS.isdisjoint(consumers):
-                gradients.append(var)
-                parameters.extend(_parameter_of(program, var))
-    return _train(flow, loss, forward, Trained(tuple(parameters), tuple(gradients)))
+    parameters = tuple(
+        parameter for var in gradients for parameter in _parameter_of(program, var)
+    )
+    return _train(flow, loss, forward, Trained(parameters, gradients))
+
+
+def _is_read_by_optimiser(flow: Dataflow, var: VarId) -> bool:
+    return any(flow.ops[reader].type in OPTIMISERS for reader in flow.consumers.get(var, ()))
 
 
 def _parameter_of(program: Program, gradient: VarId) -> Iterator[VarId]:

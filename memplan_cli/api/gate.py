@@ -352,25 +352,38 @@ def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
 def with_metrics(
     snapshot: Snapshot, plan: Plan, model: Path, metrics: Sequence[str], request: Request
 ) -> Snapshot:
-    """Return a snapshot with further metrics: from the plan's report, or predicted for the model.
+    """Return a snapshot with further metrics: from the plan's report, or computed for the model.
 
-    Nothing is predicted if ``model`` is the plan's own file. Metrics without a value are left out.
+    ``model`` may be the plan's own file. Then metrics that the report lacks are left out, as are all
+    without a value, but `SERVING_BOUND` is refused: no other plan would have it either.
 
     Raises:
         MemplanError: a metric needs the model, and the model does not load or has no bounds.
     """
     values: dict[str, int | None] = {**metrics_of(plan.report), **snapshot.metrics}
-    missing = [name for name in metrics if name not in values and not is_plan_file(model)]
-    if any(name.startswith("predicted.") for name in missing):
-        predicted = metrics_of(plan_with_prediction(model, request.load(model)).report)
-        values |= {name: predicted[name] for name in missing if name in predicted}
-    if any(name.startswith("process.") for name in missing):
-        process = to_json(process_with_defaults(model, request.load(model)))
-        values |= {f"process.{name}": size for name, size in process.items()}
+    if not is_plan_file(model):
+        missing = [name for name in metrics if name not in values]
+        values |= _predicted_metrics(model, missing, request)
     if SERVING_BOUND in metrics:
         values[SERVING_BOUND] = _serving_bound(model, request)
     with_value = {name: size for name in metrics if (size := values.get(name)) is not None}
     return replace(snapshot, metrics={**snapshot.metrics, **with_value})
+
+
+def _predicted_metrics(
+    model: Path, names: Sequence[str], request: Request
+) -> Mapping[str, int | None]:
+    """Return the metrics of a predicted run (``predicted.*``) and process (``process.*``) of a model.
+
+    Each prediction is made only if one of ``names`` is of its kind.
+    """
+    predicted: dict[str, int | None] = {}
+    if any(name.startswith("predicted.") for name in names):
+        predicted |= metrics_of(plan_with_prediction(model, request.load(model)).report)
+    if any(name.startswith("process.") for name in names):
+        process = to_json(process_with_defaults(model, request.load(model)))
+        predicted |= {f"process.{name}": size for name, size in process.items()}
+    return {name: predicted[name] for name in names if name in predicted}
 
 
 def _serving_bound(model: Path, request: Request) -> int | None:

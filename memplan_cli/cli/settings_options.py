@@ -351,9 +351,10 @@ def unknown_dims(command: Command) -> Command:
 
 
 def several_dims(command: Command) -> Command:
-    """Allow ``--dim NAME=N,N,..``; the argument is a mapping of names to values, ``profiles``.
+    """Allow ``--dim NAME=N,N,..``, for a command that makes one plan for several values.
 
-    Dims with one value stay settings. The command raises a SettingsError if a name is given twice.
+    Its argument ``profiles`` maps each name with several values to these. Dims with one value are
+    settings, as without this decorator. The command raises a SettingsError if a name is given twice.
     """
 
     @wraps(command)
@@ -375,9 +376,10 @@ def several_dims(command: Command) -> Command:
 
 
 def profile_dims(command: Command) -> Command:
-    """Allow ``--dim NAME=N,N,..``; the argument is a mapping of names to values, ``profiles``.
+    """Allow ``--dim NAME=N,N,..``, for a command that makes a plan for each combination of values.
 
-    Unlike `several_dims`, dims with one value are in ``profiles`` too, and none is a setting.
+    Its argument ``profiles`` maps each name to its values, also if it has only one. So no dim is left
+    for the settings: their ``dims`` are empty.
     """
 
     @wraps(command)

@@ -29,7 +29,7 @@ from memplan_cli.onnx_io.types import element_type
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, TensorProto, TensorShapeProto, ValueInfoProto
 
     from memplan_cli.core.bindings import Feed, Feeds
     from memplan_cli.core.program import Shape
@@ -81,10 +81,12 @@ def _typed_value(name: str, elem_type: int, shape: Shape) -> ValueInfoProto:
 
 
 def name_free_dims(model: ModelProto, taken: Collection[str] | None = None) -> None:
-    """Give each unnamed free dim of an input a name of its own, in place, so that it can be bound.
+    """Make every free dim of the inputs bindable by one name, in place.
 
-    A text that is no name (``?``) is removed from all other values. Names in ``taken`` are not used; by
-    default those of `names_taken`.
+    - Each unnamed one gets a name of its own. Names in ``taken`` are not used; by default those of
+      `names_taken`.
+    - Elsewhere in the model, a text that is no name (``?``) is removed.
+    - A name that looks like arithmetic (``sequence-length``) is quoted in the whole model.
     """
     taken = names_taken(model) if taken is None else taken
     for value in model.graph.input:
@@ -92,12 +94,17 @@ def name_free_dims(model: ModelProto, taken: Collection[str] | None = None) -> N
         for dim, name in zip(value.type.tensor_type.shape.dim, named, strict=True):
             if isinstance(name, str):
                 dim.dim_param = name
-    for graph in graphs(model.graph):  # the inputs' own have names by now
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param and is_nameless(dim.dim_param):
-                    dim.ClearField("dim_param")
+    for graph in graphs(model.graph):
+        for dim in _declared_dims(graph):
+            if dim.dim_param and is_nameless(dim.dim_param):
+                dim.ClearField("dim_param")
     _quote_odd_names(model)
+
+
+def _declared_dims(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
+    """Yield the dims of all tensors whose type a graph declares."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield from value.type.tensor_type.shape.dim
 
 
 def _quote_odd_names(model: ModelProto) -> None:
@@ -114,10 +121,9 @@ def _quote_odd_names(model: ModelProto) -> None:
     if not quoted:
         return
     for graph in graphs(model.graph):
-        for value in (*graph.input, *graph.output, *graph.value_info):
-            for dim in value.type.tensor_type.shape.dim:
-                if dim.dim_param in quoted:
-                    dim.dim_param = quoted[dim.dim_param]
+        for dim in _declared_dims(graph):
+            if dim.dim_param in quoted:
+                dim.dim_param = quoted[dim.dim_param]
 
 
 def dims_of_inputs(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
@@ -176,14 +182,13 @@ def bind_graph(graph: GraphProto, dims: Mapping[str, int]) -> None:
     """Replace bound symbols in the dims of one graph by numbers, in place; subgraphs are left as they are."""
     if not dims:
         return
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param:
-                bound = bind_dim(canonical_dim(dim.dim_param), dims)
-                if isinstance(bound, int):
-                    dim.dim_value = bound
-                elif bound is not None:
-                    dim.dim_param = bound
+    for dim in _declared_dims(graph):
+        if dim.dim_param:
+            bound = bind_dim(canonical_dim(dim.dim_param), dims)
+            if isinstance(bound, int):
+                dim.dim_value = bound
+            elif bound is not None:
+                dim.dim_param = bound
 
 
 def add_known(model: ModelProto, bindings: Bindings, dims: Mapping[str, int]) -> None:
