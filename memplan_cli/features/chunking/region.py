@@ -139,7 +139,6 @@ def _make_region(
     seed: VarId,
     axis: int,
 ) -> Region:
-    """Return the region of these ops, with its boundary."""
     inputs, outputs = boundary(graph, splits, duplicated)
     return Region(
         splits=dict(splits),

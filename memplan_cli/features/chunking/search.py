@@ -237,7 +237,6 @@ class Search:
 
     Attributes:
         graph: the program without chunks.
-        planned_vars: what is planned and pinned, and which tensors share memory.
         budget: the bytes that are aimed at; set by `lower`.
         max_written_ops: ops after which no more trials are written.
         _written_ops: the ops of all programs that were written so far.

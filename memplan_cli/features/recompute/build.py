@@ -73,7 +73,6 @@ class _CopyWriter:
     original that is dropped.
 
     Attributes:
-        _values: the values of the base program.
         _recomputed_at: the ascending places at which each value is made again.
         _sizes: the sizes of all planned vars; copies are added.
         _vars: all vars; copies are added.

@@ -109,7 +109,6 @@ class _Segments:
     A value is a var with all its views, and a place is the index of an op (see `Values`).
 
     Attributes:
-        _values: the values of the training step.
         _phases: the phase of each op.
         _checkpoints: the tensors that end segments; the loss may be one, but ends none.
         _loss: the tensor of the loss, if there is one.

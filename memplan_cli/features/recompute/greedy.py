@@ -289,7 +289,6 @@ class GreedyChooser:
         return taken
 
     def _is_over_budget(self) -> bool:
-        """Whether more bytes than the budget are live at some place."""
         return bool(self.schedule.live.max(initial=0) > self.budget)
 
     def _fill_heap(self) -> None:

@@ -86,8 +86,6 @@ class Solver:
     """Fits a program in one order to budgets.
 
     Attributes:
-        values: the values of the program.
-        _planned_vars: what is planned and pinned, and which tensors share memory.
         _live: most bytes live during each op, without copies.
     """
 
@@ -165,7 +163,6 @@ class Solver:
 
 
 def _work_of_copies(written: RecomputedProgram) -> int:
-    """Return the work that the copies of a program add."""
     variables = written.program.vars
     return sum(op_cost(op, variables).work for op in written.copies)
 

@@ -83,7 +83,6 @@ class _BackwardReads:
     Attributes:
         producers: the forward node that produces each tensor; graph inputs and weights have none.
         readers: the backward nodes that read each of these tensors.
-        tape: has the shapes of forward tensors.
     """
 
     producers: Mapping[str, NodeProto]
