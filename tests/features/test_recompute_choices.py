@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -92,3 +94,12 @@ def test_outputs_that_are_left_out_have_no_name_to_be_a_checkpoint() -> None:
         recompute_segments(tested, terms(tested), ("b",), phases)
     assert "the nearest names are" in str(caught.value.hint)
     assert "_" not in str(caught.value.hint)
+
+
+def test_of_two_trials_within_the_budget_the_one_with_less_work_is_better() -> None:
+    unchanged = Solver(CHAIN, terms(CHAIN)).unchanged()
+    small, cheap, too_large = (
+        replace(unchanged, peak=peak, work=work) for peak, work in ((10, 9), (20, 5), (40, 0))
+    )
+    trials = sorted((small, too_large, cheap), key=lambda trial: trial.rank(30))
+    assert trials == [cheap, small, too_large]
