@@ -175,9 +175,7 @@ def test_operator_that_needs_its_inputs_type_is_inferred_once_that_is_known() ->
 def test_operator_without_a_known_input_type_is_not_inferred(op: str) -> None:
     asked = parsed(f"a = nobody.Foo(x) b = {op}(a) y = Relu(x)")
     found = {name: var.shape for name, var in read_program(asked).program.vars.items()}
-    assert {name: found[name] for name in ("x", "a", "b", "y")} == {
-        "x": (3, 4), "a": None, "b": None, "y": (3, 4)
-    }  # fmt: skip
+    assert found == {"x": (3, 4), "a": None, "b": None, "y": (3, 4)}
     assert list(infer_shapes(asked.SerializeToString()).graph.node) == list(asked.graph.node)
 
 
