@@ -61,7 +61,7 @@ BENCHES := packing ordering recompute resident scale runtime_settings prediction
 bench: $(READY) ## Measure; writes the tables of docs/measurements (hours; BENCHES=packing for one)
 	for bench in $(BENCHES); do PYTHONPATH=tests:tests/e2e $(BIN)/python -m tests.benchmarks.$$bench || exit 1; done
 
-zoo: $(READY) ## Optimise every model of ../shared/models and the onnx package at every level
+zoo: $(READY) ## Optimize every model of ../shared/models and the onnx package at every level
 	$(BIN)/python -m tests.benchmarks.zoo
 
 same-results: $(READY) ## Give commit OLD and the working tree the same commands, list what differs

@@ -82,14 +82,14 @@ def wrong_licences(licences: dict[str, str]) -> list[str]:
     ]
 
 
-def tried(artefact: Path, samples: Path, folder: Path) -> list[str]:
+def tried(artifact: Path, samples: Path, folder: Path) -> list[str]:
     """Install a file, run the demo with it, and return what is wrong."""
     venv.create(folder, clear=True, with_pip=False)
     python = folder / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     locked = ["--require-hashes", "--only-binary", ":all:", "-r", ".ci/locks/run.txt"]
     subprocess.run([*pip, *locked], check=True, cwd=ROOT, env=ALONE)
-    subprocess.run([*pip, "--no-deps", str(artefact)], check=True, cwd=folder, env=ALONE)
+    subprocess.run([*pip, "--no-deps", str(artifact)], check=True, cwd=folder, env=ALONE)
     read = [str(python), "-c", READ]
     made = subprocess.run(
         read, check=True, capture_output=True, text=True, cwd=folder, env=ALONE
@@ -104,7 +104,7 @@ def tried(artefact: Path, samples: Path, folder: Path) -> list[str]:
     )
     if done.returncode:
         wrong.append(f"a demo that runs:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return [f"{artefact.name} has not {one}" for one in wrong]
+    return [f"{artifact.name} has not {one}" for one in wrong]
 
 
 def main(folder: Path, dist: Path) -> int:
@@ -122,8 +122,8 @@ def main(folder: Path, dist: Path) -> int:
     only = folder / "samples"
     only.mkdir(exist_ok=True)
     (samples / "sample_models").rename(only / "sample_models")
-    for kind, artefact in (("wheel", wheel), ("source", source)):
-        wrong += tried(artefact.resolve(), only, folder / kind)
+    for kind, artifact in (("wheel", wheel), ("source", source)):
+        wrong += tried(artifact.resolve(), only, folder / kind)
     for one in wrong:
         print(f"release: {one}", file=sys.stderr)
     tag = tags.stdout.strip() or "no tag"

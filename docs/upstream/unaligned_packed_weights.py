@@ -1,7 +1,7 @@
 """ONNX Runtime 1.31.1: a packed weight that lies unaligned in the external file crashes.
 
 Run it in an empty folder. It writes a model of two nodes, lets ONNX Runtime save the
-optimised graph with packed weights in the external file, and runs that file.
+optimized graph with packed weights in the external file, and runs that file.
 """
 
 import numpy as np

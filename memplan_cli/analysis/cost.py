@@ -95,7 +95,7 @@ def op_cost(op: Op, variables: Mapping[VarId, Var]) -> Cost:
 
 
 def node_work(op: Op, variables: Mapping[VarId, Var]) -> int:
-    """Return the modelled time of a node in FLOPs: work and kernel calls, each subgraph run once."""
+    """Return the modeled time of a node in FLOPs: work and kernel calls, each subgraph run once."""
     if not op.bodies:
         return op_cost(op, variables).work + KERNEL_LAUNCH
     inner = (node_work(each, variables) for body in op.bodies for each in body.ops)

@@ -1,4 +1,4 @@
-"""Trained parameters and their final gradients, recognised by the structure of the graph.
+"""Trained parameters and their final gradients, recognized by the structure of the graph.
 
 Let ``f(a, P)`` be an op of the forward part with a parameter ``P``. A graph output is taken for
 the gradient of ``P``, or for the updated ``P``, if
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Dataflow, Op, Program, Shape, Var, VarId
 
-OPTIMISERS = frozenset(
+OPTIMIZERS = frozenset(
     {
         "Adagrad", "Adam", "AdamOptimizer", "AdamWOptimizer", "InPlaceAccumulator",
         "InPlaceAccumulatorV2", "LambOptimizer", "Momentum", "SGDOptimizer",
         "SGDOptimizerV2",
     }
 )  # fmt: skip
-"""Operators of a whole optimiser step (ai.onnx.preview.training, onnxruntime-training)."""
+"""Operators of a whole optimizer step (ai.onnx.preview.training, onnxruntime-training)."""
 
 Certainty = Literal["known", "guessed"]
 """Whether the loss was named as such (``known``), or is just some scalar output (``guessed``)."""
@@ -247,11 +247,11 @@ class _Evidence:
 
 
 class _Updates:
-    """How optimiser ops combine stored tensors (parameters, momenta) with gradients.
+    """How optimizer ops combine stored tensors (parameters, momenta) with gradients.
 
     Attributes:
         sources: per var outside the forward part, the graph inputs and initializers that were
-            combined into it by elementwise ops of its shape, or by a whole optimiser op.
+            combined into it by elementwise ops of its shape, or by a whole optimizer op.
         _beyond_forward: the indices of the ops outside the forward part.
     """
 
@@ -309,9 +309,9 @@ class _Updates:
                 self.sources[output] = sources
 
     def _operands(self, op: Op, output: VarId) -> tuple[VarId, ...]:
-        """Return the inputs of an op with the shape of its output; all of an optimiser op's."""
+        """Return the inputs of an op with the shape of its output; all of an optimizer op's."""
         operands = tuple(dict.fromkeys(filter(None, op.inputs)))
-        if op.type in OPTIMISERS:
+        if op.type in OPTIMIZERS:
             return operands
         shape = self._vars[output].shape
         return tuple(var for var in operands if self._vars[var].shape == shape)
@@ -345,8 +345,8 @@ def _is_value_preserving(op: Op) -> bool:
 
 
 def _may_update(op: Op) -> bool:
-    """Return whether an op may belong to an optimiser step: elementwise, or a whole step."""
-    return op.type in OPTIMISERS or operator(op).is_elementwise
+    """Return whether an op may belong to an optimizer step: elementwise, or a whole step."""
+    return op.type in OPTIMIZERS or operator(op).is_elementwise
 
 
 def is_float(var: Var) -> bool:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.analysis.gradients import (
-    OPTIMISERS,
+    OPTIMIZERS,
     Trained,
     elements,
     find_trained,
@@ -37,7 +37,7 @@ class Phases:
 
     Attributes:
         kind: whether the graph trains (``train``) or is an inference graph (``test``).
-        loss: the value that is minimised, if there is one.
+        loss: the value that is minimized, if there is one.
         phase_of: the phase of every op that is not forward, by each of its outputs. Keyed by var,
             it stays valid if ops are reordered.
         parameters: the trained parameters.
@@ -182,7 +182,7 @@ def _from_marks(program: Program, losses: tuple[VarId, ...], marked: frozenset[i
     - The loss is the first of ``losses`` that depends on no marked op, if there is one. The ops that
       it depends on are forward; without a loss, all ops that depend on no marked op.
     - The final gradients are results of marked ops, or of ops that depend on these, which the graph
-      returns or an optimiser op reads.
+      returns or an optimizer op reads.
     - The parameters are those that the names of gradients contain (`_parameter_of`).
     """
     flow = program.dataflow
@@ -197,9 +197,9 @@ def _from_marks(program: Program, losses: tuple[VarId, ...], marked: frozenset[i
     gradients = tuple(
         var
         for index in sorted(not_forward)
-        if flow.ops[index].type not in OPTIMISERS
+        if flow.ops[index].type not in OPTIMIZERS
         for var in filter(None, flow.ops[index].outputs)
-        if var in outputs or _is_read_by_optimiser(flow, var)
+        if var in outputs or _is_read_by_optimizer(flow, var)
     )
     parameters = tuple(
         parameter for var in gradients for parameter in _parameter_of(program, var)
@@ -207,8 +207,8 @@ def _from_marks(program: Program, losses: tuple[VarId, ...], marked: frozenset[i
     return _train(flow, loss, forward, Trained(parameters, gradients))
 
 
-def _is_read_by_optimiser(flow: Dataflow, var: VarId) -> bool:
-    return any(flow.ops[reader].type in OPTIMISERS for reader in flow.consumers.get(var, ()))
+def _is_read_by_optimizer(flow: Dataflow, var: VarId) -> bool:
+    return any(flow.ops[reader].type in OPTIMIZERS for reader in flow.consumers.get(var, ()))
 
 
 def _parameter_of(program: Program, gradient: VarId) -> Iterator[VarId]:
@@ -229,7 +229,7 @@ def _from_records(
     losses: tuple[VarId, ...],
     recorded: Mapping[str, str],
 ) -> Phases:
-    """Return the phases that the file records; ops without a record follow their neighbours.
+    """Return the phases that the file records; ops without a record follow their neighbors.
 
     The final gradients are those of `find_trained`. If that finds none, they are the results of
     backward ops that the graph returns or an update op reads, and no parameters are known.

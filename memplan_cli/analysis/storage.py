@@ -1,6 +1,6 @@
 """The buffers of a program, with their sizes and live ranges.
 
-`live_peak` of these buffers is the number that ordering minimises and that the report prints.
+`live_peak` of these buffers is the number that ordering minimizes and that the report prints.
 """
 
 from __future__ import annotations

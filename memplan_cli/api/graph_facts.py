@@ -1,4 +1,4 @@
-"""Facts about a plan's model that colour and group tensors in reports: op types, phases, categories."""
+"""Facts about a plan's model that color and group tensors in reports: op types, phases, categories."""
 
 from __future__ import annotations
 

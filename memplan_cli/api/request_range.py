@@ -140,7 +140,7 @@ def _recorded_settings(file: ModelFile) -> RuntimeSettings:
 
     recorded = recorded_settings(metadata_of(file.model))
     # Of a graph that ONNX Runtime may optimize, every recorded setting is open to the search.
-    if recorded is None or not recorded.settings.is_unoptimised:
+    if recorded is None or not recorded.settings.is_unoptimized:
         return RuntimeSettings()
     graph_settings = _graph_settings(recorded.settings)
     return replace(graph_settings, io_binding=recorded.settings.io_binding)

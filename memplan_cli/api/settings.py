@@ -61,7 +61,7 @@ def settings(
         bound = bind_fully(file, binding_settings(given))
         recorded = recorded_settings(metadata_of(file.model))
         # Of a graph that ONNX Runtime may optimize, every recorded setting is open to the search.
-        if recorded is not None and not recorded.settings.is_unoptimised:
+        if recorded is not None and not recorded.settings.is_unoptimized:
             recorded = None
         if check is None:
             choice = _predicted(file, bound, recorded)
@@ -143,5 +143,5 @@ def _confirmed(
             model = WrittenModel(file.path, program)
         else:
             program = offline_program(file.path, binding.dims, baseline.provider)
-            model = WrittenModel(file.path, program, optimised_offline=True, base=base)
+            model = WrittenModel(file.path, program, optimized_offline=True, base=base)
         return choose_settings(baseline, read_baseline_graph(baseline), model, progress)

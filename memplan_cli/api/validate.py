@@ -16,7 +16,7 @@ from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.observations import (
     CPU,
     PROVIDERS,
-    UNOPTIMISED,
+    UNOPTIMIZED,
     RuntimeSettings,
     Validation,
 )
@@ -203,7 +203,7 @@ def _compared(
     first_dims, second_dims = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = _binding(ModelFile.of(planned, model), plan, inputs).at(first_dims)
     pairs, offline = donated_pairs(model), is_offline(model)
-    written = WrittenModel(planned, optimised_offline=offline)
+    written = WrittenModel(planned, optimized_offline=offline)
     facts: RuntimeSummary | None = None
     notes: tuple[str, ...] = ()
     with warm_workers():
@@ -211,7 +211,7 @@ def _compared(
             report = plan.report
             # Optimization would merge copies and change the order in which pairs are safe.
             needs_order = bool(pairs or report.recompute.nodes or report.chunked.regions)
-            as_planned = replace(written, spoiled_by_optimisation=needs_order)
+            as_planned = replace(written, spoiled_by_optimization=needs_order)
             result = measure_models(original, as_planned, check, binding)
             facts = result.facts
             if facts is not None and facts.settings is not None:
@@ -222,11 +222,11 @@ def _compared(
         if second_dims != first_dims and result.verdict.passed:
             other = compare_models(original, written, check, binding.at(second_dims))
             # The weaker verdict counts: a failure, or one for runs without optimization only.
-            result = other if other.unoptimised_only or not other.verdict.passed else result
+            result = other if other.unoptimized_only or not other.verdict.passed else result
         verdict = result.verdict
         if pairs and verdict.passed:
             # The original's graph runs as it is, unless the written one has its optimizations in it.
-            settings = RuntimeSettings() if offline else UNOPTIMISED
+            settings = RuntimeSettings() if offline else UNOPTIMIZED
             steps = donated_steps((original, planned), pairs, check, binding, settings)
             verdict = with_donated_steps(verdict, steps)
         verdict = replace(verdict, notes=(*verdict.notes, *notes))
@@ -287,7 +287,7 @@ def bindings_inside(
     """Return two numbers, inside its bounds, for each dim that a plan has bounds for.
 
     The first number is the one nearest to the usual value, because the largest may need more memory
-    than there is. The second is its neighbour, so that a plan that holds for one size only is found.
+    than there is. The second is its neighbor, so that a plan that holds for one size only is found.
     Both are equal if the bounds leave one number.
 
     Without a plan or bounds both results are empty. ``usual`` has a small value for each dim of

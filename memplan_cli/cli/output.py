@@ -37,7 +37,7 @@ class Output:
 
     Attributes:
         quiet: progress and notes are not printed.
-        color: results may contain colours.
+        color: results may contain colors.
         debug: failures are printed with a traceback, and searches report their details.
         hidden_folder: a temporary folder, with a slash at its end, that is removed from all
             texts; empty if there is none.
@@ -127,7 +127,7 @@ def printable(text: str) -> str:
 
 
 def stdout_has_colors() -> bool:
-    """Return whether stdout is a terminal with colours (no-color.org: an empty NO_COLOR is unset)."""
+    """Return whether stdout is a terminal with colors (no-color.org: an empty NO_COLOR is unset)."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and sys.stdout is not None and sys.stdout.isatty()
 

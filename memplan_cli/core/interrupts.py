@@ -1,8 +1,8 @@
 """Signals that end memplan, raised as one exception, `Interrupted`, where that is safe.
 
-Ctrl-C, SIGTERM (a cancelled job) and SIGHUP (a closed terminal) unwind the stack alike, so that
+Ctrl-C, SIGTERM (a canceled job) and SIGHUP (a closed terminal) unwind the stack alike, so that
 worker processes and temporary files are removed as after an error. The exception is delayed in two
-places: in `deferred` blocks, and while a compiled module is initialised, whose C++ code calls
+places: in `deferred` blocks, and while a compiled module is initialized, whose C++ code calls
 Python and cannot handle an exception (onnx 1.23.2 crashes if its enumerations are interrupted).
 """
 
@@ -31,12 +31,12 @@ _CLEANUP_SECONDS = 3.0
 """Further signals are ignored for this time after the first, so that cleaning up can finish."""
 
 _RETRY_SECONDS = 0.005
-"""A signal that came while a compiled module was initialised is sent again after this time."""
+"""A signal that came while a compiled module was initialized is sent again after this time."""
 
-_MODULE_INITIALISERS = frozenset(
+_MODULE_INITIALIZERS = frozenset(
     getattr(ExtensionFileLoader, name).__code__ for name in ("create_module", "exec_module")
 )
-"""The code objects of the functions that initialise a compiled module."""
+"""The code objects of the functions that initialize a compiled module."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -147,17 +147,17 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     """Handle a signal: raise `Interrupted`, or delay the signal, or ignore a repeated one."""
     if _state.deferred_depth:
         _state.deferred_signal = _state.deferred_signal or number
-    elif _is_initialising_module(frame):
+    elif _is_initializing_module(frame):
         _send_again(number)
     elif time.monotonic() - _state.raised_at > _CLEANUP_SECONDS or not _state.raised_at:
         _state.raised_at, _state.raised_signal = time.monotonic(), number
         raise Interrupted(number)
 
 
-def _is_initialising_module(frame: FrameType | None) -> bool:
-    """Return whether this frame or one of its callers initialises a compiled module."""
+def _is_initializing_module(frame: FrameType | None) -> bool:
+    """Return whether this frame or one of its callers initializes a compiled module."""
     while frame is not None:
-        if frame.f_code in _MODULE_INITIALISERS:
+        if frame.f_code in _MODULE_INITIALIZERS:
             return True
         frame = frame.f_back
     return False

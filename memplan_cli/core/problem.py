@@ -217,7 +217,7 @@ def first_overlap(
     """Return the indices of two buffers that overlap in time and memory; None if there are none.
 
     A sweep over time keeps the offsets of all live buffers sorted. As long as no two of them
-    overlap, a starting buffer needs to be compared with its two neighbours only. O(n log n).
+    overlap, a starting buffer needs to be compared with its two neighbors only. O(n log n).
 
     Args:
         ranges: half-open live ranges.

@@ -1,4 +1,4 @@
-"""Selection of tensors and free dims by name or glob, with hints for misspelt names."""
+"""Selection of tensors and free dims by name or glob, with hints for misspelled names."""
 
 from __future__ import annotations
 

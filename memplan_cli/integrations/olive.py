@@ -101,7 +101,7 @@ class MemplanOptimize(Pass):  # type: ignore[misc]  # Olive has no types
         config: Any,  # noqa: ANN401 - Olive's configuration of this pass
         output_model_path: str,
     ) -> Any:  # noqa: ANN401 - Olive's handler
-        """Optimise one model, and return a handler of the written model.
+        """Optimize one model, and return a handler of the written model.
 
         Raises:
             ValueError: memplan refuses the model, or its outputs changed. Olive ends the workflow

@@ -35,7 +35,7 @@ def messages() -> ModuleType:
 
 @cache
 def compiled() -> ModuleType:
-    """Return onnx's compiled module, whose ``shape_inference`` works on serialised models.
+    """Return onnx's compiled module, whose ``shape_inference`` works on serialized models.
 
     Loading it takes 3 ms of processor time, the whole package 100 ms (onnx 1.23.2).
     """

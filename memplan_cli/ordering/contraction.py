@@ -179,7 +179,7 @@ class _Clusters:
         }
 
     def _merge(self, op: int, target: int, private: set[int]) -> None:
-        """Move the edges and tensors of ``op`` to its neighbour ``target``.
+        """Move the edges and tensors of ``op`` to its neighbor ``target``.
 
         The ``private`` tensors of both are removed. Members and step bytes are not changed here,
         except that ``op`` has no members any more.

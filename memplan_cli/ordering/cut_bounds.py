@@ -38,7 +38,7 @@ _TRIED_OPS = 24
 
 _MIN_DISTANCE_DIVISOR = 100
 """The fullest steps that are tried are more than the length of the order divided by this apart,
-because neighbouring steps need nearly the same bytes."""
+because neighboring steps need nearly the same bytes."""
 
 _MAX_EDGES = 500_000
 """Edges that one cut of `cut_bound` may examine."""
@@ -90,16 +90,16 @@ def _sides_of(
     it with all their descendants.
     """
     sides = [_Side.OPEN] * graph.size
-    for neighbours, assumed, side in (
+    for neighbors, assumed, side in (
         (graph.preds, before, _Side.BEFORE),
         (graph.succs, after, _Side.NOT_BEFORE),
     ):
-        stack = [*neighbours[op], *assumed]
+        stack = [*neighbors[op], *assumed]
         while stack:
             other = stack.pop()
             if sides[other] is _Side.OPEN:
                 sides[other] = side
-                stack.extend(neighbours[other])
+                stack.extend(neighbors[other])
     sides[op] = _Side.NOT_BEFORE
     return sides
 

@@ -135,7 +135,7 @@ class _Skyline:
         return min(left, right)
 
     def add_merged(self, begin: int, stop: int, level: int, before: int) -> None:
-        """Add a segment, joined with the neighbours that have the same level."""
+        """Add a segment, joined with the neighbors that have the same level."""
         if begin and self.level[before] == level:
             del self.level[before]
             begin, before = before, self.before[before]

@@ -7,7 +7,7 @@ assignment is the sum of the sizes of its slots:
     slot 0     aaaa  ddd     size 8: a has 8 bytes, d has 6
     slot 1       bbb cc      size 5: b has 5 bytes, c has 2      cost 13
 
-The least cost is max-colouring of an interval graph, which is NP-hard.
+The least cost is max-coloring of an interval graph, which is NP-hard.
 
 **Lower bound.** If k buffers of at least ``size`` bytes are live at one tick, k slots have at
 least that size. So the k-th largest slot is at least as large as the largest size of which k
@@ -17,7 +17,7 @@ at level 0, the bound is always reached.
 
 **Assignment.** First fit by falling size solves most problems, with any number of buffers. Best
 fit into slots of the least sizes gives the buffers that get none of them priority in the next
-round, until all get one or the work is used up (squeaky-wheel optimisation, Joslin and Clements
+round, until all get one or the work is used up (squeaky-wheel optimization, Joslin and Clements
 1999).
 
 Everything is deterministic: orders end in the index of a buffer.

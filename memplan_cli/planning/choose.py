@@ -64,7 +64,7 @@ class EvaluatedCandidate:
 
     @property
     def cost(self) -> Cost:
-        """The cost, which is minimised."""
+        """The cost, which is minimized."""
         return self._cost_of(self.allocation.heights)
 
     @property

@@ -425,7 +425,7 @@ def _extrapolate(samples: Samples, value: int) -> Need:
 def _extend(numbers: list[int], ratio: float) -> int:
     """Extrapolate a sequence of byte counts, measured at dims that double, to a larger dim.
 
-    The model is ``c + k * v**p``: ``p`` is the power by which the differences of neighbours
+    The model is ``c + k * v**p``: ``p`` is the power by which the differences of neighbors
     grow, and ``k`` is fitted to all differences together, because one difference alone may
     contain whole regions of an arena.
 

@@ -130,7 +130,7 @@ def weights_notes(program: Program) -> Iterator[str]:
             format_size(sum(var_bytes.values())) for var_bytes in (quantized, dequantized)
         )
         yield (
-            f"{len(quantized)} weights of {before} are dequantised to {after}: ONNX Runtime does "
+            f"{len(quantized)} weights of {before} are dequantized to {after}: ONNX Runtime does "
             "that in each run, where it does not fuse the node into a kernel of whole "
             "numbers; with session.disable_quant_qdq=1 it folds them into weights of that size"
         )

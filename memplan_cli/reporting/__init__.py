@@ -115,7 +115,7 @@ def render(
     Args:
         plan: The plan to show.
         form: The format.
-        color: Whether text is coloured for a terminal.
+        color: Whether text is colored for a terminal.
         print_log: Whether to add one line per tensor: the memory that it reuses, or why it
             reuses none. For text, JSON and Markdown only.
         page_context: What an HTML page shows besides the plan: a second plan, facts of the model.

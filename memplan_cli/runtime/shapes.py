@@ -30,7 +30,7 @@ def inferred_shapes(
     Values that it does not infer are left out. The second result is the error if the model does not
     load, else ``""``.
     """
-    from memplan_cli.core.results.observations import CPU, UNOPTIMISED
+    from memplan_cli.core.results.observations import CPU, UNOPTIMIZED
     from memplan_cli.core.serialization import to_json
     from memplan_cli.onnx_io.shapes.onnx_inference import unreliable_values
     from memplan_cli.onnx_io.shapes.runtime_query import runtime_query
@@ -44,7 +44,7 @@ def inferred_shapes(
     with tempfile.TemporaryDirectory(prefix="memplan-shapes-") as folder:
         file = Path(folder) / "model.onnx"
         file.write_bytes(query.data)
-        job = {"session": to_json(SessionSpec(file, CPU, UNOPTIMISED))}
+        job = {"session": to_json(SessionSpec(file, CPU, UNOPTIMIZED))}
         outcome = run_job(_TYPES_JOB, job, timeout=_LOAD_TIMEOUT)
     if not outcome.ok:
         return {}, outcome.reason

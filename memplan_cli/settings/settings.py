@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MemParam:
-    """Caffe's ``mem_param`` block: the phases to optimise and the vars to exclude from reuse."""
+    """Caffe's ``mem_param`` block: the phases to optimize and the vars to exclude from reuse."""
 
     optimize_train: bool = True
     optimize_test: bool = True

@@ -47,7 +47,7 @@ def _place_of(error: Exception, text: str, source: str) -> Place:
 class _Places:
     """Lines and columns of keys, found by searching the text: tomllib does not report them.
 
-    Headers ``[a.b]`` and lines ``key = ...`` are recognised. A key that is written in another way,
+    Headers ``[a.b]`` and lines ``key = ...`` are recognized. A key that is written in another way,
     as in an inline table, gets the place of the table, or the file without a line.
     """
 

@@ -73,7 +73,7 @@ def test_a_model_is_a_path_bytes_or_a_protobuf(form: str) -> None:
     assert not memplan.diff(model, MODEL).difference.changes
 
 
-def test_a_model_in_memory_is_fitted_simulated_optimised_and_proved(tmp_path: Path) -> None:
+def test_a_model_in_memory_is_fitted_simulated_optimized_and_proved(tmp_path: Path) -> None:
     fitted = memplan.fit(SYMBOLIC.read_bytes(), "1GiB", "batch", of="tensors")
     assert fitted.points
     assert fitted.model == IN_MEMORY

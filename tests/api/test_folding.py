@@ -290,7 +290,7 @@ def test_a_plan_of_before_says_nothing_of_it() -> None:
     assert checked_plan(data).report.memory.foldable is None
 
 
-def test_dequantised_weights_are_said_with_their_growth() -> None:
+def test_dequantized_weights_are_said_with_their_growth() -> None:
     text = """a (float[1,4] x) => (float[1,4] y) <int8[4,4] q, float s = {0.5}> {
       w = DequantizeLinear(q, s) y = MatMul(x, w) }"""
     model = parse(text)
@@ -300,7 +300,7 @@ def test_dequantised_weights_are_said_with_their_growth() -> None:
     from memplan_cli.planning.notes import weights_notes
 
     (note,) = weights_notes(read_program(model, Bindings()).program)
-    assert note.startswith("1 weights of 16 B are dequantised to 64 B")
+    assert note.startswith("1 weights of 16 B are dequantized to 64 B")
 
 
 def test_the_folder_of_a_folded_output_is_named_after_it(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_file_of_somebody_else_gets_the_defaults(samples: Path) -> None:
     assert found["pattern"] is True
 
 
-def test_what_optimisation_would_undo_is_run_as_written_also_where_nothing_was_run(
+def test_what_optimization_would_undo_is_run_as_written_also_where_nothing_was_run(
     tmp_path: Path,
 ) -> None:
     model, out = tmp_path / "step.onnx", tmp_path / "out.onnx"
@@ -195,7 +195,7 @@ AGAIN = """g (float[8,8] x, float[8,64] k, float[64,64] m, float[64,8] l) => (fl
 
 
 @pytest.mark.parametrize("check", [None, Check(provider="cpu")])
-def test_settings_of_a_recomputed_file_leave_optimisation_off(
+def test_settings_of_a_recomputed_file_leave_optimization_off(
     tmp_path: Path, check: Check | None
 ) -> None:
     model = tmp_path / "again.onnx"

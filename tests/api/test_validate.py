@@ -125,7 +125,7 @@ def test_what_optimization_would_undo_is_measured_as_written(
     validate(out, original, Check(), ["measure"])
     model = asked["written"]
     assert isinstance(model, WrittenModel)
-    assert model.unoptimised_only == (target == "cpu")
+    assert model.unoptimized_only == (target == "cpu")
 
 
 @pytest.mark.parametrize(("median", "warned"), [(1.05, False), (1.08, True)])

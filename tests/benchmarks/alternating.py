@@ -1,7 +1,7 @@
 """How long does a run take, one variant against another, on a machine that is never quiet?
 
 Each variant lives in a process of its own, since a CPU arena belongs to the process, and
-the processes run in turns: what slows one down slows its neighbour down too.
+the processes run in turns: what slows one down slows its neighbor down too.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _rounds(workers: Mapping[str, subprocess.Popen[str]]) -> dict[str, float]:
         spent = time.perf_counter() - began
         if spent > SECONDS or (number >= LEAST_ROUNDS and spent > SECONDS / 5):
             break
-        # Another one goes first in each round: nobody always follows the same neighbour.
+        # Another one goes first in each round: nobody always follows the same neighbor.
         names = list(workers)
         shift = number % len(names)
         for name in (*names[shift:], *names[:shift]):

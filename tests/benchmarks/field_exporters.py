@@ -82,7 +82,7 @@ def spox_models(folder: Path) -> None:
 
 
 def _float_network(folder: Path) -> Path:
-    """Write a small network of convolutions and a dense layer, to be quantised."""
+    """Write a small network of convolutions and a dense layer, to be quantized."""
     text = """<ir_version: 9, opset_import: ["" : 17]>
     net (float[batch,3,32,32] x) => (float[batch,10] y) {
         a = Conv<kernel_shape = [3,3], pads = [1,1,1,1]>(x, w0)
@@ -102,7 +102,7 @@ def _float_network(folder: Path) -> Path:
     return path
 
 
-def quantised_models(folder: Path) -> None:
+def quantized_models(folder: Path) -> None:
     from onnxruntime.quantization import (
         CalibrationDataReader,
         QuantFormat,
@@ -121,8 +121,8 @@ def quantised_models(folder: Path) -> None:
 
     network = _float_network(folder)
     for name, form in (("qdq", QuantFormat.QDQ), ("qoperator", QuantFormat.QOperator)):
-        quantize_static(network, folder / f"quantise_{name}.onnx", Reader(), quant_format=form)
-    quantize_dynamic(network, folder / "quantise_dynamic.onnx")
+        quantize_static(network, folder / f"quantize_{name}.onnx", Reader(), quant_format=form)
+    quantize_dynamic(network, folder / "quantize_dynamic.onnx")
     network.unlink()
 
 
@@ -245,7 +245,7 @@ def _export(folder: Path, cases: Mapping[str, Case]) -> None:
 EXPORTERS: Mapping[str, Callable[[Path], None]] = {
     "skl2onnx": sklearn_models,
     "spox": spox_models,
-    "quantise": quantised_models,
+    "quantize": quantized_models,
     "torch": torch_models,
     "torch_loops": torch_loops,
 }

@@ -343,7 +343,7 @@ def _against(rows: Sequence[Row]) -> list[str]:
     return [
         "## Against a run",
         "",
-        "Each intermediate of the top graph was made an output of a run without optimisations,",
+        "Each intermediate of the top graph was made an output of a run without optimizations,",
         "and held against the plan for the same inputs: (planned and run, bytes)",
         "",
         *(

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT.parent / "shared" / "models"
 TOO_LARGE = {"llama_1b_dyn", "sd15_unet", "train_gpt2_small_adam"}
-"""Their weights, optimiser states or runs are beyond two cores and 20 seconds; the page says
+"""Their weights, optimizer states or runs are beyond two cores and 20 seconds; the page says
 how large they are."""
 
 LONG = {"lstm_unrolled_512x2", "train_lstm_unrolled_128x2"}

@@ -236,7 +236,7 @@ RULES = (
          "_gemm_shape", replace("(a[node.int_attribute('transA')], b[1 - node.int_attribute('transB')])", "(a[0], b[1])"), "test_domains"),
     rule("channels may be the last dim",
          "move_channels", replace("(shape[0], *shape[2:], shape[1])", "shape"), "test_domains"),
-    rule("quantised tensors are joined along an axis",
+    rule("quantized tensors are joined along an axis",
          "_qlinear_concat", drop("sum_dims"), "test_domains"),
     rule("a cache is as long as what it had and what is new",
          "_multi_head_attention", always("past is None", nth=1), "test_domains"),

@@ -208,7 +208,7 @@ print(time.process_time() - started)
 
 
 def session_seconds(name: str) -> tuple[float, float]:
-    """Return seconds of `memplan optimize` and of making a session, optimisation off."""
+    """Return seconds of `memplan optimize` and of making a session, optimization off."""
     with tempfile.TemporaryDirectory() as folder:
         filled = str(Path(folder) / f"{name}.onnx")
         run(str(SHARED / "fill_weights.py"), str(SHARED / f"{name}.onnx"), filled)
@@ -289,7 +289,7 @@ def document(
             "## Against the runtime's session",
             "",
             "Seconds of `memplan optimize --no-validate`, the whole process, and of creating a",
-            "session with optimisation off.",
+            "session with optimization off.",
             "",
             "| model | optimize | session | ratio |",
             "|---|---|---|---|",

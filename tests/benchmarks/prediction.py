@@ -3,7 +3,7 @@
     python -m tests.benchmarks.prediction [--out FILE] [--functions N] [MODEL...]
 
 Each model with seeded weights, on the CPU provider with one thread, in both execution
-orders, with memory pattern and reuse in all four combinations, optimisation off, and at the
+orders, with memory pattern and reuse in all four combinations, optimization off, and at the
 highest level in its DEFAULT order. Without names: the nine ``light_*`` of the onnx package and every model of
 the shared collection that runs in time. ``--functions N`` instead: as many random models of
 functions that call each other, in float and in float16, which is run between Casts.

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.process_prediction [--of SET] [--runs N] [--no-page] [MODEL...]
 
 Each model with seeded weights, on the CPU provider with one thread, under the
-runtime's defaults and as memplan's settings have it (optimisation off, the file's order, no
+runtime's defaults and as memplan's settings have it (optimization off, the file's order, no
 pattern, no reuse). Nothing of a prediction is run but what data decides; the session is made
 once in a process of its own, and ``by rules`` is what would be said without that. Rows are kept in
 ``out/process_prediction/`` and not measured again.

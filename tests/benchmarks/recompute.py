@@ -165,7 +165,7 @@ def budgets(name: str, model: Path, folder: Path) -> list[Json]:
         row |= peaks(done.plan.report)
         if runs and done.model:
             after = best_as_written(out)
-            written = WrittenModel(out, spoiled_by_optimisation=True)
+            written = WrittenModel(out, spoiled_by_optimization=True)
             verdict = compare_models(model, written, ON_CPU, Binding(), OFF).verdict
             trials[str(share)] = (out, to_json(after.settings))
             row |= {
@@ -184,7 +184,7 @@ def budgets(name: str, model: Path, folder: Path) -> list[Json]:
 def best_as_written(model: Path) -> SettingsChoice:
     """Return the settings for a file as it stands, confirmed by a run."""
     program = offline_program(model, {}, CPU)
-    written = WrittenModel(model, program, optimised_offline=True)
+    written = WrittenModel(model, program, optimized_offline=True)
     with BaselineRun(model, load_model(model), ON_CPU, Binding(), RUN_AS_WRITTEN) as run:
         baseline = run.result()
         return choose_settings(baseline, read_baseline_graph(baseline), written)

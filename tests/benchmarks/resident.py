@@ -96,7 +96,7 @@ def rows(name: str) -> Iterator[str]:
 
 def bits(step: Path, out: Path) -> str:
     """Return whether both files give the same bits."""
-    written = WrittenModel(out, spoiled_by_optimisation=True)
+    written = WrittenModel(out, spoiled_by_optimization=True)
     found = compare_models(step, written, Check("cpu"), Binding(), ARENA_REUSE_ONLY)
     return "equal" if found.verdict.bit_identical else "differ"
 

@@ -64,8 +64,8 @@ TARGETS: Mapping[str, Figures] = {
 _EQUAL = 0.005
 
 _OFFERS: Mapping[str, str] = {
-    "ALL DEFAULT": "optimised, DEFAULT",
-    "ALL PRIORITY_BASED": "optimised, PRIORITY_BASED",
+    "ALL DEFAULT": "optimized, DEFAULT",
+    "ALL PRIORITY_BASED": "optimized, PRIORITY_BASED",
     "OFF DEFAULT": "as it is, DEFAULT",
     "OFF PRIORITY_BASED": "as it is, PRIORITY_BASED",
 }
@@ -191,7 +191,7 @@ ROOT = Path(__file__).parents[2]
 MODELS = ROOT.parent / "shared" / "models"
 OUT = ROOT / "out" / "runtime_settings"
 TOO_LARGE = {"llama_1b_dyn", "sd15_unet", "train_gpt2_small_adam"}
-"""Their weights, optimiser states or runs are beyond two cores and 20 seconds."""
+"""Their weights, optimizer states or runs are beyond two cores and 20 seconds."""
 
 SLOWEST_RUN = 20.0
 """Seconds that a run under the defaults may take."""

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.scale [--quick] [--no-table]
 
 Everything is a process of its own: processor seconds, and the most memory resident. Sessions
-are created with optimisation off; weights that are not there are given as zeros that nobody
+are created with optimization off; weights that are not there are given as zeros that nobody
 touches. Both sides run from byte code, as what is installed does: a first run of each, which
 compiles it, is not counted. `--quick` leaves the slow rows out.
 
@@ -257,7 +257,7 @@ Made by `python -m tests.benchmarks.scale`: whole processes, processor seconds o
 system, most memory resident, all Python code compiled beforehand. `optimize --no-validate`,
 level 2. Beside sessions: medians of five runs of each, in turn.
 
-| model | session, optimisation off | memory | optimize --order keep | memory | ratio | asked for | optimize --order auto | memory | ratio | asked for |
+| model | session, optimization off | memory | optimize --order keep | memory | ratio | asked for | optimize --order auto | memory | ratio | asked for |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {chr(10).join(f"| {line} |" for line in real)}
 

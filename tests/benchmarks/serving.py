@@ -111,7 +111,7 @@ def detector(path: Path) -> None:
     add.save(path, {"image": (1, 3, "height", "width")}, found)
 
 
-def recogniser(path: Path, hidden: int = 64, letters: int = 97) -> None:
+def recognizer(path: Path, hidden: int = 64, letters: int = 97) -> None:
     """Convolutions of a line 32 pixels high to one row, two LSTMs, and a letter for each column."""
     add, x, before = Writer(), "line", 1
     for width, pool in ((32, 2), (64, 2), (128, 1), (128, 1)):
@@ -186,7 +186,7 @@ def gru_loop(path: Path, hidden: int = 128, letters: int = 400) -> None:
 WRITTEN: Mapping[str, Callable[[Path], None]] = {
     "unet": unet,
     "detector": detector,
-    "recogniser": recogniser,
+    "recognizer": recognizer,
     "gru_loop": gru_loop,
 }
 """Models that no folder holds, each by what writes it."""
@@ -224,7 +224,7 @@ CASES: Mapping[str, Case] = {
     "unet": Case("", {"height": (64, 192), "width": (64, 192)}),
     "detector": Case("", {"height": (64, 320), "width": (64, 320)}),
     "segformer_ts": Case("messy/segformer_ts.onnx", {"height": (64, 256), "width": (64, 256)}),
-    "recogniser": Case("", {"batch": (1, 4), "width": (32, 640)}),
+    "recognizer": Case("", {"batch": (1, 4), "width": (32, 640)}),
     "gru_loop": Case("", {"batch": (1, 4), "length": (8, 512)}),
     "gru_decoder_ts": Case("messy/gru_decoder_ts.onnx", {"batch": (1, 8), "seq": (8, 256)}),
     "bert_base_layer": Case("bert_base_dyn.onnx", _TEXT, seconds=900, until="layer_norm_2"),

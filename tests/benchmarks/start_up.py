@@ -119,7 +119,7 @@ def main() -> int:
         "",
         "Made by `python -m tests.benchmarks.start_up`: whole processes from byte code, medians of",
         f"{TIMES}, in turn with the unit, `{UNIT}`",
-        "of the same model. The ratio is the median of those of neighbours in time.",
+        "of the same model. The ratio is the median of those of neighbors in time.",
         "",
         "| model | command | unit, s | memplan, s | ratio |",
         "|---|---|---:|---:|---:|",

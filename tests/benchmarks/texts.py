@@ -88,7 +88,7 @@ REPORTS = (
 """Commands that work, or whose check fails; run in this order in one folder."""
 
 REFUSALS = (
-    "optimise branchy_cnn.onnx",
+    "optimize branchy_cnn.onnx",
     "optimize missing.onnx",
     "optimize problem.csv",
     "optimize empty.onnx",

@@ -1,4 +1,4 @@
-"""Optimise every real model at every level, run those that can run, and write the table.
+"""Optimize every real model at every level, run those that can run, and write the table.
 
     python -m tests.benchmarks.zoo [--only TEXT] [--no-table]
 

@@ -110,7 +110,7 @@ def test_quiet_says_nothing_but_the_result(model: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("--no-color",), ()])
-def test_there_are_no_colours_where_nobody_can_see_them(
+def test_there_are_no_colors_where_nobody_can_see_them(
     words: tuple[str, ...], model: Path
 ) -> None:
     assert "\x1b[" not in run("report", model, *words, NO_COLOR="1").output

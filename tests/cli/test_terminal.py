@@ -1,4 +1,4 @@
-"""What people like in a terminal: no colour unless wanted, pure JSON, completion."""
+"""What people like in a terminal: no color unless wanted, pure JSON, completion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_json_is_all_there_is_on_stdout(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["schema"] == "memplan.report/1"
 
 
-def test_a_pipe_gets_no_colours_and_a_hundred_columns(tmp_path: Path) -> None:
+def test_a_pipe_gets_no_colors_and_a_hundred_columns(tmp_path: Path) -> None:
     write(tmp_path / "a.onnx", GOOD)
     done = memplan("report", tmp_path / "a.onnx")
     assert "\x1b" not in done.stdout
@@ -141,7 +141,7 @@ def test_messages_that_nobody_reads_change_no_exit_code(
 
 
 @pytest.mark.parametrize(
-    ("env", "colours"),
+    ("env", "colors"),
     [
         ({}, True),
         ({"NO_COLOR": "1"}, False),
@@ -149,8 +149,8 @@ def test_messages_that_nobody_reads_change_no_exit_code(
         ({"TERM": "dumb"}, False),
     ],
 )
-def test_colours_are_for_terminals_that_want_them(
-    env: dict[str, str], *, colours: bool, tmp_path: Path
+def test_colors_are_for_terminals_that_want_them(
+    env: dict[str, str], *, colors: bool, tmp_path: Path
 ) -> None:
     if shutil.which("script") is None:
         pytest.skip("needs a terminal, which `script` of util-linux makes")
@@ -163,7 +163,7 @@ def test_colours_are_for_terminals_that_want_them(
         text=True,
         check=True,
     )
-    assert bool(re.search(r"\x1b\[[0-9;]*m", done.stdout)) == colours
+    assert bool(re.search(r"\x1b\[[0-9;]*m", done.stdout)) == colors
 
 
 def test_a_time_out_names_the_limit_and_how_to_change_it(tmp_path: Path) -> None:

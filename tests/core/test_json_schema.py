@@ -33,7 +33,7 @@ class Size(NamedTuple):
     bytes: Natural
 
 
-class Colour(Enum):
+class Color(Enum):
     """A few values."""
 
     RED = "red"
@@ -59,7 +59,7 @@ class Record:
         "rows",
         "share",
         ("first", "best.name"),
-        "colour",
+        "color",
         "words",
         "table",
         "peak",
@@ -71,7 +71,7 @@ class Record:
     rows: tuple[Size, ...]
     share: Share
     best: Size
-    colour: Colour
+    color: Color
     words: tuple[str, int]
     table: Mapping[str, int | str | None]
     peak: Size | None
@@ -100,7 +100,7 @@ def test_a_schema_names_its_draft_its_document_and_its_title() -> None:
     ("key", "expected"),
     [
         ("first", {"type": "string"}),
-        ("colour", {"enum": ["red", "blue"]}),
+        ("color", {"enum": ["red", "blue"]}),
         (
             "words",
             {
@@ -159,7 +159,7 @@ def test_a_record_in_a_document_is_a_definition() -> None:
 def test_a_file_needs_what_has_no_default_and_a_result_has_all_that_is_always_written() -> (
     None
 ):
-    needed = {"schema", "made", "rows", "share", "first", "colour", "words", "table", "peak"}
+    needed = {"schema", "made", "rows", "share", "first", "color", "words", "table", "peak"}
     assert set(schema(FILE_KEYS)["required"]) == needed
     assert set(schema(RESULT_KEYS)["required"]) == {*needed, "level"}
 

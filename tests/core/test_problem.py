@@ -77,7 +77,7 @@ def test_overlap_in_time_and_memory_is_a_violation(offset: int) -> None:
     assert reasons(PAIR, layout(8, a=0, b=offset)) == ["overlap in time and in memory"]
 
 
-def test_an_overlap_behind_a_large_neighbour_is_found() -> None:
+def test_an_overlap_behind_a_large_neighbor_is_found() -> None:
     problem = Problem(
         (
             buffer("a", 0, 9, 2),

@@ -240,7 +240,7 @@ def test_another_schema_is_refused_before_anything_else(data: object) -> None:
     assert refused(data).startswith("the file is not of schema outer/1, but ")
 
 
-class Colour(Enum):
+class Color(Enum):
     """Something with a value."""
 
     RED = "red"
@@ -251,10 +251,10 @@ def test_numbers_without_end_are_null_and_other_values_have_their_form() -> None
         math.nan,
         -math.inf,
         1.5,
-        Colour.RED,
+        Color.RED,
         Path("p"),
         (1, [True, None]),
-        {"k": Colour.RED},
+        {"k": Color.RED},
     )
     assert to_json(values) == [None, None, 1.5, "red", "p", [1, [True, None]], {"k": "red"}]
     with pytest.raises(TypeError, match="complex has no form"):

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "screenshots"
 _SETTLE = "new Promise(done => setTimeout(done, 150))"
 _BY_OP = """(() => {
-    const menu = document.querySelector('#colour');
+    const menu = document.querySelector('#color');
     menu.value = 'type';
     menu.dispatchEvent(new Event('change'));
 })()"""

@@ -161,7 +161,7 @@ def test_what_follows_the_gate_runs_although_it_failed() -> None:
     assert upload["with"]["sarif_file"] == "${{ inputs.sarif }}"
 
 
-def test_the_action_annotates_summarises_and_fails(
+def test_the_action_annotates_summarizes_and_fails(
     tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -122,7 +122,7 @@ def shown(browser: Browser, tmp_path: Path, page: str) -> Browser:
     return browser
 
 
-def centre_of_map(browser: Browser) -> tuple[float, float]:
+def center_of_map(browser: Browser) -> tuple[float, float]:
     box = browser.run(
         "(() => { const r = document.getElementById('map').getBoundingClientRect();"
         " return [r.left + 76 + (r.width - 84) * 0.3, r.top + r.height * 0.9]; })()"
@@ -162,7 +162,7 @@ def test_hovering_names_the_tensor_the_step_and_the_live_bytes(
 ) -> None:
     shown(browser, tmp_path, plan_page.render(plan_named("branchy")))
     assert browser.run("document.getElementById('about').textContent") == ""
-    x, y = centre_of_map(browser)
+    x, y = center_of_map(browser)
     browser.mouse("mouseMoved", x, y)
     about = browser.run("document.getElementById('about').textContent")
     assert "128.00 KiB at offset" in about
@@ -204,7 +204,7 @@ def test_the_map_zooms_moves_and_comes_back(browser: Browser, tmp_path: Path) ->
     browser.press("0")
     browser.run(settle)
     assert picture(browser) == whole
-    x, y = centre_of_map(browser)
+    x, y = center_of_map(browser)
     browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-400)
     browser.run(settle)
     assert picture(browser) != whole
@@ -236,16 +236,16 @@ def test_only_what_is_live_at_the_peak_can_be_asked_for(
 
 def test_dark_and_light_are_two_pictures_of_one_page(browser: Browser, tmp_path: Path) -> None:
     shown(browser, tmp_path, plan_page.render(plan_named("branchy")))
-    colour = "getComputedStyle(document.body).backgroundColor"
-    light = browser.run(colour)
+    color = "getComputedStyle(document.body).backgroundColor"
+    light = browser.run(color)
     browser.run("document.getElementById('theme').click()")
-    assert browser.run(colour) != light
+    assert browser.run(color) != light
     browser.call(
         "Emulation.setEmulatedMedia",
         features=[{"name": "prefers-color-scheme", "value": "dark"}],
     )
     browser.open(tmp_path / "page.html")
-    assert browser.run(colour) != light
+    assert browser.run(color) != light
     browser.call("Emulation.setEmulatedMedia", features=[])
 
 
@@ -429,7 +429,7 @@ def select(browser: Browser, name: str, value: str) -> None:
     browser.run("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
 
 
-def test_colours_and_groups_go_by_type_module_and_category(
+def test_colors_and_groups_go_by_type_module_and_category(
     browser: Browser, tmp_path: Path
 ) -> None:
     plan = plan_named("branchy")
@@ -439,7 +439,7 @@ def test_colours_and_groups_go_by_type_module_and_category(
     page = plan_page.render(plan, plan_page.PageContext(facts=GraphFacts(types)))
     shown(browser, tmp_path, page)
     for way in ("type", "module", "category"):
-        select(browser, "colour", way)
+        select(browser, "color", way)
         assert browser.run("document.querySelectorAll('#legend li').length") > 0
         select(browser, "by", way)
         groups = browser.run(

@@ -79,7 +79,7 @@ def test_guard_itself_sees_an_attempt_and_stops_it(offline: Offline) -> None:
     assert offline.log.exists()
 
 
-def test_model_is_optimised_run_and_validated_without_the_network(offline: Offline) -> None:
+def test_model_is_optimized_run_and_validated_without_the_network(offline: Offline) -> None:
     offline.memplan("optimize model.onnx -o out.onnx")
     assert offline.processes > 1, "the runtime's processes are guarded too"
     offline.memplan("validate out.onnx --original model.onnx --replay")

@@ -274,7 +274,7 @@ def test_the_branch_is_the_one_that_the_inputs_choose(tmp_path: Path) -> None:
     assert len(found) == 2, "the branches differ"
 
 
-def test_the_graph_after_optimisation_is_predicted_from_its_dump(tmp_path: Path) -> None:
+def test_the_graph_after_optimization_is_predicted_from_its_dump(tmp_path: Path) -> None:
     path = saved(tmp_path, BRANCHES)
     predicted = predict_peaks(executed_graph(path, RuntimeSettings(), {}))
     measured = measure(path, RuntimeSettings())

@@ -39,7 +39,7 @@ main()
 
 
 def optimized(model: Path, cwd: Path, seed: str, *options: str) -> dict[str, bytes]:
-    """Optimise in a process whose hashes have another seed; return the files it wrote."""
+    """Optimize in a process whose hashes have another seed; return the files it wrote."""
     there = os.path.relpath(model, cwd)
     words = [sys.executable, "-c", EQUALLY_FAST, "optimize", there, *options]
     paths = [str(ROOT), str(ROOT / "tests")]

@@ -1,4 +1,4 @@
-"""Optimise for one provider: the runtime's own graph competes with the graph as it is."""
+"""Optimize for one provider: the runtime's own graph competes with the graph as it is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def metadata(path: Path) -> dict[str, str]:
     return {entry.key: entry.value for entry in load_model(path).metadata_props}
 
 
-def test_the_graph_optimised_offline_says_what_it_is_tied_to(
+def test_the_graph_optimized_offline_says_what_it_is_tied_to(
     samples: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "net.onnx"

@@ -153,7 +153,7 @@ def _skip_layer_norm(draw: Draw) -> Case:
     return Case("SkipLayerNormalization", (x, skip, *last), domain=CONTRIB)
 
 
-def _normalised(draw: Draw, kind: str) -> Case:
+def _normalized(draw: Draw, kind: str) -> Case:
     n, _, h, w = draw.dims(4)
     c = 4
     x = draw.whole(n, c, h, w)
@@ -386,7 +386,7 @@ FAMILIES: tuple[tuple[Callable[[Draw, str], Case], Sequence[str]], ...] = (
     (_by_index, ("GatherElements", "ScatterElements")),
     (_window, ("Conv", "MaxPool", "AveragePool")),
     (
-        _normalised,
+        _normalized,
         (
             "BatchNormalization", "InstanceNormalization", "GroupNormalization",
             "LpNormalization", "GlobalAveragePool", "GlobalMaxPool",

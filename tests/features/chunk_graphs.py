@@ -33,7 +33,7 @@ def _norm(make: Maker, x: str, _: str) -> str:
     )
 
 
-def _centred(make: Maker, x: str, _: str) -> str:
+def _centered(make: Maker, x: str, _: str) -> str:
     axis = make.constant(np.array([int(make.rng.integers(0, 3))], np.int64))
     kind = ("ReduceMax", "ReduceMin", "ReduceMean")[int(make.rng.integers(3))]
     return make.node("Sub", x, make.node(kind, x, axis, keepdims=1))
@@ -111,7 +111,7 @@ def _put(make: Maker, x: str, other: str) -> str:
 
 
 STEPS: Sequence[Callable[[Maker, str, str], str]] = (
-    _linear, _mlp, _norm, _centred, _softmax, _joined, _unary, _scores, _attention, _halves,
+    _linear, _mlp, _norm, _centered, _softmax, _joined, _unary, _scores, _attention, _halves,
     _convolved, _heads, _gathered, _put,
 )  # fmt: skip
 

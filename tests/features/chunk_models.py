@@ -55,7 +55,7 @@ def _heads(make: Maker, x: str, length: int, heads: int, width: int) -> str:
 
 
 def attention_layer(make: Maker, x: str, length: int, heads: int = 2, width: int = 16) -> str:
-    """Add attention and an MLP, each with its normalisation and residual, unfused."""
+    """Add attention and an MLP, each with its normalization and residual, unfused."""
     hidden = heads * width
     scale, shift = make.weight(hidden), make.weight(hidden)
     normal = make.node("LayerNormalization", x, scale, shift, axis=-1)

@@ -130,7 +130,7 @@ def test_what_nobody_reads_any_more_is_left_out() -> None:
 
 
 def crossed(kind: str, index: int = onnx.TensorProto.INT64) -> onnx.ModelProto:
-    """Return a graph that reads a normalised product by rows and by columns."""
+    """Return a graph that reads a normalized product by rows and by columns."""
     make, rows, columns = Maker(), 32, 96
     logits = make.node("MatMul", "x", "head")
     told = {"axis": -1} if kind.endswith("max") else {}

@@ -101,7 +101,7 @@ def test_what_the_graph_gives_is_a_bound() -> None:
     assert bound.tensors == graph.program.body.outputs
 
 
-def test_normalisation_by_groups_is_cut_as_exporters_write_it() -> None:
+def test_normalization_by_groups_is_cut_as_exporters_write_it() -> None:
     make = Maker()
     x = make.node("Conv", "x", make.weight(8, 3, 3, 3), pads=(1, 1, 1, 1))
     groups = make.node("Reshape", x, make.constant(np.array((1, 4, -1), np.int64)))
@@ -117,7 +117,7 @@ def test_normalisation_by_groups_is_cut_as_exporters_write_it() -> None:
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
 
-def test_a_normalisation_is_computed_again_where_that_needs_less() -> None:
+def test_a_normalization_is_computed_again_where_that_needs_less() -> None:
     model = transformer(length=128, layers=2)
     graph = graph_of(model)
     mixed = [op.outputs[0] for op in graph.ops if op.type == "Softmax"][-1]

@@ -15,11 +15,11 @@ def said(block: Block) -> tuple[bool, ...]:
     return repeatable(Program("page", block, {}))
 
 
-def test_batch_normalisation_that_trains_never_runs_twice() -> None:
+def test_batch_normalization_that_trains_never_runs_twice() -> None:
     assert not may_run_twice(batch_norm("y", "new_mean", "new_var"))
 
 
-def test_batch_normalisation_that_only_normalises_may_run_twice() -> None:
+def test_batch_normalization_that_only_normalizes_may_run_twice() -> None:
     assert may_run_twice(batch_norm("y"))
 
 

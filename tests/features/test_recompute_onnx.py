@@ -1,6 +1,6 @@
 """ONNX Runtime gives the same bits with and without copies, on the shared training steps.
 
-With optimisation off and PRIORITY_BASED execution, which is what keeps copies apart and in
+With optimization off and PRIORITY_BASED execution, which is what keeps copies apart and in
 their places; one intra-op thread, for scatters race otherwise.
 """
 
@@ -85,7 +85,7 @@ def _session(path: Path) -> ort.InferenceSession:
 
 
 def drawn(name: str) -> Arrays:
-    """Draw what the model's description says, optimiser states from small positive numbers."""
+    """Draw what the model's description says, optimizer states from small positive numbers."""
     described = json.loads((MODELS / "inputs" / f"{name}.json").read_text())["inputs"]
     random = np.random.default_rng(0)
     return {key: _draw(random, facts) for key, facts in described.items()}

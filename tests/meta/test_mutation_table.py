@@ -86,10 +86,10 @@ def test_a_rule_whose_function_or_test_is_gone_is_named() -> None:
     lost = stale_rules(
         [
             rule("a first", "no_such_function", never(), "test_liveness"),
-            rule("a second", "live_ranges", drop("last final"), "test_no_such_behaviour"),
+            rule("a second", "live_ranges", drop("last final"), "test_no_such_behavior"),
         ]
     )
     assert lost == [
         "a first: the package has no function no_such_function",
-        "a second: there is no test test_no_such_behaviour",
+        "a second: there is no test test_no_such_behavior",
     ]

@@ -175,7 +175,7 @@ def test_other_data_of_that_name_is_never_overwritten(tmp_path: Path) -> None:
     assert not (tmp_path / "there" / "a.bin").exists(), "what was copied is taken back"
 
 
-def test_an_optimised_model_beside_its_source_shares_the_data(tmp_path: Path) -> None:
+def test_an_optimized_model_beside_its_source_shares_the_data(tmp_path: Path) -> None:
     path = saved(tmp_path, model_with("a.bin"), "a.bin")
     api.optimize(path, check=None)
     assert files(tmp_path) == {
@@ -185,7 +185,7 @@ def test_an_optimised_model_beside_its_source_shares_the_data(tmp_path: Path) ->
     assert data_files(written) == ("a.bin",)
 
 
-def test_an_optimised_model_in_another_folder_finds_its_data(tmp_path: Path) -> None:
+def test_an_optimized_model_in_another_folder_finds_its_data(tmp_path: Path) -> None:
     path = saved(tmp_path / "here", model_with("sub/a.bin"), "sub/a.bin")
     (tmp_path / "there").mkdir()
     api.optimize(path, out=tmp_path / "there" / "m.onnx", check=None)

@@ -318,14 +318,14 @@ def test_a_name_that_only_looks_like_a_copy_is_a_name() -> None:
     assert graph_differences(parse(text), parse(other)) != ()
 
 
-NORMALISED = """g (float[2,4] x, float[4] s) => (float[2,4] z) {
+NORMALIZED = """g (float[2,4] x, float[4] s) => (float[2,4] z) {
     [norm] y, mean, deviation = LayerNormalization(x, s)
     [cut] left, right = Split<axis = 1, num_outputs = 2>(y)
     [back] z = Add(y, mean) }"""
 
 
 def with_a_copy_that_makes(kind: str, *outputs: str) -> tuple[str, ...]:
-    original, written = parse(NORMALISED), parse(NORMALISED)
+    original, written = parse(NORMALIZED), parse(NORMALIZED)
     copy = written.graph.node.add()
     copy.CopyFrom(next(n for n in written.graph.node if n.op_type == kind))
     copy.name += "__recompute"
@@ -350,6 +350,6 @@ def test_a_copy_may_not_swap_its_outputs() -> None:
 
 
 def test_the_original_itself_may_leave_nothing_out() -> None:
-    original, written = parse(NORMALISED), parse(NORMALISED)
+    original, written = parse(NORMALIZED), parse(NORMALIZED)
     written.graph.node[0].output[2] = ""
     assert "was lost" in graph_differences(original, written)[0]

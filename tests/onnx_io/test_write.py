@@ -214,7 +214,7 @@ def test_a_model_planned_for_one_batch_runs_with_another() -> None:
     np.testing.assert_allclose(z, np.exp(x) - np.exp(x), atol=1e-6)
 
 
-def test_an_optimised_model_can_be_optimised_again() -> None:
+def test_an_optimized_model_can_be_optimized_again() -> None:
     first = written(parse(NESTED))
     again = written(first, level=2)
     assert read_notes(again).keys() == read_notes(first).keys()

@@ -128,7 +128,7 @@ def test_random_and_sequence_ops_keep_their_relative_order(kind: str, fed: str) 
     assert found.candidates[found.chosen] == (101 if kind == "Conv" else 201)
 
 
-NORMALISED = """
+NORMALIZED = """
     mean = Conv x
     {a} = BatchNormalization x x x mean x
     {b} = BatchNormalization x x x mean x
@@ -140,7 +140,7 @@ NORMALISED = """
 @pytest.mark.parametrize("trains", [True, False])
 def test_ops_that_update_one_statistic_keep_their_relative_order(*, trains: bool) -> None:
     a, b = ("a am av", "b bm bv") if trains else ("a", "b")
-    program = program_of(NORMALISED.format(a=a, b=b), "y")
+    program = program_of(NORMALIZED.format(a=a, b=b), "y")
     found = best_order(program, sizes_of(mean=1, a=100, b=100, c=1))
     order = names(found.program.body.ops)
     assert (order.index("n1") < order.index("n2")) == trains

@@ -35,7 +35,7 @@ def test_weights_are_initializers_and_constants() -> None:
     assert (memory.weights, memory.naive) == (64, 32)
 
 
-def test_a_phase_that_is_not_to_be_optimised_is_left_as_it_is() -> None:
+def test_a_phase_that_is_not_to_be_optimized_is_left_as_it_is() -> None:
     left = MemParam(optimize_test=False)
     report = plan_of_text(CHAIN, Settings(mem_param=left)).report
     assert report.phase == "test"
@@ -168,7 +168,7 @@ def test_a_better_order_is_found_and_the_original_stands_beside_it(level: int) -
 
 
 def test_an_order_never_makes_it_worse_than_the_files() -> None:
-    """The optimiser of optimize-net#28 did."""
+    """The optimizer of optimize-net#28 did."""
     for text in (CHAIN, STEP, wide()):
         report = plan_of_text(text).report
         assert report.memory.planned is not None

@@ -1,4 +1,4 @@
-"""What a runtime holds, outputs included: counted, minimised, and what a budget means."""
+"""What a runtime holds, outputs included: counted, minimized, and what a budget means."""
 
 from __future__ import annotations
 

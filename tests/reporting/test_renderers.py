@@ -249,7 +249,7 @@ def test_text_keeps_to_the_width_of_the_screen(name: str, width: int) -> None:
     assert max(len(line) for line in lines) <= width
 
 
-def test_text_is_coloured_only_where_that_is_wanted() -> None:
+def test_text_is_colored_only_where_that_is_wanted() -> None:
     plan = plan_named("branchy")
     assert "\x1b[" in draw(plan, Screen(80, color=True))
     assert "\x1b" not in draw(plan, Screen(80))

@@ -77,7 +77,7 @@ def test_the_smallest_chunk_that_fits_is_taken() -> None:
     assert held(8, 1, 3, -1, -3, 3, 8, unit=256) == 12 * 256
 
 
-def test_free_neighbours_of_one_region_become_one_chunk() -> None:
+def test_free_neighbors_of_one_region_become_one_chunk() -> None:
     settings = ArenaSettings(initial=4096)
     assert held(1, 1, 1, 1, -1, -3, -2, -4, 4, settings=settings, unit=1024) == 4096
 

@@ -183,7 +183,7 @@ def test_a_graph_of_thousands_of_nodes_takes_as_much_with_a_profile_as_without(
     model = parse(f"deep (float[64] v0) => (float[64] v{count}) {{ {nodes} }}")
     path = tmp_path / "deep.onnx"
     onnx.save(model, path)
-    # Optimisation takes pairs of Neg away.
+    # Optimization takes pairs of Neg away.
     settings = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
     alone = process_of_run(path, settings, RunConditions())
     beside = record_run(path, settings, RunConditions(), "arena", "process").peaks.process

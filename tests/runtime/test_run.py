@@ -13,7 +13,7 @@ import pytest
 
 from memplan_cli.core.bindings import Binding, FeedSpec
 from memplan_cli.core.check import Check
-from memplan_cli.core.results.observations import UNOPTIMISED
+from memplan_cli.core.results.observations import UNOPTIMIZED
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.run.baseline import DEFAULTS, Baseline, BaselineRun
 from memplan_cli.runtime.run.compare import kept_folder, run_written
@@ -135,14 +135,14 @@ def test_other_bits_are_found_at_every_dim_and_kept(
 ) -> None:
     found = original()
     other = write(tmp_path / "other.onnx", OTHER)
-    run = run_written(found, other, UNOPTIMISED)
+    run = run_written(found, other, UNOPTIMIZED)
     assert run.verdict.status == "failed"
     assert [len(one.differences) for one in run.record.inputs] == [1, 1]
     assert all((kept_folder(one) / "0.npy").exists() for one in found.inputs)
     assert not verify(found, None, WrittenModel(other)).verdict.passed
 
 
-def test_other_bits_under_optimisation_end_the_run(
+def test_other_bits_under_optimization_end_the_run(
     original: Callable[..., Baseline], tmp_path: Path
 ) -> None:
     found = original()
@@ -152,27 +152,27 @@ def test_other_bits_under_optimisation_end_the_run(
     assert not graph.exists()
 
 
-def test_what_differs_under_optimisation_alone_is_compared_without_it(
+def test_what_differs_under_optimization_alone_is_compared_without_it(
     original: Callable[..., Baseline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memplan_cli.runtime.verification import verify as verifying
 
     found = original()
-    optimised = run_written(found, found.path, DEFAULTS)
-    other = replace(optimised.verdict, status="failed", max_abs_diff=1e-7)
+    optimized = run_written(found, found.path, DEFAULTS)
+    other = replace(optimized.verdict, status="failed", max_abs_diff=1e-7)
     runs = []
 
     def run(*how: object, **reference: object) -> object:
         runs.append(reference)
         if len(runs) == 1:
-            return replace(optimised, verdict=other)
+            return replace(optimized, verdict=other)
         return run_written(*how, **reference)  # type: ignore[arg-type]
 
     monkeypatch.setattr(verifying, "run_written", run)
     verification = verify(found, None, WrittenModel(found.path))
-    assert verification.unoptimised_only
+    assert verification.unoptimized_only
     assert verification.verdict.bit_identical
-    assert "optimisation off" in verification.verdict.notes[-1]
+    assert "optimization off" in verification.verdict.notes[-1]
     assert len(runs) == 2
 
 

@@ -55,11 +55,11 @@ def test_what_a_session_folds_is_held_beside_its_arena(
     program = read_program(parse("g (float[1] x) => (float[1] y) { y = Neg(x) }")).program
     written = WrittenModel(None, program)  # type: ignore[arg-type]
     baseline: Any = type("Ran", (), {"dims": {}})
-    optimised = SettingsChoice(ON, Peaks(700, 700, held=800))
-    unoptimised_choice = SettingsChoice(OFF, Peaks(800, 800, held=900))
-    monkeypatch.setattr(written_model, "is_slower_unoptimised", lambda *_: False)
-    monkeypatch.setattr(Prediction, "optimised_choice", lambda _: optimised)
-    monkeypatch.setattr(Prediction, "unoptimised_choice", lambda _: unoptimised_choice)
+    optimized = SettingsChoice(ON, Peaks(700, 700, held=800))
+    unoptimized_choice = SettingsChoice(OFF, Peaks(800, 800, held=900))
+    monkeypatch.setattr(written_model, "is_slower_unoptimized", lambda *_: False)
+    monkeypatch.setattr(Prediction, "optimized_choice", lambda _: optimized)
+    monkeypatch.setattr(Prediction, "unoptimized_choice", lambda _: unoptimized_choice)
     monkeypatch.setattr(Prediction, "_folded", lambda _: folded)
     graph = BaselineGraph(None, Peaks(1, 1))  # type: ignore[arg-type]
     assert Prediction(baseline, graph, written).best_choice().settings == chosen
@@ -118,7 +118,7 @@ def test_settings_with_other_bits_or_longer_runs_are_not_taken(
     def confirm_and_change(self: Confirmation, tell: Progress) -> None:
         real(self, tell)
         seen.append(self.run.settings)
-        if other == "bits" and not self.run.is_unoptimised:
+        if other == "bits" and not self.run.is_unoptimized:
             verdict = replace(self.run.verdict, status="failed", max_abs_diff=1.0)
             self.run = replace(self.run, verdict=verdict)
 

@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.run.timing import is_slower_unoptimised
+from memplan_cli.runtime.run.timing import is_slower_unoptimized
 from memplan_cli.runtime.simulate.predict import ExecutedGraph
 
 if TYPE_CHECKING:
@@ -32,16 +32,16 @@ BLOCKED = program("""g (float[256,256] x, float[256,256] w) => (float[256,256] y
 
 
 @pytest.mark.parametrize(
-    ("optimised", "slower"), [(LARGE, False), (FUSED, True), (BLOCKED, True)]
+    ("optimized", "slower"), [(LARGE, False), (FUSED, True), (BLOCKED, True)]
 )
 def test_bytes_that_are_no_longer_moved_and_blocked_layouts_cost_time(
-    optimised: Program,
+    optimized: Program,
     slower: bool,  # noqa: FBT001 - what is expected
 ) -> None:
     assert (
-        is_slower_unoptimised(LARGE, {}, ExecutedGraph(optimised, in_run_order=True)) is slower
+        is_slower_unoptimized(LARGE, {}, ExecutedGraph(optimized, in_run_order=True)) is slower
     )
 
 
 def test_a_graph_with_fewer_ops_is_not_slower() -> None:
-    assert not is_slower_unoptimised(FUSED, {}, ExecutedGraph(LARGE, in_run_order=True))
+    assert not is_slower_unoptimized(FUSED, {}, ExecutedGraph(LARGE, in_run_order=True))

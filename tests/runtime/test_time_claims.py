@@ -11,7 +11,7 @@ import pytest
 
 from builders import plan_of_text
 from memplan_cli.core.results.observations import (
-    UNOPTIMISED,
+    UNOPTIMIZED,
     Peaks,
     RuntimeSettings,
     TimeRatio,
@@ -127,6 +127,6 @@ def test_nothing_is_said_of_what_no_run_has_told() -> None:
 def test_an_order_recorded_from_runs_is_called_so() -> None:
     order = SettingsChoice(SIZED, Peaks(1, 1))
     assert order.sources == {**OBSERVED, "session.execution_order": "observed"}
-    as_written = SIZED.updated(UNOPTIMISED)
+    as_written = SIZED.updated(UNOPTIMIZED)
     assert replace(order, settings=as_written).sources == OBSERVED, "that of the file"
     assert replace(order, settings=RuntimeSettings()).sources == {}

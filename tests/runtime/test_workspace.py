@@ -8,7 +8,7 @@ import pytest
 
 from builders import parse
 from memplan_cli import Settings, api
-from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.profile.workspace import requests_from_totals, workspace_by_rule
 from memplan_cli.runtime.settings_search.predicted import predict_settings
@@ -39,7 +39,7 @@ def test_nodes_without_names_ask_for_what_rules_say() -> None:
     assert asked["w"] == asked["u"] == (SPREAD, SPREAD)
     assert "w" not in requests_from_totals(nameless, {}, {"Conv": 64})
     run, bare = (
-        session_traces(ExecutedGraph(nameless), UNOPTIMISED, w).first for w in (MEASURED, {})
+        session_traces(ExecutedGraph(nameless), UNOPTIMIZED, w).first for w in (MEASURED, {})
     )
     assert len(run.sizes) == len(bare.sizes) + 2 * 2
 

@@ -46,7 +46,7 @@ def proved(tmp_path: Path, kind: str) -> Verification:
     path, other = tmp_path / "a.onnx", tmp_path / "b.onnx"
     for each in (path, other):
         onnx.save(model, each)
-    written = WrittenModel(other, read_program(model).program, spoiled_by_optimisation=True)
+    written = WrittenModel(other, read_program(model).program, spoiled_by_optimization=True)
     with BaselineRun(path, model, Check("cpu"), Binding()) as run:
         baseline = run.result()
         return verify(baseline, read_baseline_graph(baseline), written)

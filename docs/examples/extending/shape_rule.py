@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from onnx import parser, shape_inference
 
-from memplan_cli.onnx_io.shapes.lattice import shape_in
 from memplan_cli.onnx_io.shapes.interpret import RULES, interpret
+from memplan_cli.onnx_io.shapes.lattice import shape_in
 
 if TYPE_CHECKING:
     from onnx import NodeProto

@@ -19,7 +19,7 @@ from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.core.files import staged
 from memplan_cli.core.program import VarId
-from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.kv_cache.buffered import BufferedDecoder
@@ -111,13 +111,13 @@ def _write_first_that_decodes(
     originals: dict[bool, tuple[DecodeLoop, OriginalDecoding]] = {}
     failed: Plan | None = None
     for number, attempt in enumerate(decoder.attempts()):
-        is_unoptimised = attempt.settings == UNOPTIMISED
-        if is_unoptimised not in originals:
+        is_unoptimized = attempt.settings == UNOPTIMIZED
+        if is_unoptimized not in originals:
             request.progress("decoding with the original")
             loop = planner.loop(check, folder / f"{number}", attempt.settings)
             decoding = decode_original(request.file.path, decoder.caches, loop)
-            originals[is_unoptimised] = loop, decoding
-        loop, decoding = originals[is_unoptimised]
+            originals[is_unoptimized] = loop, decoding
+        loop, decoding = originals[is_unoptimized]
         rewriting = planner.plan(attempt, decoding)
         assert rewriting.caches is not None  # noqa: S101 - `plan` sets them
         settings = _SESSION.updated(attempt.settings)

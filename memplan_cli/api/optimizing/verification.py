@@ -10,7 +10,7 @@ from memplan_cli.api.models.binding import binding_of, dims_of_run
 from memplan_cli.api.output.optimized import is_verified
 from memplan_cli.api.request_range import with_range_settings
 from memplan_cli.core.files import staged
-from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings
 from memplan_cli.core.results.rewrites import ALL_SLOWER, CANDIDATE_DIFFERED, Fallback
 from memplan_cli.errors import RuntimeUnavailableError
 
@@ -179,7 +179,7 @@ class Verifier:
             if pairs and verdict.passed:
                 # The original's graph runs as it is, unless the written one has its optimizations in it.
                 models = candidate.compared_with, path
-                settings = RuntimeSettings() if candidate.is_runtime_graph else UNOPTIMISED
+                settings = RuntimeSettings() if candidate.is_runtime_graph else UNOPTIMIZED
                 steps = donated_steps(models, pairs, self.check, binding, settings)
                 verdict = with_donated_steps(verdict, steps)
             plan = _with_verdict(candidate, path, verdict)
@@ -245,7 +245,7 @@ def with_rejected(plan: Plan, rejected: Iterable[Plan]) -> Plan:
 def _rejection(plan: Plan) -> Fallback:
     """Return the fallback for a rejected candidate, with its first difference."""
     report = plan.report
-    graph = "the file's graph" if report.target == "portable" else "a graph that was optimised"
+    graph = "the file's graph" if report.target == "portable" else "a graph that was optimized"
     verdict, reason = report.validation, "it did not run"
     if verdict is not None and verdict.differences:
         first = verdict.differences[0]
@@ -292,8 +292,8 @@ def _written_model(candidate: Rewriting, path: Path) -> WrittenModel:
     return WrittenModel(
         path,
         candidate.planned.program,
-        spoiled_by_optimisation=candidate.unoptimised_only,
-        optimised_offline=candidate.is_runtime_graph,
+        spoiled_by_optimization=candidate.unoptimized_only,
+        optimized_offline=candidate.is_runtime_graph,
     )
 
 

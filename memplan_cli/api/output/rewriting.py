@@ -130,7 +130,7 @@ class Rewriting:
         return self.original is not None
 
     @property
-    def unoptimised_only(self) -> bool:
+    def unoptimized_only(self) -> bool:
         """Whether ONNX Runtime must run the written file without optimizing its graph.
 
         It would merge recomputed nodes and chunks, and change the order in which donated pairs are
@@ -286,7 +286,7 @@ def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
     runtime = plan.report.runtime
     if runtime is not None and runtime.settings is not None:
         provider, settings = runtime.provider, runtime.settings
-    elif rewriting.unoptimised_only:
+    elif rewriting.unoptimized_only:
         from memplan_cli.runtime.simulate.predict import ARENA_REUSE_ONLY
 
         provider = PROVIDERS.get(rewriting.settings.target, CPU)

@@ -73,7 +73,7 @@ def fit(
     settings of the runtime. With --of tensors, and if the process cannot be predicted, it is the
     sum of weights, inputs, outputs, the planned arena and --overhead.
 
-    With several unknown dimensions, the first one is maximised for powers of two of the others.
+    With several unknown dimensions, the first one is maximized for powers of two of the others.
     If data decides the sizes of tensors, MODEL is run on generated inputs for small values, and
     the need of large values is extrapolated; the result says so.
 

@@ -59,7 +59,7 @@ class RuntimeSettings:
     io_binding: Mapping[str, str] = field(default_factory=dict, metadata={**SPARSE, **SORTED})
 
     @property
-    def is_unoptimised(self) -> bool:
+    def is_unoptimized(self) -> bool:
         """Whether graph optimization is disabled, so that the graph runs as it is in the file."""
         return self.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
 
@@ -76,7 +76,7 @@ class RuntimeSettings:
         )
 
 
-UNOPTIMISED = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
+UNOPTIMIZED = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
 """Settings with which the graph runs as it is in the file."""
 
 

@@ -30,7 +30,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import MICROSOFT, Exactness, Family, operator, qualified_name
-from memplan_cli.features.chunking.axes.normalisation import reduced_axes
+from memplan_cli.features.chunking.axes.normalization import reduced_axes
 from memplan_cli.features.chunking.axes.split import Role
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Which ranges the ops of a region compute in each chunk.
 
 A chunk is assigned ranges of the region's outputs. From these, ranges are propagated
-backwards: each op computes what its consumers read, including their halos. So neighbouring
+backwards: each op computes what its consumers read, including their halos. So neighboring
 chunks overlap. The overlap is computed by both chunks, or carried over if that is less work:
 then an op begins where the previous chunk ended, and the previous chunk's last rows are kept
 and joined with its own. Rows of an op whose consumer has a halo of 2, in 3 chunks of 48 rows:

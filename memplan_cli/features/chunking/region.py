@@ -275,8 +275,8 @@ def _extensions(
     An op whose result reaches the region by way of ops outside too would have to run between
     the chunks and these ops. If it is light, it can join as a duplicate, which also runs whole.
     """
-    neighbours, producers = _neighbours(graph, splits, duplicated)
-    for op_index, shared_bytes in sorted(neighbours.items()):
+    neighbors, producers = _neighbors(graph, splits, duplicated)
+    for op_index, shared_bytes in sorted(neighbors.items()):
         for split_index, split in enumerate(graph.splits(op_index)):
             if not _fits(graph, splits, op_index, split):
                 continue
@@ -294,7 +294,7 @@ def _extensions(
             )
 
 
-def _neighbours(
+def _neighbors(
     graph: Graph, splits: Mapping[int, Split], duplicated: frozenset[int]
 ) -> tuple[Mapping[int, int], frozenset[int]]:
     """Return the ops next to a region, and which of them make its inputs.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Difference
+from memplan_cli.core.results.observations import CPU, UNOPTIMIZED, Difference
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.prepared_models import random_ops, seeded_twins
@@ -74,7 +74,7 @@ def donated_steps(
     pairs: Pairs,
     check: Check,
     binding: Binding,
-    original_settings: RuntimeSettings = UNOPTIMISED,
+    original_settings: RuntimeSettings = UNOPTIMIZED,
 ) -> DonatedSteps:
     """Run two steps of each model, and compare every output of both steps.
 

@@ -1,1 +1,1 @@
-"""Decoder caches of ONNX graphs: recognised by structure, and updated in buffers of fixed size."""
+"""Decoder caches of ONNX graphs: recognized by structure, and updated in buffers of fixed size."""

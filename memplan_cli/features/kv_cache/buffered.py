@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings
 from memplan_cli.errors import ModelError
 from memplan_cli.features.kv_cache.find import find_caches
 from memplan_cli.features.kv_cache.grouped import without_repeated_heads
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _REPEATS_NOTE = "Repeated heads are kept: without them the outputs are not bit-identical."
 
-_UNOPTIMISED_NOTE = (
-    "compared with the runtime's optimisation off: on, it fuses other nodes, and the outputs have "
+_UNOPTIMIZED_NOTE = (
+    "compared with the runtime's optimization off: on, it fuses other nodes, and the outputs have "
     "other bits"
 )
 
@@ -84,11 +84,11 @@ class BufferedDecoder:
         attempts = [CacheAttempt(grouped, RuntimeSettings())]
         if grouped is not self.rewritten:
             attempts.append(CacheAttempt(self.rewritten, RuntimeSettings(), (_REPEATS_NOTE,)))
-        unoptimised = [
-            CacheAttempt(attempt.model, UNOPTIMISED, (*attempt.notes, _UNOPTIMISED_NOTE))
+        unoptimized = [
+            CacheAttempt(attempt.model, UNOPTIMIZED, (*attempt.notes, _UNOPTIMIZED_NOTE))
             for attempt in attempts
         ]
-        return attempts + unoptimised
+        return attempts + unoptimized
 
 
 def _refuse_without_caches(search: CacheSearch) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import (
     DEFAULT_TIMEOUT,
-    UNOPTIMISED,
+    UNOPTIMIZED,
     Difference,
     RuntimeSettings,
     Validation,
@@ -189,14 +189,14 @@ def validate_decoding(
         RuntimeSettings() if recorded is None else replace(recorded.settings, io_binding={})
     )
     # Recorded if fusions change the outputs: then the original is run without them too.
-    is_unoptimised = UNOPTIMISED.session.items() <= settings.session.items()
+    is_unoptimized = UNOPTIMIZED.session.items() <= settings.session.items()
     bindings = {} if plan is None else plan.report.bindings
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
         loop = DecodeLoop(
             provider=resolve_provider(check.provider),
             folder=Path(folder),
             dims={n: dim.value for n, dim in bindings.items() if dim.source != "assumed"},
-            settings=UNOPTIMISED if is_unoptimised else RuntimeSettings(),
+            settings=UNOPTIMIZED if is_unoptimized else RuntimeSettings(),
             timeout=check.timeout,
             tolerance=(check.rtol, check.atol),
         )

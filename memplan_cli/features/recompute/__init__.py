@@ -1,1 +1,1 @@
-"""Rematerialisation: recompute values to lower the peak, by checkpoints or within a budget."""
+"""Rematerialization: recompute values to lower the peak, by checkpoints or within a budget."""

@@ -1,6 +1,6 @@
 """Recomputation of cheap forward tensors in the backward pass, so that fewer tensors are kept.
 
-A normalisation of single operators leaves X - m, (X - m) / s and more for its gradient, each as
+A normalization of single operators leaves X - m, (X - m) / s and more for its gradient, each as
 large as X. They follow from X and small tensors by one or two element-wise operators, so they are
 computed again where the backward pass reads them, and only X is kept.
 

@@ -1,7 +1,7 @@
 """From a forward model to a training step: forward, backward and update in one graph.
 
 Every trained weight ``w`` becomes an input ``in.w`` and an output ``new.w``; so does the
-optimizer's state (``in.w.m``) and the running statistics of batch normalisations. The loss
+optimizer's state (``in.w.m``) and the running statistics of batch normalizations. The loss
 is an output, ``learning_rate`` and ``step`` are inputs.
 """
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Statistics(Enum):
-    """The mean and variance that batch normalisations use."""
+    """The mean and variance that batch normalizations use."""
 
     BATCH = "batch"
     """Those of the batch; the running ones are updated."""
@@ -61,7 +61,7 @@ class Recipe:
         optimizer: the update of the weights; None: the step outputs gradients instead.
         train: names and globs of the weights to train; empty: see `select_parameters`.
         freeze: names and globs of weights that are not trained.
-        statistics: which statistics batch normalisations use.
+        statistics: which statistics batch normalizations use.
         rules: gradient rules by operator, in addition to or instead of memplan's own.
     """
 
@@ -160,7 +160,7 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
 def _use_batch_statistics(
     model: ModelProto, loss: str, trained: Sequence[Parameter]
 ) -> tuple[Parameter, ...]:
-    """Set the batch normalisations before the loss to training mode, in place.
+    """Set the batch normalizations before the loss to training mode, in place.
 
     Returns the running statistics that are weights or graph inputs. Their new values are outputs
     of the nodes, named as in `Parameter.output`: output 1 is the new mean, input 3, and output 2 the new

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 @compiled
 def _mixed_bits(word: np.uint64) -> np.uint64:
-    """Return a hash of 64 bits: the finaliser of splitmix64."""
+    """Return a hash of 64 bits: the finalizer of splitmix64."""
     word ^= word >> np.uint64(30)
     word *= np.uint64(0xBF58476D1CE4E5B9)
     word ^= word >> np.uint64(27)
@@ -113,7 +113,7 @@ def _fingerprint(
 def _is_known_failure(state: SearchState, fingerprint: np.uint64) -> bool:
     """Return whether a state with this fingerprint is known to have no solution.
 
-    A fingerprint is in the slot of its lowest bits, or in the neighbouring one.
+    A fingerprint is in the slot of its lowest bits, or in the neighboring one.
     """
     slot = np.int64(fingerprint & np.uint64(len(state.failed) - 1))
     return bool(state.failed[slot] == fingerprint or state.failed[slot ^ 1] == fingerprint)
@@ -121,9 +121,9 @@ def _is_known_failure(state: SearchState, fingerprint: np.uint64) -> bool:
 
 @compiled
 def _remember_failure(state: SearchState, fingerprint: np.uint64) -> None:
-    """Add a fingerprint to ``state.failed``, in the slot of its lowest bits or the neighbouring one.
+    """Add a fingerprint to ``state.failed``, in the slot of its lowest bits or the neighboring one.
 
-    The neighbour is taken if the slot is not empty, and may hold an older fingerprint: that is lost.
+    The neighbor is taken if the slot is not empty, and may hold an older fingerprint: that is lost.
     """
     slot = np.int64(fingerprint & np.uint64(len(state.failed) - 1))
     if state.failed[slot] != np.uint64(0):

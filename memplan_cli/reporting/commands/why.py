@@ -259,7 +259,7 @@ def why_tensor(plan: Plan, name: str) -> TensorExplanation:
 
 
 def _unknown_tensor_error(plan: Plan, name: str) -> SettingsError:
-    """Return the error for a tensor without a place: not planned, chunked, or misspelt."""
+    """Return the error for a tensor without a place: not planned, chunked, or misspelled."""
     refusal_reasons = {refusal.name: refusal.reason for refusal in plan.report.unplanned}
     if name in refusal_reasons:
         return SettingsError(f"{name!r} is not planned: {refusal_reasons[name]}")

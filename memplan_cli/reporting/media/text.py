@@ -1,4 +1,4 @@
-"""Documents as text for a terminal, with or without colours; names are cut to fit its width."""
+"""Documents as text for a terminal, with or without colors; names are cut to fit its width."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _STYLES: Mapping[str, str] = {"plain": "", "verdict": "bold green", "soft": "dim
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """The width of the output in characters, and whether it is coloured."""
+    """The width of the output in characters, and whether it is colored."""
 
     width: int = 100
     color: bool = False

@@ -24,7 +24,7 @@ _MAX_CHANGES = 500
 """Rows of the table of tensors."""
 
 _SAME, _MORE, _LESS = 0, 1, 2
-"""The colour of a tensor in both maps: unchanged, or ``after`` takes more or fewer bytes for it."""
+"""The color of a tensor in both maps: unchanged, or ``after`` takes more or fewer bytes for it."""
 
 _TOTALS = ("planned", "live_peak", "total", "naive")
 """The first line shows the first of these metrics that is known on both sides."""
@@ -34,14 +34,14 @@ def render(before: Plan, after: Plan, difference: Difference) -> str:
     """Return the page of a difference; ``before`` and ``after`` are the plans of its two sides."""
     sides = [with_bound_symbols(plan) for plan in (before, after)]
     bytes_before, bytes_after = map(_bytes_by_name, sides)
-    colours = {
-        name: _colour(bytes_before.get(name, 0), bytes_after.get(name, 0))
+    colors = {
+        name: _color(bytes_before.get(name, 0), bytes_after.get(name, 0))
         for name in bytes_before | bytes_after
     }
     data = {
         "sides": [
-            _side(sides[0], colours, bytes_after),
-            _side(sides[1], colours, bytes_before),
+            _side(sides[0], colors, bytes_after),
+            _side(sides[1], colors, bytes_before),
         ]
     }
     labels = [html(side.model) for side in (difference.before, difference.after)]
@@ -129,15 +129,15 @@ def _bytes_by_name(plan: Plan) -> dict[str, int]:
     return {tensor.id: tensor.bytes for tensor in plan.tensors}
 
 
-def _colour(size_before: int, size_after: int) -> int:
-    """Return the colour of a tensor by its bytes in both plans; 0 bytes if it is not there."""
+def _color(size_before: int, size_after: int) -> int:
+    """Return the color of a tensor by its bytes in both plans; 0 bytes if it is not there."""
     if size_before == size_after:
         return _SAME
     return _MORE if size_after > size_before else _LESS
 
 
-def _side(plan: Plan, colours: Mapping[str, int], other: Mapping[str, int]) -> Json:
-    """Return the map of one plan: the tensors of its main arena with their colours.
+def _side(plan: Plan, colors: Mapping[str, int], other: Mapping[str, int]) -> Json:
+    """Return the map of one plan: the tensors of its main arena with their colors.
 
     ``other`` are the bytes of the other plan's tensors.
     """
@@ -150,6 +150,6 @@ def _side(plan: Plan, colours: Mapping[str, int], other: Mapping[str, int]) -> J
         "ticks": ticks,
         "nodes": [terminal(labels.get(tick, "")) for tick in range(ticks)],
         **place_columns(tensors),
-        "kind": [colours[t.id] for t in tensors],
+        "kind": [colors[t.id] for t in tensors],
         "was": [other.get(t.id) for t in tensors],
     }

@@ -107,7 +107,7 @@ def _frame(top: int, height: int) -> str:
 def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
     """Return the rectangle of a range of bytes over its steps, with a tooltip of up to 4 names.
 
-    The ``number`` chooses the colour.
+    The ``number`` chooses the color.
     """
     tensor = item.tensor
     names = ", ".join(shortened(member.id, 60) for member in item.members[:4])

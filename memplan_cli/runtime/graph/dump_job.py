@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.operators import NCHWC
-from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.results.observations import CPU, UNOPTIMIZED, RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.types import declared_bytes, dtype_name
@@ -165,7 +165,7 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
         if not pieces:
             return None
         unpacked.write_bytes(model.SerializeToString())
-        packing = _with_settings(replace(dump.session, model=unpacked), UNOPTIMISED)
+        packing = _with_settings(replace(dump.session, model=unpacked), UNOPTIMIZED)
         _write_session_graph(packing, out)
     for piece, (whole, columns) in pieces.items():
         if whole in types:

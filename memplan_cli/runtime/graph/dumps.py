@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin
-from memplan_cli.core.results.observations import CPU, UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.results.observations import CPU, UNOPTIMIZED, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 from memplan_cli.onnx_io.graph_editor import FreshNames
@@ -51,8 +51,8 @@ def executed_graph(
 ) -> ExecutedGraph:
     """Return the graph that a session with these settings runs, with its shapes; nothing is run.
 
-    Without optimisation, the ops are in the order of the runtime's node indices, from which
-    every execution order follows. With optimisation the indices are unknown, and the ops are in
+    Without optimization, the ops are in the order of the runtime's node indices, from which
+    every execution order follows. With optimization the indices are unknown, and the ops are in
     the order of ``ExecutionOrder.DEFAULT``; a session with ``PRIORITY_BASED`` runs them in that
     order only if it loads the dump itself.
 
@@ -137,13 +137,13 @@ def read_dump(
     graph = with_distinct_names(written) or written
     known_shapes = bound_shapes(shapes, dims, free_dims(graph))
     program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
-    is_optimised = not session.settings.is_unoptimised
-    if not is_optimised:
+    is_optimized = not session.settings.is_unoptimized
+    if not is_optimized:
         program = in_index_order(program, written.graph, load_as_written(session.model))
     return ExecutedGraph(
         program,
         dims,
-        in_run_order=is_optimised,
+        in_run_order=is_optimized,
         planner_shapes=planner_shapes(program, shapes),
         provider=session.provider,
     )
@@ -163,7 +163,7 @@ def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
         loaded = load_model(model)
         give_every_output(loaded.graph)
         copy.write_bytes(loaded.SerializeToString())
-        job = {"session": to_json(SessionSpec(copy, provider, UNOPTIMISED))}
+        job = {"session": to_json(SessionSpec(copy, provider, UNOPTIMIZED))}
         outcome = run_job(f"{_DUMP_JOBS}:session_types", job)
     finally:
         copy.unlink(missing_ok=True)

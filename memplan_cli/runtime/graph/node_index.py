@@ -49,7 +49,7 @@ def in_index_order(program: Program, dump: GraphProto, source: ModelProto) -> Pr
 
     Args:
         program: the dump as a program.
-        dump: the graph that the runtime wrote, without optimisation.
+        dump: the graph that the runtime wrote, without optimization.
         source: the model that the runtime had loaded; its functions are not inlined.
     """
     dtypes = {var.name: var.dtype for var in program.vars.values()}

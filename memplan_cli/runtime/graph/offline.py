@@ -1,6 +1,6 @@
-"""Offline optimisation: the graph as the runtime optimises it, written as a model of its own.
+"""Offline optimization: the graph as the runtime optimizes it, written as a model of its own.
 
-The written model is run without optimisation. It is tied to the version of the runtime and, at
+The written model is run without optimization. It is tied to the version of the runtime and, at
 the level that changes layouts, to the hardware on which it was made; its metadata states both.
 """
 
@@ -74,7 +74,7 @@ def packing_for(provider: str, model: ModelProto) -> Packing:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A file with the graph that the runtime optimised.
+    """A file with the graph that the runtime optimized.
 
     Attributes:
         path: the file; weights are in a file beside it.
@@ -90,7 +90,7 @@ class Dump:
 
 
 class DumpJob:
-    """A worker job that writes optimised graphs; used as a context manager, which ends it."""
+    """A worker job that writes optimized graphs; used as a context manager, which ends it."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class DumpJob:
         packing: Packing = Packing.AT_LOAD,
         dims: Mapping[str, int] | None = None,
     ) -> None:
-        """Start to write the graph at the highest optimisation level.
+        """Start to write the graph at the highest optimization level.
 
         On CPU only the highest level has the blocked layouts; convolutional nets are up to three
         times slower without them.
@@ -109,7 +109,7 @@ class DumpJob:
             model: the file.
             out: one or two files to write. If the graph has fusions that cost workspace, the graph
                 without these fusions goes to the second file.
-            provider: the provider for which the graph is optimised.
+            provider: the provider for which the graph is optimized.
             packing: where weights are packed.
             dims: values of symbolic dims.
 

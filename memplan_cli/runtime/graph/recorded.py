@@ -123,7 +123,7 @@ def _shapes_of_run(nodes: Mapping[str, _DumpNode], kernels: Sequence[Kernel]) ->
 def with_recorded_order(graph: ExecutedGraph, record: RunRecord) -> ExecutedGraph | None:
     """Return a graph with its main ops in the order in which a run executed them.
 
-    Node indices of an optimised graph are not in its dump, so an order by priority, which goes
+    Node indices of an optimized graph are not in its dump, so an order by priority, which goes
     by them, has to be recorded. None if names do not identify all nodes.
     """
     body = graph.program.body
@@ -140,14 +140,14 @@ def with_recorded_order(graph: ExecutedGraph, record: RunRecord) -> ExecutedGrap
 def with_file_order(
     graph: ExecutedGraph, file_nodes: Sequence[str], written: Program
 ) -> ExecutedGraph:
-    """Return the predicted optimised graph of a file with the same nodes in another order.
+    """Return the predicted optimized graph of a file with the same nodes in another order.
 
-    Nodes that optimisation adds get indices above all others, in an unknown order; the order of the
+    Nodes that optimization adds get indices above all others, in an unknown order; the order of the
     dump is assumed. The graph is returned unchanged if names do not identify its nodes, or if its own
     order does not follow from this assumption.
 
     Args:
-        graph: the optimised graph of the original file.
+        graph: the optimized graph of the original file.
         file_nodes: names of the original file's nodes, in its order.
         written: the same nodes in the other order.
     """

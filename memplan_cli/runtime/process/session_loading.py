@@ -1,7 +1,7 @@
 """A simulation of session creation: the blocks that ONNX Runtime allocates and frees, in order.
 
 The order was measured by a log of all blocks of 16 KiB or more. A file is parsed, and the weights in
-it are copied from the parsed text one by one. Optimisation folds constants and reorders filters into
+it are copied from the parsed text one by one. Optimization folds constants and reorders filters into
 blocked layouts, each with several copies. Then kernels pack their constant operands, node by node,
 and weights without other readers are freed. The heap does not shrink below a block in use, so the
 order of these steps decides what stays resident.
@@ -85,7 +85,7 @@ class SessionLoading:
         weights = {
             var.name for var in self.program.vars.values() if var.origin is Origin.WEIGHT
         }
-        # Optimisation has replaced the other weights of the file.
+        # Optimization has replaced the other weights of the file.
         for name in [name for name in self.values if name not in weights]:
             self.memory.free(self.values.pop(name))
         if self.packs:
@@ -135,7 +135,7 @@ class SessionLoading:
         }
 
     def _new_weights(self) -> dict[str, int]:
-        """Return the bytes of the weights that optimisation makes, by name, in the order of their reads.
+        """Return the bytes of the weights that optimization makes, by name, in the order of their reads.
 
         The file does not have them. Small ones are left out.
         """

@@ -34,7 +34,7 @@ _MIN_CHUNK = 32
 """Bytes of the smallest chunk (``MINSIZE``); the unused end of the heap keeps as many."""
 
 _FREE_HEADER = 48
-"""Bytes of a free chunk that hold its size and its neighbours in the lists of free chunks."""
+"""Bytes of a free chunk that hold its size and its neighbors in the lists of free chunks."""
 
 _TOP_PAD = 128 << 10
 """Bytes that the heap grows by beyond a request (``M_TOP_PAD``)."""
@@ -83,7 +83,7 @@ class Heap:
         return self._cut_aligned(chunk, size, alignment)
 
     def free(self, chunk: int) -> None:
-        """Free a chunk, merge it with free neighbours, and shrink the heap if it is at the end."""
+        """Free a chunk, merge it with free neighbors, and shrink the heap if it is at the end."""
         start, size = chunk, self._used.pop(chunk)
         if start + size in self._starts:
             size += self._remove_free(start + size)

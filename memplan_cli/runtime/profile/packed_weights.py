@@ -2,7 +2,7 @@
 
 Measured by a log of every block that a session allocates while it is made, for models whose kernels
 and shapes are known. Filters of convolutions in blocked layouts are not packed by kernels: the
-optimiser makes new initializers of them.
+optimizer makes new initializers of them.
 """
 
 from __future__ import annotations

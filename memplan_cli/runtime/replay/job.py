@@ -13,7 +13,7 @@ import numpy as np
 from memplan_cli.core.check import Tolerance
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.operators import operator
-from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Difference
+from memplan_cli.core.results.observations import CPU, UNOPTIMIZED, Difference
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.runs.node_models import NodeModels
 from memplan_cli.onnx_io.types import array_dtype, element_type, unpacked
@@ -246,7 +246,7 @@ class _Replay:
             if not self.node_models.is_map(name)
         }
         model = self.node_models.one_op(node, types)
-        settings = UNOPTIMISED.updated(deterministic(self.provider))
+        settings = UNOPTIMIZED.updated(deterministic(self.provider))
         session = make_session(model, settings, self.provider)
         outputs = [name for name in node.output if name]
         output_types = (output.type for output in session.get_outputs())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import own_name
-from memplan_cli.core.results.observations import UNOPTIMISED, Difference
+from memplan_cli.core.results.observations import UNOPTIMIZED, Difference
 from memplan_cli.core.results.plan import check
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import InvalidLayoutError
@@ -181,7 +181,7 @@ def _run_and_compare(
     Returns:
         The outcome of the replay with the differences, and remarks on the comparison.
     """
-    session = conditions.session(model, UNOPTIMISED).deterministic()
+    session = conditions.session(model, UNOPTIMIZED).deterministic()
     inputs, timeout = conditions.input_set(model), conditions.timeout
     with tempfile.TemporaryDirectory(prefix="memplan-replay-") as folder:
         saved = dataclasses.replace(inputs, save_to=Path(folder))

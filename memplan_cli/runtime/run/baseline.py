@@ -58,7 +58,7 @@ class Baseline:
         folder: for its files and those of further runs; removed at the end of its `BaselineRun`.
         inputs: its input sets; their ``save_to`` folders contain its outputs.
         record: what the run produced.
-        settings: of its session: the runtime's defaults, unless the file must not be optimised.
+        settings: of its session: the runtime's defaults, unless the file must not be optimized.
         random: operators of its nodes that draw random numbers.
         nodes: names of the nodes of its main graph, in order.
         notes: what the report says about the comparison.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.check import Tolerance
-from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings, Validation
+from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings, Validation
 from memplan_cli.onnx_io.runs.prepared_models import seeded_twins
 from memplan_cli.runtime.run.run_model import require_weights, run_model
 
@@ -52,9 +52,9 @@ class WrittenRun:
     record: RunRecord
 
     @property
-    def is_unoptimised(self) -> bool:
-        """Whether it ran without ONNX Runtime's optimisation."""
-        return self.settings.is_unoptimised
+    def is_unoptimized(self) -> bool:
+        """Whether it ran without ONNX Runtime's optimization."""
+        return self.settings.is_unoptimized
 
     @property
     def ran(self) -> bool:
@@ -99,8 +99,8 @@ def run_written(
 ) -> WrittenRun:
     """Run a written model on the baseline's inputs and compare its outputs.
 
-    A run with optimisation stops at the first outputs that differ, because both models are then
-    compared without optimisation.
+    A run with optimization stops at the first outputs that differ, because both models are then
+    compared without optimization.
 
     Args:
         baseline: the original's run.
@@ -114,7 +114,7 @@ def run_written(
     """
     require_weights(path)
     spec = compared_spec(baseline, path, settings, reference or baseline.inputs)
-    if baseline.is_repeatable and not settings.is_unoptimised:
+    if baseline.is_repeatable and not settings.is_unoptimized:
         spec = replace(spec, stop="at a difference")
     if graph is not None:
         spec = replace(spec, graph=graph, collect=(*spec.collect, "graph"))
@@ -211,8 +211,8 @@ def _outputs_only(spec: RunSpec, runs: int) -> RunSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class UnoptimisedRun:
-    """A run of the original without the runtime's optimisation.
+class UnoptimizedRun:
+    """A run of the original without the runtime's optimization.
 
     Attributes:
         inputs: its input sets; their ``save_to`` folders contain its outputs.
@@ -224,24 +224,24 @@ class UnoptimisedRun:
     workspace: Mapping[str, int] = field(repr=False)
 
 
-def run_original_unoptimised(baseline: Baseline) -> UnoptimisedRun | None:
-    """Run the original without the runtime's optimisation; None if it fails or its runs differ.
+def run_original_unoptimized(baseline: Baseline) -> UnoptimizedRun | None:
+    """Run the original without the runtime's optimization; None if it fails or its runs differ.
 
     The order of nodes can decide which of them the runtime fuses, and fused kernels round
     differently. A written model whose outputs differ for that reason is correct only without
-    optimisation.
+    optimization.
     """
     folder = Path(tempfile.mkdtemp(dir=baseline.folder))
-    inputs = _saved_in(folder, "unoptimised", baseline.inputs)
-    spec = baseline.run_spec(baseline.path, UNOPTIMISED, inputs)
+    inputs = _saved_in(folder, "unoptimized", baseline.inputs)
+    spec = baseline.run_spec(baseline.path, UNOPTIMIZED, inputs)
     record = run_model(_without_memory_and_time(spec), timeout=baseline.check.timeout)
     if record.failure is not None or record.differences:
         return None
-    return UnoptimisedRun(inputs, record.workspace or {})
+    return UnoptimizedRun(inputs, record.workspace or {})
 
 
-def compare_original_unoptimised(baseline: Baseline, run: WrittenRun) -> Validation:
-    """Compare the original, run without optimisation, with an unoptimised run of the written model.
+def compare_original_unoptimized(baseline: Baseline, run: WrittenRun) -> Validation:
+    """Compare the original, run without optimization, with an unoptimized run of the written model.
 
     The original runs again, and is compared with the files of the written model's outputs. The run of
     the written model kept only the outputs that differ from those of the baseline; only these are compared.
@@ -251,18 +251,18 @@ def compare_original_unoptimised(baseline: Baseline, run: WrittenRun) -> Validat
         for input_set, result in zip(baseline.inputs, run.record.inputs, strict=False)
         if result.differences
     ]
-    spec = compared_spec(baseline, baseline.path, UNOPTIMISED, kept)
+    spec = compared_spec(baseline, baseline.path, UNOPTIMIZED, kept)
     record = run_model(_without_memory_and_time(spec), timeout=baseline.check.timeout)
     return compare_runs(baseline, record)
 
 
-def with_unoptimised_note(unoptimised: Validation, optimised: Validation) -> Validation:
-    """Return a verdict on runs without optimisation, with a note on the failed one with optimisation."""
+def with_unoptimized_note(unoptimized: Validation, optimized: Validation) -> Validation:
+    """Return a verdict on runs without optimization, with a note on the failed one with optimization."""
     note = (
-        "compared with the runtime's optimisation off: on, the order changes what it fuses, "
-        f"and outputs differ by up to {optimised.max_abs_diff:.2g}"
+        "compared with the runtime's optimization off: on, the order changes what it fuses, "
+        f"and outputs differ by up to {optimized.max_abs_diff:.2g}"
     )
-    return replace(unoptimised, notes=(*unoptimised.notes, note))
+    return replace(unoptimized, notes=(*unoptimized.notes, note))
 
 
 def _without_memory_and_time(spec: RunSpec) -> RunSpec:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import given_text
-from memplan_cli.core.results.observations import UNOPTIMISED
+from memplan_cli.core.results.observations import UNOPTIMIZED
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
 from memplan_cli.runtime.run.run_model import run_model
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def observe(model: Path, program: Program, conditions: RunConditions) -> RunObservation:
-    """Run a model once, without optimisation, and return its branches, iteration counts and sizes.
+    """Run a model once, without optimization, and return its branches, iteration counts and sizes.
 
     Raises:
         RuntimeUnavailableError: the model does not run here.
@@ -52,7 +52,7 @@ def observe_many(
         file = Path(folder) / "model.onnx"
         file.write_bytes(copy.data)
         session = SessionSpec(
-            file, conditions.provider, UNOPTIMISED, weights_folder=model.absolute().parent
+            file, conditions.provider, UNOPTIMIZED, weights_folder=model.absolute().parent
         )
         inputs = tuple(InputSet(tuple(specs)) for specs in input_sets)
         spec = RunSpec(session, inputs, ("kernels",), runs=1)

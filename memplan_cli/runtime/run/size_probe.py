@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.observations import UNOPTIMISED
+from memplan_cli.core.results.observations import UNOPTIMIZED
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.runtime.profile.type_names import dtype_of
 from memplan_cli.runtime.run.run_model import run_model
@@ -155,7 +155,7 @@ def _largest(first: Shape, second: Sequence[int]) -> Shape:
 
 
 def _session(model: Path, weights: Path | None = None) -> SessionSpec:
-    """Return a session without optimisation, which costs more time than one run saves."""
+    """Return a session without optimization, which costs more time than one run saves."""
     return SessionSpec(
-        model.absolute(), resolve_provider("auto"), UNOPTIMISED, weights_folder=weights
+        model.absolute(), resolve_provider("auto"), UNOPTIMIZED, weights_folder=weights
     )

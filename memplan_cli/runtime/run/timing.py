@@ -106,17 +106,17 @@ def is_far_slower(after: Peaks, before: Peaks) -> bool:
     return new_time > max(_FAR_RATIO * old_time, old_time + _FAR_MILLISECONDS)
 
 
-def is_slower_unoptimised(
-    written: Program, dims: Mapping[str, int], optimised: ExecutedGraph
+def is_slower_unoptimized(
+    written: Program, dims: Mapping[str, int], optimized: ExecutedGraph
 ) -> bool:
     """Estimate whether a graph runs over 5 % longer without graph optimization than with it.
 
-    ``optimised`` is the graph that ONNX Runtime makes of the same model.
+    ``optimized`` is the graph that ONNX Runtime makes of the same model.
     """
-    if any(op.domain == NCHWC for _, op in walk(optimised.program.body)):
+    if any(op.domain == NCHWC for _, op in walk(optimized.program.body)):
         return True  # blocked layouts make convolutions up to three times faster
-    moved = _moved_bytes(written, dims) - _moved_bytes(optimised.program, optimised.dims)
-    launches = _count_ops(written) - _count_ops(optimised.program)
+    moved = _moved_bytes(written, dims) - _moved_bytes(optimized.program, optimized.dims)
+    launches = _count_ops(written) - _count_ops(optimized.program)
     additional_work = FLOPS_PER_BYTE * moved + KERNEL_LAUNCH * launches
     return additional_work > (SLOWEST - 1) * work_of(written, dims)
 

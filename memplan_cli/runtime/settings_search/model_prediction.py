@@ -22,7 +22,7 @@ from memplan_cli.runtime.process.predict import (
 )
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.run_model import process_of_load
-from memplan_cli.runtime.run.timing import is_slower_unoptimised
+from memplan_cli.runtime.run.timing import is_slower_unoptimized
 from memplan_cli.runtime.settings_search.predicted import predict_settings, settings_for_sizes
 from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph, predict_peaks
 
@@ -127,9 +127,9 @@ def predicted_facts(
     before = executed_or_observed_graph(path, DEFAULTS, conditions)
     written = ExecutedGraph(program, conditions.dims)
     assumed = conditions.run.binding.assumed
-    optimised = with_file_order(before, nodes, program)
-    choice = _best_settings(before, optimised, written, assumed)
-    after = written if choice.settings.is_unoptimised else optimised
+    optimized = with_file_order(before, nodes, program)
+    choice = _best_settings(before, optimized, written, assumed)
+    after = written if choice.settings.is_unoptimized else optimized
     not_observed = Peaks(None, None)
     stored = stored_model(path)
     return RuntimeSummary(
@@ -155,22 +155,22 @@ def predicted_facts(
 
 def _best_settings(
     before: ExecutedGraph,
-    optimised: ExecutedGraph,
+    optimized: ExecutedGraph,
     written: ExecutedGraph,
     assumed: Collection[str],
 ) -> SettingsChoice:
-    """Return the predicted settings for a written model, with or without optimisation.
+    """Return the predicted settings for a written model, with or without optimization.
 
     Args:
-        before: the optimised graph of the original.
-        optimised: the optimised graph of the written model.
+        before: the optimized graph of the original.
+        optimized: the optimized graph of the written model.
         written: the graph in its file.
         assumed: dims whose values were assumed.
     """
-    with_optimisation = predict_settings(optimised, settings_for_sizes(DEFAULTS, assumed))
-    if is_slower_unoptimised(written.program, written.dims, before):
-        return with_optimisation
-    without_optimisation = predict_settings(
+    with_optimization = predict_settings(optimized, settings_for_sizes(DEFAULTS, assumed))
+    if is_slower_unoptimized(written.program, written.dims, before):
+        return with_optimization
+    without_optimization = predict_settings(
         written, settings_for_sizes(RUN_AS_WRITTEN, assumed)
     )
-    return min((with_optimisation, without_optimisation), key=attrgetter("rank"))
+    return min((with_optimization, without_optimization), key=attrgetter("rank"))

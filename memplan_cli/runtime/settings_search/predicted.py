@@ -115,7 +115,7 @@ def settings_from_runs(settings: RuntimeSettings) -> Mapping[str, str]:
     """Return the settings whose values follow from an observed run.
 
     These are the size of the arena's first region, which depends on the workspace of kernels, and
-    the order by priority of an optimised graph, whose node indices the runtime does not report.
+    the order by priority of an optimized graph, whose node indices the runtime does not report.
     """
     sources = {}
     level = settings.session.get("graph_optimization_level")
@@ -289,7 +289,7 @@ def _best_candidate(
 def _variants(executed: ExecutedGraph, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
     """Yield settings with each order and reuse to try.
 
-    An order that ``base`` sets is kept. So is that of an optimised graph: its dump is in run order, and
+    An order that ``base`` sets is kept. So is that of an optimized graph: its dump is in run order, and
     other orders go by node indices, which the dump does not have.
     """
     fixed = base.session.get("execution_order")

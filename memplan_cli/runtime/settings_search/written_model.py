@@ -19,7 +19,7 @@ from memplan_cli.runtime.profile.workspace import (
     without_fusions,
 )
 from memplan_cli.runtime.run.baseline import DEFAULTS
-from memplan_cli.runtime.run.timing import is_slower_unoptimised
+from memplan_cli.runtime.run.timing import is_slower_unoptimized
 from memplan_cli.runtime.settings_search.predicted import (
     SettingsChoice,
     predict_settings,
@@ -63,25 +63,25 @@ class WrittenModel:
     Attributes:
         path: the file, which may have a temporary name.
         program: its graph, in the order of the file; None if only outputs are compared.
-        spoiled_by_optimisation: whether ONNX Runtime's optimisation would undo its plan or change
+        spoiled_by_optimization: whether ONNX Runtime's optimization would undo its plan or change
             its outputs.
-        optimised_offline: whether its graph is one that ONNX Runtime optimised before it was written.
-        base: settings of a run without optimisation, which a search does not change.
+        optimized_offline: whether its graph is one that ONNX Runtime optimized before it was written.
+        base: settings of a run without optimization, which a search does not change.
         verdict: on its outputs, if they were compared already because the original's own runs
             differ.
     """
 
     path: Path
     program: Program | None = field(default=None, repr=False)
-    spoiled_by_optimisation: bool = False
-    optimised_offline: bool = False
+    spoiled_by_optimization: bool = False
+    optimized_offline: bool = False
     base: RuntimeSettings = RUN_AS_WRITTEN
     verdict: Validation | None = None
 
     @property
-    def unoptimised_only(self) -> bool:
-        """Whether it must run without ONNX Runtime's optimisation."""
-        return self.spoiled_by_optimisation or self.optimised_offline
+    def unoptimized_only(self) -> bool:
+        """Whether it must run without ONNX Runtime's optimization."""
+        return self.spoiled_by_optimization or self.optimized_offline
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Prediction:
 
     Attributes:
         graph: the graph that the original ran.
-        workspace: bytes that kernels request besides their outputs in runs without optimisation, by
+        workspace: bytes that kernels request besides their outputs in runs without optimization, by
             node; None takes those of the baseline.
     """
 
@@ -140,17 +140,17 @@ class Prediction:
 
     def executed(self, settings: RuntimeSettings) -> ExecutedGraph:
         """Return the graph that a session of the file is predicted to run."""
-        return self.file_graph() if settings.is_unoptimised else self.optimised_graph()
+        return self.file_graph() if settings.is_unoptimized else self.optimized_graph()
 
     def file_graph(self) -> ExecutedGraph:
-        """Return the graph of the file, which a session without optimisation runs.
+        """Return the graph of the file, which a session without optimization runs.
 
-        If the file was optimised offline, its values have the names of the baseline's graph, so
+        If the file was optimized offline, its values have the names of the baseline's graph, so
         that the observation of the baseline's run applies to it.
         """
         provider = self.baseline.provider
         file = ExecutedGraph(self._program, self.baseline.dims, provider=provider)
-        if not self.written.optimised_offline:
+        if not self.written.optimized_offline:
             return file
         baseline_graph = self.graph.executed
         return replace(
@@ -159,51 +159,51 @@ class Prediction:
             planner_shapes=_planner_shapes_by_name(baseline_graph, file),
         )
 
-    def optimised_graph(self) -> ExecutedGraph:
-        """Return the predicted graph that ONNX Runtime's optimisation makes of the file."""
+    def optimized_graph(self) -> ExecutedGraph:
+        """Return the predicted graph that ONNX Runtime's optimization makes of the file."""
         return with_file_order(self.graph.executed, self.baseline.nodes, self._program)
 
     def best_choice(self) -> SettingsChoice:
         """Return the settings of the least predicted memory with which runs take about the original's time.
 
-        The file is run without optimisation unless that is estimated to be slower, or needs more
+        The file is run without optimization unless that is estimated to be slower, or needs more
         memory by `rank`.
         """
-        if self.written.unoptimised_only:
-            return self.unoptimised_choice()
-        if is_slower_unoptimised(self._program, self.baseline.dims, self.graph.executed):
-            return self.optimised_choice()
+        if self.written.unoptimized_only:
+            return self.unoptimized_choice()
+        if is_slower_unoptimized(self._program, self.baseline.dims, self.graph.executed):
+            return self.optimized_choice()
         return min(self.choices(), key=self.rank)
 
     def choices(self) -> tuple[SettingsChoice, ...]:
-        """Return the best settings by prediction with optimisation, and then those without it.
+        """Return the best settings by prediction with optimization, and then those without it.
 
-        Only the latter if the file must run without optimisation.
+        Only the latter if the file must run without optimization.
         """
-        if self.written.unoptimised_only:
-            return (self.unoptimised_choice(),)
-        return self.optimised_choice(), self.unoptimised_choice()
+        if self.written.unoptimized_only:
+            return (self.unoptimized_choice(),)
+        return self.optimized_choice(), self.unoptimized_choice()
 
     def choices_to_measure(self) -> tuple[SettingsChoice, ...]:
-        """Return `choices`, and further choices with optimisation that are worth a run.
+        """Return `choices`, and further choices with optimization that are worth a run.
 
-        These are the optimised graph without fusions that cost workspace (if it has any), and the
-        optimised graph in the order by priority, which cannot be predicted without node indices.
-        Choices with optimisation come first: among equal costs they win, because their runs are usually
-        shorter. A file that must run without optimisation has none of these.
+        These are the optimized graph without fusions that cost workspace (if it has any), and the
+        optimized graph in the order by priority, which cannot be predicted without node indices.
+        Choices with optimization come first: among equal costs they win, because their runs are usually
+        shorter. A file that must run without optimization has none of these.
 
         Raises:
             RuntimeUnavailableError: the model does not load without these fusions.
         """
-        if self.written.unoptimised_only:
+        if self.written.unoptimized_only:
             return self.choices()
-        optimised, unoptimised = self.choices()
+        optimized, unoptimized = self.choices()
         # `updated` would keep the size of the first region, which suits another order.
         by_priority = replace(
-            optimised.settings.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena
+            optimized.settings.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena
         )
-        further_optimised = [
-            SettingsChoice(by_priority, Peaks(None, None), provider=optimised.provider)
+        further_optimized = [
+            SettingsChoice(by_priority, Peaks(None, None), provider=optimized.provider)
         ]
         fusions = costly_fusions(self.graph.executed.program)
         if fusions:
@@ -214,8 +214,8 @@ class Prediction:
             base = settings_for_sizes(without_fusions(fusions), self.baseline.binding.assumed)
             choice = predict_settings(less_fused, base, self.baseline.record.workspace)
             named_choice = replace(choice, notes=(f"without {', '.join(fusions)}",))
-            further_optimised.insert(0, named_choice)
-        return (optimised, *further_optimised, unoptimised)
+            further_optimized.insert(0, named_choice)
+        return (optimized, *further_optimized, unoptimized)
 
     def rank(self, choice: SettingsChoice) -> tuple[bool, int]:
         """Return the sort key of a choice: its rank, plus twice the constants that a session folds.
@@ -223,19 +223,19 @@ class Prediction:
         Folded constants are held both at the peak and between runs, hence twice.
         """
         is_unknown, size = choice.rank
-        if not choice.settings.is_unoptimised:
+        if not choice.settings.is_unoptimized:
             size += 2 * self._folded()
         return is_unknown, size
 
-    def optimised_choice(self) -> SettingsChoice:
-        """Return the best predicted settings with the runtime's optimisation."""
+    def optimized_choice(self) -> SettingsChoice:
+        """Return the best predicted settings with the runtime's optimization."""
         base = settings_for_sizes(DEFAULTS, self.baseline.binding.assumed)
         return predict_settings(
-            self.optimised_graph(), base, self.baseline.record.workspace or {}
+            self.optimized_graph(), base, self.baseline.record.workspace or {}
         )
 
-    def unoptimised_choice(self) -> SettingsChoice:
-        """Return the best predicted settings without the runtime's optimisation."""
+    def unoptimized_choice(self) -> SettingsChoice:
+        """Return the best predicted settings without the runtime's optimization."""
         executed = self.file_graph()
         measured = self.workspace
         if measured is None:
@@ -243,7 +243,7 @@ class Prediction:
         # For nodes that the original's run did not have, workspace follows from rules.
         workspace = totals_by_rule(executed.program, executed.dims) | dict(measured)
         base = settings_for_sizes(self.written.base, self.baseline.binding.assumed)
-        if self.written.spoiled_by_optimisation and not self.written.optimised_offline:
+        if self.written.spoiled_by_optimization and not self.written.optimized_offline:
             # It was planned for a budget of live tensors. A pattern holds all tensors in one block.
             base = without_pattern(base)
         return predict_settings(executed, base, workspace)
@@ -257,7 +257,7 @@ class Prediction:
         """Return the bytes of constants that the session folds and the file does not have."""
         after, file = (
             weight_bytes(graph.program, graph.dims)
-            for graph in (self.optimised_graph(), self.file_graph())
+            for graph in (self.optimized_graph(), self.file_graph())
         )
         return max(after - file, 0)
 
@@ -317,7 +317,7 @@ def predicted_cost(
     if is_unknown:
         # The peak of the original stands for the peak, and for the bytes that the arena holds.
         arena = 2 * (peaks.first_run_peak or 0)
-    weights = 0 if written.optimised_offline else peaks.weights or 0
+    weights = 0 if written.optimized_offline else peaks.weights or 0
     return PredictedCost(unknown=True, process=arena + weights, arena=arena)
 
 

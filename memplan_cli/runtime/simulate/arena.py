@@ -2,7 +2,7 @@
 
 Requests are rounded up to chunks of 256 bytes. The smallest free chunk that fits is allocated,
 of several the one at the lowest address. It is split if it has at least twice the requested
-size or at least ``max_dead_bytes`` more. A freed chunk is merged with its free neighbours in the
+size or at least ``max_dead_bytes`` more. A freed chunk is merged with its free neighbors in the
 same region. If no chunk fits, the arena reserves another region from the system.
 
 Searches for the best arena simulate thousands of arenas on the same requests, most of which soon
@@ -228,7 +228,7 @@ class SimulatedArena:
                     free_addresses.add(rest_address)
                     insort(free, (rest, rest_address))
                 addresses[allocation] = address
-            else:  # free a chunk, and merge it with its free neighbours
+            else:  # free a chunk, and merge it with its free neighbors
                 address = addresses[allocation]
                 size = sizes[address]
                 before, after = previous[address], following[address]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin, walk
-from memplan_cli.core.results.observations import CPU, UNOPTIMISED, Peaks, RuntimeSettings
+from memplan_cli.core.results.observations import CPU, UNOPTIMIZED, Peaks, RuntimeSettings
 from memplan_cli.runtime.profile.in_place import load_table
 from memplan_cli.runtime.profile.workspace import requests_from_totals
 from memplan_cli.runtime.simulate.arena import ArenaSettings, simulate_arena
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulate.execution import SessionTraces
     from memplan_cli.runtime.simulate.observation import RunObservation
 
-RUN_AS_WRITTEN = UNOPTIMISED.updated(
+RUN_AS_WRITTEN = UNOPTIMIZED.updated(
     RuntimeSettings(session={"execution_order": "PRIORITY_BASED"})
 )
 """Settings with which the runtime runs the nodes of a file in the order of the file."""
@@ -42,9 +42,9 @@ class ExecutedGraph:
     """A graph as the runtime executes it.
 
     Attributes:
-        program: after the runtime's own changes; with optimisation off, the file itself.
+        program: after the runtime's own changes; with optimization off, the file itself.
         dims: values of symbolic dims.
-        in_run_order: whether the ops are in execution order, as in a dump of an optimised graph.
+        in_run_order: whether the ops are in execution order, as in a dump of an optimized graph.
         planner_shapes: the shapes by which ONNX Runtime plans, of variables for which it infers
             less than the program has; None is an unknown shape.
         observed: data-dependent sizes and iteration counts of one run; predictions then hold for the

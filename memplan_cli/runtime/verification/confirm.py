@@ -20,12 +20,12 @@ from memplan_cli.runtime.installed import required_version
 from memplan_cli.runtime.process.predict import ProcessMeasurements, predict_process_bytes
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.compare import (
-    UnoptimisedRun,
+    UnoptimizedRun,
     WrittenRun,
-    compare_original_unoptimised,
-    run_original_unoptimised,
+    compare_original_unoptimized,
+    run_original_unoptimized,
     run_written,
-    with_unoptimised_note,
+    with_unoptimized_note,
 )
 from memplan_cli.runtime.run.timing import SLOWEST, is_far_slower, is_slower, time_ratio
 from memplan_cli.runtime.settings_search.predicted import (
@@ -61,8 +61,8 @@ class Confirmation:
         run: the reported run.
         notes: what the report says about the runs.
         _graph: a run with the graph that was read from it, kept for further calls of `executed`.
-        _reference: the original's run without optimisation, if outputs are compared with it.
-        _equal_only_unoptimised: whether outputs are equal only if both models run without optimisation.
+        _reference: the original's run without optimization, if outputs are compared with it.
+        _equal_only_unoptimized: whether outputs are equal only if both models run without optimization.
         _has_other_nodes: whether ONNX Runtime executes nodes that the file does not have.
     """
 
@@ -77,8 +77,8 @@ class Confirmation:
         self._folder = Path(tempfile.mkdtemp(dir=self._baseline.folder))
         self._runs = 0
         self._graph: tuple[RunRecord, ExecutedGraph] | None = None
-        self._reference: UnoptimisedRun | None = None
-        self._equal_only_unoptimised = False
+        self._reference: UnoptimizedRun | None = None
+        self._equal_only_unoptimized = False
         self._has_other_nodes = False
         self.choice = choice
         self.run = self._run(choice)
@@ -98,16 +98,16 @@ class Confirmation:
         if self._written.verdict is None and self.run.has_other_outputs:
             self._compare_at_other_level(progress)
         if self.passed:
-            self._optimise_if_far_slower()
+            self._optimize_if_far_slower()
             self._confirm_memory()
 
     def confirm_at_level(self, progress: Progress) -> None:
-        """Confirm the run as `confirm` does, but keep its optimisation level.
+        """Confirm the run as `confirm` does, but keep its optimization level.
 
         For a search that runs the model at both levels, and compares their outputs and times.
         """
         has_other_outputs = self._written.verdict is None and self.run.has_other_outputs
-        if has_other_outputs and self.run.is_unoptimised:
+        if has_other_outputs and self.run.is_unoptimized:
             self._compare_at_other_level(progress)
         if self.passed:
             self._confirm_memory()
@@ -121,12 +121,12 @@ class Confirmation:
         """Run the written model under a choice of settings, and return the run.
 
         The run also writes the graph that ONNX Runtime executes, if predictions need it: with
-        optimisation, if sizes depend on data, or if that graph has other nodes than the file.
+        optimization, if sizes depend on data, or if that graph has other nodes than the file.
         """
         self._runs += 1
         settings = choice.settings
         file = self.prediction.file_graph()
-        wants_graph = self._has_other_nodes or not settings.is_unoptimised or needs_run(file)
+        wants_graph = self._has_other_nodes or not settings.is_unoptimized or needs_run(file)
         graph = self._folder / f"run{self._runs}.onnx" if wants_graph else None
         reference = self._reference.inputs if self._reference else None
         return run_written(
@@ -134,69 +134,69 @@ class Confirmation:
         )
 
     def _compare_at_other_level(self, progress: Progress) -> None:
-        """Compare outputs again at another optimisation level, if that may be why they differ.
+        """Compare outputs again at another optimization level, if that may be why they differ.
 
-        If the written model is the original's own file, it runs with optimisation instead of
-        without. Another file is compared with the original without optimisation. The original of a
-        file that was optimised offline has the fusions of that file only with optimisation.
+        If the written model is the original's own file, it runs with optimization instead of
+        without. Another file is compared with the original without optimization. The original of a
+        file that was optimized offline has the fusions of that file only with optimization.
         """
         if self._written.path == self._baseline.path:
-            if self.run.is_unoptimised:
-                self.choice = self.prediction.optimised_choice()
+            if self.run.is_unoptimized:
+                self.choice = self.prediction.optimized_choice()
                 self.run = self._run(self.choice)
                 self.notes.append(
-                    "without optimisation the outputs differ from those of the defaults: the model "
-                    "ran again with optimisation"
+                    "without optimization the outputs differ from those of the defaults: the model "
+                    "ran again with optimization"
                 )
-        elif not self._written.optimised_offline:
-            progress("comparing both models without the runtime's optimisation")
-            self._compare_unoptimised()
+        elif not self._written.optimized_offline:
+            progress("comparing both models without the runtime's optimization")
+            self._compare_unoptimized()
 
-    def _compare_unoptimised(self) -> None:
-        """Compare both models without optimisation.
+    def _compare_unoptimized(self) -> None:
+        """Compare both models without optimization.
 
-        If outputs are equal, that run is reported, and the file must always run without optimisation.
+        If outputs are equal, that run is reported, and the file must always run without optimization.
         Otherwise the run with other outputs stays, whose failed verdict ends the confirmation.
         """
         first_run, choice = self.run, self.choice
-        if first_run.is_unoptimised:  # then only the original has to run again
-            verdict = compare_original_unoptimised(self._baseline, first_run)
+        if first_run.is_unoptimized:  # then only the original has to run again
+            verdict = compare_original_unoptimized(self._baseline, first_run)
             second_run = replace(first_run, verdict=verdict)
         else:
-            self._reference = run_original_unoptimised(self._baseline)
+            self._reference = run_original_unoptimized(self._baseline)
             if self._reference is None:
                 return
             self.prediction = replace(self.prediction, workspace=self._reference.workspace)
-            choice = self.prediction.unoptimised_choice()
+            choice = self.prediction.unoptimized_choice()
             second_run = self._run(choice)
         if second_run.verdict.status != "passed":
             return
-        verdict = with_unoptimised_note(second_run.verdict, first_run.verdict)
+        verdict = with_unoptimized_note(second_run.verdict, first_run.verdict)
         self.run, self.choice = replace(second_run, verdict=verdict), choice
-        self._equal_only_unoptimised = True
+        self._equal_only_unoptimized = True
 
-    def _optimise_if_far_slower(self) -> None:
-        """Run with the runtime's optimisation if a run without it took far longer than the original's."""
+    def _optimize_if_far_slower(self) -> None:
+        """Run with the runtime's optimization if a run without it took far longer than the original's."""
         written, run = self._written, self.run
-        must_stay_unoptimised = written.unoptimised_only or self._equal_only_unoptimised
-        if must_stay_unoptimised or not run.is_unoptimised:
+        must_stay_unoptimized = written.unoptimized_only or self._equal_only_unoptimized
+        if must_stay_unoptimized or not run.is_unoptimized:
             return
         if not is_far_slower(run.record.peaks, self._baseline.record.peaks):
             return
-        choice = self.prediction.optimised_choice()
-        optimised_run = self._run(choice)
-        if optimised_run.ran and (written.verdict or optimised_run.verdict).passed:
-            self.run, self.choice = optimised_run, choice
+        choice = self.prediction.optimized_choice()
+        optimized_run = self._run(choice)
+        if optimized_run.ran and (written.verdict or optimized_run.verdict).passed:
+            self.run, self.choice = optimized_run, choice
             note = (
-                "without optimisation the written model took longer than predicted: it ran again "
-                "with optimisation"
+                "without optimization the written model took longer than predicted: it ran again "
+                "with optimization"
             )
         else:
-            note = "without optimisation the written model takes far longer than the original"
+            note = "without optimization the written model takes far longer than the original"
         self.notes.append(note)
 
     def _read_graph_of_other_nodes(self) -> None:
-        """Run again with the runtime's graph if an unoptimised run requested more than predicted.
+        """Run again with the runtime's graph if an unoptimized run requested more than predicted.
 
         Then the runtime ran nodes that are not in the file: it replaces an operator without a kernel
         by the nodes of its function, and puts Casts around kernels without 16-bit types.
@@ -252,7 +252,7 @@ class Confirmation:
         self._replace_run(second_run, f"the arena {reason}: the written model ran again")
 
     def _replace_run(self, run: WrittenRun, note: str) -> None:
-        """Report another run at the same optimisation level, with the verdict of the present one."""
+        """Report another run at the same optimization level, with the verdict of the present one."""
         self.run = replace(run, verdict=self.run.verdict)
         self.notes.append(note)
 
@@ -260,7 +260,7 @@ class Confirmation:
         """Return whether another run gave the outputs of the reported run."""
         if self._written.verdict is not None:
             return run.ran
-        if self._equal_only_unoptimised and run.ran:
+        if self._equal_only_unoptimized and run.ran:
             # Both were compared with outputs of the default settings, and differ from them alike.
             return self.run.record.differences == run.record.differences
         return run.verdict.passed
@@ -274,7 +274,7 @@ class Confirmation:
             graph = graph_of_run(record, self._baseline.dims)
             if needs_run(graph) and graph.observed is None:  # its nodes have no distinct names
                 graph = self.prediction.executed(self.run.settings)
-            # Only the run itself shows an order by priority of an optimised graph.
+            # Only the run itself shows an order by priority of an optimized graph.
             if settings_from_runs(self.run.settings).get("session.execution_order"):
                 graph = with_recorded_order(graph, record) or graph
             self._graph = record, graph
@@ -306,12 +306,12 @@ class Confirmation:
     def warning_by_default(self) -> tuple[str, ...]:
         """Return a warning if the written model needs more memory than the original at default settings.
 
-        A file that must run without optimisation has none: the default settings do not apply to it.
+        A file that must run without optimization has none: the default settings do not apply to it.
         """
-        if self._written.unoptimised_only:
+        if self._written.unoptimized_only:
             return ()
         executed = (
-            self.prediction.optimised_graph() if self.run.is_unoptimised else self.executed()
+            self.prediction.optimized_graph() if self.run.is_unoptimized else self.executed()
         )
         original_peak = self.prediction.graph.predicted.first_run_peak
         written_peak = predict_peaks(executed, DEFAULTS).first_run_peak

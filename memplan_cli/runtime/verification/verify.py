@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import silent
-from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings, Validation
+from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings, Validation
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.onnx_io.interface import other_inputs
 from memplan_cli.onnx_io.load import load_model
@@ -19,13 +19,13 @@ from memplan_cli.runtime.graph.offline import offline_program
 from memplan_cli.runtime.run.baseline import DEFAULTS, BaselineRun
 from memplan_cli.runtime.run.compare import (
     WrittenRun,
-    compare_original_unoptimised,
+    compare_original_unoptimized,
     compare_unrepeatable,
     did_not_run,
     has_other_outputs,
-    run_original_unoptimised,
+    run_original_unoptimized,
     run_written,
-    with_unoptimised_note,
+    with_unoptimized_note,
 )
 from memplan_cli.runtime.run.run_model import require_weights
 from memplan_cli.runtime.run.timing import slower_note, time_ratio
@@ -61,13 +61,13 @@ class Verification:
         verdict: of the comparison of outputs.
         facts: the report's runtime block; None if memory was not measured or outputs differ.
         warnings: for the report.
-        unoptimised_only: whether the verdict holds only for runs without ONNX Runtime's optimisation.
+        unoptimized_only: whether the verdict holds only for runs without ONNX Runtime's optimization.
     """
 
     verdict: Validation
     facts: RuntimeSummary | None = None
     warnings: tuple[str, ...] = ()
-    unoptimised_only: bool = False
+    unoptimized_only: bool = False
 
 
 def verify(
@@ -88,16 +88,16 @@ def verify(
         verification = _compare_first_runs(baseline, written)
         if graph is None or not verification.verdict.passed:
             return verification
-        if verification.unoptimised_only:
-            written = replace(written, spoiled_by_optimisation=True)
+        if verification.unoptimized_only:
+            written = replace(written, spoiled_by_optimization=True)
         written = replace(written, verdict=verification.verdict)
     if graph is None:
         return _compare_outputs(baseline, written)
     prediction = Prediction(baseline, graph, written)
     confirmation = confirm_prediction(prediction, baseline.check.search, progress)
-    verdict, unoptimised_only = confirmation.verdict, confirmation.run.is_unoptimised
+    verdict, unoptimized_only = confirmation.verdict, confirmation.run.is_unoptimized
     if not confirmation.passed:
-        return Verification(verdict, unoptimised_only=unoptimised_only)
+        return Verification(verdict, unoptimized_only=unoptimized_only)
     facts = confirmation.facts()
     warnings = (
         *graph.warnings,
@@ -105,7 +105,7 @@ def verify(
         *confirmation.warning_by_default(),
         *_unpredicted_peak_warning(facts),
     )
-    return Verification(verdict, facts, warnings, unoptimised_only)
+    return Verification(verdict, facts, warnings, unoptimized_only)
 
 
 def compare_models(
@@ -154,7 +154,7 @@ def measure_models(
         verification = verify(baseline, read_baseline_graph(baseline), written)
     if did_not_run(verification.verdict):
         return compare_models(
-            original, replace(written, spoiled_by_optimisation=False), check, binding
+            original, replace(written, spoiled_by_optimization=False), check, binding
         )
     return verification
 
@@ -195,53 +195,53 @@ def require_same_inputs(original: Path, written: Path) -> None:
 def _compare_first_runs(baseline: Baseline, written: WrittenModel) -> Verification:
     """Compare the outputs of a written model with those of an original whose own runs differ.
 
-    A model that ONNX Runtime optimised offline runs under its own settings, and the original under
+    A model that ONNX Runtime optimized offline runs under its own settings, and the original under
     those of the baseline. Other models run under the runtime's defaults. If their outputs differ then,
-    both models run again without optimisation, because the order of nodes can decide what it fuses.
+    both models run again without optimization, because the order of nodes can decide what it fuses.
     """
     path = written.path
-    if written.optimised_offline:
+    if written.optimized_offline:
         verdict = compare_unrepeatable(baseline, path, written.base, baseline.settings)
-        return Verification(verdict, unoptimised_only=True)
-    optimised = compare_unrepeatable(baseline, path, DEFAULTS, DEFAULTS)
-    if not has_other_outputs(optimised):
-        return Verification(optimised)
-    unoptimised = compare_unrepeatable(baseline, path, UNOPTIMISED, UNOPTIMISED)
-    if unoptimised.status != "passed":
-        return Verification(optimised)
-    verdict = with_unoptimised_note(unoptimised, optimised)
-    return Verification(verdict, unoptimised_only=True)
+        return Verification(verdict, unoptimized_only=True)
+    optimized = compare_unrepeatable(baseline, path, DEFAULTS, DEFAULTS)
+    if not has_other_outputs(optimized):
+        return Verification(optimized)
+    unoptimized = compare_unrepeatable(baseline, path, UNOPTIMIZED, UNOPTIMIZED)
+    if unoptimized.status != "passed":
+        return Verification(optimized)
+    verdict = with_unoptimized_note(unoptimized, optimized)
+    return Verification(verdict, unoptimized_only=True)
 
 
 def _compare_outputs(baseline: Baseline, written: WrittenModel) -> Verification:
     """Compare the outputs of a written model with those of the baseline, and measure nothing else.
 
-    If they differ, both models are compared without optimisation, because the order of nodes can
-    decide what it fuses. A model that ONNX Runtime optimised offline is not: the original has its
-    fusions only with optimisation.
+    If they differ, both models are compared without optimization, because the order of nodes can
+    decide what it fuses. A model that ONNX Runtime optimized offline is not: the original has its
+    fusions only with optimization.
     """
-    settings = written.base if written.unoptimised_only else DEFAULTS
+    settings = written.base if written.unoptimized_only else DEFAULTS
     run = run_written(baseline, written.path, settings)
-    verification = Verification(run.verdict, unoptimised_only=run.is_unoptimised)
-    if not run.has_other_outputs or written.optimised_offline:
+    verification = Verification(run.verdict, unoptimized_only=run.is_unoptimized)
+    if not run.has_other_outputs or written.optimized_offline:
         return verification
-    unoptimised = _compare_unoptimised(baseline, written, run)
-    if unoptimised is None or unoptimised.status != "passed":
+    unoptimized = _compare_unoptimized(baseline, written, run)
+    if unoptimized is None or unoptimized.status != "passed":
         return verification
-    verdict = with_unoptimised_note(unoptimised, run.verdict)
-    return Verification(verdict, unoptimised_only=True)
+    verdict = with_unoptimized_note(unoptimized, run.verdict)
+    return Verification(verdict, unoptimized_only=True)
 
 
-def _compare_unoptimised(
+def _compare_unoptimized(
     baseline: Baseline, written: WrittenModel, run: WrittenRun
 ) -> Validation | None:
-    """Compare both models without optimisation. ``run`` is a run of the written model.
+    """Compare both models without optimization. ``run`` is a run of the written model.
 
     Returns None if the original does not run so, or if its runs differ then.
     """
-    if run.is_unoptimised:  # then only the original has to run again
-        return compare_original_unoptimised(baseline, run)
-    original = run_original_unoptimised(baseline)
+    if run.is_unoptimized:  # then only the original has to run again
+        return compare_original_unoptimized(baseline, run)
+    original = run_original_unoptimized(baseline)
     if original is None:
         return None
     return run_written(baseline, written.path, written.base, reference=original.inputs).verdict

@@ -126,7 +126,7 @@ class Server:
         return ForkedJob(self)
 
     def answer(self, timeout: float) -> int | None:
-        """Wait for the end of the job that runs, and return its exit code; None: it was cancelled.
+        """Wait for the end of the job that runs, and return its exit code; None: it was canceled.
 
         Raises:
             TimeoutExpired: the job still runs after ``timeout`` seconds.

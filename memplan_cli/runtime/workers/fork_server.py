@@ -2,7 +2,7 @@
 
 A job can crash, hang and use memory without consequences for the next one, and pays neither
 for the start of Python nor for the imports. Requests arrive one at a time; the answer to each is
-the exit code of the job, or None if the job was cancelled.
+the exit code of the job, or None if the job was canceled.
 
     python -m memplan_cli.runtime.workers.fork_server FILE-DESCRIPTOR
 """
@@ -64,7 +64,7 @@ def serve() -> None:
     with suppress(EOFError, OSError):  # the parent has ended
         while True:
             request = parent.recv()
-            if request != CANCEL:  # a job may have ended just before it was cancelled
+            if request != CANCEL:  # a job may have ended just before it was canceled
                 parent.send(_fork_and_wait(request, parent, imported_pages))
 
 
@@ -76,7 +76,7 @@ def _fork_and_wait(
     If the parent cancels the job or closes the connection, the process is killed and the result
     is None.
     """
-    if parent.poll():  # it was cancelled while the server was starting
+    if parent.poll():  # it was canceled while the server was starting
         return None
     job_end, open_while_job_runs = os.pipe()
     server_pid = os.getpid()
@@ -87,12 +87,12 @@ def _fork_and_wait(
         _work(request, server_pid, imported_pages)
     os.close(open_while_job_runs)
     # `job_end` is readable once the job has ended, `parent` once the parent has sent or closed.
-    is_cancelled = job_end not in wait([job_end, parent])
+    is_canceled = job_end not in wait([job_end, parent])
     os.close(job_end)
-    if is_cancelled:
+    if is_canceled:
         os.kill(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return None if is_cancelled else code
+    return None if is_canceled else code
 
 
 def _work(

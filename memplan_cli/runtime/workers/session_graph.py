@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.core.results.observations import UNOPTIMISED, RuntimeSettings
+from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings
 from memplan_cli.runtime.profile.type_names import dtype_of
 from memplan_cli.runtime.workers.session import make_session
 
@@ -81,7 +81,7 @@ def inferred_types(graph: Path, provider: str) -> Types:
     copy = light_copy(load_model(graph))
     give_every_output(copy.graph)
     try:
-        session = make_session(copy.SerializeToString(), UNOPTIMISED, provider)
+        session = make_session(copy.SerializeToString(), UNOPTIMIZED, provider)
     except Exception:  # noqa: BLE001 - some kernels need the values of their weights
         return {}
     return output_types(session)

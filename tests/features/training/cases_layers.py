@@ -1,4 +1,4 @@
-"""Cases of products, convolutions, pools, normalisations and losses."""
+"""Cases of products, convolutions, pools, normalizations and losses."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ _HEADS = "q_num_heads=2, kv_num_heads=2"
 
 
 def _varied(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the mask's name where it is varied: infinities have no neighbours."""
+    """Return the mask's name where it is varied: infinities have no neighbors."""
     return ("m",) if isinstance(given.get("m"), tuple) else ()
 
 

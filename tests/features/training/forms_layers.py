@@ -1,4 +1,4 @@
-"""Forms of products, convolutions, pools, normalisations and losses."""
+"""Forms of products, convolutions, pools, normalizations and losses."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ POOLS: Forms = {
     "LRN-wide": form("y = LRN<size=9, alpha=0.9>(x)", x=(2, 3, 2, 2)),
 }
 
-NORMALISATIONS: Forms = {
+NORMALIZATIONS: Forms = {
     **{
         f"GroupNormalization-{groups}-{len(size)}": form(
             f"y = GroupNormalization<num_groups={groups}, epsilon=0.01>(x, s, b)",
@@ -259,7 +259,7 @@ LAYERS: Forms = {
     **PRODUCTS,
     **CONVOLUTIONS,
     **POOLS,
-    **NORMALISATIONS,
+    **NORMALIZATIONS,
     **LOSSES,
     **BOTH_RESULTS,
 }

@@ -173,10 +173,10 @@ class GroupNormalization(OpRun):  # type: ignore[misc]  # onnx has no types
 
     def _run(self, x: Array, s: Array, b: Array, **how: Any) -> tuple[Array]:  # noqa: ANN401 - attributes
         groups = x.reshape(x.shape[0], how["num_groups"], -1)
-        centred = groups - groups.mean(axis=2, keepdims=True)
+        centered = groups - groups.mean(axis=2, keepdims=True)
         root = np.sqrt(groups.var(axis=2, keepdims=True) + how["epsilon"])
         column = (1, -1, *[1] * (x.ndim - 2))
-        return ((centred / root).reshape(x.shape) * s.reshape(column) + b.reshape(column),)
+        return ((centered / root).reshape(x.shape) * s.reshape(column) + b.reshape(column),)
 
 
 class MaxPool(OpRun):  # type: ignore[misc]  # onnx has no types

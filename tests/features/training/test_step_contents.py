@@ -14,7 +14,7 @@ from features.training.forms import form, single
 from features.training.forms_layers import LAYERS
 from features.training.forms_moves import EMPTY
 from features.training.gradient_checks import opened, parsed
-from features.training.test_train_step import NORMALISED, batch, mse, parse, run
+from features.training.test_train_step import NORMALIZED, batch, mse, parse, run
 from memplan_cli.errors import ModelError
 from memplan_cli.features.training.first_feeds import first_feeds
 from memplan_cli.features.training.tape import Call, ConstantPool
@@ -35,7 +35,7 @@ def kinds_of(case: Case) -> list[str]:
 
 
 def test_a_statistic_that_shares_an_initializer_with_a_weight_gets_its_own_input() -> None:
-    model = parse(NORMALISED.replace("(x, s, b, m, v)", "(x, s, b, m, s)"))
+    model = parse(NORMALIZED.replace("(x, s, b, m, v)", "(x, s, b, m, s)"))
     step = make_train_step(model, mse())
     assert [p.name for p in step.parameters] == ["s", "b"]
     assert [p.output for p in step.running] == ["new.m", "new.y.running_var"]
@@ -45,7 +45,7 @@ def test_a_statistic_that_shares_an_initializer_with_a_weight_gets_its_own_input
 
 
 def test_layers_that_share_initial_statistics_update_them_separately() -> None:
-    text = NORMALISED.replace(
+    text = NORMALIZED.replace(
         "{ y = BatchNormalization<momentum = 0.8>(x, s, b, m, v) }",
         "{ a = BatchNormalization<momentum = 0.8>(x, s, b, m, v)  c = Relu(a)"
         "  y = BatchNormalization<momentum = 0.8>(c, s, b, m, v) }",
@@ -69,12 +69,12 @@ def test_layers_that_share_initial_statistics_update_them_separately() -> None:
 
 @pytest.mark.parametrize("name", [name for name in EMPTY if name.startswith("Conv-")])
 def test_kernel_gradient_of_an_empty_batch_is_zero_without_a_convolution(name: str) -> None:
-    # ONNX Runtime leaves the output of a Conv of an empty batch uninitialised, at times NaN.
+    # ONNX Runtime leaves the output of a Conv of an empty batch uninitialized, at times NaN.
     assert kinds_of(EMPTY[name]).count("Conv") == 1, "the forward pass"
 
 
 def test_fixed_weights_are_those_that_are_read_and_not_updated() -> None:
-    model = parse(NORMALISED.replace("<float[2] s", "<float[2] unread = {1, 2}, float[2] s"))
+    model = parse(NORMALIZED.replace("<float[2] s", "<float[2] unread = {1, 2}, float[2] s"))
     assert make_train_step(model, mse()).fixed == {}
     kept = make_train_step(model, mse(statistics=Statistics.RUNNING))
     assert sorted(kept.fixed) == ["m", "v"]

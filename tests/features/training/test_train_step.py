@@ -254,14 +254,14 @@ def test_old_opset_is_converted_and_weights_of_constant_of_shape_are_trained() -
     assert "Softmax" not in kinds, "the loss takes the logits"
 
 
-NORMALISED = """<ir_version: 10, opset_import: ["": 20]>
+NORMALIZED = """<ir_version: 10, opset_import: ["": 20]>
 net (float[4, 2, 3] x, float[4, 2, 3] target) => (float[4, 2, 3] y)
 <float[2] s = {1, 2}, float[2] b = {0.1, 0.2}, float[2] m = {0.3, 0.4}, float[2] v = {1, 2}>
 { y = BatchNormalization<momentum = 0.8>(x, s, b, m, v) }"""
 
 
-def test_batch_normalisation_trains_by_the_batch_and_keeps_running_statistics() -> None:
-    model = parse(NORMALISED)
+def test_batch_normalization_trains_by_the_batch_and_keeps_running_statistics() -> None:
+    model = parse(NORMALIZED)
     step = make_train_step(model, mse())
     x = np.random.default_rng(0).standard_normal((4, 2, 3)).astype(np.float32)
     state = first_feeds(model, step)
@@ -273,7 +273,7 @@ def test_batch_normalisation_trains_by_the_batch_and_keeps_running_statistics() 
 
 
 def test_running_statistics_can_stay_unchanged() -> None:
-    step = make_train_step(parse(NORMALISED), mse(statistics=Statistics.RUNNING))
+    step = make_train_step(parse(NORMALIZED), mse(statistics=Statistics.RUNNING))
     assert step.running == ()
     assert {"m", "v"} <= set(names_of(step.model.graph.initializer))
 

@@ -208,7 +208,7 @@ RUNTIME_CASES = (
     runtime("QLinearGlobalAveragePool", QX, "x s z s z", constants=QUANTIZED),
     runtime("QLinearGlobalAveragePool", {"x": whole(2, 9, 11, 3, dtype="uint8")}, "x s z s z", constants=QUANTIZED, channels_last=1),
     runtime("NhwcMaxPool", {"x": whole(2, 9, 11, 3, dtype="uint8")}, kernel_shape=[3, 3], strides=[2, 2]),
-    # Quantised.
+    # Quantized.
     runtime("QLinearAdd", {"x": whole(5, 8, dtype="uint8"), "y": whole(2, 1, 8, dtype="uint8")}, "x s z y s z s z", constants=QUANTIZED),
     runtime("QLinearMul", {"x": whole(5, 8, dtype="uint8"), "y": whole(2, 1, 8, dtype="uint8")}, "x s z y s z s z", constants=QUANTIZED),
     *(runtime(op, QROWS, "x s z s z", constants=QUANTIZED) for op in ("QLinearLeakyRelu", "QLinearSigmoid")),

@@ -202,7 +202,7 @@ def test_only_values_that_shapes_hang_on_are_worked_out() -> None:
         ),
     ],
 )
-def test_named_dims_go_through_blocks_and_quantised_windows(
+def test_named_dims_go_through_blocks_and_quantized_windows(
     body: str, weights: str, expected: tuple[int | str, ...]
 ) -> None:
     assert shape_of(body, weights or AXIS) == ("batch", *expected)

@@ -8,7 +8,7 @@ from memplan_cli.core.operators import qualified_name
 from memplan_cli.features.chunking.axes import (
     attention,
     elements,
-    normalisation,
+    normalization,
     products,
     windows,
 )
@@ -29,14 +29,14 @@ RULES: Mapping[str, SplitRule] = {
     **elements.RULES,
     **products.RULES,
     **attention.RULES,
-    **normalisation.RULES,
+    **normalization.RULES,
     **windows.RULES,
 }
 
 EDITS: Mapping[str, EditRule] = {
     **elements.EDITS,
     **attention.EDITS,
-    **normalisation.EDITS,
+    **normalization.EDITS,
     **windows.EDITS,
 }
 

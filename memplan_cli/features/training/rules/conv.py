@@ -234,7 +234,7 @@ def _kernel_gradient(
     """
     tape, w, group = call.tape, call.input(1), call.attribute("group", 1)
     if any(0 in tape.shape(operand.like) for operand in (data, result)):
-        # ONNX Runtime leaves the output of a Conv of an empty batch uninitialised.
+        # ONNX Runtime leaves the output of a Conv of an empty batch uninitialized.
         return tape.zeros_like(w)
     if group == 1 and all(map(_is_point, axes)):
         return _point_kernel_gradient(tape, data, result, w)

@@ -1,6 +1,6 @@
-"""Gradients of normalisations.
+"""Gradients of normalizations.
 
-All normalise X over some axes: Xn = (X - m) / s, with mean m and standard deviation s. With G the
+All normalize X over some axes: Xn = (X - m) / s, with mean m and standard deviation s. With G the
 gradient of Xn, dX = (G - mean G - Xn mean(G Xn)) / s, where the means are over the same axes. Only X, m
 and 1 / s are kept from the forward pass, never Xn.
 
@@ -128,8 +128,8 @@ def batch_normalization(call: Call) -> Gradients:
     if call.wants(2) or call.wants(3):
         dbias = tape.emit("ReduceSum", call.dy, axes, keepdims=0)
     if call.wants(1) or call.wants(4):
-        centred = tape.emit("Sub", x, _as_channel_column(tape, call.input(3), x))
-        product = tape.emit("Mul", call.dy, centred)
+        centered = tape.emit("Sub", x, _as_channel_column(tape, call.input(3), x))
+        product = tape.emit("Mul", call.dy, centered)
         total = tape.emit("ReduceSum", product, axes, keepdims=0)
         dscale = tape.emit("Mul", total, reciprocal)
     if call.wants(0):
@@ -148,14 +148,14 @@ def batch_normalization(call: Call) -> Gradients:
 def _batch_normalization_in_training(call: Call) -> Gradients:
     """Y = Xn S + B with the statistics of the batch, which are kept from the forward pass.
 
-    With centred X - m: dS = sum(dY (X - m)) / s, dX = (dY - (X - m) mean(dY (X - m)) / s^2 - mean dY) S / s.
+    With centered X - m: dS = sum(dY (X - m)) / s, dX = (dY - (X - m) mean(dY (X - m)) / s^2 - mean dY) S / s.
     """
     tape, x = call.tape, call.input(0)
     axes = _axes_but_channels(tape, x)
     mean, reciprocal, factor = _replace_forward_batch_normalization(call)
     dy_sum = tape.emit("ReduceSum", call.dy, axes, keepdims=1)
-    centred = tape.emit("Sub", x, mean)
-    product = tape.emit("Mul", call.dy, centred)
+    centered = tape.emit("Sub", x, mean)
+    product = tape.emit("Mul", call.dy, centered)
     product_sum = tape.emit("ReduceSum", product, axes, keepdims=1)
     vector = tape.ints(-1)
     dx = dscale = dbias = ""
@@ -166,7 +166,7 @@ def _batch_normalization_in_training(call: Call) -> Gradients:
     if call.wants(0):
         square = tape.emit("Mul", reciprocal, reciprocal)
         slope = tape.emit("Mul", _mean_per_channel(tape, product_sum, x), square)
-        difference = tape.emit("Sub", call.dy, tape.emit("Mul", centred, slope))
+        difference = tape.emit("Sub", call.dy, tape.emit("Mul", centered, slope))
         difference = tape.emit("Sub", difference, _mean_per_channel(tape, dy_sum, x))
         dx = tape.emit("Mul", difference, factor)
     return (dx, dscale, dbias)
@@ -192,12 +192,12 @@ def _replace_forward_batch_normalization(call: Call) -> tuple[str, str, str]:
         return emit("Reshape", name, tape.ints(*_channel_column_shape(tape, x)))
 
     mean = emit("ReduceMean", x, axes, keepdims=1)
-    centred = emit("Sub", x, mean)
-    variance = emit("ReduceMean", emit("Mul", centred, centred), axes, keepdims=1)
+    centered = emit("Sub", x, mean)
+    variance = emit("ReduceMean", emit("Mul", centered, centered), axes, keepdims=1)
     shifted = emit("Add", variance, tape.scalar(call.attribute("epsilon", 1e-5), x))
     reciprocal = emit("Reciprocal", emit("Sqrt", shifted))
     factor = emit("Mul", reciprocal, column(call.input(1)))
-    scaled = emit("Mul", centred, factor)
+    scaled = emit("Mul", centered, factor)
     emit("Add", scaled, column(call.input(2)))
     nodes[-1].output[0] = call.output()
     nodes.extend(_running_statistic_nodes(call, mean, variance))
@@ -259,8 +259,8 @@ def _statistics(call: Call, name: str, axes: tuple[int, ...]) -> Statistics:
     """Compute statistics of X, or of ``name``, which is X reshaped, in the backward pass."""
     tape, x, axes_tensor = call.tape, call.input(0), call.tape.ints(*axes)
     mean = tape.emit("ReduceMean", name, axes_tensor, keepdims=1)
-    centred = tape.emit("Sub", name, mean)
-    squares = tape.emit("Mul", centred, centred)
+    centered = tape.emit("Sub", name, mean)
+    squares = tape.emit("Mul", centered, centered)
     variance = tape.emit("ReduceMean", squares, axes_tensor, keepdims=1)
     return Statistics(mean, _reciprocal_root(call, variance, x), axes)
 

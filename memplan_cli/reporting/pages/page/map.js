@@ -21,7 +21,7 @@ const WAYS = {
 };
 let paints = { fill: () => "", kinds: [] };
 const prepare = () => {
-  const way = $("colour").value, light = css("--light"), dim = css("--dim"), strong = css("--full");
+  const way = $("color").value, light = css("--light"), dim = css("--dim"), strong = css("--full");
   const merged = $("merge").checked && data.regions.length;
   const plain = (box) => {
     if (way === "peak") return box.first <= now.peak && now.peak < box.last ? `hsl(${box.hue} 65% ${strong})` : dim;

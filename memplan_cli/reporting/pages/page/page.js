@@ -39,7 +39,7 @@ document.addEventListener("keydown", (event) => {
 $("search").addEventListener("input", search);
 $("search").addEventListener("keydown", (event) => { if (event.key === "Enter") step(event.shiftKey ? -1 : 1); });
 $("only").addEventListener("change", search);
-$("colour").addEventListener("change", redraw);
+$("color").addEventListener("change", redraw);
 $("merge").addEventListener("change", redraw);
 $("reset").addEventListener("click", reset);
 $("copy").addEventListener("click", copy);

@@ -1,4 +1,4 @@
-"""Softmax, normalisations and reductions: every axis except those whose elements are mixed."""
+"""Softmax, normalizations and reductions: every axis except those whose elements are mixed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
 
 _SINGLE_AXIS_OPSET = 13
-"""The opset since which Softmax normalises one axis; before, it is all axes from ``axis`` on."""
+"""The opset since which Softmax normalizes one axis; before, it is all axes from ``axis`` on."""
 
 
 def _splits_along(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
@@ -60,39 +60,39 @@ def _same_axis(data: Dims, output: Dims, axis: int) -> AxisMap | None:
 
 
 def _softmax_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along the axes that are not normalised."""
+    """Return the splits along the axes that are not normalized."""
     if node.opset < _SINGLE_AXIS_OPSET:
         return _splits_before_axis(node, default=1)
     return _splits_except_axis(node)
 
 
 def _splits_before_axis(node: Node, default: int = -1) -> tuple[Split, ...]:
-    """Return the splits along the axes before ``axis``; all others are normalised together."""
+    """Return the splits along the axes before ``axis``; all others are normalized together."""
     return _splits_along(
         node, range(node.int_attribute("axis", default) % len(node.data_shape))
     )
 
 
 def _splits_before_last_axis(node: Node) -> tuple[Split, ...]:
-    """Return the splits along all axes but the last, which is normalised."""
+    """Return the splits along all axes but the last, which is normalized."""
     return _splits_along(node, range(len(node.data_shape) - 1))
 
 
 def _splits_except_axis(node: Node) -> tuple[Split, ...]:
-    """Return the splits along all axes but ``axis``, which is normalised."""
+    """Return the splits along all axes but ``axis``, which is normalized."""
     rank = len(node.data_shape)
-    normalised = node.int_attribute("axis", -1) % rank
-    return _splits_along(node, (axis for axis in range(rank) if axis != normalised))
+    normalized = node.int_attribute("axis", -1) % rank
+    return _splits_along(node, (axis for axis in range(rank) if axis != normalized))
 
 
-def _instance_normalisation_splits(node: Node) -> tuple[Split, ...]:
+def _instance_normalization_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along samples and channels, each channel with its own scale and shift."""
     channels = (node.input_shape(0) or (0, 0))[1]
     inputs = {0: AxisMap(1), 1: AxisMap(0), 2: AxisMap(0)}
     return *same_axis_splits(node, (0,)), node.split(channels, inputs, {0: AxisMap(1)})
 
 
-def _group_normalisation_splits(node: Node) -> tuple[Split, ...]:
+def _group_normalization_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along samples and groups of channels.
 
     Scale and shift have one element per channel or, in older opsets, per group.
@@ -112,7 +112,7 @@ def _group_normalisation_splits(node: Node) -> tuple[Split, ...]:
     )
 
 
-def _group_normalisation_edit(_node: Node, split: Split, chunk: Range) -> ChunkEdit:
+def _group_normalization_edit(_node: Node, split: Split, chunk: Range) -> ChunkEdit:
     """Replace the number of groups in a chunk of groups."""
     output = split.outputs[0]
     if output is None or output.axis != 1:
@@ -120,7 +120,7 @@ def _group_normalisation_edit(_node: Node, split: Split, chunk: Range) -> ChunkE
     return ChunkEdit({"num_groups": chunk[1] - chunk[0]})
 
 
-def _batch_normalisation_splits(node: Node) -> tuple[Split, ...]:
+def _batch_normalization_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits of an inference BatchNormalization along every axis but the channels."""
     if node.int_attribute("training_mode", 0) or len(node.outputs) > 1:
         return ()
@@ -185,9 +185,9 @@ RULES: Mapping[str, SplitRule] = {
     f"{MICROSOFT}.SkipLayerNormalization": _splits_before_last_axis,
     f"{MICROSOFT}.SkipSimplifiedLayerNormalization": _splits_before_last_axis,
     "LpNormalization": _splits_except_axis,
-    "BatchNormalization": _batch_normalisation_splits,
-    "InstanceNormalization": _instance_normalisation_splits,
-    "GroupNormalization": _group_normalisation_splits,
+    "BatchNormalization": _batch_normalization_splits,
+    "InstanceNormalization": _instance_normalization_splits,
+    "GroupNormalization": _group_normalization_splits,
     **dict.fromkeys(
         _family_names(Family.GLOBAL_POOLING), partial(same_axis_splits, axes=(0, 1))
     ),
@@ -195,4 +195,4 @@ RULES: Mapping[str, SplitRule] = {
     **dict.fromkeys(_family_names(Family.ARG_REDUCTION), _arg_reduction_splits),
 }
 
-EDITS: Mapping[str, EditRule] = {"GroupNormalization": _group_normalisation_edit}
+EDITS: Mapping[str, EditRule] = {"GroupNormalization": _group_normalization_edit}
