@@ -110,15 +110,16 @@ def deferred() -> Iterator[None]:
     if _thread.get_ident() != _main_thread_id():
         yield
         return
-    is_foreign_process = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # Not in memplan's own processes, nor in nested blocks: there `_on_signal` is installed already.
+    replaces_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     _state.deferred_depth += 1
     try:
-        if is_foreign_process:
+        if replaces_handler:
             signal.signal(signal.SIGINT, _on_signal)
         yield
     finally:
         try:
-            if is_foreign_process:
+            if replaces_handler:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
         finally:
             _state.deferred_depth -= 1

@@ -152,6 +152,7 @@ class CutBounds:
     """
 
     def __init__(self, graph: TaskGraph) -> None:
+        """Find out which ops define and read each tensor of the graph."""
         self._graph = graph
         self._always_live = graph.always_live_bytes()
         definers: list[int | None] = [None] * len(graph.tensor_bytes)
@@ -164,9 +165,14 @@ class CutBounds:
                     self._readers[tensor].append(op)
         self._tensors = [
             _Tensor(
-                number, definers[number], self._readers[number], size, graph.is_result[number]
+                number=number,
+                definer=definers[number],
+                readers=self._readers[number],
+                size=size,
+                is_result=graph.is_result[number],
             )
             for number, size in enumerate(graph.tensor_bytes)
+            # One without bytes costs nothing; one that no op accesses counts in ``_always_live``.
             if size and (self._readers[number] or definers[number] is not None)
         ]
 

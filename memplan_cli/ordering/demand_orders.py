@@ -286,21 +286,21 @@ class _SweepState:
             self._blockers[other] += 1
 
     def _affected(self, ops: Iterable[int]) -> list[int]:
-        """Return the ready ops whose groups may free more now that ``ops`` have run.
+        """Return the ready ops that `_run_group` may now begin a group with, as ``ops`` have run.
 
-        They are the ops just unblocked, and the readers of tensors with an access count of 1 or 2.
-        Forward, the last reader frees the tensor (1), or a group with the last but one does (2).
-        Backward, the tensor has become live (2), so its other readers add no bytes for it.
+        They are the ops just unblocked, and readers of the tensors whose access counts have become
+        low. Ready are ops that are not blocked and have not run.
         """
-        affected: dict[int, None] = {}
-        done, blockers, counts = self._done, self._blockers, self._access_counts
+        affected: list[int] = []
         for op in ops:
-            for other in self._ahead[op]:
-                if not blockers[other] and not done[other]:
-                    affected[other] = None
+            affected += self._ahead[op]
             for tensor in self._reads[op]:
-                if 0 < counts[tensor] <= 2:
-                    for other in self._readers[tensor]:
-                        if not blockers[other] and not done[other]:
-                            affected[other] = None
-        return list(affected)
+                # Forward, the next access frees the tensor (1), or two in one group do (2).
+                # Backward, the tensor has just become live (2): other reads of it cost nothing now.
+                if self._access_counts[tensor] in (1, 2):
+                    affected += self._readers[tensor]
+        return [
+            op
+            for op in dict.fromkeys(affected)
+            if not self._blockers[op] and not self._done[op]
+        ]

@@ -141,7 +141,11 @@ def _with_ids(cut: Cut, ids: Sequence[int]) -> Cut:
 
 
 def _cuts(graph: TaskGraph, bound: int) -> tuple[Cut, ...]:
-    """Return one cut that reaches a bound, or two of which one does in any order, or none."""
+    """Return cuts that show that some step needs ``bound`` bytes in every order; empty if none are found.
+
+    They are one cut that holds in all orders, or two: each for the orders in which one of two ops
+    runs before the other.
+    """
     bounds = CutBounds(graph)
     for op in _heavy_ops(graph):
         cut = _cut(bounds, op, bound)

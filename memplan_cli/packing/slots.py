@@ -277,9 +277,13 @@ def first_fit(buffers: SlotBuffers, order: Sequence[int]) -> Assignment:
 class _OccupiedSlots:
     """The slots that are taken in each section: a segment tree of sets of slots.
 
-    A set of slots is an integer with a bit for each slot. A node has two sets: the slots that are
-    taken in all of its sections, and those that are taken in any. The root is node 1, the children
-    of node n are 2n and 2n + 1, and the leaves, one for each section, begin at node ``_leaves``.
+    A set of slots is an integer with a bit for each slot. The root is node 1, the children of node n
+    are 2n and 2n + 1, and the leaves, one for each section, begin at node ``_leaves``.
+
+    Attributes:
+        _in_all: for each node, slots taken in all of its sections by one `take`. Nodes below do not
+            repeat them.
+        _in_any: for each node, the slots that were taken in some of its sections, at it or below.
     """
 
     def __init__(self, sections: int) -> None:
@@ -289,10 +293,11 @@ class _OccupiedSlots:
         self._in_any = [0] * (2 * self._leaves)
 
     def in_any(self, start: int, end: int) -> int:
-        """Return the slots that are taken in some section of [start, end).
+        """Return the slots, as bits, that are taken in some section of [start, end).
 
         Goes up from the leaves of the first and the last section. Whole subtrees between the two
-        paths are the right siblings on the left path and the left siblings on the right one.
+        paths are the right siblings on the left path and the left siblings on the right one. The
+        nodes up to the root are read too: what is taken in all of their sections is noted there alone.
         """
         in_all, in_any = self._in_all, self._in_any
         left, right = start + self._leaves, end - 1 + self._leaves

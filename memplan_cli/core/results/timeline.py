@@ -154,9 +154,11 @@ def _moments(
 def _subgraph_paths(
     orders: Mapping[str, Sequence[str]],
 ) -> dict[tuple[str, str], list[str]]:
-    """Return the paths of the subgraphs of each ``(block, node)``.
+    """Return the paths of the subgraphs of each ``(path of a block, name of a node in it)``.
 
-    The path of a subgraph is ``parent/node.attribute``; the main graph has an empty path.
+    A block is the main graph, whose path is empty, or a subgraph, whose path is
+    ``path of the parent/node.attribute``, or ``node.attribute`` in the main graph. ``orders`` has the
+    names of the nodes of each block, by its path.
     """
     if len(orders) == 1:  # the main graph only
         return {}

@@ -73,34 +73,37 @@ class _Sorter:
     variables: Mapping[VarId, Var]
 
     def sorted_block(
-        self, block: Block, dump: Sequence[NodeProto], source: Sequence[NodeProto]
+        self,
+        block: Block,
+        dumped_nodes: Sequence[NodeProto],
+        original_nodes: Sequence[NodeProto],
     ) -> Block:
         """Return a block with its ops, and those of its bodies, in the order of their indices.
 
-        Ops that are not found in the source come last: the runtime has inserted them, or inlined a
+        Ops that come from no original node come last: the runtime has inserted them, or inlined a
         function whose body is not known.
 
         Args:
-            block: the block; ``source`` of an op is the place of its node in ``dump``.
-            dump: the nodes of the block, as the runtime wrote them.
-            source: the nodes before inlining.
+            block: the block; ``source`` of an op is the place of its node in ``dumped_nodes``.
+            dumped_nodes: the nodes of the block, as the runtime wrote them.
+            original_nodes: its nodes in the model, before inlining.
         """
         nodes = self._inlined(
-            source, {product for node in dump for product in _products(node)}
+            original_nodes, {product for node in dumped_nodes for product in _products(node)}
         )
         index_of = {product: i for i, node in enumerate(nodes) for product in _products(node)}
         found: list[tuple[int, Op]] = []  # with the index of each op
         inserted: list[Op] = []
         for op in block.ops:
-            dumped = dump[op.source]
+            dumped = dumped_nodes[op.source]
             known = [product for product in _products(dumped) if product in index_of]
             if not known:
                 inserted.append(op)
                 continue
             index = index_of[known[0]]
-            before = dict(subgraphs(nodes[index]))
+            original_graphs = dict(subgraphs(nodes[index]))
             bodies = tuple(
-                self.sorted_block(body, graph.node, before[name].node)
+                self.sorted_block(body, graph.node, original_graphs[name].node)
                 for body, (name, graph) in zip(op.bodies, subgraphs(dumped), strict=True)
             )
             found.append((index, op._replace(bodies=bodies)))
@@ -108,19 +111,19 @@ class _Sorter:
         return replace(block, ops=(*ops, *_inserted(ops, inserted, self.variables)))
 
     def _inlined(
-        self, source: Sequence[NodeProto], dumped: Collection[_Product]
+        self, original_nodes: Sequence[NodeProto], dumped: Collection[_Product]
     ) -> list[NodeProto]:
-        """Return the nodes of a graph in index order: those of the source, then those of its functions.
+        """Return the nodes of a graph in index order: the original ones, then those of functions.
 
         A prefix that a graph has already gets a number, which is counted for all functions of the graph
         (``Graph::GenerateNodeName``, core/graph/graph.cc).
 
         Args:
-            source: the nodes before inlining.
+            original_nodes: the nodes before inlining.
             dumped: what the nodes of the dump produce. A node that is among them has a kernel, and is
                 not inlined.
         """
-        nodes = list(source)
+        nodes = list(original_nodes)
         prefixes: set[str] = set()
         numbers = count()
         for call in nodes:  # also those that are appended meanwhile: the next round

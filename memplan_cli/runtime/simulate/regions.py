@@ -238,11 +238,13 @@ def _first_regions_of_tensors(trace: AllocationTrace) -> list[int]:
 def _split_totals(firsts: Sequence[int], total: int) -> Iterator[Mapping[str, Setting]]:
     """Yield arenas of one of these first regions and one or two later ones, with ``total`` bytes."""
     for first in firsts:
-        for others in (1, 2):
-            later = rounded_up((total - first) / others)
-            # The arena doubles its step once after the first region, and then reaches the cap.
-            if 0 < later <= 2 * first <= 2 * _LARGEST_REGION:
-                yield regions(first, later)
+        if first > _LARGEST_REGION:
+            continue
+        for later_regions in (1, 2):
+            later_size = rounded_up((total - first) / later_regions)
+            # The second region has twice the first one's size, or the later size if that is less.
+            if 0 < later_size <= 2 * first:
+                yield regions(first, later_size)
 
 
 def _grid_candidates(lowest: int, ratio: float, total: int) -> Iterator[Mapping[str, Setting]]:
