@@ -149,7 +149,11 @@ def _settings_figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _count_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the numbers of nodes, blocks and tensors, and the unplanned tensors."""
+    """Yield the report's numbers of nodes, blocks and tensors, and its unplanned tensors.
+
+    They are compared with the plan's order and tensors. The number of intermediates needs the model,
+    and is taken from the report.
+    """
     report, model = plan.report, plan.report.model
     placed, intermediates = len(plan.tensors), model.intermediates
     yield Figure("nodes", model.nodes, sum(len(order.nodes) for order in plan.order))
@@ -164,13 +168,17 @@ def _count_figures(plan: Plan) -> Iterator[Figure]:
     pinned = {row.id for row in plan.tensors if row.pinned}
     yield Figure(
         "unplanned tensors with memory of their own",
-        sorted(placed_and_unplanned),
-        sorted(pinned),
+        recorded=sorted(placed_and_unplanned),
+        counted=sorted(pinned),
     )
     # Copies of tensors of unknown size are intermediates without an entry of their own.
     if not report.recompute.nodes and not report.chunked.regions:
         missing = len(unplanned) - len(placed_and_unplanned)
-        yield Figure("unplanned tensors without a size", missing, intermediates - placed)
+        yield Figure(
+            "unplanned tensors without a size",
+            recorded=missing,
+            counted=intermediates - placed,
+        )
 
 
 def _tensors_in_fresh_memory(rows: Iterable[Placement]) -> int:
@@ -278,13 +286,17 @@ def _total(memory: Memory, donated: int) -> int | None:
 
 
 def _peak_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
-    """Yield the step and the tensors of the live peak. Its node is checked by `figures`."""
+    """Yield the step and the tensors of the live peak. Its node is checked by `figures`.
+
+    The report must have no peak, None, if the live bytes are unknown or 0.
+    """
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))
     if memory.live_peak is None or live is None:
         yield Figure("the peak of bytes that are not known", peak, None)
         return
     if _has_pooled_layout(plan):
+        # The storages are not those of the peak, so its step and tensors cannot be counted again.
         if peak is not None:
             size = sum(size for _, size in peak.tensors)
             yield Figure("the bytes of the tensors at the peak", size, memory.live_peak)

@@ -45,10 +45,10 @@ def check_tensors(planned: PlannedModel) -> Iterator[str]:
 
 
 def _check_unplanned(planned: PlannedModel) -> Iterator[str]:
-    """Yield intermediates that the plan omits without a valid reason, and wrong reasons.
+    """Yield a message for each intermediate omitted without a valid reason, and each wrong reason.
 
     The plan may omit an intermediate of unknown size if it is listed as unplanned. Recomputed
-    copies need no such entry.
+    copies need no such entry. A placed tensor may be listed too if it is pinned for that reason.
     """
     reasons = {entry.name: entry.reason for entry in planned.plan.report.unplanned}
     intermediates = set()

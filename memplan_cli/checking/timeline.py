@@ -351,14 +351,17 @@ def _add_subgraphs(node: Node, timeline: Timeline) -> None:
 def _extend_over_repeats(node: Node) -> None:
     """Keep values live from the first to the last tick of a node that repeats its subgraphs.
 
-    These are its inputs and outputs, and the inputs and captures of its subgraphs.
+    These are its inputs and outputs, and the inputs and captures of its subgraphs. Outputs are live
+    at the last tick already, and all others at the first.
     """
-    for value in (*node.inputs, *node.outputs):
-        if value is not None:
-            value.extend_to(node.start)
-            value.extend_to(node.last)
+    for output in node.outputs:
+        if output is not None:
+            output.extend_to(node.start)
+    values = list(node.inputs)
     for subgraph in node.subgraphs:
-        for value in (*subgraph.inputs, *subgraph.captured.values()):
+        values += [*subgraph.inputs, *subgraph.captured.values()]
+    for value in values:
+        if value is not None:
             value.extend_to(node.last)
 
 

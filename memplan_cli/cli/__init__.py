@@ -175,7 +175,8 @@ class _CommandGroup(click.Group):
         try:
             return self._invoke(ctx)
         except _CommandError:
-            # A signal may end a worker or a library call first, which then reports an error.
+            # A signal may end a worker or a library call first, which then reports an error. `_invoke`
+            # raises all errors as this one, except wrong usage and a closed pipe.
             signal = last_interrupt()
             if signal:
                 raise _exit_of_signal(signal) from None

@@ -294,14 +294,14 @@ def binding_options(command: Command) -> Command:
     """Add the options that bind dims and inputs; the argument is a `Settings`, ``binding``."""
 
     @wraps(command)
-    def run(
+    def run_command(
         *args: object,
         dims: tuple[str, ...],
         shapes: tuple[str, ...],
         inputs: tuple[str, ...],
         input_values: tuple[str, ...],
         run: bool | None,
-        **options: object,
+        **other_values: object,
     ) -> Any:  # noqa: ANN401 - as the command
         from memplan_cli.settings.settings import Settings
 
@@ -309,12 +309,12 @@ def binding_options(command: Command) -> Command:
             dims=parse_dims(dims),
             shapes={name: tuple(shape) for name, shape in parse_shapes(shapes).items()},
             inputs=Inputs(inputs, parse_values(input_values)),
-            run=run is not False,
+            run=run is not False,  # None: neither --run nor --no-run was given
         )
-        return command(*args, binding=binding, **options)
+        return command(*args, binding=binding, **other_values)
 
-    options = (_dim_option, _shape_option, inputs_option, input_option, _run_option)
-    return add_options(cast("Command", run), options)
+    decorators = (_dim_option, _shape_option, inputs_option, input_option, _run_option)
+    return add_options(cast("Command", run_command), decorators)
 
 
 def with_bounds(binding: Settings, texts: tuple[str, ...]) -> Settings:
@@ -390,8 +390,10 @@ def profile_dims(command: Command) -> Command:
 
 
 def _with_help_of_dim_lists(command: Command, purpose: str) -> Command:
-    """Return a command after changing the help of its ``--dim``, which then takes several numbers."""
-    for option in vars(command).get("__click_params__", ()):  # `wraps` copied these
+    """Change the help of a command's ``--dim``, which takes several numbers; return the command."""
+    # click keeps the options here. `wraps` copied the attribute from the function inside, so that
+    # both have the same option objects.
+    for option in vars(command).get("__click_params__", ()):
         if option.name == "dims":
             option.metavar = "NAME=N,.."
             option.help = (

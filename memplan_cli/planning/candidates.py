@@ -42,7 +42,7 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
     settings = task.settings
     _reject_unused(settings)
     if settings.recompute == "none" and not settings.donate:
-        yield from _orders(task)
+        yield from _orders(task)  # which also tries a runtime's order
         return
     recompute = rewrites.recompute.get(settings.recompute)
     if recompute is None:  # outputs are donated, and nothing is computed again

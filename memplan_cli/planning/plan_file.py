@@ -153,8 +153,9 @@ def _symbolic_peak_figures(plan: Plan) -> Iterator[Figure]:
     if recorded is None or (plan.report.level == 2 and has_slots):
         return
     arenas = zip(plan.arenas, plan.problems, strict=True)
-    units = {arena.unit: problem.buffers for arena, (problem, _) in arenas}
-    yield Figure("live_peak in symbols", recorded, live_peak_text(units))
+    # Units are unique: `check_plan_figures` refused a plan with two arenas of one unit.
+    buffers_by_unit = {arena.unit: problem.buffers for arena, (problem, _layout) in arenas}
+    yield Figure("live_peak in symbols", recorded, live_peak_text(buffers_by_unit))
 
 
 def _check_chunks(plan: Plan) -> None:

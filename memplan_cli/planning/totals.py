@@ -190,10 +190,11 @@ def resident_units(
 ) -> Mapping[str, tuple[Buffer, ...]]:
     """Return the buffers that a runtime holds, by unit: intermediates and graph outputs.
 
+    A unit is a product of symbolic dims, or ``"1"``; a buffer's size is the coefficient of its unit.
     An output is live from its producer to the end of the run. Only views share bytes.
 
-    Of dims with bounds the largest values count. ``donated`` outputs lie in an input's memory,
-    and are left out.
+    Of dims with bounds the largest values count. ``donated`` outputs lie in the memory of an input,
+    which is not counted here, and are left out.
     """
     program = needs.program
     results = {

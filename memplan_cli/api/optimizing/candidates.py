@@ -119,8 +119,10 @@ class TargetCandidates:
         self._file, self._targets = request.file, request.targets
         self._settings = request.settings
         self._folder = tempfile.TemporaryDirectory(prefix="memplan-offline-")
+        # Of the latest round; None and False before the first one.
         self._packing: Packing | None = None
         self._has_cut_operands = False
+        # The model's own graph, planned in the first round; None if nothing is checked.
         self._portable: Rewriting | None = None
         # Sizes of the model's own tensors that depend on data; most are in the dumped graph too.
         self._observed: Known = {}

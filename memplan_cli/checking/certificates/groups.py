@@ -318,15 +318,19 @@ def _apply_early_rule(
     """Check the rule *early*: group ``node`` may run just after group ``into``.
 
     Tensors that ``node`` uses are removed from those that ``into`` can overwrite, because they
-    no longer end at ``into``. ``inner_tensors`` and ``title`` are as in `_apply_late_rule`.
+    no longer end at ``into``. ``inner_tensors`` are the tensors of ``node`` that only these two
+    groups use; ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule *early* does not hold.
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
+    # An inner tensor ends at ``node`` in any order, so the saving is certain.
     step = group.need - (group.saved_bytes if group.replaceable & inner_tensors else 0)
+    # Just after ``into``, its products are live besides, at most, all that was live before it.
     require(step <= target.need - graph.produced_bytes(into), f"{title}: its step needs more")
+    # Run earlier, ``node`` frees its inner tensors earlier, and holds what it produces for longer.
     freed = sum(graph.sizes[tensor] for tensor in inner_tensors)
     require(graph.produced_bytes(node) <= freed, f"{title}: it leaves more live")
     target.replaceable -= group.used

@@ -217,11 +217,12 @@ def _live_buffer(
 def _peak_without(points: Sequence[tuple[int, int]], occupancy: Occupancy) -> int:
     """Return the peak if a buffer were live at its first and last tick only.
 
-    The points are ``(tick, live bytes from this tick on)``. The bytes are constant until the next
-    point, so they are lower only in intervals that lie wholly between the two ticks.
+    The last tick is ``occupancy.last - 1``, as ``last`` is exclusive. The points are ``(tick, live
+    bytes from this tick on)``. The bytes are constant until the next point, so they are lower only in
+    intervals that lie wholly between the two ticks: those of the points ``low`` to ``high - 1``.
     """
     low = bisect_left(points, (occupancy.first + 1, 0))
-    high = bisect_left(points, (occupancy.last, 0)) - 1
+    high = bisect_left(points, (occupancy.last, 0)) - 1  # its interval contains the last tick
     sizes = [size for _, size in points]
     # If the peak is not between the two ticks, it is in the other sizes.
     return max([*sizes[:low], *sizes[high:], max(sizes) - occupancy.bytes])
