@@ -214,10 +214,13 @@ class GraphEditor:
         self.new_nodes: list[NodeProto] = []
         self.fresh = FreshNames.of(model).fresh
         self._once_read = {name for node in self.graph.node for name in reads(node)}
-        """Names that had a consumer: only these initializers are removed once they are unused."""
+        """Names that had a consumer or were added: `set_nodes` removes only these initializers."""
 
     def add_constant(self, name: str, values: Sequence[int]) -> str:
-        """Add a one-dimensional int64 initializer; return its name."""
+        """Add a one-dimensional int64 initializer; return its name, a fresh one like ``name``.
+
+        `set_nodes` removes it again if no node reads it.
+        """
         from onnx import helper
 
         name = self.fresh(name)

@@ -214,13 +214,14 @@ def value_names(model: ModelProto) -> frozenset[str]:
 
 def dim_names(model: ModelProto) -> frozenset[str]:
     """Return the symbols of all declared dims of a model's graphs."""
-    inputs = input_symbols(model)
-    symbols = set().union(*inputs.values())
+    symbols_by_text = input_symbols(model)
+    symbols = set().union(*symbols_by_text.values())
     for graph in graphs(model.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             for declared in value.type.tensor_type.shape.dim:
                 text = declared.dim_param
-                if text not in inputs and not is_nameless(text):
+                # A text of an input has its symbols already: ``sequence-length`` may be one name.
+                if text not in symbols_by_text and not is_nameless(text):
                     symbols |= symbols_of(text)
     return frozenset(symbols)
 

@@ -327,19 +327,20 @@ class Search:
         """Return the next state, in which the peak op needs less memory; None if there is none.
 
         The peak of the whole program never rises. Remembers the choice for the regions of equal
-        layers.
+        layers (`_PatternResult`).
         """
+        # Collect trials. Each is written only when it is asked for, so an early end saves time.
         trials: list[_Trial] = []
         for trial in self._trials(state):
             if self._written_ops > self.max_written_ops:
                 break
             if trial.peak < state.peak:
                 trials.append(trial)
-                # A trial that does as well as the same pattern did before ends the collection.
+                # A trial that does as well as the region of an equal layer ends the collection.
                 pattern = self._pattern_result(trial.choices[-1].region)
                 if pattern.chunk_count and trial.peak <= max(self.budget, pattern.peak):
                     break
-        # Trials within the budget come first, those with less work before others; then those
+        # Take one. Trials within the budget come first, those with less work before others; then those
         # above it, lowest first. A trial may have been measured without the other regions, so
         # the whole program is written and measured before it is taken.
         for trial in sorted(
@@ -351,10 +352,13 @@ class Search:
             # The choice of the trial is the last one.
             number, choice = len(trial.choices) - 1, trial.choices[-1]
             new_peak = max(next_state.region_peak(number), next_state.op_peak(state.peak_op))
-            if new_peak < state.peak:
-                result = _PatternResult(choice.count, trial.peak)
-                self._pattern_results[self._pattern(choice.region)] = result
-                return next_state
+            # The peak of the program may stay, as another op may be as high. Only the peak op and
+            # the region must be below it.
+            if new_peak >= state.peak:
+                continue
+            result = _PatternResult(choice.count, trial.peak)
+            self._pattern_results[self._pattern(choice.region)] = result
+            return next_state
         return None
 
     def _trials(self, state: State) -> Iterator[_Trial]:

@@ -374,16 +374,17 @@ class _StepInputs:
         seed: int = 0,
         without: Collection[str] = (),
     ) -> dict[str, Any]:
-        """Return random inputs, by name, of a step with past and new entries.
+        """Return random inputs of a step, by name; inputs in ``without`` are left out.
 
-        Inputs in ``without`` are not drawn.
+        The caches hold ``past`` entries before the step, which adds ``new`` ones. ``rules`` say how the
+        dims follow from these two numbers.
         """
-        specs = self._feeder.specs(self.dim_values(rules, past, new))
-        drawn = [self._adapted(spec) for spec in specs if spec.name not in without]
-        return draw_all(drawn, seed=seed)
+        defaults = self._feeder.specs(self.dim_values(rules, past, new))
+        specs = [self._spec_in_step(spec) for spec in defaults if spec.name not in without]
+        return draw_all(specs, seed=seed)
 
-    def _adapted(self, spec: FeedSpec) -> FeedSpec:
-        """Return how an input is drawn in a step.
+    def _spec_in_step(self, spec: FeedSpec) -> FeedSpec:
+        """Return how an input is drawn in a step: by ``spec``, with two exceptions.
 
         The user's value is taken if its shape fits. Else a mask is all ones if `has_ones_masks`.
         """

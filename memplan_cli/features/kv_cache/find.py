@@ -210,11 +210,13 @@ def _caches_of_output(output: str, index: GraphIndex) -> Iterator[CacheMatch | K
 
     A `CacheMatch` can be updated in place. A `KeptCache` cannot, and has the reason.
     """
+    # ``after`` is the path (see `GraphIndex`) from the source to the output.
     source, after = index.trace_back(output)
-    if source in index.ranks:  # a graph input: no node computes the output
+    if source in index.ranks:  # a graph input: the output passes it on
         keeps_axes = index.keeps_axes(after, index.ranks[source])
+        # Without a path, input and output are one name: there is no second tensor to save.
         if after and not index.rounds(after) and keeps_axes:
-            yield CacheMatch(source, output, 0, "constant", after=after)
+            yield CacheMatch(source, output, axis=0, form="constant", after=after)
         return
     node = index.producer_of(source)
     if node is None:

@@ -192,15 +192,17 @@ class _Rewriting(GraphEditor):
         return self.add_node("Slice", inputs, f"{buffer}.valid")
 
     def redirect_present(self, cache: CacheMatch, valid: str) -> None:
-        """Let the consumers of a present, and of values between its node and it, read its valid part.
+        """Let the consumers of a present, and of the result of its removed Concat, read the valid part.
 
-        ``valid`` is this part, with the axes of the node's result.
+        ``valid`` is the valid part of the buffer, with the axes of the Concat's result.
         """
-        if not cache.after:
+        if not cache.after:  # the Concat's result is the present itself
             self.renamed[cache.output] = valid
             return
         result = self.index.nodes[cache.node].output[0]
         self.renamed[result] = valid
+        # The nodes from the Concat to the present stay. The last one gives up the name of the
+        # present, which is now the buffer's.
         self.renamed[cache.output] = self.rename_result(cache.after[-1], cache.output)
 
     def rename_result(self, node_index: int, output: str) -> str:

@@ -80,7 +80,7 @@ class _CopyWriter:
         _original_of: the original var of each provisional name.
         _copy_reads: an ordered set of pairs: a value, and a place at which a copy reads it.
         _ops: the ops emitted so far, each with its place.
-        _place: the place of the op that is being emitted.
+        _current_place: the place of the op that is being emitted, or for which copies are.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class _CopyWriter:
         self._original_of: dict[VarId, VarId] = {}
         self._copy_reads: dict[tuple[int, int], None] = {}
         self._ops: list[tuple[Op, int]] = []
-        self._place = 0
+        self._current_place = 0
 
     def write(self, required: Mapping[int, Sequence[VarId]]) -> RecomputedProgram:
         """Return the program with copies (`write_copies`); may be called once."""
         program, value_of = self._values.program, self._values.value_of
         for place, op in enumerate(program.body.ops):
-            self._place = place
+            self._current_place = place
             for var in required.get(place, ()):
                 self._latest(var, place)  # emits the copy; its name is not needed
             read_names = {
@@ -173,11 +173,12 @@ class _CopyWriter:
         return place in self._places_of_copies(var) and (var, place) not in self._copy_of
 
     def _emit_copy(self, producer: int, place: int) -> None:
-        """Emit a copy of an op under provisional names; optional outputs only if they are due.
+        """Emit a copy of an op, with `_provisional_copy` names; optional outputs only if `_is_due`.
 
         Args:
             producer: the place of the original.
-            place: the place at which the copy runs.
+            place: the place from which on ops read the copy. It runs before the op at
+                ``_current_place``, the first that does, which may come later.
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
@@ -190,7 +191,7 @@ class _CopyWriter:
         )
         read_values = (value_of[var] for var in op.inputs if var in value_of)
         self._copy_reads.update(dict.fromkeys((value, place) for value in read_values))
-        self._ops.append((op._replace(inputs=inputs, outputs=outputs), self._place))
+        self._ops.append((op._replace(inputs=inputs, outputs=outputs), self._current_place))
 
     def _provisional_copy(self, var: VarId, place: int) -> VarId:
         """Add and return the provisional name of a copy: no name of a model has a zero byte."""

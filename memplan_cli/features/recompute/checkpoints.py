@@ -182,16 +182,17 @@ class _Segments:
         return closure
 
     def vars_by_place(self, recomputed_at: Sequence[set[int]]) -> dict[int, list[VarId]]:
-        """Return the vars of recomputed values to copy at each place, in order.
+        """Return, for each place, the vars whose copies run right before the op there, in order.
 
         `write_copies` alone would copy a value where an op first reads the copy, but a segment runs
-        again as a whole. Views that other ops make of a value are left out.
+        again as a whole.
         """
         vars_by_place: dict[int, list[VarId]] = {}
         for var, value in self._values.value_of.items():
-            if self._values.made_at[value] == self._values.dataflow.producer[var]:
-                for place in recomputed_at[value]:
-                    vars_by_place.setdefault(place, []).append(var)
+            if self._values.dataflow.producer[var] != self._values.made_at[value]:
+                continue  # a view, which another op makes: it is copied only if an op reads it
+            for place in recomputed_at[value]:
+                vars_by_place.setdefault(place, []).append(var)
         return vars_by_place
 
     def ineffective_checkpoints(self, recomputed_at: Sequence[set[int]]) -> dict[str, str]:

@@ -103,10 +103,13 @@ def search_recomputation(
     if budget is None:
         search.descend()
         chosen = _knee(search.curve())
+        max_peak = chosen.peak
     else:
-        search.fit(max(budget, search.floor))  # no program is below the floor
-        chosen = search.best(budget)
-    chosen = search.prune(chosen, chosen.peak if budget is None else budget)
+        max_peak = max(budget, search.floor)  # no program is below the floor
+        search.fit(max_peak)
+        chosen = search.best(max_peak)
+    # Copies are chosen by estimates: some prove needless for the measured peak.
+    chosen = search.prune(chosen, max_peak)
     written = chosen.written
     return Recomputation(
         program=written.program,

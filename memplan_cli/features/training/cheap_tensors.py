@@ -50,8 +50,8 @@ def recompute_cheap_tensors(
     """Return the backward nodes with copies of cheap forward nodes, where that saves memory.
 
     A tensor that the backward pass reads is computed again from the root of its chain (see
-    `_BackwardReads.chain`), which must then be alive in its place. So this is done only if the root is
-    alive anyway, or replaces several tensors.
+    `_BackwardReads.chain`), which must then be alive in its place and is as large. So this is done only
+    if the root is alive anyway, or replaces several tensors.
 
     Args:
         forward: The forward pass in order.
@@ -62,6 +62,7 @@ def recompute_cheap_tensors(
     producers = producer_nodes(forward)
     readers = {name: nodes for name, nodes in consumers(backward).items() if name in producers}
     reads = _BackwardReads(producers, readers, tape)
+    # To compute a kept tensor again would save nothing.
     chains = {name: reads.chain(name) for name in readers if not reads.is_kept(name)}
     by_root: dict[str, list[str]] = {}
     for name, chain in chains.items():

@@ -147,7 +147,10 @@ def write_seeded(path: Path, out: Path) -> tuple[str, ...]:
 
 
 def _add_seeds(model: ModelProto) -> Iterator[str]:
-    """Add a seed to each random node that has none, in place, and yield a label of the node."""
+    """Yield a label of each random node, and add a seed to those that have none, in place.
+
+    Nodes are changed only as the labels are consumed.
+    """
     for graph in graphs(model.graph):
         for node in filter(is_random, graph.node):
             yield f"{node.op_type} {node.output[0]}"

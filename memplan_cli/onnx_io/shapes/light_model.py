@@ -360,10 +360,15 @@ def _tensor_for_input(value: ValueInfoProto, tensor: TensorProto) -> TensorProto
 
 
 def as_inputs(model: ModelProto, replaced: Sequence[ValueInfoProto]) -> ModelProto:
-    """Undo `as_constants`, in place: remove these initializers and add the inputs. Return the model."""
+    """Undo `as_constants`, in place: remove these initializers and add the inputs. Return the model.
+
+    The inputs come after the others, so the order of the inputs may change.
+    """
+    if not replaced:
+        return model
     names = {value.name for value in replaced}
     weights = model.graph.initializer
-    for index in reversed(range(len(weights) if replaced else 0)):
+    for index in reversed(range(len(weights))):
         if weights[index].name in names:
             del weights[index]
     model.graph.input.extend(replaced)

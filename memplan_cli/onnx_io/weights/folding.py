@@ -66,7 +66,7 @@ class Scope:
         """Return the innermost scope that defines a name.
 
         Raises:
-            ModelError: no scope does, or the name is an input, which has no constant value.
+            ModelError: no scope does: it is a sparse initializer, or an input, which has no constant value.
         """
         scope: Scope | None = self
         while scope is not None:

@@ -249,17 +249,21 @@ def _resize_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _resize_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the target sizes of a chunk (input 3) and the surplus that its halo adds."""
+    """Return the target sizes of a chunk (input 3) and the surplus that its halo adds.
+
+    ``chunk`` is a half-open range of the input's elements along the axis; sizes and surplus count
+    elements of the output.
+    """
     read, written = split.inputs[0], split.outputs[0]
-    if read is None or written is None:
+    if read is None or written is None:  # for the type checker: `_resize_splits` maps both
         return ChunkEdit()
     start, stop = read.range(chunk, node.data_shape[read.axis])
-    surplus = (chunk[0] - start) * written.scale, (stop - chunk[1]) * written.scale
-    if node.input_shape(3) is None:
-        return ChunkEdit(surplus=surplus)
+    before, after = (chunk[0] - start) * written.scale, (stop - chunk[1]) * written.scale
+    if node.input_shape(3) is None:  # the node has scales, which hold for a chunk too
+        return ChunkEdit(surplus=(before, after))
     sizes = list(node.output_shape)
     sizes[written.axis] = (stop - start) * written.scale
-    return ChunkEdit(constants={3: tuple(sizes)}, surplus=surplus)
+    return ChunkEdit(constants={3: tuple(sizes)}, surplus=(before, after))
 
 
 _POOLS = ("MaxPool", "AveragePool")

@@ -108,7 +108,8 @@ def group_normalization(call: Call) -> Gradients:
 def batch_normalization(call: Call) -> Gradients:
     """Y = Xn S + B over all but axis 1: dS = sum of dY Xn, dB = sum of dY.
 
-    Outside training mode, m and s are inputs: dX = dY S / s, dm = -dB S / s, d(s^2) = -dS S / (2 s^2).
+    Inputs are X, S, B, m and the variance; s = sqrt(variance + epsilon). Outside training mode, m and s do
+    not depend on X: dX = dY S / s, dm = -dB S / s, d(variance) = -dS S / (2 s^2).
 
     Raises:
         ModelError: X has no channels, or not all inputs are of one element type.
@@ -122,13 +123,14 @@ def batch_normalization(call: Call) -> Gradients:
     if call.attribute("training_mode", 0):
         return _batch_normalization_in_training(call)
     tape, x, scale = call.tape, call.input(0), call.input(1)
+    mean, variance = call.input(3), call.input(4)
     axes = _axes_but_channels(tape, x)
-    reciprocal = _reciprocal_root(call, call.input(4), call.input(4))
+    reciprocal = _reciprocal_root(call, variance, like=variance)
     dx = dscale = dbias = dmean = dvariance = ""
     if call.wants(2) or call.wants(3):
         dbias = tape.emit("ReduceSum", call.dy, axes, keepdims=0)
     if call.wants(1) or call.wants(4):
-        centered = tape.emit("Sub", x, _as_channel_column(tape, call.input(3), x))
+        centered = tape.emit("Sub", x, _as_channel_column(tape, mean, x))
         product = tape.emit("Mul", call.dy, centered)
         total = tape.emit("ReduceSum", product, axes, keepdims=0)
         dscale = tape.emit("Mul", total, reciprocal)
@@ -262,11 +264,14 @@ def _statistics(call: Call, name: str, axes: tuple[int, ...]) -> Statistics:
     centered = tape.emit("Sub", name, mean)
     squares = tape.emit("Mul", centered, centered)
     variance = tape.emit("ReduceMean", squares, axes_tensor, keepdims=1)
-    return Statistics(mean, _reciprocal_root(call, variance, x), axes)
+    return Statistics(mean, _reciprocal_root(call, variance, like=x), axes)
 
 
 def _reciprocal_root(call: Call, variance: str, like: str) -> str:
-    """Return 1 / sqrt(variance + epsilon) with the node's epsilon; ``like`` has the variance's type."""
+    """Return 1 / sqrt(variance + epsilon) with the node's epsilon.
+
+    ``like`` is a tensor of the variance's type; a variance that was just emitted has no known type.
+    """
     tape, epsilon = call.tape, call.attribute("epsilon", 1e-5)
     shifted = tape.emit("Add", variance, tape.scalar(epsilon, like))
     return tape.emit("Reciprocal", tape.emit("Sqrt", shifted))
