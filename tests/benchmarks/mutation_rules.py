@@ -378,8 +378,6 @@ RULES = (
          "SessionLoading._pack_block", drop("_unmap readers"), "test_process_prediction"),
     rule("notes that make a session larger are told",
          "_warnings_of_heavy_notes", always("process notes"), "test_runtime_commands"),
-    rule("notes that are not there are no reason",
-         "_warnings_of_heavy_notes", never("settings"), "test_runtime_commands"),
     rule("the process: what is freed is joined with what is below",
          "Heap.free", never("_ends"), "test_process_heap"),
     rule("the process: what is freed is joined with what is above",

@@ -273,7 +273,9 @@ class Confirmation:
         if self._graph is None or self._graph[0] is not record:
             graph = graph_of_run(record, self._baseline.dims)
             if needs_run(graph) and graph.observed is None:  # its nodes have no distinct names
-                graph = self.prediction.executed(self.run.settings)
+                # The order is that of the run; sizes and branches are those of the numbered original.
+                numbered = self.prediction.executed(self.run.settings)
+                graph = replace(graph, observed=numbered.observed)
             # Only the run itself shows an order by priority of an optimized graph.
             if settings_from_runs(self.run.settings).get("session.execution_order"):
                 graph = with_recorded_order(graph, record) or graph
