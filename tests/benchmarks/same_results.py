@@ -48,6 +48,10 @@ _SCHEMA = "schemas are generated from the records: shared definitions, ranges, d
 _MEASURED = "contains what making a session took, which differs by pages between two runs"
 _UNUSED = "an unused constant of the Loop is no longer created"
 
+_SLOTS = "level 1 tries two strategies for slots instead of seven (removed.md)"
+_RECOMPUTE = "fewer starting orders, and one lower bound instead of two (removed.md)"
+_REGIONS = "region sizes are searched by a number of trials, not by a work budget (removed.md)"
+
 EXPLAINED: tuple[Explanation, ...] = (
     Explanation("schema *", "*", _SCHEMA),
     Explanation("* --help", "*options", "--profile-shapes had no effect and is removed"),
@@ -60,6 +64,12 @@ EXPLAINED: tuple[Explanation, ...] = (
     Explanation(
         "train-step", "*reuses", "another layout of the same height: fewer packing methods"
     ),
+    Explanation("optimize --level 1", "*sha256", _SLOTS),
+    Explanation("optimize --level 1", "*tensors.*", _SLOTS),
+    Explanation("*", "*levels.1", _SLOTS),
+    Explanation("optimize --recompute auto", "*recompute.*", _RECOMPUTE),
+    Explanation("train-step", "*runtime.predicted.*", _REGIONS),
+    Explanation("train-step", "*runtime.settings.arena.*", _REGIONS),
     Explanation("fit", "*.process", _MEASURED),
     Explanation("fit", "*.total", _MEASURED),
     Explanation("fit", "*.beyond", _MEASURED),
