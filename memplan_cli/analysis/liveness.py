@@ -110,6 +110,13 @@ def live_ranges(
     first: dict[VarId, int] = dict.fromkeys(program.body.inputs, 0)
     last = first.copy()
     for start, end, _, op in steps(program) if clock is None else clock:
+        if not op.bodies:  # nearly every op: all of its accesses are at one tick
+            for var in (*op.inputs, *op.outputs):
+                if first.setdefault(var, start) > start:
+                    first[var] = start
+                if last.get(var, -1) < start:
+                    last[var] = start
+            continue
         for tick, var in _accesses(op, start, end):
             first[var] = min(first.get(var, tick), tick)
             last[var] = max(last.get(var, tick), tick)
