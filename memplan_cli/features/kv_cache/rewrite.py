@@ -266,10 +266,16 @@ class _Rewriting(GraphEditor):
 
 
 def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
-    """Replace a Concat by a TensorScatter and a Slice of the valid part."""
+    """Replace a Concat of past and new entries by a TensorScatter, and a Slice of the valid entries.
+
+    The TensorScatter writes the new entries into the buffer, which has the axes of the graph input.
+    Consumers of the Concat then read Slice(buffer, 0, length), with a Transpose behind it if the
+    Concat has other axes.
+    """
     index = edit.index
     rank = index.ranks[cache.input]
-    axes = index.permutation(cache.before, rank)  # of the Concat, as axes of the graph input
+    # Axis i of the Concat is axis ``axes[i]`` of the graph input.
+    axes = index.permutation(cache.before, rank)
     is_transposed = axes != tuple(range(rank))
     new = _new_entries(edit, cache)
     if is_transposed:

@@ -201,50 +201,55 @@ class _CopyWriter:
         return copy
 
     def _drop_unread_originals(self) -> dict[VarId, VarId]:
-        """Remove originals with a copy that nothing reads; their first copies take their names.
+        """Remove each original that no op reads if it has a copy. Its first copy gets its outputs.
 
-        From ``a, ..., a__copy, b(a__copy)`` the first ``a`` is removed, and ``a__copy`` is ``a``.
+        For example, ``a = f(x)`` is removed if only its copy is read. The copy becomes ``a = f(x)``.
 
         Returns:
-            For each provisional name of an output of such a copy the name of the original.
+            The new name of each output of these copies, by its provisional name; the caller
+            renames the reads.
         """
+        replaced = self._unread_originals()
+        removed = {_first_output(original) for original, _ in replaced}
+        original_of_copy = {_first_output(copy): original for original, copy in replaced}
+        names = {
+            new: old
+            for original, copy in replaced
+            for new, old in zip(copy.outputs, original.outputs, strict=True)
+            if new and old
+        }
+        ops: list[tuple[Op, int]] = []
+        for op, place in self._ops:
+            output = _first_output(op)
+            if output in removed:
+                continue
+            if original := original_of_copy.get(output):
+                # With all outputs of the original, also those that no op reads.
+                op = op._replace(name=original.name, outputs=original.outputs)  # noqa: PLW2901
+            ops.append((op, place))
+        self._ops = ops
+        for copy_output in names:
+            del self._original_of[copy_output]
+        return names
+
+    def _unread_originals(self) -> list[tuple[Op, Op]]:
+        """Return each original that no op reads, if it has a copy, and its first copy."""
         readers = Counter(self._values.program.body.outputs)
         readers.update(var for op, _ in self._ops for var in all_reads(op))
-        first_copy: dict[VarId, Op] = {}
+        first_copy: dict[VarId, Op] = {}  # by the original var
         for op, _ in self._ops:
             for output in op.outputs:
                 if output in self._original_of:
                     first_copy.setdefault(self._original_of[output], op)
-        names: dict[VarId, VarId] = {}
-        kept: list[tuple[Op, int]] = []
-        # The removed originals, by the first output of the copy that replaces them.
-        original_of_copy: dict[VarId, Op] = {}
+        found: list[tuple[Op, Op]] = []
         # From the last op to the first: a removed op no longer reads its inputs.
-        for op, place in reversed(self._ops):
+        for op, _ in reversed(self._ops):
             outputs = [var for var in op.outputs if var]
             copy = next((first_copy[var] for var in outputs if var in first_copy), None)
-            if copy is None or any(readers[var] for var in outputs):
-                kept.append((op, place))
-                continue
-            readers.subtract(all_reads(op))
-            original_of_copy[_first_output(copy)] = op
-            names.update(
-                (new, old)
-                for new, old in zip(copy.outputs, op.outputs, strict=True)
-                if new and old
-            )
-        # The copy takes the original's name, and also makes its outputs that nothing reads.
-        self._ops = []
-        for op, place in reversed(kept):
-            original = original_of_copy.get(_first_output(op))
-            if original is None:
-                self._ops.append((op, place))
-            else:
-                renamed = op._replace(name=original.name, outputs=original.outputs)
-                self._ops.append((renamed, place))
-        for copy_output in names:
-            del self._original_of[copy_output]
-        return names
+            if copy is not None and not any(readers[var] for var in outputs):
+                readers.subtract(all_reads(op))
+                found.append((op, copy))
+        return found
 
     def _name_copies(self, names: dict[VarId, VarId]) -> set[VarId]:
         """Give copies their final names in ``self._ops``, and add the names to ``names``.

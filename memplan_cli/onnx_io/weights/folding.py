@@ -125,7 +125,14 @@ class Evaluator:
                     yield name, result
 
     def _run(self, node: NodeProto, operands: Mapping[str, Array]) -> dict[str, Array]:
-        # Folded nodes on dtypes that numpy lacks only move elements, so their bits may be any integers.
+        """Compute a node; return its results by name.
+
+        Dtypes that numpy lacks are viewed as integers of the same width: foldable nodes only move
+        elements of these dtypes. Results with the dtype of such a view get the dtype back.
+
+        Raises:
+            ModelError: the node cannot be computed.
+        """
         carried = {name: _carried(array) for name, array in operands.items()}
         inputs = [carried.get(name) for name in node.input]
         corrected = _CORRECTED.get(node.op_type)

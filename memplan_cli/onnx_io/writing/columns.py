@@ -196,18 +196,24 @@ def _product(
     *,
     in_subgraph: bool,
 ) -> _Product:
-    """Describe the product of a node with a constant operand.
+    """Describe a product whose second operand is ``weight``, a constant matrix.
 
-    It can be cut unless its bias is computed or has no number for each column, or transBatchB moves the axes
-    of the operand.
+    Its columns can be computed in pieces if it has no bias, or a constant one with a number for
+    each column, and no transBatchB, which moves the axes of the operand.
     """
     attributes = plain_attributes(node)
-    axis = 0 if attributes.get("transB") else 1
+    column_axis = 0 if attributes.get("transB") else 1
     bias = node.input[_BIAS] if len(node.input) > _BIAS else ""
-    columns = weight.dims[axis]
+    columns = weight.dims[column_axis]
     has_fitting_bias = not bias or (bias in weights and _is_row(weights[bias], columns))
-    can_be_cut = has_fitting_bias and not attributes.get("transBatchB")
-    return _Product(node, weight, axis, weights.get(bias), can_be_cut, in_subgraph)
+    return _Product(
+        node,
+        weight,
+        axis=column_axis,
+        bias=weights.get(bias),
+        can_be_cut=has_fitting_bias and not attributes.get("transBatchB"),
+        in_subgraph=in_subgraph,
+    )
 
 
 def _best_cut(

@@ -164,7 +164,8 @@ def with_time(
 ) -> tuple[RuntimeSummary, tuple[str, ...]]:
     """Return the facts with the time ratio of both models, and notes for the report.
 
-    Both run with the default number of threads, not with the settings for deterministic outputs.
+    The original runs under the runtime's defaults, the written model under its own settings. Both
+    use the default number of threads, although outputs are compared with a single one.
     """
     assert facts.settings is not None  # noqa: S101 - set for every model that was run
     before = conditions.session(original, DEFAULTS)
