@@ -90,8 +90,9 @@ def duration(program: Program) -> int:
 
 def _duration(block: Block) -> int:
     """Return the number of ticks of a block, its subgraphs included."""
-    return sum(
-        1 + bool(op.bodies) + sum(_duration(body) for body in op.bodies) for op in block.ops
+    # An op with subgraphs takes one more tick, after the last of them.
+    return len(block.ops) + sum(
+        1 + sum(map(_duration, op.bodies)) for op in block.ops if op.bodies
     )
 
 

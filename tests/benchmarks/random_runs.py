@@ -70,7 +70,7 @@ class _NoWorkers:
         pass
 
 
-@dataclass
+@dataclass(eq=False)
 class _Collecting(Steady):
     switch: object
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))

@@ -48,7 +48,7 @@ _LARGEST_TENSORS = 10
 _COARSE_STEP = 1.015
 """Ratio of one total of several regions to the next in a coarse search."""
 
-_FINE_STEPS = (1.03, 1.01, 1.004)
+_FINE_STEPS = (1.03, 1.004)
 """Ratios of one size to the next in a fine search."""
 
 _SMALLEST_FIRST_REGION = 0.12
