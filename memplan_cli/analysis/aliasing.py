@@ -110,20 +110,21 @@ def share_storage(
 def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None:
     """Put every view into the group of its base, if both are planned and have the same size."""
     number, sizes = groups.number, groups.sizes
-    with_bodies = [op for op in ops if op.bodies]
-    carried_results = {
-        var for op in with_bodies if op.repeats for body in op.bodies for var in body.outputs
-    }
-    body_inputs = {var for op in with_bodies for body in op.bodies for var in body.inputs}
+    repeated_bodies = [body for op in ops if op.repeats for body in op.bodies]
+    carried_inputs = {var for body in repeated_bodies for var in body.inputs}
+    carried_results = {var for body in repeated_bodies for var in body.outputs}
     for op in ops:
         if not (aliasing.is_view(op) and op.inputs and op.outputs):
             continue
         base, view = number.get(op.inputs[0]), number.get(op.outputs[0])
         if base is None or view is None or sizes[base] != sizes[view]:
             continue
-        # A runtime copies the result of a body into the body's input for the next iteration.
-        # Two carried values that swap places would overwrite each other if they were views.
-        if op.outputs[0] in carried_results and groups.vars[groups.root(base)] in body_inputs:
+        # For the next iteration a runtime copies the results of a body into its inputs, one by
+        # one. If results were views of inputs, a body that swaps two inputs would lose one: the
+        # first copy would overwrite the source of the second. No op computes an input of a body,
+        # so an input is in a group of views only as its root.
+        root = groups.vars[groups.root(base)]
+        if op.outputs[0] in carried_results and root in carried_inputs:
             continue
         groups.unite(base, view)
 
@@ -133,11 +134,16 @@ def _unite_branch_results(
 ) -> None:
     """Put results of the branches of an If into the groups of the If's outputs.
 
-    Only results that the branch itself computes: a capture or a constant that it returns, or a
-    view of one, is copied, because it has other readers and is live in the other branch.
+    Two kinds of results are copied instead:
+
+    - A result that the branch does not compute: a capture, a constant, or a view of one. It has
+      other readers and is live in the other branch.
+    - A result that the branch returns twice, itself or as a view: two outputs need two buffers.
     """
     op, number = branch_op.op, groups.number
-    roots_of_bodies = [
+    # For each branch, the roots of its results by position; None for a result that is not planned.
+    # Below, each position merges groups that no other position has, so the roots stay valid.
+    roots_of_branches = [
         [groups.root(number[var]) if var in number else None for var in body.outputs]
         for body in op.bodies
     ]
@@ -146,28 +152,30 @@ def _unite_branch_results(
         if output is None:
             continue
         sharing = []
-        for roots, path in zip(roots_of_bodies, branch_op.bodies, strict=True):
+        for roots, path in zip(roots_of_branches, branch_op.body_paths, strict=True):
             root = roots[position] if position < len(roots) else None
             if root is None or groups.sizes[root] != groups.sizes[output]:
                 continue
-            # One group that is two results of a body cannot be two different outputs.
             if roots.count(root) == 1 and blocks.is_inside(groups.vars[root], path):
                 sharing.append(root)
-        if sharing:
-            for member in (*sharing[1:], output):
-                groups.unite(sharing[0], member)
+        for result in sharing:
+            groups.unite(result, output)
 
 
 class _Groups:
-    """Vars on the same bytes, as a union-find over var numbers. The root is the oldest var.
+    """Groups of vars on the same bytes: a union-find forest whose roots are the oldest vars.
+
+    Vars are denoted by their numbers 0, 1, ...
 
     Attributes:
-        vars, number: the var of each number, and the number of each var.
+        vars: the id of each var.
+        number: the number of each var, by its id.
         sizes: the size of each var.
-        end: the tick after the last use of a group, by its root.
-        _blocks: the blocks that define the vars; None unless groups hold results of branches.
-        _members: the vars of each group, by its root; only kept together with ``_blocks``.
-        _parent: a var of the same group nearer to the root; the root's is itself.
+        end: for each root, the tick after the last use of its group. Other entries are stale.
+        _live: the live range of each var, by its id.
+        _parent: for each var, a var of its group that is nearer to the root; for a root itself.
+        _blocks: the blocks that define the vars. None before `track_members`.
+        _members: the vars of each group, by its root. Empty before `track_members`.
     """
 
     def __init__(self, live: Mapping[VarId, LiveRange], sizes: Mapping[VarId, Size]) -> None:
@@ -182,29 +190,30 @@ class _Groups:
         self._parent = list(range(len(sizes)))
 
     def root(self, var: int) -> int:
-        """Return the root of a var's group; shortens the path to it."""
+        """Return the root of a var's group. Shortens the path to it for later calls."""
         parent = self._parent
-        above = parent[var]
-        while above != var:
-            parent[var] = var = parent[above]
-            above = parent[var]
+        while parent[var] != var:
+            parent[var] = parent[parent[var]]  # path halving
+            var = parent[var]
         return var
 
-    def unite(self, older: int, younger: int) -> None:
-        """Merge the groups of two vars; the root of ``older`` becomes the root of both."""
-        old, young = self.root(older), self.root(younger)
-        if old == young:
+    def unite(self, first: int, second: int) -> None:
+        """Merge the groups of two vars. The older of both roots becomes the root."""
+        older, younger = self.root(first), self.root(second)
+        if older == younger:
             return
+        if self._start(younger) < self._start(older):
+            older, younger = younger, older
         if self._blocks is not None:
-            # The result that overwrites ``older`` may be in a group with an older branch result.
-            if self._start(young) < self._start(old):
-                old, young = young, old
-            self._members[old] += self._members.pop(young)
-        self._parent[young] = old
-        self.end[old] = max(self.end[old], self.end[young])
+            self._members[older] += self._members.pop(younger)
+        self._parent[younger] = older
+        self.end[older] = max(self.end[older], self.end[younger])
 
     def track_members(self, blocks: DefiningBlocks) -> None:
-        """Keep the members of each group from now on: some groups hold branch results."""
+        """Keep the members of each group from now on, for `may_overwrite`.
+
+        Called once all results of branches are in their groups. Without branches nothing needs it.
+        """
         self._blocks = blocks
         for var in range(len(self.vars)):
             self._members.setdefault(self.root(var), []).append(var)

@@ -17,18 +17,30 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Block, Op, Program, VarId
 
-BlockPath = tuple[tuple[int, int], ...]
-"""Path from the main graph to a block: per level, (index of the op with subgraphs, subgraph).
 
-Subgraphs of an op that runs exactly one are numbered 0, 1, ...; those of other ops -1, -2, ...
-"""
+class PathStep(NamedTuple):
+    """A step from a block into a subgraph of one of its ops.
+
+    Attributes:
+        op: the index of the op in the block.
+        body: the index of the subgraph in the op.
+        is_branch: whether the op runs exactly one of its subgraphs.
+    """
+
+    op: int
+    body: int
+    is_branch: bool
+
+
+BlockPath = tuple[PathStep, ...]
+"""The steps from the main graph to a block; empty for the main graph."""
 
 
 class BranchOp(NamedTuple):
     """An op that runs exactly one of its subgraphs, and the paths of the subgraphs."""
 
     op: Op
-    bodies: tuple[BlockPath, ...]
+    body_paths: tuple[BlockPath, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +61,9 @@ class DefiningBlocks:
 
     def are_exclusive(self, first: VarId, second: VarId) -> bool:
         """Return whether two vars are defined in different branches of one branch op."""
-        for (op1, body1), (op2, body2) in zip(
-            self.path_of[first], self.path_of[second], strict=False
-        ):
-            if (op1, body1) != (op2, body2):
-                return op1 == op2 and body1 >= 0 and body2 >= 0
+        for step1, step2 in zip(self.path_of[first], self.path_of[second], strict=False):
+            if step1 != step2:  # where the two paths part
+                return step1.op == step2.op and step1.is_branch
         return False
 
 
@@ -73,11 +83,10 @@ def defining_blocks(program: Program, runs_one: Callable[[Op], bool]) -> Definin
             if not op.bodies:
                 continue
             is_branch_op = runs_one(op)
-            # Only subgraphs of which one runs have numbers from 0 on: see `BlockPath`.
-            numbers = (
-                range(len(op.bodies)) if is_branch_op else range(-1, -1 - len(op.bodies), -1)
+            body_paths = tuple(
+                (*path, PathStep(index, body_index, is_branch_op))
+                for body_index in range(len(op.bodies))
             )
-            body_paths = tuple((*path, (index, number)) for number in numbers)
             for body, body_path in zip(op.bodies, body_paths, strict=True):
                 collect(body, body_path)
             if is_branch_op:

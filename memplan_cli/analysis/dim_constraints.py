@@ -59,15 +59,14 @@ class DimConstraint:
     def is_satisfied(self, values: Mapping[str, int]) -> bool:
         """Return whether it holds for these dims.
 
-        A constraint in which a dim stays symbolic holds, unless another dim becomes negative.
+        A constraint with a dim that is unknown or stays symbolic holds, unless any other dim is
+        negative.
         """
-        products = []
-        for factors in self.products:
-            dims = [bind_dim(dim, values) for dim in factors]
-            if not all(isinstance(dim, int) for dim in dims):
-                return not any(isinstance(dim, int) and dim < 0 for dim in dims)
-            products.append(prod(dim for dim in dims if isinstance(dim, int)))
-        return _RELATIONS[self.relation](products)
+        products = [[bind_dim(dim, values) for dim in factors] for factors in self.products]
+        numbers = [[dim for dim in dims if isinstance(dim, int)] for dims in products]
+        if numbers != products:
+            return all(dim >= 0 for dims in numbers for dim in dims)
+        return _RELATIONS[self.relation]([prod(dims) for dims in numbers])
 
 
 _RELATIONS: Mapping[str, Callable[[Sequence[int]], bool]] = {

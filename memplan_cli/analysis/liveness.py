@@ -156,37 +156,41 @@ def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
     branch may not be taken, and freeing the var there would leak it on the other branch. Graph
     outputs and vars that enter or leave a subgraph have no release tick.
     """
-    owner: dict[str, Step] = {}  # path of a subgraph -> the step of the op that has it
+    outer_step: dict[str, Step] = {}  # path of a subgraph -> the step of the op that has it
     block_of: dict[VarId, str] = {}  # var -> path of the block that defines it
-    last_use: dict[VarId, Step] = {}  # var -> its last use, as a step of its own block
+    last_use: dict[VarId, Step] = {}  # var -> the last step of that block that uses it
 
-    def use(var: VarId, step: Step) -> None:
-        """Note that a step reads a var, by the op of the var's own block that contains the step."""
-        path = block_of.get(var)
-        if path is None:  # a graph input or an initializer
-            return
+    def containing_step(step: Step, path: str) -> Step | None:
+        """Return the step of the block at ``path`` that is ``step`` or has it in a subgraph.
+
+        None if the block contains ``step`` at no level.
+        """
         while step.block.path != path:
-            if step.block.path not in owner:  # the main graph: no outer block has the var
-                return
-            step = owner[step.block.path]
-        # A use in a subgraph counts as one of the outer step, which may start before the last use.
-        if var not in last_use or last_use[var].start <= step.start:
-            last_use[var] = step
+            if step.block.path not in outer_step:  # the main graph
+                return None
+            step = outer_step[step.block.path]
+        return step
 
+    # Ascending by first tick, so that of two steps of a block the later one is met later.
     for step in timeline.steps:
-        _, _, block, op = step
+        op = step.op
         for body in op.bodies:
-            owner[body.path] = step
+            outer_step[body.path] = step
             block_of.update(dict.fromkeys(body.inputs, body.path))
         for var in op.outputs:
-            block_of[var] = block.path
+            block_of[var] = step.block.path
             last_use[var] = step
         for var in (*op.inputs, *(var for body in op.bodies for var in body.outputs)):
-            use(var, step)
+            if (
+                var in block_of
+            ):  # all but graph inputs, initializers and results of the subgraphs
+                use = containing_step(step, block_of[var])
+                if use is not None:
+                    last_use[var] = use
     not_freed = set(timeline.program.body.outputs)
-    for step in owner.values():
+    for step in timeline.steps:
         for body in step.op.bodies:
-            # A capture that a body returns still belongs to its producer's block.
-            not_freed.update(var for var in body.outputs if block_of.get(var) == body.path)
             not_freed.update(body.inputs)
+            # A body may also return a capture. That is freed by the block that defines it.
+            not_freed.update(var for var in body.outputs if block_of.get(var) == body.path)
     return {var: step.end for var, step in last_use.items() if var and var not in not_freed}

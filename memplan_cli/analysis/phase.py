@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal
 
@@ -229,10 +229,12 @@ def _from_records(
     losses: tuple[VarId, ...],
     recorded: Mapping[str, str],
 ) -> Phases:
-    """Return the phases that the file records; ops without a record follow their neighbors.
+    """Return the phases that the file records, completed for ops without a record.
 
-    The final gradients are those of `find_trained`. If that finds none, they are the results of
-    backward ops that the graph returns or an update op reads, and no parameters are known.
+    Of the ops without a record, those that the loss depends on are forward. `_train` derives the
+    phases of the others from the final gradients. These are the gradients of `find_trained`. If it
+    finds none, they are the results of backward ops that the graph returns or an update op reads,
+    and no parameters are known.
 
     Args:
         program: The model.
@@ -245,29 +247,25 @@ def _from_records(
         {index for index, phase in enumerate(recorded_phases) if phase == wanted}
         for wanted in ("forward", "backward", "update")
     )
-    beyond = backward | update
-    loss = next((var for var in losses if flow.producer[var] not in beyond), None)
-    forward |= flow.ancestors((loss,)) - beyond if loss else frozenset()
-    results = frozenset(program.body.outputs)
-    recorded_gradients = (
-        var
-        for index in sorted(backward)
-        for var in flow.ops[index].outputs
-        if var in results or not update.isdisjoint(flow.consumers.get(var, ()))
-    )
+    not_forward = backward | update
+    loss = next((var for var in losses if flow.producer[var] not in not_forward), None)
+    if loss:
+        forward |= flow.ancestors((loss,)) - not_forward
     trained = find_trained(program, forward, "known")
-    phases = _train(
-        flow,
-        loss,
-        forward,
-        trained if trained.gradients else Trained((), tuple(recorded_gradients)),
-    )
-    # What the file records replaces what `_train` derives.
-    phase_of = dict(phases.phase_of)
+    if not trained.gradients:
+        outputs = frozenset(program.body.outputs)
+        recorded_gradients = tuple(
+            var
+            for index in sorted(backward)
+            for var in flow.ops[index].outputs
+            if var in outputs or not update.isdisjoint(flow.consumers.get(var, ()))
+        )
+        trained = Trained((), recorded_gradients)
+    derived = _train(flow, loss, forward, trained)
+    # For backward and update ops with a record, the record replaces the phase that was derived.
+    phase_of = dict(derived.phase_of)
     for index, op in enumerate(flow.ops):
-        for var in filter(None, op.outputs):
-            if index in forward:  # `Phases.phase_of` has no forward ops
-                phase_of.pop(var, None)
-            elif index in beyond:
-                phase_of[var] = "backward" if index in backward else "update"
-    return Phases("train", loss, phase_of, trained.parameters, phases.gradients)
+        if index in not_forward:
+            phase: Phase = "backward" if index in backward else "update"
+            phase_of.update((var, phase) for var in op.outputs if var)
+    return replace(derived, phase_of=phase_of)

@@ -110,11 +110,11 @@ def nearest_order(
 
 
 def _side_effects(op: Op) -> tuple[str, ...]:
-    """Return the classes of side effects (``random``, ``sequence``) that an op has.
+    """Return the classes of side effects (``random``, ``sequence``) of an op and its subgraphs.
 
     Ops with the same side effect keep their order.
     """
-    effects = ("random",) if op.is_random else ()
+    effects = ("random",) if op.is_random else ()  # `is_random` includes the subgraphs
     nested = [inner for body in op.bodies for block in blocks(body) for inner in block.ops]
     if any(each.type.startswith("Sequence") for each in (op, *nested)):
         effects = (*effects, "sequence")

@@ -70,30 +70,30 @@ def _buffers_by_unit(
 ) -> dict[str, tuple[Buffer, ...]]:
     """Return the buffers by unit. A buffer has the size, dtype and shape of its oldest var."""
     ranges = _buffer_ranges(buffer_of, live)
-    units: dict[str, list[tuple[Any, ...]]] = {}
-    for name, size in sizes.items():
-        if str(buffer_of[name]) != name:  # in the buffer of an older var
+    fields_by_unit: dict[str, list[tuple[Any, ...]]] = {}
+    for var_id, size in sizes.items():
+        buffer_id = buffer_of[var_id]
+        if buffer_id != BufferId(var_id):  # a buffer has the id of its oldest var
             continue
-        var = program.vars[name]
-        fields = name, size.coefficient, ranges[name], var.dtype, var.shape or ()
-        units.setdefault(size.unit, []).append(fields)
-    return {unit: tuple(rows(Buffer, fields)) for unit, fields in units.items()}
+        var = program.vars[var_id]
+        # In the order in which `Buffer` declares its fields.
+        fields = buffer_id, size.coefficient, ranges[buffer_id], var.dtype, var.shape or ()
+        fields_by_unit.setdefault(size.unit, []).append(fields)
+    return {unit: tuple(rows(Buffer, fields)) for unit, fields in fields_by_unit.items()}
 
 
 def _buffer_ranges(
     buffer_of: Mapping[VarId, BufferId], live: Mapping[VarId, LiveRange]
-) -> dict[Any, LiveRange]:
-    """Return the live range of each buffer: from the first use of any of its vars to the last.
-
-    The id of a buffer is that of its oldest var.
-    """
-    ranges: dict[Any, LiveRange] = dict(live)
+) -> dict[BufferId, LiveRange]:
+    """Return the live range of each buffer: from the first use of any of its vars to the last."""
+    ranges: dict[BufferId, LiveRange] = {}
     for var, buffer_id in buffer_of.items():
-        if str(buffer_id) != var:
-            known, added = ranges[buffer_id], live[var]
-            ranges[buffer_id] = LiveRange(
-                min(known.start, added.start), max(known.end, added.end)
-            )
+        known, added = ranges.get(buffer_id), live[var]
+        ranges[buffer_id] = (
+            added
+            if known is None
+            else LiveRange(min(known.start, added.start), max(known.end, added.end))
+        )
     return ranges
 
 

@@ -128,7 +128,10 @@ class Op(NamedTuple):
 
     @property
     def is_random(self) -> bool:
-        """Whether two runs of this op may give different values for the same inputs."""
+        """Whether two runs of this op may give different values for the same inputs.
+
+        An op with subgraphs is random if any op in them is.
+        """
         return is_random(self) or any(op.is_random for body in self.bodies for op in body.ops)
 
 

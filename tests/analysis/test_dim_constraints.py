@@ -23,6 +23,12 @@ def test_a_length_of_zero_beside_one_that_is_not_known_is_no_contradiction() -> 
     assert not demand.is_satisfied({"a": -1})
 
 
+def test_a_negative_length_after_one_that_is_not_known_is_a_contradiction() -> None:
+    demand = DimConstraint("equal", (("u0",), ("a - 4",)))
+    assert demand.is_satisfied({"a": 4})
+    assert not demand.is_satisfied({"a": 3})
+
+
 def test_a_reshape_to_the_same_shape_demands_nothing() -> None:
     text = """g (float[b,8] x) => (y) <int64[2] to = {0, 8}>
         { e = Exp(x) r = Reshape(e, to) y = Neg(r) }"""
