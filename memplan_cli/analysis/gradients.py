@@ -1,7 +1,7 @@
 """Trained parameters and their final gradients, recognized by the structure of the graph.
 
-Let ``f(a, P)`` be an op of the forward part with a parameter ``P``. A graph output is taken for
-the gradient of ``P``, or for the updated ``P``, if
+Let ``f(a, P)`` be an op of the forward part with a parameter ``P``: an *op of* ``P``. A graph output
+is taken for the gradient of ``P``, or for the updated ``P``, if it has three properties:
 
 1. it has the dtype and shape of ``P``,
 2. it depends on ``a``, the other operand of ``f``, outside of the forward part, and
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memplan_cli.core.operators import Family, operator
 from memplan_cli.core.program import Origin
@@ -53,20 +53,22 @@ class Trained:
 def find_trained(program: Program, forward: Collection[int], loss: Certainty) -> Trained:
     """Return the parameters that a graph trains, and their final gradients.
 
-    The final gradient is the value that the parameter's update reads: the last one before a
-    graph input or initializer of the parameter's shape (the parameter, a momentum) is combined
-    with it, without scalar factors such as the learning rate. If the graph has no update, the
-    final gradient is a graph output.
+    An update adds a gradient to stored tensors: the parameter itself, a momentum. The final gradient
+    is the value that is added, before it is scaled, for example by the learning rate. If the graph
+    returns gradients and has no updates, the final gradients are those graph outputs.
 
-    Only the main graph is considered. ``forward`` has the indices of the ops that the loss depends
-    on. A guessed loss needs stronger evidence than a named one.
+    Args:
+        program: The model. Only its main graph is considered.
+        forward: The indices of the ops that the loss depends on.
+        loss: If it is ``guessed``, some output must have all three properties of the module. If it
+            is ``known``, an update of a linear op is enough (`_Evidence.suggests_updates`).
     """
     evidence = _Evidence(program, forward)
     updates = _Updates(evidence)
-    # The weaker evidence of an update counts only if the loss was named.
-    if not evidence.proves_gradients() and (
-        loss == "guessed" or not evidence.suggests_updates(updates.sources)
-    ):
+    is_trained = evidence.proves_gradients() or (
+        loss == "known" and evidence.suggests_updates(updates.sources)
+    )
+    if not is_trained:
         return Trained()
     parameters: dict[VarId, None] = {}
     gradients: dict[VarId, None] = {}
@@ -76,10 +78,14 @@ def find_trained(program: Program, forward: Collection[int], loss: Certainty) ->
         updated = [var for var in candidates if var in sources]
         if updated:  # the output is the new value of these parameters
             final_gradients = updates.gradients(output)
-            gradients.update(dict.fromkeys(final_gradients))
-            parameters.update(dict.fromkeys(updated if final_gradients else ()))
-        # An output with other sources than these parameters is a new momentum or the like.
-        elif not sources:  # the output may itself be a gradient
+            if final_gradients:
+                gradients.update(dict.fromkeys(final_gradients))
+                parameters.update(dict.fromkeys(updated))
+        elif (
+            sources
+        ):  # the output is the new value of another stored tensor, such as a momentum
+            continue
+        else:  # the output may itself be a gradient
             fitting = [var for var in candidates if evidence.is_dependent(var, index)]
             if fitting:
                 gradients[output] = None
@@ -88,24 +94,36 @@ def find_trained(program: Program, forward: Collection[int], loss: Certainty) ->
     return Trained(tuple(sorted(parameters, key=order.__getitem__)), tuple(gradients))
 
 
-class _Evidence:
-    """The candidate parameters of a graph, and the outputs that depend on their op's values.
+OutputMask = int
+"""A set of outputs: bit i stands for ``_Evidence.outputs[i]``."""
+
+
+class _Dependents(NamedTuple):
+    """The outputs that depend on the values at the ops ``f(a, P)`` of a candidate parameter ``P``.
+
+    Dependences inside the forward part do not count.
 
     Attributes:
-        program, forward: the model, and the indices of the ops of its forward part.
-        outputs: the float graph outputs that are not computed by the forward part. Sets of them are
-            bit masks: bit i stands for ``outputs[i]``.
+        of_operands: the outputs that depend on ``a`` of some op: property 2 of the module.
+        of_results: the outputs that depend on a value between some op and the loss: property 3.
+    """
+
+    of_operands: OutputMask = 0
+    of_results: OutputMask = 0
+
+
+class _Evidence:
+    """The candidate parameters of a graph, and the outputs that may be their gradients.
+
+    Attributes:
+        program: the model.
+        forward: the indices of the ops of its forward part in the main graph.
         dataflow: producers and consumers of the main graph.
-        candidates: the vars that may be parameters.
+        outputs: the float graph outputs that ops outside of the forward part compute.
+        candidates: the vars that may be parameters, with the outputs that depend on their ops.
     """
 
     def __init__(self, program: Program, forward: Collection[int]) -> None:
-        """Find the candidate parameters, and which outputs depend on the values of their ops.
-
-        The op of a candidate ``P`` is an op ``f(a, P)`` of the forward part, see the module.
-
-        ``forward`` has the indices of the ops of the forward part in the main graph.
-        """
         self.program, self.forward = program, forward
         self.dataflow = dataflow = program.dataflow
         self.outputs = tuple(
@@ -117,57 +135,52 @@ class _Evidence:
         )
         self._root = _roots(dataflow)
         """Result of a reshape, cast and the like -> the var that it was computed from."""
-        self._on_results: dict[VarId, int] = {}
-        """Candidate parameter -> mask of outputs that depend on a value between its op and the loss."""
-        self._on_operands: dict[VarId, int] = {}
-        """Candidate parameter -> mask of outputs that depend on another operand of its op."""
-        # The candidates are the keys of both tables, which `_find_candidates` fills.
-        self.candidates: Collection[VarId] = self._on_results
+        self.candidates = self._find_candidates() if self.outputs else {}
         self._by_type: dict[tuple[str, Shape | None], list[VarId]] = {}
         """Dtype and shape -> candidates."""
-        if self.outputs:
-            self._find_candidates()
+        for parameter in self.candidates:
+            var_record = program.vars[parameter]
+            dtype_and_shape = var_record.dtype, var_record.shape
+            self._by_type.setdefault(dtype_and_shape, []).append(parameter)
 
     def proves_gradients(self) -> bool:
-        """Return whether some output can only be a gradient or an updated parameter.
-
-        That is: it has all three properties for a parameter of more than one element. Both tables
-        hold bit masks, in which bit ``index`` stands for ``self.outputs[index]``.
-        """
-        return any(
-            (self._on_results[var] & self._on_operands[var]) >> index & 1
-            for index, output in enumerate(self.outputs)
-            for var in self.parameters_like(output)
-            if elements(self.program.vars[var]) != 1
-        )
+        """Return whether some output has all three properties for a parameter that is no scalar."""
+        for index, output in enumerate(self.outputs):
+            for parameter in self.parameters_like(output):
+                of_operands, of_results = self.candidates[parameter]
+                is_scalar = elements(self.program.vars[parameter]) == 1
+                if not is_scalar and _has_output(of_operands & of_results, index):
+                    return True
+        return False
 
     def suggests_updates(self, sources: Mapping[VarId, Collection[VarId]]) -> bool:
-        """Return whether some output is a candidate combined with an operand of its op.
+        """Return whether some output is an updated parameter of a linear op.
 
-        If the loss is linear, no other trace of training is left: the gradients depend on no
-        value that the forward part computes.
+        Such an output has properties 1 and 2, and the parameter is among its sources. If
+        ``f(a, P)`` and all later ops are linear, the gradient of ``P`` is ``a`` times constants. It
+        depends on no value between ``f`` and the loss, so no output has property 3.
+
+        ``sources`` are those of `_Updates`.
         """
-        return any(
-            var in sources.get(output, ()) and self._on_operands[var] >> index & 1
-            for index, output in enumerate(self.outputs)
-            for var in self.parameters_like(output)
-        )
+        for index, output in enumerate(self.outputs):
+            for parameter in self.parameters_like(output):
+                is_source = parameter in sources.get(output, ())
+                if is_source and _has_output(self.candidates[parameter].of_operands, index):
+                    return True
+        return False
 
     def parameters_like(self, output: VarId) -> tuple[VarId, ...]:
-        """Return the candidate parameters with the dtype and shape of an output."""
+        """Return the candidate parameters with the dtype and shape of an output: property 1."""
         var = self.program.vars[output]
         return tuple(self._by_type.get((var.dtype, var.shape), ()))
 
     def is_dependent(self, parameter: VarId, output_index: int) -> bool:
-        """Return whether an output depends on anything that a gradient of the parameter may.
+        """Return whether the output at an index of ``outputs`` has property 2 or 3."""
+        of_operands, of_results = self.candidates[parameter]
+        return _has_output(of_operands | of_results, output_index)
 
-        ``output_index`` is the index of the output in ``self.outputs``.
-        """
-        dependent_outputs = self._on_results[parameter] | self._on_operands[parameter]
-        return bool(dependent_outputs >> output_index & 1)
-
-    def _find_candidates(self) -> None:
-        """Fill the tables of candidates from each op ``f(a, P)`` of the forward part.
+    def _find_candidates(self) -> dict[VarId, _Dependents]:
+        """Return the candidate parameters, from each op ``f(a, P)`` of the forward part.
 
         ``P`` is any operand that may be a parameter, ``a`` any other operand. Ops that only reshape
         or cast are not such ops: their results count as their input.
@@ -176,21 +189,19 @@ class _Evidence:
         outputs_of_var = self._outputs_by_var()
         outputs_of_op = self._outputs_by_op(outputs_of_var)
         varying = _varying(dataflow, self.program.body.inputs)
+        candidates: dict[VarId, _Dependents] = {}
         for index in sorted(self.forward):
             if _is_value_preserving(dataflow.ops[index]):
                 continue
             operands = {self._root.get(var, var) for var in dataflow.reads[index]}
-            for var in filter(self._may_be_parameter, operands):
-                on_operands = 0
-                for other in operands - {var}:
+            for parameter in filter(self._may_be_parameter, operands):
+                of_operands, of_results = candidates.get(parameter, _Dependents())
+                for other in operands - {parameter}:
                     if other in varying:  # a constant operand says nothing about training
-                        on_operands |= outputs_of_var.get(other, 0)
-                self._on_results[var] = self._on_results.get(var, 0) | outputs_of_op[index]
-                self._on_operands[var] = self._on_operands.get(var, 0) | on_operands
-        for parameter in self._on_results:
-            var_record = self.program.vars[parameter]
-            dtype_and_shape = var_record.dtype, var_record.shape
-            self._by_type.setdefault(dtype_and_shape, []).append(parameter)
+                        of_operands |= outputs_of_var.get(other, 0)
+                of_results |= outputs_of_op[index]
+                candidates[parameter] = _Dependents(of_operands, of_results)
+        return candidates
 
     def _may_be_parameter(self, name: VarId) -> bool:
         """Return whether a var is a float graph input, or a float initializer of several elements.
@@ -204,11 +215,10 @@ class _Evidence:
             var.origin is Origin.WEIGHT and elements(var) != 1
         )
 
-    def _outputs_by_var(self) -> dict[VarId, int]:
+    def _outputs_by_var(self) -> dict[VarId, OutputMask]:
         """Return, per var, the outputs that depend on it through ops outside the forward part.
 
-        They are a bit mask of ``self.outputs``. Vars that only reshape or cast another one count as
-        that one.
+        A var that only reshapes or casts another one has no entry: its readers count for the other.
         """
         dataflow = self.dataflow
         bit = {var: 1 << index for index, var in enumerate(self.outputs)}
@@ -228,30 +238,37 @@ class _Evidence:
                 outputs_of_var[root] = outputs_of_var.get(root, 0) | mask
         return outputs_of_var
 
-    def _outputs_by_op(self, outputs_of_var: Mapping[VarId, int]) -> dict[int, int]:
-        """Return, per forward op, the outputs that depend on its results or on later ones.
+    def _outputs_by_op(
+        self, outputs_of_var: Mapping[VarId, OutputMask]
+    ) -> dict[int, OutputMask]:
+        """Return, per forward op, the outputs that depend on a value between the op and the loss.
 
-        They are a bit mask of ``self.outputs``. ``outputs_of_var`` is the result of
-        `_outputs_by_var`, which counts a reshaped or cast var as the var that it was computed from.
+        These values are its results and those of the forward ops after it. ``outputs_of_var`` is the
+        result of `_outputs_by_var`.
         """
-        outputs_of_op: dict[int, int] = {}
+        outputs_of_op: dict[int, OutputMask] = {}
         for index in sorted(self.forward, reverse=True):
             mask = 0
             for var in self.dataflow.ops[index].outputs:
-                if var not in self._root:
-                    mask |= outputs_of_var.get(var, 0)
+                mask |= outputs_of_var.get(var, 0)
                 for consumer in self.dataflow.consumers.get(var, ()):
                     mask |= outputs_of_op.get(consumer, 0)
             outputs_of_op[index] = mask
         return outputs_of_op
 
 
+def _has_output(mask: OutputMask, index: int) -> bool:
+    """Return whether a set of outputs has the output with this index."""
+    return bool(mask >> index & 1)
+
+
 class _Updates:
     """How optimizer ops combine stored tensors (parameters, momenta) with gradients.
 
     Attributes:
-        sources: per var outside the forward part, the graph inputs and initializers that were
-            combined into it by elementwise ops of its shape, or by a whole optimizer op.
+        sources: for each var that an update computes, the stored tensors that it is computed from:
+            the graph inputs and initializers that elementwise ops of its shape, or a whole
+            optimizer op, combine into it. Only results of ops have an entry.
         _beyond_forward: the indices of the ops outside the forward part.
     """
 
@@ -268,32 +285,31 @@ class _Updates:
         self._beyond_forward = all_ops.difference(evidence.forward)
         self.sources: dict[VarId, frozenset[VarId]] = {}
         for index, op in enumerate(self._dataflow.ops):
-            if index in self._beyond_forward and _may_update(op):
-                self._propagate(op, evidence.candidates)
+            if index in self._beyond_forward and _is_elementwise_or_step(op):
+                self._add_sources(op, evidence.candidates)
 
     def gradients(self, output: VarId) -> tuple[VarId, ...]:
         """Return the final gradients from which an updated parameter is computed.
 
-        Starting at the graph output, vars with stored tensors among their sources are followed
-        backwards. Their other operands that ops compute are gradients, perhaps times scalars such as a
-        learning rate, which are stripped.
+        ``output`` is the updated parameter, a key of ``sources``. Going backwards from it, an
+        operand with sources is a part of the update. Any other operand that an op computes is a
+        gradient, perhaps scaled.
         """
         final_gradients: dict[VarId, None] = {}
         stack, seen = [output], {output}
         while stack:
             var = stack.pop()
-            for operand in self._operands(
-                self._dataflow.ops[self._dataflow.producer[var]], var
-            ):
-                if operand in self.sources and operand not in seen:
-                    seen.add(operand)
-                    stack.append(operand)
-                elif operand not in self.sources and self._is_computed(operand):
-                    final_gradients[self._without_factors(operand)] = None
+            for operand in self._operands(self._producer_of(var), var):
+                if operand in self.sources:
+                    if operand not in seen:
+                        seen.add(operand)
+                        stack.append(operand)
+                elif self._is_computed(operand):
+                    final_gradients[self._unscaled(operand)] = None
         return tuple(final_gradients)
 
-    def _propagate(self, op: Op, candidates: Collection[VarId]) -> None:
-        """Set the sources of an op's outputs: those of its operands, and operands that are stored.
+    def _add_sources(self, op: Op, candidates: Collection[VarId]) -> None:
+        """Add the sources of an op's outputs: those of its operands, and operands that are stored.
 
         A stored scalar counts only if it is a candidate: others are factors, as a learning rate is.
         """
@@ -309,7 +325,10 @@ class _Updates:
                 self.sources[output] = sources
 
     def _operands(self, op: Op, output: VarId) -> tuple[VarId, ...]:
-        """Return the inputs of an op with the shape of its output; all of an optimizer op's."""
+        """Return the inputs of an op that have the shape of ``output``; of an optimizer op all.
+
+        Inputs of another shape are broadcast: scalars and other factors.
+        """
         operands = tuple(dict.fromkeys(filter(None, op.inputs)))
         if op.type in OPTIMIZERS:
             return operands
@@ -321,17 +340,26 @@ class _Updates:
         producer = self._dataflow.producer.get(var, -1)
         return producer in self._beyond_forward and is_float(self._vars[var])
 
-    def _without_factors(self, var: VarId) -> VarId:
-        """Follow a gradient backwards through elementwise ops whose other operands are scalars."""
+    def _unscaled(self, var: VarId) -> VarId:
+        """Return the gradient that a computed var is a function of, element by element.
+
+        Goes backwards through elementwise ops with one tensor, whose other operands are scalars: a
+        gradient times the learning rate is that gradient. So is its square ``Mul(g, g)``, from which
+        Adam computes its second moment.
+        """
         while True:
-            op = self._dataflow.ops[self._dataflow.producer[var]]
+            op = self._producer_of(var)
             tensors = {v for v in filter(None, op.inputs) if elements(self._vars[v]) != 1}
-            if not _may_update(op) or len(tensors) != 1:
+            if not _is_elementwise_or_step(op) or len(tensors) != 1:
                 return var
             operand = tensors.pop()
             if not self._is_computed(operand):
                 return var
             var = operand
+
+    def _producer_of(self, var: VarId) -> Op:
+        """Return the op that computes a var, which some op does."""
+        return self._dataflow.ops[self._dataflow.producer[var]]
 
 
 def _is_value_preserving(op: Op) -> bool:
@@ -344,8 +372,8 @@ def _is_value_preserving(op: Op) -> bool:
     )
 
 
-def _may_update(op: Op) -> bool:
-    """Return whether an op may belong to an optimizer step: elementwise, or a whole step."""
+def _is_elementwise_or_step(op: Op) -> bool:
+    """Return whether an op is elementwise or a whole optimizer step, so that an update may have it."""
     return op.type in OPTIMIZERS or operator(op).is_elementwise
 
 
