@@ -192,7 +192,9 @@ class _PeakMeter:
         # A unit is the product of the symbols in a size, such as ``batch``.
         groups = measurement.storage.buffers_by_unit.values()
         buffers = (buffer for group in groups for buffer in group)
+        # The id of a buffer is the id of its oldest variable, whose size it has.
         sized = (b._replace(size=self.numbers[VarId(b.id)]) for b in buffers)
+        # Without alignment the bound is the most bytes live at one tick.
         return lower_bound(Problem(tuple(sized)))
 
     def for_other_samples(self) -> list[_PeakMeter]:
@@ -300,30 +302,28 @@ def _order_nested(
         if op.bodies
     }
     ops = list(block.ops)
+    # The bytes of each step with subgraphs: in their chosen orders, and at least in any orders.
+    chosen_bytes: dict[int, int] = {}
+    least_bytes: dict[int, int] = {}
     for index, bodies in bodies_of.items():
         ops[index] = ops[index]._replace(bodies=tuple(body.block for body in bodies))
-    block = replace(block, ops=tuple(ops)) if bodies_of else block
-    memory_of = {
-        index: [body.memory for body in bodies] for index, bodies in bodies_of.items()
-    }
-    chosen_bytes = {
-        index: chosen_step_bytes(ops[index], facts, bodies)
-        for index, bodies in memory_of.items()
-    }
-    least_bytes = {
-        index: least_step_bytes(ops[index], facts, bodies)
-        for index, bodies in memory_of.items()
-    }
-    graph = task_graph(block, facts, chosen_bytes)
+        memory_of_bodies = [body.memory for body in bodies]
+        chosen_bytes[index] = chosen_step_bytes(ops[index], facts, memory_of_bodies)
+        least_bytes[index] = least_step_bytes(ops[index], facts, memory_of_bodies)
+    # Without subgraphs the block is not copied: the copy would compute its dataflow again.
+    with_ordered_bodies = replace(block, ops=tuple(ops)) if bodies_of else block
+    graph = task_graph(with_ordered_bodies, facts, chosen_bytes)
     search = method(graph)
     bound = search.bound
     if chosen_bytes != least_bytes:
         # The bound of the search holds for the chosen orders of the subgraphs only.
-        body_bound = max(body.bound for bodies in memory_of.values() for body in bodies)
-        bound = cut_bound(task_graph(block, facts, least_bytes), search.order)
-        # Graph inputs are not planned: initial bytes are pinned, so live beside any subgraph.
-        bound = max(bound, body_bound + graph.initial_bytes)
+        least_graph = task_graph(with_ordered_bodies, facts, least_bytes)
+        body_bound = max(body.bound for bodies in bodies_of.values() for body in bodies)
+        # In any order, the always live bytes are live beside the peak of a subgraph.
+        bound = max(
+            cut_bound(least_graph, search.order), graph.always_live_bytes() + body_bound
+        )
     inputs = sum(map(facts.own_bytes, block.inputs))
-    block = replace(block, ops=tuple(ops[op] for op in search.order))
     memory = SubgraphMemory(inputs, search.peak, graph.final_bytes(), bound)
-    return _OrderedBlock(block, memory, search)
+    ordered = replace(block, ops=tuple(ops[op] for op in search.order))
+    return _OrderedBlock(ordered, memory, search)

@@ -60,8 +60,9 @@ class SubgraphMemory:
 
     Attributes:
         inputs: bytes of its inputs.
-        peak: most bytes live at one step beyond its inputs, in the order chosen for it.
-        results: bytes live after its last op.
+        peak: most bytes of its other variables, results included, that are live at one step in
+            the order chosen for it.
+        results: bytes of its results.
         bound: a lower bound on ``peak`` over all orders of its ops.
     """
 
@@ -81,15 +82,23 @@ def storage_facts(
     sizes, aliasing = planned_vars.sizes, planned_vars.aliasing
     pinned = frozenset(planned_vars.pinned)
     results = frozenset(var for var in program.body.outputs if var in sizes) - pinned
-    sharing = {var: size for var, size in sizes.items() if var not in pinned | results}
-    base_of = _oldest_on_bytes(program, sharing, Aliasing(aliasing.views, {}))
+    # Pinned variables and the program's outputs share bytes with no other variable.
+    unshared = pinned | results
+    sharing = {var: size for var, size in sizes.items() if var not in unshared}
+    only_views = Aliasing(aliasing.views, in_place={})
+    base_of = _oldest_on_bytes(program, sharing, only_views)
+    # An output of the program is its own root.
     roots = {var: base_of.get(var, var) for var in sizes if var not in pinned}
     branch_result_of: dict[VarId, VarId] = {}
     if aliasing.branches and any(op.bodies for op in program.body.ops):
-        oldest = _oldest_on_bytes(program, sharing, replace(aliasing, in_place={}))
-        # A variable that is no view has the bytes of an older one only by the rule of branches.
+        views_and_branches = replace(aliasing, in_place={})
+        oldest = _oldest_on_bytes(program, sharing, views_and_branches)
+        # A variable that is no view (it is its own root) and yet has the bytes of an older one: as
+        # the result of a branch, or the output of an If.
         branch_result_of = {
-            var: older for var, older in oldest.items() if roots[var] == var != older
+            var: older
+            for var, older in oldest.items()
+            if roots[var] == var and older != var
         }
         blocks = defining_blocks(program, aliasing.runs_one)
         # Of two results of exclusive branches only one is computed, so its bytes count once.
@@ -175,37 +184,46 @@ def tensor_names(block: Block, facts: StorageFacts) -> tuple[VarId, ...]:
 
 
 def chosen_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
-    """Return the bytes that the step of an op needs with the chosen orders of its subgraphs.
+    """Return the bytes that an op's step needs with the chosen orders of its subgraphs.
 
-    Subgraphs run one after the other, and the results of each stay live until the op ends. The
-    number is too high only if a subgraph that runs at most once is the last reader of an outer
-    variable.
+    A plan has ticks for both branches of an If, one after the other, although only one of them runs.
+    So all subgraphs count as if they ran in turn, and the results of each stay live until the op
+    ends. Results of two branches that share bytes count once (`StorageFacts.from_branches`).
+
+    The number is exact if each outer variable that the op or its subgraphs read is live until the op
+    ends. One that dies in a branch is counted until then, and the number is too high.
     """
-    outputs = result_bytes(op, facts)
+    outputs = _own_output_bytes(op, facts)
     inputs = sum(body.inputs for body in bodies)
-    body_results, peak = 0, 0
+    earlier_results, peak = 0, 0
     for body in bodies:
-        peak = max(peak, body_results + body.peak)
-        body_results += body.results
+        peak = max(peak, earlier_results + body.peak)
+        earlier_results += body.results
     if op.repeats:
         # The outputs of a Loop or Scan grow while its subgraph runs, so they count beside it.
-        return inputs + max(peak, body_results) + outputs
-    return inputs + max(peak, body_results + outputs)
+        return inputs + max(peak, earlier_results) + outputs
+    # The outputs of an If are written at its last tick, while all results are live.
+    return inputs + max(peak, earlier_results + outputs)
 
 
 def least_step_bytes(op: Op, facts: StorageFacts, bodies: Sequence[SubgraphMemory]) -> int:
     """Return a lower bound on the bytes that an op's step needs, over all orders of its subgraphs.
 
-    The bound is beyond all that the op reads. It is 0 for a subgraph that runs at most once,
-    because what only the other branch reads may be dead.
+    Users of the bound add the bytes of all tensors that the op and its subgraphs read. These are
+    live during the whole step of a Loop or Scan, and so are the inputs of its subgraph and the op's
+    outputs. In an If, a tensor that one branch reads may be dead while the other branch has its peak:
+    the sum would be too high, so the bound is 0.
+
+    ``bodies`` may be empty if nothing is known about the subgraphs.
     """
     if not op.repeats:
         return 0
     inputs = sum(body.inputs for body in bodies)
-    return inputs + max(body.bound for body in bodies) + result_bytes(op, facts)
+    body_bound = max((body.bound for body in bodies), default=0)
+    return inputs + body_bound + _own_output_bytes(op, facts)
 
 
-def result_bytes(op: Op, facts: StorageFacts) -> int:
+def _own_output_bytes(op: Op, facts: StorageFacts) -> int:
     """Return the bytes of an op's outputs that are not results of its branches."""
     return sum(facts.own_bytes(var) for var in op.outputs if var not in facts.from_branches)
 

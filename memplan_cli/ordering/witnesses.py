@@ -33,7 +33,6 @@ from memplan_cli.core.results.certificate import (
 from memplan_cli.ordering.block_graph import (
     SubgraphMemory,
     least_step_bytes,
-    result_bytes,
     task_graph,
     tensor_names,
 )
@@ -82,9 +81,12 @@ def nested_witness(
 
 
 def graph_without_subgraphs(block: Block, facts: StorageFacts) -> TaskGraph:
-    """Return the graph of a block as if the subgraphs of its ops needed no memory of their own."""
+    """Return the graph of a block as if the subgraphs of its ops needed no memory of their own.
+
+    Its bounds hold for any memory of the subgraphs.
+    """
     step_bytes = {
-        index: result_bytes(op, facts) if op.repeats else 0
+        index: least_step_bytes(op, facts, ())
         for index, op in enumerate(block.ops)
         if op.bodies
     }
@@ -242,8 +244,8 @@ class _ProvedBlock:
     def witness(self, bound: int) -> OrderProof:
         """Return the witness of a bound: one subgraph if that suffices, else one of the graph."""
         body_bound = self.largest.bound
-        # Graph inputs are not planned: initial bytes are pinned, so live beside any subgraph.
-        if body_bound and self.graph.initial_bytes + body_bound >= bound:
+        # In any order, the always live bytes are live beside the peak of a subgraph.
+        if body_bound and self.graph.always_live_bytes() + body_bound >= bound:
             return OrderProof(bound, "inside", inside=self.largest.path)
         return order_witness(self.graph, self.names, bound)
 

@@ -164,3 +164,20 @@ def test_an_order_counts_on_what_the_runtimes_own_operators_write_in_place() -> 
         best = best_order(made, sizes, aliasing=aliasing)
         assert (best.candidates[best.chosen], best.proved) == (least, True)
         assert live_peak(best.program, sizes, aliasing=aliasing) == least
+
+
+def test_a_planned_input_that_dies_before_an_if_is_not_counted_beside_its_branches() -> None:
+    then = builders.block("", "r", builders.op("t <- a"), builders.op("r <- t"))
+    other = builders.block("", "s", builders.op("s <- a"))
+    top = builders.block(
+        "x",
+        "z",
+        builders.op("a <- x"),
+        builders.op("y <- a", then, other, kind="If"),
+        builders.op("z <- y"),
+    )
+    tested = builders.program(top, sizes={"x": 100, "a": 1, "t": 10, "r": 1, "s": 1, "y": 1})
+    sizes = {**builders.var_sizes(tested), VarId("x"): Size(100)}
+    found = best_order(tested, sizes)
+    assert live_peak(tested, sizes) == 101
+    assert (found.bound, found.proved) == (101, True)
