@@ -96,9 +96,7 @@ def storage_facts(
         # A variable that is no view (it is its own root) and yet has the bytes of an older one: as
         # the result of a branch, or the output of an If.
         branch_result_of = {
-            var: older
-            for var, older in oldest.items()
-            if roots[var] == var and older != var
+            var: older for var, older in oldest.items() if roots[var] == var and older != var
         }
         blocks = defining_blocks(program, aliasing.runs_one)
         # Of two results of exclusive branches only one is computed, so its bytes count once.

@@ -147,14 +147,14 @@ class _ClusterSearch:
         _best: the result.
         _contracted: the clusters, with the ops of each.
         _graph: the graph of the clusters.
-        _is_searched: whether the graph is small enough for searches by states and pairs.
+        _is_small: whether the graph is small enough for searches by states and pairs.
     """
 
     def __init__(self, best: BlockOrder, contracted: ContractedGraph) -> None:
         self._best = best
         self._contracted = contracted
         self._graph = contracted.graph
-        self._is_searched = contracted.graph.size <= _SEARCHED_CLUSTERS
+        self._is_small = contracted.graph.size <= _SEARCHED_CLUSTERS
         best.bound = max(best.bound, *local_bounds(contracted.graph))
 
     def run_schedulers(self) -> None:
@@ -169,13 +169,15 @@ class _ClusterSearch:
                 best.offer_clusters(name, contracted, scheduler(self._graph))
 
     def sweep(self, budget: WorkBudget) -> None:
-        """Offer demand-driven orders from both ends, then again under limits below their peaks.
+        """Offer demand-driven orders from both ends, then again under limits below the best peak.
 
-        A sweep is repeated once, and again as long as it lowers the best peak. Spends at most
-        about a third of the budget.
+        There are eight first sweeps: with a little slack or none, with the ops of a longest path
+        demanded first or in the order of the file only, backward or forward (see `Sweep`). Each is
+        made again with a limit. A sweep with a limit that lowers the best peak is made once more,
+        with a lower limit. Spends at most about a third of the budget.
         """
         best, graph = self._best, self._graph
-        part = budget.part(budget.remaining // 3)
+        part = budget.part(budget.remaining // 3)  # spends from ``budget`` too
         path = longest_path(graph)
         sweeps = [
             Sweep(direction, chain, slack)
@@ -191,25 +193,26 @@ class _ClusterSearch:
             order_peak = best.offer_clusters("demand", self._contracted, order)
             if part.remaining <= 0:
                 return
-            if parameters.limit == NO_LIMIT or order_peak < former_peak:
-                limit = min(best.peak, order_peak)
-                sweeps.append(replace(parameters, limit=limit - (limit >> _LIMIT_SHIFT)))
+            is_first_sweep = parameters.limit == NO_LIMIT
+            if is_first_sweep or order_peak < former_peak:
+                limit = best.peak - (best.peak >> _LIMIT_SHIFT)
+                sweeps.append(replace(parameters, limit=limit))
 
     def prove(self, budget: WorkBudget) -> None:
-        """Raise the bound by cuts at the fullest steps and at pairs of ops.
-
-        Pairs are tried only in graphs that are searched by states.
-        """
+        """Raise the bound by cuts at the fullest steps and, in small graphs, at pairs of ops."""
         best, order = self._best, self._best.cluster_order
         bounds = BoundSearch(self._graph, best.bound)
         bounds.try_heavy_ops(order, best.peak, budget.part(budget.remaining // 24))
-        if self._is_searched:
+        if self._is_small:
             bounds.try_pairs(order, best.peak, budget.part(budget.remaining // 8))
         best.bound = bounds.bound
 
     def search_states(self, budget: WorkBudget) -> None:
-        """Search by states with the rest of the budget, or less if the gap to the bound is small."""
-        if not self._is_searched:
+        """Search small graphs by states, with the rest of the budget or less.
+
+        The part of the budget that is spent grows with the gap between the best peak and the bound.
+        """
+        if not self._is_small:
             return
         best = self._best
         # In hundredths of a percent of the bound: a gap from 1 % on gets all of the budget.

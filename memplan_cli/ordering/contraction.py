@@ -116,14 +116,18 @@ class _Clusters:
                 continue
             (succ,) = self.succs[op]
             private = self._private_tensors(op, succ)
-            saved = self.graph.in_place_bytes[succ] if self.in_place_inputs[succ] else 0
-            # Both steps in bytes beyond those live before ``op``, with ``succ`` right after it.
+            # The bytes of both steps beyond those live before ``op``, if ``succ`` follows directly.
+            op_step = self.step_bytes[op]
             succ_step = self.defined_bytes[op] + self.step_bytes[succ]
-            if self.step_bytes[op] > succ_step - saved:  # if ``succ`` is written in place
+            # In some orders ``succ`` writes over an input that dies there: its step needs less.
+            saved = self.graph.in_place_bytes[succ] if self.in_place_inputs[succ] else 0
+            least_succ_step = succ_step - saved
+            if op_step > least_succ_step:
                 continue
-            # A private tensor always dies at ``succ``, which so writes over it in every order.
             if self.in_place_inputs[succ] & private:
-                succ_step -= saved
+                # A private tensor dies at ``succ`` in every order, so ``succ`` always saves the
+                # bytes. They are taken off here, and no in-place input may take them off again.
+                succ_step = least_succ_step
                 self.in_place_inputs[succ] = set()
             self.step_bytes[succ] = succ_step
             self.members[succ] = members + self.members[succ]
@@ -150,18 +154,18 @@ class _Clusters:
             if len(self.preds[op]) != 1:
                 continue
             (first,) = self.preds[op]
-            # Bytes by which the step of ``first`` exceeds the step of ``op`` right after it.
-            excess = self.step_bytes[first] - self.defined_bytes[first] - self.step_bytes[op]
-            saved = self.graph.in_place_bytes[op] if self.in_place_inputs[op] else 0
-            if excess + saved < 0:  # the step of ``op`` is larger even if written in place
-                continue
             private = self._private_tensors(op, first)
-            # ``op`` is written in place in every order only over a private tensor.
-            fits = excess >= 0 or not private.isdisjoint(self.in_place_inputs[op])
+            # The bytes of both steps beyond those live before ``first``, if ``op`` follows directly.
+            first_step = self.step_bytes[first]
+            op_step = self.defined_bytes[first] + self.step_bytes[op]
+            if self.in_place_inputs[op] & private:
+                # A private tensor dies at ``op`` in every order, so ``op`` always writes over one.
+                op_step -= self.graph.in_place_bytes[op]
             freed = sum([self.graph.tensor_bytes[t] for t in private])
-            if not fits or self.defined_bytes[op] > freed:
+            if op_step > first_step or self.defined_bytes[op] > freed:
                 continue
-            # The first op must not write over a tensor that the second op reads.
+            # The step of the cluster is that of ``first``, the larger one. Its bytes and in-place
+            # inputs stay, but ``first`` must not write over a tensor that ``op`` reads.
             self.in_place_inputs[first] -= self.accesses[op]
             self.members[first] += members
             self._merge(op, first, private)

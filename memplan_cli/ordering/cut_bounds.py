@@ -110,7 +110,7 @@ class CutAtOp:
 
     Attributes:
         bound: a lower bound on the bytes live at that step.
-        edges: number of edges examined.
+        edges: the work of the cut, as the number of edges examined.
         overwritten: the tensor that the op is assumed to write over; None if there is none.
     """
 
@@ -225,9 +225,33 @@ class CutBounds:
             live_in_all_orders -= saved
             network.charge_unless_before(overwritten, other_readers, saved)
         live_in_all_orders += network.certain_bytes
+        # If the flow ends at ``max_edges``, before it is maximal, it is a lower bound still.
         flow, flow_edges = network.flow_network.flow(max_edges)
-        edges = flow_edges + graph.size + len(network.flow_network.heads)
+        # The work of the cut: to build the network is counted as edges too.
+        edges = graph.size + len(network.flow_network.heads) + flow_edges
         return CutAtOp(live_in_all_orders + flow, edges, overwritten, network)
+
+
+class _ShareEdge(NamedTuple):
+    """An edge whose flow is a *share* of a certificate.
+
+    The share is the part of a tensor's bytes that is charged to one of its readers.
+    """
+
+    edge: int
+    tensor: int
+    reader: int
+
+
+class _HoldEdge(NamedTuple):
+    """An edge whose flow is a *hold* of a certificate: the weight of a precedence.
+
+    The precedence is that of an op before an op that depends on it.
+    """
+
+    edge: int
+    op: int
+    dependent: int
 
 
 class _CutNetwork:
@@ -242,10 +266,7 @@ class _CutNetwork:
         _op: the op at which the others are divided.
         _sides: the side of each op, from `_sides_of`.
         _node: the node of each open op.
-        _share_edges: (edge, tensor, reader) of the edges whose flow is the share of the tensor's
-            bytes that a certificate charges to one reader.
-        _hold_edges: (edge, op, dependent) of the edges from an op to its predecessor, whose flow is
-            the weight that a certificate gives this precedence.
+        _share_edges, _hold_edges: the edges from which `dual` reads the certificate.
     """
 
     def __init__(self, graph: TaskGraph, op: int, sides: list[_Side]) -> None:
@@ -255,14 +276,14 @@ class _CutNetwork:
         self._op, self._sides = op, sides
         open_ops = [other for other, side in enumerate(sides) if side is _Side.OPEN]
         self._node = dict(zip(open_ops, self.flow_network.nodes(len(open_ops)), strict=True))
-        self._share_edges: list[tuple[int, int, int]] = []
-        self._hold_edges: list[tuple[int, int, int]] = []
+        self._share_edges: list[_ShareEdge] = []
+        self._hold_edges: list[_HoldEdge] = []
         for dependent, node in self._node.items():
             for pred in graph.preds[dependent]:
                 if pred in self._node:
                     # Infinite: if the dependent op runs before, so does its predecessor.
                     edge = self.flow_network.edge(node, self._node[pred], INFINITE)
-                    self._hold_edges.append((edge, pred, dependent))
+                    self._hold_edges.append(_HoldEdge(edge, pred, dependent))
 
     def charge_tensor(self, tensor: _Tensor) -> None:
         """Charge the bytes of a tensor if its definer runs before the op and a reader does not."""
@@ -276,9 +297,9 @@ class _CutNetwork:
         elif self._sides[definer] is _Side.OPEN:
             node = self._node[definer]
             if is_needed_later:  # the side of the definer alone decides
-                # Charged to the op itself, which is not before its own step either.
                 edge = self.flow_network.edge(node, SINK, size)
-                self._share_edges.append((edge, number, self._op))
+                # The certificate needs a reader that has not run: the op of the cut stands for it.
+                self._share_edges.append(_ShareEdge(edge, number, self._op))
             else:
                 self._charge(node, number, readers, size)
 
@@ -293,7 +314,10 @@ class _CutNetwork:
         return any(self._sides[op] is _Side.NOT_BEFORE for op in ops)
 
     def _charge(self, tail: int, tensor: int, readers: Sequence[int], size: int) -> None:
-        """Add edges that cost ``size`` if node ``tail`` is before the op and an open reader is not."""
+        """Add edges that cost ``size`` if node ``tail`` is before the op and an open reader is not.
+
+        No reader is known to run after the op. Those known to run before it cost nothing.
+        """
         open_readers = [reader for reader in readers if self._sides[reader] is _Side.OPEN]
         if not open_readers:
             return
@@ -302,10 +326,10 @@ class _CutNetwork:
         for reader in open_readers:
             # Infinite: the gate is before only if all readers are, else its edge from ``tail`` is cut.
             edge = self.flow_network.edge(gate, self._node[reader], INFINITE)
-            self._share_edges.append((edge, tensor, reader))
+            self._share_edges.append(_ShareEdge(edge, tensor, reader))
 
     def dual(self, overwritten: int | None) -> Dual:
-        """Return the computed flow as shares and holds."""
+        """Return the computed flow as shares and holds; ``overwritten`` as in `CutAtOp`."""
         # The residual capacity of an edge's reverse is the flow through the edge.
         residual = self.flow_network.residual
         shares = [

@@ -30,6 +30,9 @@ _LARGEST_GROUP = 16
 _GROUP_EVALUATIONS = 64
 """Changes of live bytes that are computed at most for one group."""
 
+_TURNS_NEXT = 1
+"""The access count of a tensor whose live state the next access turns, see `_SweepState`."""
+
 
 class Direction(IntEnum):
     """The direction in which a sweep builds an order.
@@ -96,10 +99,14 @@ class _SweepState:
     A backward sweep "runs" ops from the last to the first. "Ahead" are the ops that an op's run
     may unblock: successors in a forward sweep, predecessors in a backward one.
 
-    The access count of a tensor is 1 when the next op to access it turns the tensor's live
-    state. Forward, the count is the number of ops that still have to access the tensor, plus
-    one for a result; the last access frees it. Backward, the count is one more than the number
-    of later ops that keep it; the first read found makes it live.
+    The access count of a tensor is `_TURNS_NEXT` when the next op to access it turns the tensor's
+    live state. Forward, the count is the number of ops that still have to access the tensor, plus one
+    for a result, and falls: the last access frees the tensor. Backward, the count is one more than
+    the number of readers that have run in the sweep, plus one for a result, and rises: the first of
+    these readers makes the tensor live.
+
+    A *group* is an op and some ops ahead of it. It is free if no more bytes are live after it than
+    before, apart from the slack of the sweep.
 
     Attributes:
         order: the ops that have run, in the order of the sweep.
@@ -129,17 +136,20 @@ class _SweepState:
         if self._is_forward:
             self._live = graph.initial_bytes
             self._access_counts = list(graph.access_counts)
-            # An op's own outputs included: one that nothing else accesses is freed at once.
+            # With the op's own outputs: one that no other op accesses is freed at once.
             self._reads = graph.accesses
             self._fixed_change: Sequence[int] = graph.defined_bytes
         else:
             self._live = graph.final_bytes()
-            self._access_counts = [1 + result for result in graph.is_result]
+            # The first reader makes a tensor live. A result is live from the start: its count never
+            # is ``_TURNS_NEXT``.
+            self._access_counts = [_TURNS_NEXT + result for result in graph.is_result]
             self._reads = tuple(
                 tuple(t for t in accessed if t not in defined) if defined else accessed
                 for accessed, defined in zip(graph.accesses, graph.defines, strict=True)
             )
-            # All readers have run by then, so an op's outputs are live, except unread ones.
+            # All readers of an op's outputs have run before the op does: the outputs are live, and
+            # the op ends that. An output that only the op itself accesses never was live.
             self._fixed_change = [
                 -sum(size[t] for t in defined if graph.access_counts[t] > 1) if defined else 0
                 for defined in graph.defines
@@ -158,9 +168,9 @@ class _SweepState:
         return ops if self._is_forward else ops[::-1]
 
     def demand(self, wanted: int) -> None:
-        """Run an op and all ops that it waits for, in the order of the file.
+        """Run an op and all ops that it waits for; after each of them, run the groups that are free now.
 
-        After each of them, groups that have become free to run are run too.
+        The ops run in the order of the file, backward sweeps from its end.
         """
         if self._done[wanted]:
             return
@@ -173,11 +183,10 @@ class _SweepState:
         for op in self.in_direction(sorted(missing)):
             if not self._done[op]:  # no group has run it meanwhile
                 self._run(op, self._change(op))
-                self.order.append(op)
                 self.run_free_groups(self._affected((op,)))
 
     def run_free_groups(self, ops: Iterable[int]) -> None:
-        """Run the groups that begin with these ops and do not raise live bytes.
+        """Run the free groups that begin with these ops.
 
         The same is tried for the ops that each group affects.
         """
@@ -185,17 +194,13 @@ class _SweepState:
         while queue:
             op = queue.pop()
             if not self._done[op] and not self._blockers[op]:
-                group = self._run_group(op)
-                if group:
-                    self.order += group
-                    queue += self._affected(group)
+                queue += self._affected(self._run_group(op))
 
     def _run_group(self, first: int) -> list[int]:
-        """Run an op, and ops ahead of it, until no more bytes are live than before the group.
+        """Run a free group that begins with an op, and return its ops.
 
-        The op that changes live bytes least is added next. If no small group is found or a step
-        exceeds the limit, all is undone and the result is empty. The slack of the sweep is added
-        to the bytes before the group.
+        The op that changes live bytes least is added next. If no small group is free or a step
+        exceeds the limit, all is undone and the result is empty.
         """
         live_before = self._live
         allowed = live_before + self._parameters.slack
@@ -216,8 +221,8 @@ class _SweepState:
             ready += self._run(op, change)
             if self._live <= allowed:
                 return group
-        for op in group:
-            self._undo(op)
+        for _ in group:
+            self._undo_last()
         self._live = live_before
         return []
 
@@ -237,11 +242,11 @@ class _SweepState:
         # Live before the op in the finished order, in either direction:
         live_before = self._live if self._is_forward else self._live + change
         step = self._graph.step_bytes[op]
-        # An access count of 1 means in both directions that no later op of the finished order keeps the
-        # tensor: the op may then write its output over it, and its step needs fewer bytes on top of
-        # those live before.
+        # In both directions, this count means that no later op of the finished order keeps the tensor:
+        # the op may then write its output over it, and its step needs fewer bytes on top of those live
+        # before.
         for tensor in self._graph.in_place_inputs[op]:
-            if self._access_counts[tensor] == 1:
+            if self._access_counts[tensor] == _TURNS_NEXT:
                 step -= self._graph.in_place_bytes[op]
                 break
         return live_before + step <= self._parameters.limit
@@ -253,18 +258,19 @@ class _SweepState:
         tensors live that no later op reads.
         """
         counts, size = self._access_counts, self._graph.tensor_bytes
-        turned = 0  # bytes that are freed forward, made live backward
+        turned_bytes = 0
         for tensor in self._reads[op]:
-            if counts[tensor] == 1:
-                turned += size[tensor]
-        return self._fixed_change[op] + self._count_step * turned
+            if counts[tensor] == _TURNS_NEXT:
+                turned_bytes += size[tensor]
+        fixed = self._fixed_change[op]
+        return fixed - turned_bytes if self._is_forward else fixed + turned_bytes
 
     def _run(self, op: int, change: int) -> list[int]:
-        """Mark an op as run, and return the ops that are no longer blocked.
+        """Run an op, and return the ops that are no longer blocked.
 
-        ``change`` is the result of `_change` for the op, which is added to the live bytes. The op
-        is not appended to ``order``.
+        ``change`` is the result of `_change` for the op, which is added to the live bytes.
         """
+        self.order.append(op)
         self._live += change
         self._done[op] = True
         step, counts, blockers = self._count_step, self._access_counts, self._blockers
@@ -277,8 +283,9 @@ class _SweepState:
                 ready.append(other)
         return ready
 
-    def _undo(self, op: int) -> None:
-        """Mark an op as not run. The caller has to set the live bytes back."""
+    def _undo_last(self) -> None:
+        """Undo the run of the last op. The caller has to set the live bytes back."""
+        op = self.order.pop()
         self._done[op] = False
         for tensor in self._reads[op]:
             self._access_counts[tensor] -= self._count_step
@@ -286,18 +293,19 @@ class _SweepState:
             self._blockers[other] += 1
 
     def _affected(self, ops: Iterable[int]) -> list[int]:
-        """Return the ready ops that `_run_group` may now begin a group with, as ``ops`` have run.
+        """Return the ops that may begin a free group now that ``ops`` have run.
 
-        They are the ops just unblocked, and readers of the tensors whose access counts have become
-        low. Ready are ops that are not blocked and have not run.
+        They are the ops ahead, and readers of tensors for which running such a reader now changes
+        fewer live bytes than before. Only ops that are not blocked and have not run are returned.
         """
         affected: list[int] = []
         for op in ops:
             affected += self._ahead[op]
             for tensor in self._reads[op]:
-                # Forward, the next access frees the tensor (1), or two in one group do (2).
-                # Backward, the tensor has just become live (2): other reads of it cost nothing now.
-                if self._access_counts[tensor] in (1, 2):
+                # The access has changed the count by one. Forward the count falls: at 1 the next
+                # access frees the tensor, at 2 a group with two accesses does. Backward it rises: at 2
+                # the tensor has just become live, and other readers no longer make it live.
+                if self._access_counts[tensor] in (_TURNS_NEXT, _TURNS_NEXT + 1):
                     affected += self._readers[tensor]
         return [
             op
