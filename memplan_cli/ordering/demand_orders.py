@@ -295,8 +295,8 @@ class _SweepState:
     def _affected(self, ops: Iterable[int]) -> list[int]:
         """Return the ops that may begin a free group now that ``ops`` have run.
 
-        They are the ops ahead, and readers of tensors for which running such a reader now changes
-        fewer live bytes than before. Only ops that are not blocked and have not run are returned.
+        They are the ops ahead, and readers that now raise the live bytes by less than before. Only
+        ops that are not blocked and have not run are returned.
         """
         affected: list[int] = []
         for op in ops:

@@ -78,6 +78,23 @@ class Transition(NamedTuple):
     ops: tuple[int, ...]
     after: State
 
+    @property
+    def free_ops(self) -> tuple[int, ...]:
+        """The free ops that ran after the chosen ones, in order."""
+        return self.after.ran[len(self.ops) :]
+
+
+class _Access(NamedTuple):
+    """The tensor of an access.
+
+    Attributes:
+        users: the mask of the ops that access the tensor; of a result, the reader of results too.
+        bytes: the size of the tensor.
+    """
+
+    users: int
+    bytes: int
+
 
 class _FreeRun(NamedTuple):
     """What free ops leave behind.
@@ -98,15 +115,15 @@ class _FreeRun(NamedTuple):
 class StateSpace:
     """The states of one graph and the moves between them.
 
-    Sets of ops are integers used as bit masks. The bit ``graph.size`` stands for a reader of the
-    block's results that never runs.
+    Sets of ops are integers used as bit masks. The bit after the last op stands for a *reader of
+    results*, which never runs: it accesses all results of the block, so no op frees them.
 
     Attributes:
         work: number of steps examined so far.
         _bit: for each op, the mask of it alone.
         _preds: for each op, the mask of its predecessors.
         _all: the mask of all ops and the reader of results.
-        _accesses: for each op, the users and the bytes of each tensor that it accesses.
+        _accesses: for each op, the tensors that it accesses.
         _in_place_users: for each op, the users of each tensor that it may write over.
         _sharing_ops: for each op, the other ops that access one of its tensors.
         _descendants: for each op, the mask of it and the ops that depend on it.
@@ -123,14 +140,14 @@ class StateSpace:
         self._initial_bytes = graph.initial_bytes
         self._bit = [1 << op for op in range(size)]
         self._preds = [sum(1 << pred for pred in preds) for preds in graph.preds]
-        self._all = (2 << size) - 1
-        users = [(1 << size) if is_result else 0 for is_result in graph.is_result]
+        reader_of_results = 1 << size
+        self._all = sum(self._bit) | reader_of_results
+        users = [reader_of_results if is_result else 0 for is_result in graph.is_result]
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
                 users[tensor] |= 1 << op
-        # An op is the last user of a tensor if no other bit of the users remains.
         self._accesses = [
-            tuple((users[tensor], graph.tensor_bytes[tensor]) for tensor in accessed)
+            tuple(_Access(users[tensor], graph.tensor_bytes[tensor]) for tensor in accessed)
             for accessed in graph.accesses
         ]
         self._in_place_users = [
@@ -142,6 +159,7 @@ class StateSpace:
             for succ in self._succs[op]:
                 self._descendants[op] |= self._descendants[succ]
         self._late = {op for op in range(size) if _is_late(graph, op)}
+        # A unit, and one more for every 256 bits of the masks that a move copies.
         self._work_per_move = 1 + size // 256
         self.work = 0
 
@@ -151,19 +169,30 @@ class StateSpace:
         Free ops do not raise the live bytes, so they run at once. The peak of the state is at
         least ``lowest_peak``: the search does not tell lower peaks apart.
         """
-        initial = self._initial_bytes
-        peak = max(lowest_peak, initial)
+        peak = max(lowest_peak, self._initial_bytes)
         sources = tuple(op for op, preds in enumerate(self._preds) if not preds)
-        # All sources are ready, and all of them may be free.
-        free = self._run_free(self._all, initial, list(sources), peak, sources)
-        return State(peak, free.remaining, free.live, tuple(free.ready), tuple(free.ran), None)
+        free = self._run_free(
+            remaining=self._all,
+            live=self._initial_bytes,
+            ready=list(sources),
+            limit=peak,
+            candidates=sources,
+        )
+        return State(
+            peak=peak,
+            remaining=free.remaining,
+            live=free.live,
+            ready=tuple(free.ready),
+            ran=tuple(free.ran),
+            parent=None,
+        )
 
     def _step_and_change(self, op: int, remaining: int) -> tuple[int, int]:
         """Return what an op's step adds to the live bytes, and what remains added after it."""
         bit = self._bit[op]
         step, change = self._step_bytes[op], self._defined_bytes[op]
         for users, size in self._accesses[op]:
-            if users & remaining == bit:
+            if users & remaining == bit:  # the op is the last user, so it frees the tensor
                 change -= size
         for users in self._in_place_users[op]:
             if users & remaining == bit:
@@ -222,8 +251,11 @@ class StateSpace:
                 continue
             if len(ops) == 1 and child.peak == state.peak and child.live <= state.live:
                 ran = state.remaining ^ child.remaining
-                if not ran & ~self._descendants[ops[0]]:
-                    return [Transition(ops, child)]  # the commit rule
+                others = ran & ~self._descendants[ops[0]]
+                # The commit rule holds if all that ran depends on the op (or is the op itself). Any
+                # other op could run before it in some order, and what it frees would be missing then.
+                if not others:
+                    return [Transition(ops, child)]
             transitions.append(Transition(ops, child))
         return transitions
 
@@ -281,14 +313,20 @@ class StateSpace:
 def _is_late(graph: TaskGraph, op: int) -> bool:
     """Return whether an op frees nothing in any order, and other ops wait for it.
 
-    It then reads results of the block only, writes over no input, and its step needs no more bytes
-    than it leaves behind.
+    Run earlier than just before one of these, it would only raise the live bytes. Its step must need
+    no more bytes than the op leaves behind: else it could be the peak at the later place.
     """
+    stays_live = [
+        graph.is_result[tensor]
+        # Another op reads the output.
+        or (tensor in graph.defines[op] and graph.access_counts[tensor] > 1)
+        for tensor in graph.accesses[op]
+    ]
     return (
         bool(graph.succs[op])
-        and not graph.in_place_inputs[op]
+        and all(stays_live)
+        and not graph.in_place_inputs[op]  # to write over an input would free it
         and graph.step_bytes[op] <= graph.defined_bytes[op]
-        and all(t in graph.defines[op] or graph.is_result[t] for t in graph.accesses[op])
     )
 
 
@@ -366,12 +404,13 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
     the initial state. Each other entry holds the moves of one state; a move names a state by its
     index, always a later one.
 
-    Returns None if an order has a peak below the bound, or the search exceeds `MOST_STATES` or
-    `MOST_ENTRIES`.
+    Returns None if an order has a peak below the bound, if the search exceeds `MOST_STATES` or
+    `MOST_ENTRIES`, or if the bytes live before the first op already reach the bound. (Then there is
+    no state to list, and cuts show the bound.)
     """
     space = StateSpace(graph)
-    # Below the bound no peak is worse than another, so all states may start with the highest.
-    first = space.initial_state(bound - 1)
+    # Peaks below the bound need not be told apart: all states get the highest of them.
+    first = space.initial_state(lowest_peak=bound - 1)
     if first.peak >= bound:
         return None
     moves_of: dict[int, list[_UnnumberedMove]] = {first.remaining: []}
@@ -380,11 +419,12 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
     for state in states:  # which grows while it is read
         if not state.ready:  # all ops have run
             return None
-        for ops, child in space.transitions(state, bound):
+        for transition in space.transitions(state, bound):
+            child = transition.after
             if child.remaining not in moves_of:
                 moves_of[child.remaining] = []
                 states.append(child)
-            move = _UnnumberedMove(ops, child.ran[len(ops) :], child.remaining)
+            move = _UnnumberedMove(transition.ops, transition.free_ops, child.remaining)
             moves_of[state.remaining].append(move)
             entries += len(child.ran)
         if len(states) > MOST_STATES or entries > MOST_ENTRIES:
@@ -393,8 +433,11 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
     states.sort(key=lambda state: -state.remaining.bit_count())
     number = {state.remaining: index for index, state in enumerate(states, 1)}
     rows = [
-        tuple(Move(ops, free, number[remaining]) for ops, free, remaining in moves_of[state])
-        for state in number
+        tuple(
+            Move(move.ops, move.free_ops, number[move.remaining])
+            for move in moves_of[state.remaining]
+        )
+        for state in states
     ]
     return ((Move((), first.ran, 1),), *rows)
 
@@ -403,5 +446,5 @@ class _UnnumberedMove(NamedTuple):
     """A `Move` that names the state after it by the mask of the ops that have not run there."""
 
     ops: tuple[int, ...]
-    free: tuple[int, ...]
+    free_ops: tuple[int, ...]
     remaining: int

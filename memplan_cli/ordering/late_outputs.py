@@ -54,7 +54,7 @@ def fewer_resident(
         return None
     max_live = live if ordering.proved else live + (live >> _PEAK_RISE_SHIFT)
     best, least_resident = ordering.program, resident
-    for candidate in _late_orders(program, ordering.program, planned_vars):
+    for candidate in _searched_orders(program, ordering.program, planned_vars):
         candidate_resident = peak(candidate, planned_vars.resident)
         if candidate_resident < least_resident and peak(candidate, planned_vars) <= max_live:
             best, least_resident = candidate, candidate_resident
@@ -71,12 +71,13 @@ def _is_worthwhile(resident: int, new_resident: int) -> bool:
     return resident - new_resident > resident >> _LEAST_GAIN_SHIFT
 
 
-def _late_orders(
+def _searched_orders(
     program: Program, ordered: Program, planned_vars: PlannedVars
 ) -> Iterator[Program]:
-    """Yield orders of searches that count graph outputs in whole or in part.
+    """Yield an order for each of `OUTPUT_DIVISORS`: the best if graph outputs count that part.
 
-    The first two searches start from ``ordered``, the last from the file's order in ``program``.
+    The searches start from different orders to find more different ones: the first two from
+    ``ordered``, the order of the lowest live peak, the last from the file's order in ``program``.
     """
     starts = (ordered, ordered, program)
     for divisor, start in zip(OUTPUT_DIVISORS, starts, strict=True):
@@ -85,9 +86,11 @@ def _late_orders(
             var: Size(-(-size.coefficient // divisor))
             for var, size in planned_vars.results.items()
         }
+        # With outputs among the sizes, and the sharing of a runtime: views only.
         counted = replace(planned_vars, results=results).resident
         if divisor > 1:
-            # Counted in part, outputs only guide the search for the plan's own live peak.
+            # These searches are for the plan's live peak, and outputs only guide them: the plan's
+            # own sharing counts.
             counted = replace(counted, aliasing=planned_vars.aliasing)
         yield best_order(
             start,

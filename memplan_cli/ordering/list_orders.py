@@ -85,13 +85,14 @@ class _ForwardQueue:
 
     The last op to access a tensor frees it. To find that op without a search, each tensor has
     the sum of the numbers of the ops that still have to access it: when one op is left, the sum
-    is the number of this op. A result is never freed. It counts as accessed by one more op, with
-    the number ``graph.size``, that never runs.
+    is the number of this op. A result is never freed. It counts as accessed by one more op that
+    never runs: ``_end``.
 
     Attributes:
         graph: the ops.
         done: for each op, whether it has run.
         heap: the entries.
+        _end: the number of an op that stands for the end of the block and accesses all results.
         _missing_preds: for each op, how many of its predecessors have not run.
         _remaining: for each tensor, how many ops still have to access it.
         _sum_of_remaining_ops: for each tensor, the sum of the numbers of these ops.
@@ -103,7 +104,10 @@ class _ForwardQueue:
         self.done = [False] * graph.size
         self._missing_preds = [len(preds) for preds in graph.preds]
         self._remaining = list(graph.access_counts)
-        self._sum_of_remaining_ops = [graph.size * result for result in graph.is_result]
+        self._end = graph.size
+        self._sum_of_remaining_ops = [
+            self._end if is_result else 0 for is_result in graph.is_result
+        ]
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
                 self._sum_of_remaining_ops[tensor] += op
@@ -121,10 +125,9 @@ class _ForwardQueue:
         heapify(self.heap)
 
     def run(self, op: int) -> None:
-        """Mark an op as executed, and push the ops that become ready.
+        """Mark an op as executed, and push the ops that become ready or change fewer live bytes.
 
-        An op that is now the last to access some tensor frees it: its change is lowered, and if it is
-        ready, it is pushed again. Its older entry in the heap is skipped later, as the op is done.
+        An op that is now the last to access some tensor frees it, so its change is lowered.
         """
         graph, remaining = self.graph, self._remaining
         self.done[op] = True
@@ -134,7 +137,8 @@ class _ForwardQueue:
             if remaining[tensor] == 1:
                 # A sum of one number: the number of the op that accesses the tensor last.
                 last_op = self._sum_of_remaining_ops[tensor]
-                self._lower_change(last_op, graph.tensor_bytes[tensor])
+                if last_op != self._end:  # no op frees a result
+                    self._lower_change(last_op, graph.tensor_bytes[tensor])
         for succ in graph.succs[op]:
             self._missing_preds[succ] -= 1
             if not self._missing_preds[succ]:
@@ -143,11 +147,9 @@ class _ForwardQueue:
     def _lower_change(self, op: int, size: int) -> None:
         """Lower an op's change, as it is now the last to access a tensor of ``size`` bytes.
 
-        If the op is ready, it is pushed again. Op ``graph.size`` stands for the end of the
-        block, where results are still live: nothing changes.
+        If the op is ready, it is pushed again. Its older entry in the heap is skipped later, because
+        the op has run by then.
         """
-        if op == self.graph.size:
-            return
         self._change[op] -= size
         if not self._missing_preds[op]:
             heappush(self.heap, (self._change[op], self.graph.step_bytes[op], op))

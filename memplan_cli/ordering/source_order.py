@@ -68,23 +68,25 @@ class _Execution:
 
     def run(self, ops: Sequence[int]) -> None:
         """Run ops, whatever they need."""
-        self._run(ops, None)
+        _, self._live = self._advance(ops, None)
 
     def run_within(self, ops: Sequence[int], limit: int) -> bool:
         """Run ops if no step exceeds ``limit`` bytes; else change nothing and return False."""
-        count = self._run(ops, limit)
+        count, live = self._advance(ops, limit)
         if count == len(ops):
+            self._live = live
             return True
+        # Undo the accesses of the ops that ran. The live bytes have not been set.
         for op in ops[:count]:
             for tensor in self._graph.accesses[op]:
                 self._remaining[tensor] += 1
         return False
 
-    def _run(self, ops: Sequence[int], limit: int | None) -> int:
-        """Run ops until a step exceeds the limit, and return how many ran.
+    def _advance(self, ops: Sequence[int], limit: int | None) -> tuple[int, int]:
+        """Count the accesses of ops until a step exceeds the limit; None: there is no limit.
 
-        If not all ops ran, the live bytes are as before the call, but the access counts of the
-        ops that ran are changed.
+        Returns:
+            How many ops ran, and the bytes live after them, which the caller has to set.
         """
         graph, remaining, live = self._graph, self._remaining, self._live
         size, accesses, defined = graph.tensor_bytes, graph.accesses, graph.defined_bytes
@@ -94,11 +96,10 @@ class _Execution:
                 if step > limit and any(remaining[t] == 1 for t in graph.in_place_inputs[op]):
                     step -= graph.in_place_bytes[op]
                 if step > limit:
-                    return index
+                    return index, live
             live += defined[op]
             for tensor in accesses[op]:
                 remaining[tensor] -= 1
                 if not remaining[tensor]:
                     live -= size[tensor]
-        self._live = live
-        return len(ops)
+        return len(ops), live

@@ -134,6 +134,25 @@ def test_the_exact_search_proves_that_there_is_nothing_below_the_best() -> None:
         assert (nothing.order, nothing.bound) == (None, best)
 
 
+def test_the_exact_search_does_not_delay_an_op_that_makes_an_unread_tensor() -> None:
+    # Op 0 also makes a tensor of 9 bytes that nobody reads: after op 1 it would need 15 in all.
+    graph = TaskGraph(
+        preds=((), (), (0, 1)),
+        succs=((2,), (2,), ()),
+        defines=((0, 1), (2,), ()),
+        accesses=((0, 1), (2,), (0, 2)),
+        in_place_inputs=((), (), ()),
+        in_place_bytes=(0, 0, 0),
+        step_bytes=(10, 6, 0),
+        tensor_bytes=(1, 9, 5),
+        access_counts=(2, 1, 2),
+        is_result=(False, False, False),
+        initial_bytes=0,
+    )
+    found = best_first(graph, 0, 100, lambda _: True)
+    assert (found.order, found.bound) == ([0, 1, 2], 10)
+
+
 def test_a_search_that_is_cut_short_gives_no_bound_that_does_not_hold() -> None:
     for graph in GRAPHS:
         best = min(peak(graph, order) for order in orders(graph))
