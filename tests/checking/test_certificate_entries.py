@@ -10,10 +10,11 @@ import pytest
 
 from certificate_cases import SAMPLES, Case, case_of, random_case, random_text, write_text
 from memplan_cli import Settings
+from memplan_cli.checking.certificates.cuts import check_cuts
 from memplan_cli.checking.certificates.groups import GroupGraph, NodeGroup
 from memplan_cli.checking.certificates.planned_graph import ProofError
 from memplan_cli.checking.certificates.search import check_search
-from memplan_cli.core.results.certificate import Move
+from memplan_cli.core.results.certificate import Cut, Dual, Hold, Move, Share
 from memplan_cli.errors import PlanError
 
 if TYPE_CHECKING:
@@ -147,6 +148,44 @@ def test_a_node_that_takes_no_memory_has_to_run_all_the_same() -> None:
     tasks = GroupGraph({0: NodeGroup()}, {}, {}, 8)
     with pytest.raises(ProofError, match="state 1 has no move for 0"):
         check_search(tasks, [[Move((), (), 1)], []], 9)
+
+
+FULL_SHARES = (Share(0, 2, 8), Share(1, 3, 6))
+"""All bytes of both tensors of `chain_beside_a_step`."""
+
+
+def chain_beside_a_step() -> GroupGraph:
+    """Return group 0 between 1 and 3; 1 makes ``a`` for 2, which makes ``b`` for 3."""
+    groups = {
+        0: NodeGroup(predecessors={1}, successors={3}),
+        1: NodeGroup(successors={0, 2}, produced={"a"}, used={"a"}, need=8),
+        2: NodeGroup(
+            predecessors={1}, successors={3}, produced={"b"}, used={"a", "b"}, need=6
+        ),
+        3: NodeGroup(predecessors={0, 2}, used={"b"}),
+    }
+    return GroupGraph(groups, {"a": 8, "b": 6}, {"a": {1, 2}, "b": {2, 3}}, 0)
+
+
+def test_a_step_needs_the_smaller_tensor_of_a_chain_beside_it() -> None:
+    cut = Cut(0, (Dual(FULL_SHARES, ()),))
+    check_cuts(chain_beside_a_step(), [cut], ["a", "b"], 6)
+    with pytest.raises(ProofError, match="6 bytes only"):
+        check_cuts(chain_beside_a_step(), [cut], ["a", "b"], 7)
+
+
+@pytest.mark.parametrize(
+    ("dual", "reason"),
+    [
+        (Dual((Share(-1, 3, 6),), ()), "no tensor -1"),
+        (Dual((*FULL_SHARES, Share(0, 2, -2)), ()), "a share of -2 bytes"),
+        (Dual(FULL_SHARES, (Hold(1, 2, -2),)), "a multiple of -2 bytes"),
+    ],
+    ids=["index", "share", "multiple"],
+)
+def test_a_cut_has_no_negative_numbers(dual: Dual, reason: str) -> None:
+    with pytest.raises(ProofError, match=reason):
+        check_cuts(chain_beside_a_step(), [Cut(0, (dual,))], ["a", "b"], 1)
 
 
 @pytest.mark.parametrize("of", ["plan_sha256", "graph_sha256"])

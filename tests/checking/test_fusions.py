@@ -117,3 +117,10 @@ def test_a_late_fusion_of_what_others_wait_for_is_refused() -> None:
     given = tasks({"a": 4}, g0=("a", "", 4), g1=("", "a", 2), g2=("", "a", 0))
     with pytest.raises(ProofError, match="other groups wait for it too"):
         fuse_groups(given, [Fusion(0, 1, "late")])
+
+
+@pytest.mark.parametrize("rule", ["late", "early"])
+def test_a_group_is_not_fused_with_itself(rule: str) -> None:
+    given = tasks({"a": 4}, g0=("a", "", 4), g1=("", "a", 2))
+    with pytest.raises(ProofError, match="it is one group"):
+        fuse_groups(given, [Fusion(0, 0, rule)])

@@ -1,12 +1,26 @@
-"""Proofs that one step needs some bytes in any order: the dual of a linear program, added up.
+"""Proofs that the step of one group needs some bytes in any order.
 
-Let x(g) be 1 for a group that runs before the step and 0 for one that runs after it. A tensor is
-live at the step if x(producer) = 1 and x(reader) = 0 for some reader. So if a proof assigns shares
-of a tensor's bytes to its readers, the live bytes are at least the sum of
-share * (x(producer) - x(reader)). If group ``second`` needs group ``first``, then
-x(first) - x(second) >= 0, and any multiple of this difference may be subtracted. What remains is a
-constant plus a sum of coefficient * x(g). As each x(g) is 0 or 1, the live bytes are at least the
-constant plus all negative coefficients.
+A *cut* is a proof for the step of one group ``s``. In some order, let x(g) be 1 for a group g that
+runs before this step, and 0 for ``s`` and each group that runs after it. A tensor is live before
+the step if x(producer) = 1 and x(reader) = 0 for at least one reader.
+
+A *share* is a number of a tensor's bytes, assigned to one reader. The shares of a tensor add up to
+its bytes at most. So, for each tensor,
+
+    live bytes >= sum over its readers of share * (x(producer) - x(reader))
+
+If group ``first`` must run before group ``second``, then x(first) - x(second) >= 0. Any *multiple*
+of this difference, a number of bytes >= 0, may be subtracted on the right. What remains is a
+constant plus a sum of coefficient * x(g). Each x(g) is 0 or 1, so
+
+    live bytes >= constant + all negative coefficients
+
+The shares and multiples of a cut are its *dual*: a solution of the dual of the linear program whose
+variables are the x(g).
+
+Example: group 1 runs before ``s`` and group 3 after it, group 2 before or after. Tensor a (8 bytes)
+is produced by 1 and read by 2, tensor b (6 bytes) is produced by 2 and read by 3. With all bytes as
+shares, 8 * (x(1) - x(2)) + 6 * (x(2) - x(3)) = 8 - 2 * x(2) >= 6 bytes are live in any order.
 """
 
 from __future__ import annotations
@@ -27,10 +41,10 @@ if TYPE_CHECKING:
 def check_cuts(
     graph: GroupGraph, cuts: Sequence[Cut], tensors: Sequence[str], bound: int
 ) -> None:
-    """Check that one cut, or a pair of cuts of which one holds in any order, reaches a bound.
+    """Check that one cut, or each cut of a pair, reaches a bound.
 
-    There is one cut without an assumption, or two that assume the two orders of a pair of groups.
-    Cuts refer to ``tensors`` by index.
+    One cut assumes nothing. Two cuts assume the two orders of a pair of groups, so one of both
+    holds in any order. Cuts refer to ``tensors`` by index.
 
     Raises:
         ProofError: with the reason.
@@ -75,10 +89,12 @@ def _check_pair(cuts: Sequence[Cut]) -> None:
 
 
 def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
-    """Return the bytes that the step of a cut needs at least.
+    """Return the bytes that the step of a cut needs at least, in any order that it assumes.
 
-    The group may overwrite one of its replaceable tensors. The cut has a dual for each of them, and
-    the smallest result counts.
+    The cut has a dual for each tensor that the group may overwrite, which bounds the step if no
+    other tensor is overwritten. Only one is, so the smallest of these bounds holds in any order. In
+    an order in which none of them ends, each bound holds. A group that can overwrite no tensor has
+    a single dual, with None in place of the tensor.
 
     Raises:
         ProofError: the cut is not about a group, or a dual is missing or wrong.
@@ -88,17 +104,18 @@ def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
         None if dual.replaced is None else _tensor_name(dual.replaced, tensors)
         for dual in cut.duals
     ]
-    replaceable: set[str | None] = {*graph.groups[cut.node].replaceable} or {None}
+    replaceable = graph.groups[cut.node].replaceable
+    expected: set[str | None] = {*replaceable} if replaceable else {None}
     require(
-        set(replaced) == replaceable and len(replaced) == len(replaceable),
+        set(replaced) == expected and len(replaced) == len(expected),
         f"the cut at {cut.node} does not have one dual for each tensor that its output may overwrite",
     )
-    runs_before = _decided_groups(graph, cut)
+    decided_x = _decided_x(graph, cut)
     bounds: list[int] = []
     for dual, tensor in zip(cut.duals, replaced, strict=True):
-        live_bytes = _LiveBytesSum(graph, cut.node, runs_before, tensor)
-        live_bytes.add_dual(dual, tensors)
-        bounds.append(live_bytes.minimum())
+        step_bytes = _StepBytesSum(graph, cut.node, decided_x, tensor)
+        step_bytes.add_dual(dual, tensors)
+        bounds.append(step_bytes.minimum())
     return min(bounds)
 
 
@@ -108,11 +125,11 @@ def _tensor_name(index: int, tensors: Sequence[str]) -> str:
     Raises:
         ProofError: there is no such index.
     """
-    require(index < len(tensors), f"there is no tensor {index} in the certificate")
+    require(0 <= index < len(tensors), f"there is no tensor {index} in the certificate")
     return tensors[index]
 
 
-def _decided_groups(graph: GroupGraph, cut: Cut) -> Mapping[int, int]:
+def _decided_x(graph: GroupGraph, cut: Cut) -> Mapping[int, int]:
     """Return x of the groups that run before the step of a cut in any order (1), or never (0).
 
     These are the direct and indirect predecessors and successors of the cut's group, and of the
@@ -121,54 +138,57 @@ def _decided_groups(graph: GroupGraph, cut: Cut) -> Mapping[int, int]:
     Raises:
         ProofError: the cut's assumption contradicts the order constraints.
     """
-    runs_before: dict[int, int] = {cut.node: 0, BLOCK_END: 0}
+    decided_x: dict[int, int] = {cut.node: 0, BLOCK_END: 0}
     group_at_cut = graph.groups[cut.node]
-    for assumed, value in ((cut.before, 1), (cut.after, 0)):
-        stack = [*(group_at_cut.predecessors if value else group_at_cut.successors)]
+    for assumed, x in ((cut.before, 1), (cut.after, 0)):
+        stack = [*(group_at_cut.predecessors if x else group_at_cut.successors)]
         if assumed is not None:
             require(assumed in graph.groups, f"there is no group {assumed} for a pair")
             stack.append(assumed)
         while stack:
             number = stack.pop()
-            if number in runs_before:
+            if number in decided_x:
                 require(
-                    runs_before[number] == value and number != cut.node,
+                    decided_x[number] == x and number != cut.node,
                     f"the cut at {cut.node} has group {number} before it and after it",
                 )
                 continue
-            runs_before[number] = value
+            decided_x[number] = x
             group = graph.groups[number]
-            stack.extend(group.predecessors if value else group.successors)
-    return runs_before
+            stack.extend(group.predecessors if x else group.successors)
+    return decided_x
 
 
-class _LiveBytesSum:
+class _StepBytesSum:
     """A lower bound of the bytes at a step: constant + sum of coefficient * x(group).
 
-    At first it is the bytes that are live in any order. `add_dual` adds the terms of a proof. Only
-    undecided groups have a coefficient: a term of another group is added to the constant.
+    At first it has the bytes that are needed in any order, and no coefficients. `add_dual` adds the
+    terms of a proof: bytes of tensors that are live in some orders only. Only undecided groups have
+    a coefficient: the term of a decided group is a number, and added to the constant.
 
     Args of the constructor:
         graph: the groups of a block.
         node: the group that runs at the step.
-        runs_before: x of the decided groups: 1 if a group runs before the step, else 0.
-        replaced: the tensor that the group overwrites if it ends at the step, or None.
+        decided_x: x of the decided groups: 1 if a group runs before the step in any order, 0 if
+            it never does.
+        replaced: the tensor that the group overwrites if it ends at the step; None if the group
+            can overwrite no tensor.
     """
 
     def __init__(
         self,
         graph: GroupGraph,
         node: int,
-        runs_before: Mapping[int, int],
+        decided_x: Mapping[int, int],
         replaced: str | None,
     ) -> None:
         self._graph, self._node = graph, node
-        self._runs_before, self._replaced = runs_before, replaced
-        self._constant = self._certain_bytes()
+        self._decided_x, self._replaced = decided_x, replaced
         self._coefficients: defaultdict[int, int] = defaultdict(int)
         """Undecided group -> the coefficient of x(group)."""
         self._shares: defaultdict[str, int] = defaultdict(int)
         """Tensor -> the sum of its shares so far."""
+        self._constant = self._certain_bytes()
 
     def _certain_bytes(self) -> int:
         """Return the bytes at the step in any order: live before it, and needed by its group."""
@@ -184,15 +204,23 @@ class _LiveBytesSum:
         return self._constant + sum(c for c in self._coefficients.values() if c < 0)
 
     def add_dual(self, dual: Dual, tensors: Sequence[str]) -> None:
-        """Add the shares of a dual, and subtract its multiples of x(first) - x(second).
+        """Add a dual to the sum, which remains a lower bound of the bytes at the step.
+
+        Each share adds share * (x(producer) - x(reader)). Each multiple of an order constraint
+        subtracts multiple * (x(first) - x(second)), which is not negative.
 
         Raises:
             ProofError: a share or a constraint of the dual is wrong.
         """
         groups = self._graph.groups
         for index, reader, share in dual.shares:
-            self._add_share(_tensor_name(index, tensors), reader, share)
+            tensor = _tensor_name(index, tensors)
+            require(share > 0, f"tensor {tensor[:120]!r} has a share of {share} bytes")
+            self._add_share(tensor, reader, share)
         for first, second, multiple in dual.holds:
+            require(
+                multiple > 0, f"the cut at {self._node} has a multiple of {multiple} bytes"
+            )
             require(
                 second in groups and first in groups[second].predecessors,
                 f"the cut at {self._node} holds {first} before {second}, which does not need it",
@@ -201,13 +229,14 @@ class _LiveBytesSum:
             self._add_term(second, multiple)
 
     def _add_share(self, tensor: str, reader: int, share: int) -> None:
-        """Add share * (x(producer) - x(reader)) to the sum: bytes of a tensor live for this reader.
+        """Add share * (x(producer) - x(reader)) to the sum.
 
-        The shares of a tensor may not exceed its bytes, and the tensor may not be counted yet as
-        live in any order. The group of the step has x = 0 and stands for any reader that is known
-        to run later. The tensor that the group overwrites is special: if another reader runs later,
-        it cannot be overwritten, so its shares are of the saved bytes. Its producer is known to run
-        before, so x(producer) is 1.
+        These are bytes of a tensor that is live before the step if this reader runs later. The
+        tensor may not be counted yet as live in any order, and its shares may not exceed its bytes.
+
+        The tensor that the group of the step may overwrite is counted already, without the bytes
+        that are saved if it ends here. If another reader runs later, these bytes are not saved. So
+        its readers are the other ones, and its shares may not exceed the saved bytes.
 
         Raises:
             ProofError: the tensor is counted already or has too many shares, or does not have this
@@ -215,16 +244,14 @@ class _LiveBytesSum:
         """
         graph, name = self._graph, f"tensor {tensor[:120]!r}"
         require(tensor in graph.users, f"{name} has a share, but fewer than two groups use it")
-        readers = self._readers(tensor)
         if tensor == self._replaced:
-            readers -= {self._node}
+            readers = self._readers(tensor) - {self._node}
             limit = graph.groups[self._node].saved_bytes
             is_counted = self._is_read_later(tensor)
-            self._constant += share
         else:
+            readers = self._readers(tensor)
             limit = graph.sizes[tensor]
             is_counted = self._is_surely_live(tensor)
-            self._add_term(self._producer(tensor), share)
         require(not is_counted, f"{name} has a share, but is counted already")
         self._shares[tensor] += share
         require(
@@ -232,6 +259,7 @@ class _LiveBytesSum:
             f"{name} has {limit} bytes, but its shares are {self._shares[tensor]}",
         )
         if reader == self._node:
+            # The group of the step stands for any reader that never runs before it: x is 0.
             require(
                 self._any_runs_after(readers),
                 f"{name} has a share for {reader}, but may have ended",
@@ -240,12 +268,13 @@ class _LiveBytesSum:
             require(
                 reader in readers, f"{name} has a share for {reader}, which does not read it"
             )
-            self._add_term(reader, -share)
+        self._add_term(self._producer(tensor), share)
+        self._add_term(reader, -share)
 
     def _add_term(self, group: int, coefficient: int) -> None:
         """Add coefficient * x(group): to the constant if the group is decided."""
-        if group in self._runs_before:
-            self._constant += coefficient * self._runs_before[group]
+        if group in self._decided_x:
+            self._constant += coefficient * self._decided_x[group]
         else:
             self._coefficients[group] += coefficient
 
@@ -259,14 +288,14 @@ class _LiveBytesSum:
         return self._graph.users[tensor] - {self._producer(tensor)}
 
     def _any_runs_after(self, groups: Iterable[int]) -> bool:
-        """Return whether at least one of these groups is known not to run before the step."""
-        return any(self._runs_before.get(group) == 0 for group in groups)
+        """Return whether at least one of these groups never runs before the step."""
+        return any(self._decided_x.get(group) == 0 for group in groups)
 
     def _is_read_later(self, tensor: str) -> bool:
-        """Return whether a reader of a tensor, besides the group of the step, surely runs later."""
+        """Return whether another reader of a tensor than the group of the step surely runs later."""
         return self._any_runs_after(self._readers(tensor) - {self._node})
 
     def _is_surely_live(self, tensor: str) -> bool:
-        """Return whether a tensor is live at the step in any order, and was produced before."""
-        is_produced = self._runs_before.get(self._producer(tensor)) == 1
+        """Return whether a tensor is live before the step in any order."""
+        is_produced = self._decided_x.get(self._producer(tensor)) == 1
         return is_produced and self._any_runs_after(self._graph.users[tensor])

@@ -1,22 +1,44 @@
 """The nodes of a block as an ordering problem, and fusions of nodes into groups.
 
-A group is a set of nodes that run one right after the other, named by the index of one of them.
-At first every node is a group. A fusion is allowed if some order with the lowest peak runs both
-groups together. Both rules are exchange arguments: any order can be changed so that the two groups
-run one right after the other, and no step then needs more.
+A *group* is a set of nodes that run one right after the other, named by the index of one of them.
+At first every node is a group. A *step* runs one group. A tensor *ends* at a step if the group
+produces or reads it and all its other users have run before. In bytes:
+
+    bytes at a step  = bytes live before it + need - saving
+    bytes live after = bytes live before it + produced - freed
+
+*need* is what the group allocates, *produced* is the part of it that later groups use, *freed* are
+the tensors that end at the step, and *saving* is the size of the first output if the group writes
+it over a tensor that ends. The *peak* of an order is its highest step. A proof shows that no order
+has a peak below a bound.
+
+A fusion is allowed if some order with the lowest peak runs both groups together. Both rules are
+exchange arguments: in any order, group ``node`` can be moved to group ``into``, and the peak does
+not rise.
 
 *Late*: ``node`` frees nothing and only ``into`` waits for it. Moved to just before ``into``, it
-makes every step between them smaller, and its own step needs no more than that of ``into``.
+makes every step between them lower by what it produces. Its own step is then
+bytes live before ``into`` - produced(node) + need(node), so the peak does not rise if
 
-*Early*: ``node`` waits for ``into`` only, the tensors that both alone use have at least the bytes
-that ``node`` produces, and its step needs no more than that of ``into``. Moved to just after
-``into``, it leaves no more live.
+    need(node) <= produced(node) + need(into) - saving(into)
+
+Example: ``node`` allocates 4 bytes, all for ``into``, which allocates 2: 4 <= 4 + 2 - 0.
+
+*Early*: ``node`` waits for ``into`` only. An *inner* tensor is used by these two groups alone.
+Moved to just after ``into``, ``node`` frees the inner tensors at once. Its own step is not higher
+than that of ``into``, and steps after it are not higher than before, if
+
+    need(node) - certain saving(node) <= need(into) - produced(into)
+    produced(node) <= bytes of the inner tensors
+
+Example: ``into`` allocates 9 bytes, of which the inner tensor has 4, and ``node`` reads it and
+produces 4 more: 4 - 0 <= 9 - 4 and 4 <= 4.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.checking.certificates.planned_graph import require
 from memplan_cli.checking.operators import (
@@ -41,11 +63,15 @@ class NodeGroup:
     """A group of nodes that run one right after the other.
 
     Attributes:
+        predecessors: groups that must run before this one.
+        successors: groups that must run after this one.
         produced: tensors that the group produces and other groups, or the block's end, use.
         used: ``produced`` and the tensors that the group reads.
-        replaceable: tensors over which the group may write its first output, if they end here.
-        saved_bytes: bytes saved if the group overwrites one of these.
-        need: bytes that its step needs beyond those live before it, without any saving.
+        replaceable: tensors over which the group may write its first output, if they end at its
+            step. The output is written over one of them.
+        saved_bytes: the bytes of the first output, which are saved if such a tensor ends.
+        need: bytes that the group allocates: its step needs them beyond those live before it,
+            unless it saves some. Tensors that no other group uses are included.
     """
 
     predecessors: set[int] = field(default_factory=set)
@@ -62,9 +88,11 @@ class GroupGraph:
     """All groups of a block.
 
     Attributes:
+        groups: the groups by number: the index of one of their nodes.
         sizes: the bytes of each tensor.
-        users: the groups that produce or read each tensor; tensors with one user are left out.
-        pinned_bytes: bytes live at every step.
+        users: the groups that produce or read each tensor, and `BLOCK_END` for an output of the
+            block; tensors with one user are left out.
+        pinned_bytes: bytes of pinned tensors, which are live at every step.
     """
 
     groups: dict[int, NodeGroup]
@@ -102,15 +130,18 @@ def block_groups(
 ) -> GroupGraph:
     """Return the nodes of a block, each as a group of its own.
 
-    The inputs of a subgraph are left out. ``subgraph_bytes`` are the bytes that subgraphs need in
-    any order of their nodes, by path.
+    The inputs of a subgraph are left out. ``subgraph_bytes`` are the proven bounds of subgraphs by
+    path: the bytes that each needs in any order of its nodes.
     """
     groups = {node.index: NodeGroup() for node in block.nodes}
     pinned_bytes = 0
     if block.parent is None:
         pinned_bytes = sum(t.bytes for t in planned.tensors.values() if t.row.pinned)
     graph = GroupGraph(groups, {}, {}, pinned_bytes)
-    outputs = {planned.view_bases.get(value.tensor_id, "") for value in block.outputs}
+    view_bases = planned.view_bases
+    outputs = {
+        view_bases[value.tensor_id] for value in block.outputs if value.tensor_id in view_bases
+    }
     for node in block.nodes:
         _add_tensors(node, graph, planned, outputs)
         if node.repeats:
@@ -119,8 +150,9 @@ def block_groups(
     for first, second in _order_constraints(block):
         groups[first].successors.add(second)
         groups[second].predecessors.add(first)
+    # A tensor that only its producer uses is live at this step only. Its bytes remain in `need`.
     for tensor, users in list(graph.users.items()):
-        if len(users) == 1:  # live at the step of its producer only
+        if len(users) == 1:
             (producer,) = users
             groups[producer].produced.discard(tensor)
             groups[producer].used.discard(tensor)
@@ -133,20 +165,24 @@ def _add_tensors(
 ) -> None:
     """Add the tensors that a node produces and uses to the graph, and to the node's group.
 
-    Views, pinned tensors and tensors without bytes are left out.
+    Views, pinned tensors and tensors without bytes are left out. The group's ``need`` is set.
     """
     group, view_bases = graph.groups[node.index], planned.view_bases
     for value in node.outputs:
-        tensor = "" if value is None else value.tensor_id
-        if value is not None and view_bases.get(tensor) == tensor:
-            size = planned.tensors[tensor].bytes
-            if size:
-                graph.sizes[tensor] = size
-                graph.users[tensor] = {BLOCK_END} if tensor in block_outputs else set()
-                group.produced.add(tensor)
-    # An If has no outputs yet while a branch runs, and what only the other branch reads may be gone.
+        if value is None or view_bases.get(value.tensor_id) != value.tensor_id:
+            continue
+        tensor = value.tensor_id
+        size = planned.tensors[tensor].bytes
+        if size:
+            graph.sizes[tensor] = size
+            graph.users[tensor] = {BLOCK_END} if tensor in block_outputs else set()
+            group.produced.add(tensor)
     if not node.subgraphs or node.repeats:
         group.need = sum(graph.sizes[tensor] for tensor in group.produced)
+    else:
+        # The step of an If is its first tick, when all that is live before it is live. Its outputs
+        # exist at its last tick only, when tensors that its branches read may have ended.
+        group.need = 0
     bases = (view_bases.get(value.tensor_id, "") for value in node.reads())
     group.used = group.produced | {base for base in bases if base in graph.sizes}
     for tensor in group.used:
@@ -158,7 +194,8 @@ def _repeated_subgraph_need(
 ) -> int:
     """Return the bytes that the subgraphs of a repeating node need besides the node's outputs.
 
-    The inputs of the subgraphs are live for the whole node. 0 if no subgraph has a known need.
+    These are the inputs of the subgraphs, which are live for the whole node, and the largest
+    proven bound of a subgraph. 0 if no subgraph has a proven bound.
     """
     needs = [
         subgraph_bytes[subgraph.path]
@@ -177,8 +214,10 @@ def _repeated_subgraph_need(
 def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> None:
     """Set the tensors over which the first output of a node may be written.
 
-    Such a tensor has the output's size, is no output of the block, and is read only as one value
-    and only at inputs that the operator may overwrite.
+    The node reads such a tensor as one value, and only at inputs that the operator may overwrite:
+    ``Add(a, a)`` may overwrite ``a``, but not if one of the inputs is a view of the other. The
+    tensor has the output's size and is no output of the block. Other readers do not matter here:
+    the step of the node saves bytes only in orders in which the tensor ends at it.
     """
     output = node.outputs[0] if node.outputs else None
     if node.subgraphs or output is None or output.tensor_id not in graph.sizes:
@@ -191,6 +230,7 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
         base = "" if value is None else view_bases.get(value.tensor_id, "")
         if value is None or base not in graph.sizes or BLOCK_END in graph.users[base]:
             continue
+        # A view has the size of its base, so the output fits on the base too.
         is_read_in_place_only = all(
             index in in_place and other is value
             for index, other in enumerate(node.inputs)
@@ -270,7 +310,7 @@ def _overwritten_statistics(block: Block) -> Mapping[int, str]:
 
 
 def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
-    """Fuse pairs of groups of a graph, one after the other.
+    """Fuse pairs of groups of a graph, one after the other. The graph is changed.
 
     Raises:
         ProofError: the rule of a fusion does not hold.
@@ -279,23 +319,32 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
         title = f"the fusion of {node} into {into}"
         require(node in graph.groups, f"{title}: there is no group {node}")
         require(into in graph.groups, f"{title}: there is no group {into}")
+        require(node != into, f"{title}: it is one group")
         inner_tensors = {
             tensor for tensor in graph.groups[node].used if graph.users[tensor] <= {node, into}
         }
-        if rule == "late":
-            _apply_late_rule(graph, node, into, inner_tensors, title)
-        else:
-            _apply_early_rule(graph, node, into, inner_tensors, title)
+        # A certificate with another rule than "late" or "early" cannot be read.
+        check = _check_late_rule if rule == "late" else _check_early_rule
+        fused = check(graph, node, into, inner_tensors, title)
+        target = graph.groups[into]
+        target.need, target.replaceable = fused.need, fused.replaceable
         _merge_groups(graph, node, into, inner_tensors)
 
 
-def _apply_late_rule(
-    graph: GroupGraph, node: int, into: int, inner_tensors: set[str], title: str
-) -> None:
-    """Check the rule *late*: group ``node`` may run just before group ``into``.
+class _FusedStep(NamedTuple):
+    """The attributes ``need`` and ``replaceable`` of a fused group."""
 
-    The bytes that ``node`` produces are added to the need of ``into``. ``inner_tensors`` are the
-    tensors of ``node`` that only these two groups use; ``title`` names the fusion in errors.
+    need: int
+    replaceable: set[str]
+
+
+def _check_late_rule(
+    graph: GroupGraph, node: int, into: int, inner_tensors: set[str], title: str
+) -> _FusedStep:
+    """Check that group ``node`` may run just before group ``into``, and return the fused step.
+
+    The fused step allocates what ``node`` produces and what ``into`` needs. ``inner_tensors`` are
+    the tensors of ``node`` that only these two groups use; ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule *late* does not hold.
@@ -305,35 +354,35 @@ def _apply_late_rule(
     require(graph.frees_nothing(node), f"{title}: it frees a tensor")
     produced, saving = graph.produced_bytes(node), graph.possible_saving(into)
     require(group.need <= produced + target.need - saving, f"{title}: its step needs more")
-    # An inner tensor ends at the fused group in any order, so the saving is certain.
     if target.replaceable & inner_tensors:
-        target.need -= saving
-        target.replaceable = set()
-    target.need += produced
+        # An inner tensor ends at the fused step in any order, so ``into`` always saves its bytes.
+        return _FusedStep(produced + target.need - saving, set())
+    return _FusedStep(produced + target.need, target.replaceable)
 
 
-def _apply_early_rule(
+def _check_early_rule(
     graph: GroupGraph, node: int, into: int, inner_tensors: set[str], title: str
-) -> None:
-    """Check the rule *early*: group ``node`` may run just after group ``into``.
+) -> _FusedStep:
+    """Check that group ``node`` may run just after group ``into``, and return the fused step.
 
-    Tensors that ``node`` uses are removed from those that ``into`` can overwrite, because they
-    no longer end at ``into``. ``inner_tensors`` are the tensors of ``node`` that only these two
-    groups use; ``title`` names the fusion in errors.
+    The step of ``into`` is the higher one, so it is the fused step. ``inner_tensors`` are the
+    tensors of ``node`` that only these two groups use; ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule *early* does not hold.
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
-    # An inner tensor ends at ``node`` in any order, so the saving is certain.
-    step = group.need - (group.saved_bytes if group.replaceable & inner_tensors else 0)
-    # Just after ``into``, its products are live besides, at most, all that was live before it.
-    require(step <= target.need - graph.produced_bytes(into), f"{title}: its step needs more")
-    # Run earlier, ``node`` frees its inner tensors earlier, and holds what it produces for longer.
-    freed = sum(graph.sizes[tensor] for tensor in inner_tensors)
-    require(graph.produced_bytes(node) <= freed, f"{title}: it leaves more live")
-    target.replaceable -= group.used
+    # An inner tensor ends at ``node`` in any order, so ``node`` always saves its bytes.
+    certain_saving = group.saved_bytes if group.replaceable & inner_tensors else 0
+    require(
+        group.need - certain_saving <= target.need - graph.produced_bytes(into),
+        f"{title}: its step needs more",
+    )
+    inner_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)
+    require(graph.produced_bytes(node) <= inner_bytes, f"{title}: it leaves more live")
+    # Tensors that ``node`` uses do not end at ``into``, which cannot overwrite them.
+    return _FusedStep(target.need, target.replaceable - group.used)
 
 
 def _merge_groups(graph: GroupGraph, node: int, into: int, inner_tensors: set[str]) -> None:

@@ -1,18 +1,38 @@
-"""Proofs by exhausted search: all states below a bound, and none in which everything has run.
+"""Proofs by exhausted search: all states below a bound, and none in which every group has run.
 
-A state is the set of groups that have not run yet. The proof lists all states that can be reached
-without a step of ``bound`` bytes, each with the moves that lead on. A move runs some groups, and
-every move that is not listed must need ``bound`` bytes at once. As no state has run everything, no
-order stays below the bound. Two rules make the list shorter:
+A *state* is the set of groups that have not run yet, and the bytes live after the others. A *move*
+of a state runs some of its groups one after the other and leads to another state; each of its steps
+needs less than ``bound`` bytes. Steps, needs and savings are those of `groups`. The proof lists
+states and their moves such that
 
-*Free* groups leave no more live than before and run below the bound. What a group adds can only
-shrink as more groups run before it, so an order that runs it later can as well run it now. So a
-state needs no other move than one of a single group that, with its free groups, leaves no more live
-than before, if each free group waits for an earlier group of the move.
+- from the first state, in which nothing has run, every move leads to a listed state;
+- in every listed state some group has not run;
+- every order that stays below the bound can be changed, without a step of ``bound`` bytes, to one
+  that continues from the state with a listed move. (In short: the moves are complete.)
 
-*Late* groups free nothing. They run only together with a group that waits for them.
+An order below the bound would so go on from state to state and never end: there is none.
 
-A group is known by the number of one of its nodes: ``nodes`` of a `Move` are numbers of groups.
+The moves of a state are complete if it has one for every group that can run next below the bound.
+Three rules allow fewer moves:
+
+*Late* groups free nothing, need no more than they produce, and others wait for them. Any order can
+run them just before the first group that waits for them: the steps between need less. So a late
+group has no move of its own. It is in the moves of the groups that wait for it.
+
+*Free* groups run at the end of a move, below the bound, and leave no more live than before. What a
+group adds to the live bytes, produced - freed, can only shrink if more groups run before it. So
+any order can run a free group as early as that.
+
+*One move is enough* if it runs a single group, leaves no more live in total than before, and each
+free group waits for an earlier group of the move. By the last condition no order runs a free group
+before the single one. So at any step of any order the groups of the move that have not run would
+add nothing, and the whole move can run first.
+
+Example: 8 bytes are live, the bound is 13. Group 1 needs and produces 4, and group 2, which waits
+for it, frees 6: steps of 12 and 12 bytes, then 6 live. With group 2 as its free group, the move of
+group 1 is the only one that this state needs.
+
+Groups are named by number, as in `GroupGraph.groups`: `Move.nodes` are numbers of groups.
 """
 
 from __future__ import annotations
@@ -38,10 +58,12 @@ class _State:
 
 
 class _PossibleMove(NamedTuple):
-    """A move that a proof must list, unless it needs ``bound`` bytes.
+    """A move that a proof must list, unless a step of it needs ``bound`` bytes.
+
+    The ``nodes`` of a `Move` are the late groups, in any order, and then the last group.
 
     Attributes:
-        late_groups: bit set of the late groups that run first.
+        late_groups: bit set of the late groups that run first, often empty.
         last_group: number of the group that waits for them.
         step_bytes: bytes of the highest step.
     """
@@ -52,13 +74,14 @@ class _PossibleMove(NamedTuple):
 
 
 def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
-    """Check that the listed states are all that can be reached below a bound.
+    """Check that no order of the groups stays below a bound.
 
-    ``states`` has the moves of each state, which lead to states with a higher index. State 0 has
-    one move, from the start: it runs free groups only.
+    ``states`` has the moves of each state, which lead to states with a higher index. In state 0
+    nothing has run. Its only move runs free groups alone, which any order can begin with, so its
+    moves are complete without a check.
 
     Raises:
-        ProofError: with the reason.
+        ProofError: the moves of a state are wrong or not complete, or all groups can run.
     """
     simulator = _OrderSimulator(graph, bound)
     require(states, "the search has no states")
@@ -66,6 +89,7 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
         len(states[0]) == 1 and not states[0][0].nodes,
         "the search does not begin with one move without nodes",
     )
+    # If pinned tensors alone reach the bound, no step is below it, and a search shows nothing.
     require(graph.pinned_bytes < bound, "what is always live reaches the bound")
     reached: list[_State | None] = [None] * len(states)
     reached[0] = simulator.start
@@ -78,7 +102,7 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
             not simulator.has_run_all(state), f"{title} has run everything below the bound"
         )
         results = [simulator.run_move(state, move, title) for move in moves]
-        if index:
+        if index > 0:
             require(all(move.nodes for move in moves), f"a move of {title} has no nodes")
             simulator.check_complete(state, moves, results, title)
         for move, result in zip(moves, results, strict=True):
@@ -103,12 +127,13 @@ class _OrderSimulator:
     are passed by number, the key in ``graph.groups``.
 
     Attributes:
-        start: the state in which no group has run.
-        _bits: the bit of each group.
+        start: the state in which no group has run. Only pinned tensors are live.
+        _bits: the bit of each group, by number.
+        _end_bit: the bit of the block's end, which is above those of all groups.
         _predecessors: the set of groups that must run before each group.
-        _users: the set of groups, or the end of the block, that produce or read each tensor.
-        _produced: the bytes that each group leaves for others.
-        _late: groups that free nothing and need no more at their step than they leave live.
+        _users: the set of groups, and of the end of the block, that produce or read each tensor.
+        _produced: the bytes that each group produces for others.
+        _late: the numbers of the late groups.
     """
 
     def __init__(self, graph: GroupGraph, bound: int) -> None:
@@ -127,27 +152,32 @@ class _OrderSimulator:
             and graph.frees_nothing(number)
             and group.need <= self._produced[number]
         }
-        self.start = _State((self._end_bit << 1) - 1, graph.pinned_bytes)
+        everything = self._bit_set(graph.groups) | self._end_bit
+        self.start = _State(everything, graph.pinned_bytes)
 
     def has_run_all(self, state: _State) -> bool:
         """Return whether no group remains. The end of the block never runs."""
         return state.remaining == self._end_bit
 
     def _bit_set(self, groups: Iterable[int]) -> int:
-        """Return the bit set of some groups. A number of no group is the end of the block."""
+        """Return the bit set of different groups. `BLOCK_END` is the bit of the block's end."""
         return sum(self._bits.get(group, self._end_bit) for group in groups)
 
     def _run_group(self, number: int, state: _State) -> tuple[int, _State]:
-        """Return the bytes at the step of a group, and the state after it."""
+        """Return the bytes at the step of a group, and the state after it.
+
+        The group writes its first output over at most one of the tensors that end here.
+        """
         group, bit = self._graph.groups[number], self._bits[number]
-
-        def ends(tensor: str) -> bool:
-            return self._users[tensor] & state.remaining == bit
-
-        need = group.need - (group.saved_bytes if any(map(ends, group.replaceable)) else 0)
-        freed = sum(self._graph.sizes[tensor] for tensor in group.used if ends(tensor))
+        ending = {
+            tensor
+            for tensor in group.used
+            if (self._users[tensor] & state.remaining) == bit  # the only user that remains
+        }
+        saving = group.saved_bytes if group.replaceable & ending else 0
+        freed = sum(self._graph.sizes[tensor] for tensor in ending)
         live = state.live + self._produced[number] - freed
-        return state.live + need, _State(state.remaining ^ bit, live)
+        return state.live + group.need - saving, _State(state.remaining & ~bit, live)
 
     def run_move(self, state: _State, move: Move, title: str) -> _State:
         """Return the state after the groups of a move and its free groups, run from a state.
@@ -180,41 +210,46 @@ class _OrderSimulator:
     def check_complete(
         self, state: _State, moves: Sequence[Move], results: Sequence[_State], title: str
     ) -> None:
-        """Check that a state has every move below the bound, or one that makes others needless.
+        """Check that the moves of a state are complete, as the head of this module defines it.
 
         ``results`` are the states after the moves; ``title`` names the state in errors.
 
         Raises:
-            ProofError: naming the missing move.
+            ProofError: naming a missing move.
         """
-        if len(moves) == 1 and self._needs_no_other(state, moves[0], results[0]):
+        if len(moves) == 1 and self._is_enough(state, moves[0], results[0]):
             return
-        # The late groups of each move, and the group that waits for them.
+        # (late groups, last group) of each move. A move may have free groups besides.
         listed = {(self._bit_set(move.nodes[:-1]), move.nodes[-1]) for move in moves}
         for move in self._possible_moves(state):
+            # An order below the bound cannot continue with a move that needs ``bound`` bytes.
             require(
                 move.step_bytes >= self._bound
                 or (move.late_groups, move.last_group) in listed,
                 f"{title} has no move for {move.last_group}, which takes {move.step_bytes} bytes",
             )
 
-    def _needs_no_other(self, state: _State, move: Move, result: _State) -> bool:
-        """Return whether any order below the bound, from this state on, can begin with a move.
+    def _is_enough(self, state: _State, move: Move, result: _State) -> bool:
+        """Return whether a state needs no move besides this one, which leads to ``result``.
 
-        The move runs one group, leaves no more live, and each of its free groups waits for an
-        earlier group of the move.
+        It runs a single group and then free groups, leaves no more live, and each of its free
+        groups waits for an earlier group of the move.
         """
         if len(move.nodes) != 1 or result.live > state.live:
             return False
-        run = self._bits[move.nodes[0]]
+        earlier = self._bits[move.nodes[0]]
         for number in move.free:
-            if not self._predecessors[number] & run:
+            if not self._predecessors[number] & earlier:
                 return False
-            run |= self._bits[number]
+            earlier |= self._bits[number]
         return True
 
     def _possible_moves(self, state: _State) -> Iterator[_PossibleMove]:
-        """Yield each group that is ready and not late, and each that waits for late groups only."""
+        """Yield the moves of a state that can be the next ones of an order.
+
+        Each runs a group that is ready and not late, or a group that waits for late groups only,
+        after these.
+        """
         ready = [number for number in self._bits if self._is_ready(number, state.remaining)]
         late = [number for number in ready if number in self._late]
         for number in ready:
@@ -230,7 +265,8 @@ class _OrderSimulator:
             if missing & ~late_set:
                 continue  # it also waits for groups that must run by moves of their own
             produced = sum(self._produced[n] for n in late if self._bits[n] & missing)
-            # A late group needs no more than it leaves live: their highest step is `after_late.live`.
+            # Each late group needs at most what it produces, and the bytes live only grow. So no
+            # step of theirs needs more than what is live after the last of them.
             after_late = _State(state.remaining & ~missing, state.live + produced)
             step, _ = self._run_group(number, after_late)
             yield _PossibleMove(missing, number, max(step, after_late.live))
