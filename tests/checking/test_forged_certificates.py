@@ -442,13 +442,21 @@ def test_a_packed_file_is_shown_to_be_as_low_as_can_be(
             "on the bytes of another",
         ),
         (lambda p, q, _: (p, re.sub(r"(b,1,5,32),\d+", r"\1,-64", q)), "below 0"),
-        (lambda p, q, _: (p, q.replace("d,", "c,")), "occurs twice|not those"),
+        (lambda p, q, _: (p, q.replace("\nd,", "\nc,")), "occurs twice"),
         (lambda p, q, _: (p, q.replace("96", "nan")), "is not a number"),
         (lambda p, *_: (p, ""), "not those of the problem"),
         (lambda p, q, d: d["arenas"][0].update(tick=0) or (p, q), "at tick 0"),
         (lambda p, q, d: d["arenas"][0].update(bound=500) or (p, q), "not 500"),
         (lambda p, q, d: d["arenas"][0].update(method="slots") or (p, q), "no tick"),
         (lambda p, q, d: d.update(arenas=[]) or (p, q), "must have one arena proof"),
+        (
+            lambda p, q, d: (
+                d.update(blocks=[{"block": "b", "order": {"bound": 9, "method": "cut"}}])
+                or (p, q)
+            ),
+            "and nothing else",
+        ),
+        (lambda p, q, _: (p, q.replace("\nd,", "\n,")), "a buffer has no id"),
         (
             lambda p, q, d: d["arenas"][0].update(method="none", why="by search") or (p, q),
             "by search",

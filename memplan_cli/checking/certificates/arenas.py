@@ -185,9 +185,12 @@ def check_packing(
 ) -> CertificateVerdict:
     """Return the verdict on a certificate of a layout of the buffers in a CSV file.
 
-    ``problem`` and ``layout`` are the contents of both files; only the layout has offsets.
+    ``problem`` and ``layout`` are the contents of both files; only the layout has offsets. They take
+    the places of a graph and its plan: the certificate has their digests in ``graph_sha256`` and
+    ``plan_sha256``.
     """
     proofs = certificate.arenas
+    other_proofs = certificate.order, certificate.recompute, *certificate.blocks
     try:
         require(
             (certificate.graph_sha256, certificate.plan_sha256)
@@ -195,7 +198,7 @@ def check_packing(
             "the certificate is of other files: their digests differ",
         )
         require(
-            len(proofs) == 1 and not certificate.order and not certificate.recompute,
+            len(proofs) == 1 and not any(other_proofs),
             "the certificate must have one arena proof and nothing else",
         )
         buffers = _read_csv(layout, (*_COLUMNS, "offset"))
@@ -235,10 +238,13 @@ def _load_verdict(
 
 
 def _read_csv(data: bytes, columns: Sequence[str]) -> Mapping[str, _CsvBuffer]:
-    """Return the buffers of a CSV file by id. ``columns`` are the fields of a buffer in order.
+    """Return the buffers of a CSV file by id. Columns besides ``id`` and ``columns`` are ignored.
+
+    ``columns`` are fields of `_CsvBuffer` in order.
 
     Raises:
-        ProofError: the data is no CSV table, a number is invalid, or an id occurs twice.
+        ProofError: the data is no CSV table, a number is invalid, an id is missing, or an id occurs
+            twice.
     """
     try:
         table = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig")), strict=True))
@@ -246,9 +252,13 @@ def _read_csv(data: bytes, columns: Sequence[str]) -> Mapping[str, _CsvBuffer]:
         raise ProofError(f"a file is not a CSV table: {error}") from error
     buffers: dict[str, _CsvBuffer] = {}
     for line in table:
-        cells = {(key or "").strip(): str(cell or "").strip() for key, cell in line.items()}
+        # Under the key None are cells beyond the header. A cell that the line lacks is None.
+        cells = {
+            key.strip(): (cell or "").strip() for key, cell in line.items() if key is not None
+        }
         name = cells.get("id", "")
-        require(name and name not in buffers, f"buffer {name[:120]!r} occurs twice")
+        require(name, "a buffer has no id")
+        require(name not in buffers, f"buffer {name[:120]!r} occurs twice")
         texts = [cells.get(column, "") for column in columns]
         for text in texts:
             require(_INTEGER.fullmatch(text), f"{text[:40]!r} is not a number")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.bounds import Bounds
 
     Arrange = Callable[[Sequence[NodeProto], Sequence[str]], Sequence[NodeProto]]
+    """Returns the nodes of a block in the order of the plan's entries for it, one for each node."""
 
 
 class ProofError(Exception):
@@ -57,8 +58,8 @@ class CertifiedModel:
 
     Attributes:
         graph: the main graph. Its nodes are moved by `planned_graph`.
-        arrange: returns a block's nodes in the order of the plan's entries for this block: either
-            `keep_written_order` or `move_to_planned_order`.
+        arrange: `keep_written_order` for the model that was written with the plan,
+            `move_to_planned_order` for the model that was planned.
         types: dtype and shape by name, for each block by its path.
         bounds: bounds of the dims for which the plan's sizes are the largest.
     """
@@ -175,13 +176,17 @@ def keep_written_order(
 ) -> Sequence[NodeProto]:
     """Return the nodes of a model that was written with the plan, which are in its order already.
 
+    The plan has as many entries as there are nodes. The entry of a node without a unique name is
+    its index in the original file, ``#7``. The original is not at hand, so the index is not checked.
+
     Raises:
         ProofError: the plan has another order.
     """
     named = unique_names(nodes)
     for index, (node, entry) in enumerate(zip(nodes, entries, strict=True)):
+        is_same = entry == node.name if node.name in named else entry.startswith("#")
         require(
-            entry == node.name if node.name in named else entry[:1] == "#",
+            is_same,
             f"the plan's order has {entry[:120]!r} at place {index}, the model has another node",
         )
     return nodes
@@ -198,7 +203,10 @@ def move_to_planned_order(
     named = unique_names(nodes)
     indices = {node.name: index for index, node in enumerate(nodes) if node.name in named}
     order = [_node_index(entry, indices, len(nodes)) for entry in entries]
-    require(len(set(order)) == len(nodes), "the plan's order does not have every node once")
+    require(
+        sorted(order) == list(range(len(nodes))),
+        "the plan's order does not have every node once",
+    )
     return [nodes[index] for index in order]
 
 
@@ -244,17 +252,17 @@ def _sized_tensors(
         exact_size = size_of(shape, dtype)
         if exact_size is None:
             raise UnknownSizeError(f"the model does not contain the size of {name}")
+        # The plan has a size as bytes, times the unit of the arena: "1", or "batch*seq".
         size = largest_size(exact_size, model.bounds)
-        unit = size.unit if size.symbols else "1"
         require(
-            (row.bytes, units[row.arena]) == (size.coefficient, unit)
+            (row.bytes, units[row.arena]) == (size.coefficient, size.unit)
             and (dtype, shape) == (row.dtype, row.shape),
             f"{name} has {size} bytes in the model, and {row.bytes}*{units[row.arena]} in the "
             "plan",
         )
         first, end = timeline.whole_run if row.pinned else (value.first, value.end)
         require(
-            (row.first, row.last) == (first, end),
+            (row.first, row.last) == (first, end),  # both half-open
             f"{name} is live from tick {first} to {end}, the plan says from {row.first} to "
             f"{row.last}",
         )
@@ -265,7 +273,9 @@ def _sized_tensors(
 def _view_bases(timeline: Timeline, tensors: Mapping[str, SizedTensor]) -> Mapping[str, str]:
     """Return, for each tensor that is not pinned, the tensor at the start of its chain of views.
 
-    A chain ends at a pinned tensor and at one of another size: these have bytes of their own.
+    A chain ends at a pinned tensor and at one of another size: these have bytes of their own. An
+    output that a repeated subgraph passes to its next iteration is a copy, with bytes of its own,
+    if it is a view of an input of this subgraph or of another one. Plans are made by this rule too.
     """
     bases = {name: name for name, tensor in tensors.items() if tensor.row.pinned is None}
     nodes = list(timeline.nodes())
@@ -273,7 +283,7 @@ def _view_bases(timeline: Timeline, tensors: Mapping[str, SizedTensor]) -> Mappi
     subgraph_inputs = {
         value.tensor_id for _, subgraph in subgraphs for value in subgraph.inputs
     }
-    loop_outputs = {
+    repeated_outputs = {
         value.tensor_id
         for node, subgraph in subgraphs
         if node.repeats
@@ -287,8 +297,7 @@ def _view_bases(timeline: Timeline, tensors: Mapping[str, SizedTensor]) -> Mappi
         if view.tensor_id not in bases or viewed.tensor_id not in bases:
             continue
         base = bases[viewed.tensor_id]
-        # An output for the next iteration that is a view of an input of this one is a copy.
-        is_copied = view.tensor_id in loop_outputs and base in subgraph_inputs
+        is_copied = view.tensor_id in repeated_outputs and base in subgraph_inputs
         if not is_copied and tensors[viewed.tensor_id].size == tensors[view.tensor_id].size:
             bases[view.tensor_id] = base
     return bases

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 def verify(certificate: Certificate, plan: Plan, model: CertifiedModel) -> CertificateVerdict:
     """Return the verdicts on all parts of a certificate, and on bounds of the plan without a proof.
 
-    The nodes of the model's graph are moved into the plan's order.
+    The nodes of the model's graph are moved into the plan's order. If the plan is not one of this
+    model, there is no other verdict. The caller has compared the digest of the model with the
+    plan's. So digests of the certificate are compared with those of the plan.
     """
     try:
         planned = planned_graph(plan, model)
@@ -151,7 +153,15 @@ def _check_block(
 ) -> None:
     """Check that any order of the nodes of a block needs the bytes that a proof states.
 
-    ``proven_bytes`` are bounds of subgraphs that are checked already, by path.
+    The methods of a proof:
+
+    - ``inside``: a subgraph of a node needs as much in any order of its own nodes;
+    - ``cut``: the step of one node needs as much in any order (see `cuts`);
+    - ``pair``: whichever of two nodes runs first, the step of one of them needs as much;
+    - ``search``: no order can run all nodes with less (see `search`).
+
+    Nodes may be fused first (see `groups`), but for ``inside``. ``proven_bytes`` are bounds of
+    subgraphs that are checked already, by path.
 
     Raises:
         ProofError: with the reason.
@@ -173,7 +183,8 @@ def _check_block(
     if proof.method == "search":
         check_search(graph, proof.states, proof.bound)
         return
-    expected_cuts = {"cut": 1, "pair": 2}[proof.method]
+    # A certificate with another method than these five cannot be read: this is a cut or a pair.
+    expected_cuts = 1 if proof.method == "cut" else 2
     require(
         len(proof.cuts) == expected_cuts,
         f"a {proof.method} has not {len(proof.cuts)} cuts",
@@ -183,22 +194,26 @@ def _check_block(
 
 
 def _check_recomputation(planned: PlannedGraph, proof: RecomputeProof) -> None:
-    """Check that one node of the main graph needs the bound by itself, whatever runs again.
+    """Check that the inputs and outputs of one node of the main graph reach the bound.
+
+    Its step needs them in any order, even if nodes run again. The proof names the node by its first
+    output.
 
     Raises:
         ProofError: with the reason.
     """
     _require_fixed_sizes(planned)
     main = planned.timeline.main
-    producers = {
+    node_by_output = {
         value.tensor_id: node.index
         for node in main.nodes
         for value in node.outputs
         if value is not None
     }
-    name = repr(proof.node[:120])
-    require(proof.node in producers, f"{name} is not the output of a node")
-    needed = block_groups(main, planned, {}).least_bytes_at(producers[proof.node])
+    output = proof.node
+    name = repr(output[:120])
+    require(output in node_by_output, f"{name} is not the output of a node")
+    needed = block_groups(main, planned, {}).least_bytes_at(node_by_output[output])
     require(
         needed >= proof.bound,
         f"the node that computes {name} needs {needed} bytes, not {proof.bound}",
