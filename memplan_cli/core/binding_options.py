@@ -78,7 +78,7 @@ def binding_options(
     """
     inputs = tuple(inputs)
     numbers = {**suggested_numbers(inputs), **(numbers or {})}
-    # The symbols of an input with nameless dims are numbers in its `--shape` already.
+    # A number in a `--shape` binds the symbol of its dim everywhere, as `--dim` does.
     with_nameless_dims = [item for item in inputs if not _has_only_named_dims(item)]
     bound_by_shape = {symbol for item in with_nameless_dims for symbol in item.symbols}
     symbols = dict.fromkeys(symbol for item in inputs for symbol in item.symbols)

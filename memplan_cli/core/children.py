@@ -21,7 +21,10 @@ PARENT = "MEMPLAN_PARENT"
 """The environment variable that tells a child the process id of its parent."""
 
 _PR_SET_PDEATHSIG = 1
-"""Option of Linux's ``prctl``: the signal that a process gets when its parent ends."""
+"""Option of Linux's ``prctl``: the signal that a process gets when its parent thread ends.
+
+It fails for signals that do not exist only.
+"""
 
 _SECONDS_BETWEEN_CHECKS = 1.0
 """How often a child checks for its parent on systems without that signal."""
@@ -85,6 +88,9 @@ def end_with_parent(parent: int | None = None) -> None:
     """Make this process end when its parent ends, for whatever reason the parent ends.
 
     On Linux the kernel kills the process, even if it hangs; on macOS a thread checks once a second.
+    Linux takes the thread that started the process for its parent: a process that was started by
+    another thread than the main one ends with that thread.
+
     If the parent ended before this call, the process exits now: it has another parent by then.
     Windows is not supported.
 

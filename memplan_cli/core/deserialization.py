@@ -183,8 +183,9 @@ class _KeyReader(NamedTuple):
     """How one key is read.
 
     Attributes:
-        field: the field that gets the value; empty for computed keys and keys of the past.
-        reader: reads the value; None for these.
+        field: the field that gets the value. Empty if no field does: the value of a property or
+            constant follows from the fields, and a key of the past has no meaning any more.
+        reader: reads the value of the field; None if there is no field.
         required: whether a file without the key is refused.
     """
 
@@ -218,8 +219,9 @@ def _readers_of_tree(tree: KeyTree, hints: Mapping[str, TypeHint]) -> _KeyReader
 def _key_reader(key: Key, hints: Mapping[str, TypeHint]) -> _KeyReader:
     """Return how a key is read, by the type hints of the fields of its class."""
     required = key.presence is Presence.REQUIRED
-    if key.attribute not in hints or key.presence is Presence.PAST:
-        return _KeyReader("", None, required)
+    is_computed = key.attribute not in hints  # a property or a constant: see `_computed_keys`
+    if is_computed or key.presence is Presence.PAST:
+        return _KeyReader(field="", reader=None, required=required)
     reader, convert = _reader(key.form.type_hint or hints[key.attribute]), key.form.read
     if convert is None:
         return _KeyReader(key.attribute, reader, required)

@@ -67,24 +67,29 @@ class _SignalState:
 
     Attributes:
         deferred_depth: the number of `deferred` blocks that are being executed.
-        deferred_signal: the first signal that came in such a block; 0: none.
+        deferred_signal: the first signal that came in such a block; None: none.
         retry_scheduled: whether a timer will send a signal again.
-        raised_at: the monotonic time of the last `Interrupted`; 0: none was raised.
-        raised_signal: the signal of the last `Interrupted`; 0: none was raised.
+        raised_at: the monotonic time of the last `Interrupted`, from which cleaning up is timed.
+            None: none was raised, or Python dropped the last one.
+        raised_signal: the signal of the last `Interrupted`, dropped or not; None: none was raised.
     """
 
     deferred_depth: int = 0
-    deferred_signal: int = 0
+    deferred_signal: int | None = None
     retry_scheduled: bool = False
-    raised_at: float = 0.0
-    raised_signal: int = 0
+    raised_at: float | None = None
+    raised_signal: int | None = None
 
 
 _state = _SignalState()
 
 
 def raise_on_signals() -> None:
-    """Install handlers that raise `Interrupted`. Signals that the process ignores stay ignored.
+    """Install handlers that raise `Interrupted`.
+
+    A signal that the process ignores, or for which it has a handler other than Python's own, is left
+    alone. An `Interrupted` in a finalizer or a C callback is printed and dropped by Python: a hook
+    for such exceptions sends its signal again.
 
     To be called in the main thread of a process that belongs to memplan.
     """
@@ -123,14 +128,14 @@ def deferred() -> Iterator[None]:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
         finally:
             _state.deferred_depth -= 1
-        if not _state.deferred_depth and _state.deferred_signal:
-            number, _state.deferred_signal = _state.deferred_signal, 0
+        if not _state.deferred_depth and _state.deferred_signal is not None:
+            number, _state.deferred_signal = _state.deferred_signal, None
             signal.raise_signal(number)
 
 
 def last_interrupt() -> Interrupted | None:
     """Return the last `Interrupted` that was raised, even if it was swallowed; None: none was."""
-    return Interrupted(_state.raised_signal) if _state.raised_signal else None
+    return None if _state.raised_signal is None else Interrupted(_state.raised_signal)
 
 
 def interrupted_by(error: BaseException) -> Interrupted:
@@ -147,12 +152,19 @@ def _main_thread_id() -> int | None:
 def _on_signal(number: int, frame: FrameType | None) -> None:
     """Handle a signal: raise `Interrupted`, or delay the signal, or ignore a repeated one."""
     if _state.deferred_depth:
-        _state.deferred_signal = _state.deferred_signal or number
-    elif _is_initializing_module(frame):
+        if _state.deferred_signal is None:
+            _state.deferred_signal = number
+    elif _is_initializing_module(frame):  # C++ code could not handle the exception
         _send_again(number)
-    elif time.monotonic() - _state.raised_at > _CLEANUP_SECONDS or not _state.raised_at:
+    elif not _is_cleaning_up():
         _state.raised_at, _state.raised_signal = time.monotonic(), number
         raise Interrupted(number)
+
+
+def _is_cleaning_up() -> bool:
+    """Return whether an `Interrupted` was raised at most `_CLEANUP_SECONDS` ago."""
+    since = _state.raised_at
+    return since is not None and time.monotonic() - since <= _CLEANUP_SECONDS
 
 
 def _is_initializing_module(frame: FrameType | None) -> bool:
@@ -167,7 +179,7 @@ def _is_initializing_module(frame: FrameType | None) -> bool:
 def _on_unraisable(args: UnraisableHookArgs) -> None:
     """Send a signal again whose exception Python dropped, in a finalizer or a C callback."""
     if isinstance(args.exc_value, Interrupted):
-        _state.raised_at = 0.0  # else the second signal would count as a repeated one
+        _state.raised_at = None  # else the second signal would count as a repeated one
         _send_again(args.exc_value.number)
     else:
         sys.__unraisablehook__(args)

@@ -34,7 +34,7 @@ LARGEST = 2**63 - 1
 _QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)", re.ASCII)
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%", re.ASCII)
 _MAX_LENGTH = 40
-"""The number of characters of a text that are parsed, and shown in messages."""
+"""The most characters of a size. Longer texts are refused, and shortened in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def parse_size(text: str) -> int:
     Raises:
         SettingsError: it is not a size, or its unit is unknown or ambiguous.
     """
-    match = _QUANTITY.fullmatch(text.strip()[:_MAX_LENGTH])
+    match = _fullmatch(_QUANTITY, text)
     if match is None:
         raise SettingsError(
             f"{text[:_MAX_LENGTH]!r} is not a size", hint="write it like 512MiB or 1.5 GB"
@@ -88,7 +88,7 @@ def parse_increase(text: str) -> Increase:
     Raises:
         SettingsError: it is neither a percentage nor a size.
     """
-    match = _PERCENT.fullmatch(text.strip()[:_MAX_LENGTH])
+    match = _fullmatch(_PERCENT, text)
     if match is not None:
         return Increase(share=Fraction(match.group(1)) / 100)
     try:
@@ -125,6 +125,12 @@ def format_share(part: int, whole: int) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: ``1 node``, ``7 nodes``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _fullmatch(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Return the match of a whole text but its outer spaces, or None; None for a long text."""
+    stripped = text.strip()
+    return pattern.fullmatch(stripped) if len(stripped) <= _MAX_LENGTH else None
 
 
 def _unit_hint(number: str, unit: str) -> str:

@@ -170,7 +170,9 @@ def _set_temporary_folder(folder: str | None) -> None:
 
 def _new_run_folder(base: Path) -> tuple[Path | None, int | None]:
     """Create the folder of a run; return it and its lock, or two Nones if that is not possible."""
-    for _ in range(100):  # other runs may remove a folder that has no lock yet
+    # Another run may take a new folder for a leftover and remove it while it has no lock. Then the
+    # next folder is tried.
+    for _ in range(100):
         folder = base / f"memplan-{_random_name()}.tmp"
         try:
             folder.mkdir(mode=0o700)
@@ -178,14 +180,15 @@ def _new_run_folder(base: Path) -> tuple[Path | None, int | None]:
             return None, None
         try:
             lock = create_locked(folder / _LOCK_FILE)
-        except FileNotFoundError:  # another run removed the folder while it had no lock
+        except FileNotFoundError:  # the folder was removed before it had a lock file
             continue
         except OSError:
             with suppress(OSError):
                 folder.rmdir()
             return None, None
-        if lock is not None:
-            return folder, lock
+        if lock is None:  # the folder was removed with its lock file, before that was locked
+            continue
+        return folder, lock
     return None, None
 
 

@@ -55,6 +55,11 @@ def test_a_function_that_there_is_not_is_a_name_as_it_stands(text: str) -> None:
     assert parse_dim(text) == {(text,): 1}
 
 
+@pytest.mark.parametrize("text", ["a/0", "a//0", "1/(1/0)", "(1/0)**0", "0*(1/0)"])
+def test_a_division_by_zero_is_a_name_as_it_stands(text: str) -> None:
+    assert parse_dim(text) == {(text,): 1}
+
+
 @pytest.mark.parametrize("text", ["seq-len", "any name", "1st", "a/b", "b + a"])
 def test_a_name_stays_as_it_is_where_nothing_is_known(text: str) -> None:
     assert bind_dim(text, {}) == text

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders import plan_of_text
+from memplan_cli.core.results.bound_plan import with_bound_symbols
+from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.results.placements import Release
 from memplan_cli.core.results.plan import list_text
 from memplan_cli.core.serialization import to_json
@@ -117,3 +119,12 @@ def test_more_evidence_changes_the_file_and_not_the_digest() -> None:
     assert more == replace(plan, report=report)
     assert more.digest == plan.digest
     assert more.dumps() == replace(plan, report=report).dumps() != plan.dumps()
+
+
+def test_a_dim_that_divides_by_zero_keeps_its_place_in_a_shape() -> None:
+    plan = plan_of_text("g (float[n,4] x) => (float[n,4] y) { e = Exp(x) y = Neg(e) }")
+    empty = plan.tensors[0]._replace(shape=("n", "floor(8/m)", 0), bytes=0)
+    bindings = {"n": BoundDim(2, "given"), "m": BoundDim(0, "given")}
+    report = replace(plan.report, bindings=bindings)
+    bound = with_bound_symbols(replace(plan, tensors=(empty,), report=report))
+    assert bound.tensors[0].shape == (2, "floor(8/m)", 0)

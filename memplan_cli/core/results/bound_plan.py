@@ -10,15 +10,17 @@ from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.core.symbolic.sizes import unit_value
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
 
 
 def with_bound_symbols(plan: Plan) -> Plan:
-    """Return a plan with all sizes in bytes, its arenas joined into one.
+    """Return a symbolic plan with all sizes in bytes and its arenas joined into one.
 
     The arena of each unit (``1``, ``batch``, ...) is placed behind the one before it. The plan is
-    returned unchanged if it has no symbols, or if its report does not bind all of them.
+    returned unchanged if it has no symbolic arena, or if its report does not bind all symbols.
     """
     if all(arena.unit == "1" for arena in plan.arenas):
         return plan
@@ -35,7 +37,7 @@ def with_bound_symbols(plan: Plan) -> Plan:
     starts = dict(
         zip((arena.id for arena in plan.arenas), accumulate(heights, initial=0), strict=False)
     )
-    whole = replace(
+    joined = replace(
         plan.arenas[0],
         unit="1",
         height=sum(heights),
@@ -46,12 +48,17 @@ def with_bound_symbols(plan: Plan) -> Plan:
     def placed(tensor: Placement) -> Placement:
         """Return a tensor with numbers for symbols, at its place in the joined arena."""
         factor = factors[tensor.arena]
-        bound = (bind_dim(dim, dims) for dim in tensor.shape)
         return tensor._replace(
-            shape=tuple(dim for dim in bound if dim is not None),
+            shape=tuple(_bound_or_same(dim, dims) for dim in tensor.shape),
             bytes=tensor.bytes * factor,
-            arena=whole.id,
+            arena=joined.id,
             offset=starts[tensor.arena] + tensor.offset * factor,
         )
 
-    return replace(plan, arenas=(whole,), tensors=tuple(map(placed, plan.tensors)))
+    return replace(plan, arenas=(joined,), tensors=tuple(map(placed, plan.tensors)))
+
+
+def _bound_or_same(dim: int | str, dims: Mapping[str, int]) -> int | str:
+    """Return a dim with numbers for symbols; unchanged if it divides by a symbol that is 0."""
+    bound = bind_dim(dim, dims)
+    return dim if bound is None else bound

@@ -109,7 +109,8 @@ def _upper_bound_of_term(
     monomial: tuple[str, ...], coefficient: int, bounds: Bounds
 ) -> Polynomial | None:
     """Return an upper bound of ``coefficient * monomial``, or None: see `_upper_bound`."""
-    interval, unbounded_atoms = (coefficient, coefficient), []
+    interval = (coefficient, coefficient)  # of the coefficient times the bounded atoms
+    unbounded_atoms = []
     for atom in monomial:
         names = symbol_names({(atom,): 1})
         if names <= bounds.keys():
@@ -119,8 +120,11 @@ def _upper_bound_of_term(
         else:
             unbounded_atoms.append(atom)
     low, high = interval
-    if low != high and any(map(parse_call, unbounded_atoms)):
-        return None  # a call may be negative, and the term is then largest at `low`
+    # An atom is a symbol or a call. A symbol is a dim and never negative, so that the term is
+    # largest at ``high``. A call may be negative, and then the term is largest at ``low``.
+    has_call = any(parse_call(atom) is not None for atom in unbounded_atoms)
+    if has_call and low != high:
+        return None
     return multiply_polynomials([{(atom,): 1} for atom in unbounded_atoms], high)
 
 

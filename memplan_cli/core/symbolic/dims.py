@@ -40,7 +40,7 @@ _MAX_POWER = 8
 
 
 class _Rational(NamedTuple):
-    """A polynomial divided by a number, which may be 0 until `_whole` refuses it."""
+    """A polynomial divided by a number, which may be negative but is never 0."""
 
     numerator: Polynomial
     divisor: int = 1
@@ -127,11 +127,12 @@ def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _R
     """Return the result of a binary operator on two rational polynomials.
 
     Raises:
-        ValueError: the operator is not supported, or an exponent is not a whole number from 0 to 8.
+        ValueError: the operator is not supported, a divisor is 0, or an exponent is not a whole
+            number from 0 to 8.
     """
     left_terms, right_terms = _over_common_divisor(left, right)
     common_divisor = left.divisor * right.divisor
-    number = constant_value(right.numerator)
+    number = constant_value(right.numerator)  # None: the right operand has symbols
     match operator:
         case ast.Add():
             return _Rational(add_polynomials([left_terms, right_terms]), common_divisor)
@@ -141,13 +142,16 @@ def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _R
         case ast.Mult():
             product = multiply_polynomials([left.numerator, right.numerator])
             return _Rational(product, common_divisor)
+        case ast.Div() if number == 0:
+            raise ValueError("division by zero")
         case ast.Div() if number is not None:
+            # (a/b) / (number/d) is a*d / (b*number), and a*d are the ``left_terms``.
             return _Rational(left_terms, left.divisor * number)
         case ast.FloorDiv() | ast.Div():  # dims are integers, so a quotient of dims is floored
             return _Rational(apply_function("floor", [left_terms, right_terms]))
         case ast.Mod():
             return _Rational(apply_function("mod", [_whole(left), _whole(right)]))
-        case ast.Pow() if number is not None and right.divisor and not number % right.divisor:
+        case ast.Pow() if number is not None and not number % right.divisor:
             exponent = number // right.divisor
             if 0 <= exponent <= _MAX_POWER:
                 power = multiply_polynomials([left.numerator] * exponent)

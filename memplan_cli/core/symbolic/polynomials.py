@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product as cartesian
+from typing import NamedTuple
 
 Monomial = tuple[str, ...]
 """The atoms of a product, sorted."""
@@ -36,7 +37,8 @@ _MAX_PRODUCTS = 4096
 FUNCTIONS = QUOTIENTS | {"mod", "min", "max"}
 
 _PLAIN = r"[^\W\d][\w.:$#@]*"
-_WORD = re.compile(rf"`([^`]*)`|({_PLAIN})")
+_WORD = re.compile(rf"`(?P<quoted>[^`]*)`|(?P<plain>{_PLAIN})")
+"""A name in an expression, in backquotes or as a plain word."""
 _BARE = re.compile(_PLAIN)
 
 
@@ -50,8 +52,9 @@ class Tree:
     """The syntax tree of a dim's text.
 
     Attributes:
-        top: the root; its names are ``_0``, ``_1``, ...
-        names: the names that they stand for.
+        top: the root; its names are placeholders ``_0``, ``_1``, ... for names that Python cannot
+            parse.
+        names: the name that each placeholder stands for.
     """
 
     top: ast.expr
@@ -67,7 +70,7 @@ class Tree:
         names: list[str] = []
 
         def placeholder(match: re.Match[str]) -> str:
-            names.append(match[2] if match[1] is None else match[1])
+            names.append(match["plain"] or match["quoted"])
             return f" _{len(names) - 1} "  # with spaces, so that `2batch` is a syntax error
 
         python_text = _WORD.sub(placeholder, text).strip()
@@ -260,40 +263,59 @@ def floor_divide(terms: Polynomial, divisor: int) -> Polynomial:
         terms, divisor = multiply_polynomials([terms], -1), -divisor
     if not divisor:
         raise ValueError("division by zero")
-    whole = {m: v // divisor for m, v in terms.items() if v // divisor}
-    rest = {m: v % divisor for m, v in terms.items() if v % divisor}
+    quotients = {product: value // divisor for product, value in terms.items()}
+    whole = {product: value for product, value in quotients.items() if value}
+    rest = {product: value % divisor for product, value in terms.items() if value % divisor}
     # A constant that remains is below the divisor, and its floor is 0.
     if not rest or set(rest) == {()}:
         return whole
     common = math.gcd(divisor, *rest.values())
-    rest = {m: v // common for m, v in rest.items()}
+    divisor //= common
+    rest = {product: value // common for product, value in rest.items()}
+    return add_polynomials([whole, _floor_of_fraction(rest, divisor)])
+
+
+def _floor_of_fraction(terms: Mapping[Monomial, int], divisor: int) -> Polynomial:
+    """Return ``floor(terms / divisor)`` of a reduced fraction.
+
+    Its coefficients lie between 0 and the divisor, and have no factor in common with it.
+    """
     # If ``step`` divides the divisor and all terms but the constant, the constant is rounded down to
     # a multiple of it: floor((6*a + 5)/8) is floor((6*a + 4)/8), which is floor((3*a + 2)/4).
-    step = math.gcd(divisor // common, *(v for m, v in rest.items() if m))
-    if step > 1 and () in rest:
-        rest[()] -= rest[()] % step
-        return add_polynomials(
-            [whole, floor_divide({m: v for m, v in rest.items() if v}, divisor // common)]
-        )
-    inner = _inner_floor(rest)
+    step = math.gcd(divisor, *(value for product, value in terms.items() if product))
+    constant = terms.get((), 0)
+    if step > 1 and constant:
+        rounded = add_polynomials([terms, {(): -(constant % step)}])
+        return floor_divide(rounded, divisor)
+    inner = _inner_floor(terms)
     if inner is not None:  # floor((floor(a/b) + k)/c) is floor((a + k*b)/(b*c))
-        terms, below = inner
-        return add_polynomials([whole, floor_divide(terms, below * (divisor // common))])
-    return add_polynomials(
-        [whole, {(_format_call("floor", [rest, {(): divisor // common}]),): 1}]
-    )
+        return floor_divide(inner.scaled_sum, inner.divisor * divisor)
+    return {(_format_call("floor", [terms, {(): divisor}]),): 1}
 
 
-def _inner_floor(terms: Polynomial) -> tuple[Polynomial, int] | None:
-    """Return ``a + k*b`` and ``b`` if the terms are ``floor(a/b) + k`` with numbers b and k, else None."""
-    atoms = [m for m in terms if m]
-    if len(atoms) != 1 or len(atoms[0]) != 1 or terms[atoms[0]] != 1:
+class _InnerFloor(NamedTuple):
+    """The sum ``floor(a/b) + k`` of a quotient by a number and a number, as one quotient.
+
+    Attributes:
+        scaled_sum: ``a + k*b``. The sum is this, divided by ``b`` and rounded down.
+        divisor: ``b``.
+    """
+
+    scaled_sum: Polynomial
+    divisor: int
+
+
+def _inner_floor(terms: Polynomial) -> _InnerFloor | None:
+    """Return a polynomial of the form ``floor(a/b) + k``; None if it has another form."""
+    products = [product for product in terms if product]
+    if len(products) != 1 or len(products[0]) != 1 or terms[products[0]] != 1:
         return None
-    name, arguments = parse_call(atoms[0][0]) or ("", ())
-    below = constant_value(arguments[1]) if name == "floor" else None
-    if below is None:
+    name, arguments = parse_call(products[0][0]) or ("", ())
+    divisor = constant_value(arguments[1]) if name == "floor" else None
+    if divisor is None:
         return None
-    return add_polynomials([arguments[0], {(): terms.get((), 0) * below}]), below
+    scaled_constant = terms.get((), 0) * divisor
+    return _InnerFloor(add_polynomials([arguments[0], {(): scaled_constant}]), divisor)
 
 
 def _substituted_atom(atom: str, dims: Mapping[str, int]) -> Polynomial:
