@@ -23,7 +23,6 @@ from memplan_cli.core.problem import (
     Layout,
     Problem,
     lower_bound,
-    pressure,
     slot_violations,
     violations,
 )
@@ -170,8 +169,7 @@ class Allocation:
     @cached_property
     def live_peak(self) -> int:
         """The most bytes live at one tick; buffers with symbols in their size are left out."""
-        _, units = self.storage
-        return max((live for _, live in pressure(Problem(units.get("1", ())))), default=0)
+        return lower_bound(Problem(self.storage.buffers_by_unit.get("1", ())))
 
     @cached_property
     def arenas(self) -> tuple[Arena, ...]:
@@ -212,15 +210,15 @@ def allocate_apart(needs: Needs, level: int) -> Allocation:
 
     The live peak still counts the buffers of ``level``, in which views share bytes.
     """
-    buffers, units = needs.storage(0)
+    unshared = needs.storage(0)
     arenas = []
-    for unit, unit_buffers in sorted(units.items()):
+    for unit, unit_buffers in sorted(unshared.buffers_by_unit.items()):
         problem = Problem(unit_buffers)
         slots = {buffer.id: number for number, buffer in enumerate(unit_buffers)}
         # No bound is searched for where nothing is to be reused.
         arena = Arena(unit, problem, naive(problem), bound=0, slots=slots)
         arenas.append(_require_safe(arena))
-    return _finished_allocation(needs.storage(level), buffers, arenas)
+    return _finished_allocation(needs.storage(level), unshared.buffer_of, arenas)
 
 
 def _finished_allocation(
@@ -245,9 +243,9 @@ def _allocate_pools(needs: Needs) -> tuple[Allocation, Allocation]:
     Unlike offsets in an arena, slots are not padded by default, because each is an allocation of its
     own; they are padded to an alignment that the settings ask for.
     """
-    storage = _, units = needs.storage(0)
+    storage = needs.storage(0)  # that of level 1 too: neither level shares bytes
     levels: tuple[list[_MatchedPool], list[_MatchedPool]] = ([], [])
-    for unit, buffers in sorted(units.items()):
+    for unit, buffers in sorted(storage.buffers_by_unit.items()):
         problem = Problem(buffers, needs.alignment or 1)
         for pools, assignment in zip(levels, pool_levels(problem), strict=True):
             pools.append(_MatchedPool(unit, problem, assignment))
@@ -269,8 +267,7 @@ def _pool_allocation(
     for unit, problem, assignment in pools:
         heights[unit] = assignment.height(problem.alignment)
         _refuse(slot_violations(problem, assignment.buffers, assignment.slots, heights[unit]))
-    buffers, _ = storage
-    return Allocation(storage, buffers, heights, partial(_pool_arenas, pools, kind))
+    return Allocation(storage, storage.buffer_of, heights, partial(_pool_arenas, pools, kind))
 
 
 def _pool_arenas(pools: Sequence[_MatchedPool], kind: Kind) -> Sequence[Arena]:
@@ -286,17 +283,21 @@ def _pool_arenas(pools: Sequence[_MatchedPool], kind: Kind) -> Sequence[Arena]:
 
 
 def _allocate_offsets(needs: Needs, work: int) -> Allocation:
-    """Return the allocation of level 2: offsets, or the pool of level 1 where that is lower."""
-    storage = buffers, units = needs.storage(2)
+    """Return the allocation of level 2: offsets, or the pool of level 1 where that is lower.
+
+    Its live peak is that of level 2 in any case, although the vars of a pool do not share buffers.
+    """
+    storage = needs.storage(2)
     arenas = [
         _pack_arena(Problem(unit_buffers), unit, needs, work)
-        for unit, unit_buffers in sorted(units.items())
+        for unit, unit_buffers in sorted(storage.buffers_by_unit.items())
     ]
     tall_units = {
         arena.unit for arena in arenas if not needs.fits_pool(arena.unit, arena.layout.height)
     }
+    buffer_of: Mapping[VarId, BufferId] = storage.buffer_of
     if tall_units:
-        level1 = _allocate_pools(needs)[1]
+        _, level1 = _allocate_pools(needs)
         # A pool's bound holds for slots; offsets may go lower.
         pools = {
             pool.unit: replace(pool, bound=lower_bound(pool.problem))
@@ -309,8 +310,8 @@ def _allocate_offsets(needs: Needs, work: int) -> Allocation:
             for var, size in needs.sizes.items()
             if size.unit in tall_units
         }
-        buffers = {**buffers, **pool_buffers}
-    return _finished_allocation(storage, buffers, arenas)
+        buffer_of = {**buffer_of, **pool_buffers}
+    return _finished_allocation(storage, buffer_of, arenas)
 
 
 def _pack_arena(unaligned: Problem, unit: str, needs: Needs, work: int) -> Arena:
@@ -345,15 +346,17 @@ def _search_layout(unit: str, problem: Problem, bound: int, needs: Needs, work: 
 
 
 def _pack(problem: Problem, bound: int, needs: Needs, work: int) -> Layout:
-    """Return a layout, by the portfolio or by the caller's allocator.
+    """Return a layout, by the portfolio or by the caller's allocator, not checked yet.
 
-    Of the caller's layout only the offsets are used: its height may lack the padding at the
-    top, and its claim to be minimal is replaced by a comparison with the bound.
+    The height of the caller's layout may lack the padding at the top, so it is raised to ``bound``.
+    Its claim to be minimal is replaced by a comparison with the bound. A height that is below the
+    end of a buffer is refused by the check of the layout (`_require_safe`).
     """
     if needs.allocator is None:
         return portfolio(problem, work=work, time_limit=needs.time_limit)
     layout = needs.allocator(problem)
-    return replace(layout, height=max(layout.height, bound), proved=layout.height <= bound)
+    height = max(layout.height, bound)
+    return replace(layout, height=height, proved=height == bound)
 
 
 def _require_safe(arena: Arena) -> Arena:

@@ -1,4 +1,7 @@
-"""The candidates for a plan: one program in several orders, with or without rewrites."""
+"""The candidates for a plan: one program in several orders, with or without rewrites.
+
+The searches for orders are imported where they are used: a plan in the file's order loads none.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
     else:
         candidate = recompute(task)
     if task.runtime is not None:
-        candidate = for_runtime(task, task.runtime, candidate)
+        candidate = for_runtime(task, task.runtime, candidate) or candidate
     yield rewrites.donate(candidate, task) if settings.donate else candidate
 
 
@@ -88,15 +91,16 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
     best = Candidate.ordered(ordering, sizes)
     if task.runtime is not None:
         runtime_candidate = for_runtime(task, task.runtime, best)
-        if runtime_candidate is not best:  # the runtime needs less in its own order
+        if runtime_candidate is not None:
             yield runtime_candidate
             return
     best = _with_late_outputs(task, program, ordering, best)
     yield best
     if best.program is not program:
         yield _in_order(task, best, FILE, program)
-    # Without live peaks, no search was made, or sizes are symbolic and cannot be compared.
-    if settings.level < 2 and settings.order == "auto" and ordering.candidates:
+    # A search returns no peaks if sizes are symbolic: then orders cannot be compared.
+    has_peaks = bool(ordering.candidates)
+    if settings.level < 2 and settings.order == "auto" and has_peaks:
         # Slots are reused whole: an order of a higher peak may need fewer of them.
         from memplan_cli.ordering.best_order import simple_orders
 
@@ -170,29 +174,36 @@ def _with_late_outputs(
     return replace(best, program=late, order="resident", resident=resident, measured=None)
 
 
-def for_runtime(task: PlanningTask, runtime: Runtime, candidate: Candidate) -> Candidate:
-    """Return the program in the order for which a runtime needs least, or the candidate given.
+def for_runtime(
+    task: PlanningTask, runtime: Runtime, candidate: Candidate
+) -> Candidate | None:
+    """Return the program in the order for which a runtime needs least; None: the candidate is better.
 
-    A runtime shares less memory than the plan, and it holds the graph's outputs too: each order
-    has a live peak of the plan and one of the runtime. The order of the runtime's lowest peak is
-    taken if the plan needs no more than in the order of the file, or if the runtime saves at
-    least the bytes that the plan loses. With recomputation the order of the candidate is part of
-    the rewrite, and stays.
+    A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has
+    two live peaks: that of the plan and that of the runtime. The order of the runtime's lowest peak
+    is returned if the plan's peak is not above that of the file's order, or if the plan loses no more
+    bytes than the runtime saves. With recomputation the order of the candidate is part of the
+    rewrite, and stays.
     """
     settings, program = task.settings, task.program
     if settings.recompute != "none" or settings.order == "keep":
-        return candidate
+        return None
     sizes = {**task.terms.sizes, **result_sizes(program)}  # with the graph's outputs
 
     def runtime_peak(ordered: Program) -> int:
         return live_peak(ordered, sizes, aliasing=runtime.aliasing)
 
-    best = _search_repeatedly(program, sizes, runtime.aliasing, settings.time_limit).program
+    searched = _search_repeatedly(
+        program, sizes, runtime.aliasing, settings.time_limit
+    ).program
+    # The search for the plan may have found an order that suits the runtime better.
+    best = min((searched, candidate.program), key=runtime_peak)
     lowest_other_peak = min(runtime_peak(program), runtime_peak(candidate.program))
     saved_by_runtime = lowest_other_peak - runtime_peak(best)
     plan_peak_in_file, plan_peak = task.live_peak(program), task.live_peak(best)
-    if plan_peak - plan_peak_in_file > max(saved_by_runtime, 0):
-        return candidate
+    lost_by_plan = max(plan_peak - plan_peak_in_file, 0)
+    if lost_by_plan > saved_by_runtime:
+        return None
     # The runtime's arena may need less in yet another order: it is taken if the plan's peak stays.
     allowed_plan_peak = max(plan_peak, plan_peak_in_file)
     settled = runtime.settle(

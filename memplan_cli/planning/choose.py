@@ -96,15 +96,18 @@ class EvaluatedCandidate:
     def searched(self) -> EvaluatedCandidate:
         """Return the same candidate after a search, with the better of both allocations.
 
+        A search lowers the layouts of the fast heuristics, so it halves the default alignment as often
+        or less often. The larger alignment is better, whatever it costs.
+
         Only candidates of level 2 are not settled.
         """
         if self.is_settled:
             return self
         result = replace(self, allocation=allocate(self.needs, 2), is_searched=True)
-        # The default alignment is preferred even if it costs more: then costs are not compared.
-        if result.cost <= self.cost or not self.is_aligned:
-            return result
-        return replace(self, is_searched=True)
+        if not self.is_aligned:
+            return result  # its alignment may be larger, so costs are not compared
+        # Both have the whole alignment.
+        return result if result.cost <= self.cost else replace(self, is_searched=True)
 
 
 def choose(
@@ -154,17 +157,19 @@ def choose(
 def _evaluated_until_enough(
     evaluated: Iterable[EvaluatedCandidate],
 ) -> Iterator[EvaluatedCandidate]:
-    """Yield candidates up to the order of the file, and more unless none can need less than these.
+    """Yield candidates until no other can need less than the best of them.
 
-    Every plan is compared with the order of the file.
+    The order of the file is always among them: every plan is compared with it.
     """
     best: EvaluatedCandidate | None = None
+    has_file_order = False
     for contender in evaluated:
         best = contender if best is None else min(best, contender, key=attrgetter("cost"))
+        has_file_order = has_file_order or contender.candidate.order == FILE
         yield contender
-        bound = best.candidate.bound  # no order needs less
+        bound = best.candidate.bound  # of the live peak in any order; None: not computed
         is_minimal = bound is not None and best.cost.planned <= bound
-        if contender.candidate.order == FILE and is_minimal:
+        if has_file_order and is_minimal:
             return
 
 

@@ -53,6 +53,7 @@ def test_an_order_for_a_runtime_is_searched_again_until_little_is_gained(
     monkeypatch.setattr(order, "best_order", _step_by_step(calls))
     found = _for_runtime()
     assert calls == [2010, 1010, 1005]
+    assert found is not None
     assert found.order == "runtime"
 
 
@@ -64,12 +65,29 @@ def test_a_proved_order_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -
         return calls[-1]
 
     monkeypatch.setattr(order, "best_order", search)
-    assert _for_runtime().order == "runtime"
+    found = _for_runtime()
+    assert found is not None
+    assert found.order == "runtime"
     assert [call.proved for call in calls] == [True]
 
 
-def _for_runtime() -> Candidate:
+def test_an_order_for_a_runtime_is_at_least_as_good_as_the_plan_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned = best_order(BRANCHES, var_sizes(BRANCHES), aliasing=SHARE_NOTHING).program
+    assert planned != BRANCHES
+
+    def search(made: Program, **_: object) -> Ordering:
+        return Ordering(made, {"file": 3000}, "file", 3000, proved=True)
+
+    monkeypatch.setattr(order, "best_order", search)
+    found = _for_runtime(planned)
+    assert found is not None
+    assert found.program == planned
+
+
+def _for_runtime(planned: Program = BRANCHES) -> Candidate | None:
     terms = PlannedVars(var_sizes(BRANCHES), frozenset(), SHARE_NOTHING)
     runtime = Runtime(SHARE_NOTHING, lambda made, _: made)
     task = PlanningTask(BRANCHES, terms, Phases(), Settings(), runtime)
-    return for_runtime(task, runtime, Candidate(BRANCHES, terms.sizes))
+    return for_runtime(task, runtime, Candidate(planned, terms.sizes))

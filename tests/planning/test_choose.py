@@ -198,3 +198,5 @@ def test_no_slots_are_matched_in_vain_where_the_bound_on_all_orders_is_met() -> 
     bound = level1(STRAIGHT_ONE)
     met = replace(STRAIGHT_ONE, bound=bound)
     assert choose(then_fail(met, FILES), Settings(level=1), {})[0].candidate is met
+    # An order after the file's ends the work too.
+    assert choose(then_fail(FILES, met), Settings(level=1), {})[0].candidate is met
