@@ -29,7 +29,7 @@ from memplan_cli.errors import (
     UnknownSizeError,
 )
 from memplan_cli.planning.candidate import Source
-from memplan_cli.planning.fit import Confirmation, Growth, Need, on_expressions
+from memplan_cli.planning.fit import Confirmation, Growth, Need, guess_from_totals
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 
@@ -129,7 +129,7 @@ class ModelNeeds:
 
     def guess(self, question: Question) -> int:
         """Return the largest value that fits by the formulas; 1 if they are unknown."""
-        return on_expressions(self.totals, question) if self.totals else 1
+        return guess_from_totals(self.totals, question) if self.totals else 1
 
     def notes(self, points: Sequence[Point]) -> tuple[str, ...]:
         """Return what answers depend on."""

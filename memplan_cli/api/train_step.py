@@ -25,7 +25,7 @@ from memplan_cli.onnx_io.weights.external_data import external_tensors, location
 from memplan_cli.onnx_io.writing.write import rewrite
 from memplan_cli.planning.candidate import PlanningTask, Source
 from memplan_cli.planning.planner import make_plan
-from memplan_cli.planning.scope import find_scope, terms_of
+from memplan_cli.planning.scope import find_scope, planned_vars_of
 from memplan_cli.settings.keys import budget as read_budget
 from memplan_cli.settings.settings import Settings
 from memplan_cli.settings.values import Place, Value
@@ -151,7 +151,7 @@ def recompute_step(
     recorded = recorded_phases(step.model)
     phases = find_phases(program, loss=step.loss, recorded=recorded)
     scope = find_scope(program, settings, phases)
-    terms = terms_of(program, scope, settings)
+    planned_vars = planned_vars_of(program, scope, settings)
     recompute = REWRITES.recompute[settings.recompute]
-    candidate = recompute(PlanningTask(program, terms, phases, settings))
+    candidate = recompute(PlanningTask(program, planned_vars, phases, settings))
     return replace(step, model=rewrite(step.model, candidate.program)), candidate.recompute

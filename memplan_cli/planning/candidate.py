@@ -75,13 +75,13 @@ class PlanningTask:
 
     Attributes:
         program: In the order of the file.
-        terms: The vars that are planned, which are pinned, and what may share bytes. They hold in
+        planned_vars: The vars that are planned, which are pinned, and what may share bytes. They hold in
             every order.
         runtime: The runtime that the order is made for; None: it is made for the plan.
     """
 
     program: Program
-    terms: PlannedVars
+    planned_vars: PlannedVars
     phases: Phases
     settings: Settings
     runtime: Runtime | None = None
@@ -94,16 +94,16 @@ class PlanningTask:
 
     def live_peak(self, program: Program) -> int:
         """Return the live peak of the program in another order."""
-        terms = self.terms
-        return live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
+        vars_ = self.planned_vars
+        return live_peak(program, vars_.sizes, vars_.pinned, vars_.aliasing)
 
     def resident(self, program: Program) -> int:
         """Return the live peak of the program in another order, as a runtime allocates.
 
         Graph outputs count, and only views share bytes.
         """
-        terms = self.terms.resident
-        return live_peak(program, terms.sizes, terms.pinned, terms.aliasing)
+        vars_ = self.planned_vars.resident
+        return live_peak(program, vars_.sizes, vars_.pinned, vars_.aliasing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
         return
     recompute = rewrites.recompute.get(settings.recompute)
     if recompute is None:  # outputs are donated, and nothing is computed again
-        candidate = in_best_order(task, task.program, task.terms.sizes)
+        candidate = in_best_order(task, task.program, task.planned_vars.sizes)
     else:
         candidate = recompute(task)
     if task.runtime is not None:
@@ -86,7 +86,7 @@ def _reject_unused(settings: Settings) -> None:
 
 def _orders(task: PlanningTask) -> Iterator[Candidate]:
     """Yield the order of the lowest live peak, the file's, then others worth allocating."""
-    program, settings, sizes = task.program, task.settings, task.terms.sizes
+    program, settings, sizes = task.program, task.settings, task.planned_vars.sizes
     ordering = _search_order(task, program, sizes)
     best = Candidate.ordered(ordering, sizes)
     if task.runtime is not None:
@@ -105,7 +105,7 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
         from memplan_cli.ordering.best_order import simple_orders
 
         bodies = [best.program.body, program.body]
-        for name, ordered in simple_orders(program, task.terms):
+        for name, ordered in simple_orders(program, task.planned_vars):
             if ordered.body not in bodies:
                 bodies.append(ordered.body)
                 yield _in_order(task, best, name, ordered)
@@ -138,8 +138,8 @@ def _search_order(
     return best_order(
         program,
         sizes,
-        pinned=frozenset(task.terms.pinned),
-        aliasing=task.terms.aliasing,
+        pinned=frozenset(task.planned_vars.pinned),
+        aliasing=task.planned_vars.aliasing,
         time_limit=task.settings.time_limit,
         progress=task.progress,
     )
@@ -159,18 +159,18 @@ def _with_late_outputs(
     search only.
     """
     settings = task.settings
-    terms = replace(task.terms, sizes=best.sizes)
-    if settings.order == "keep" or settings.level < 2 or not terms.results:
+    planned_vars = replace(task.planned_vars, sizes=best.sizes)
+    if settings.order == "keep" or settings.level < 2 or not planned_vars.results:
         return best
-    has_symbols = any(size.symbols for size in terms.resident.sizes.values())
+    has_symbols = any(size.symbols for size in planned_vars.resident.sizes.values())
     if settings.time_limit is not None or has_symbols:
         return best
     from memplan_cli.ordering.late_outputs import fewer_resident, peak
 
-    late = fewer_resident(program, ordering, terms)
+    late = fewer_resident(program, ordering, planned_vars)
     if late is None:
         return best
-    resident = peak(late, terms.resident)
+    resident = peak(late, planned_vars.resident)
     return replace(best, program=late, order="resident", resident=resident, measured=None)
 
 
@@ -188,7 +188,7 @@ def for_runtime(
     settings, program = task.settings, task.program
     if settings.recompute != "none" or settings.order == "keep":
         return None
-    sizes = {**task.terms.sizes, **result_sizes(program)}  # with the graph's outputs
+    sizes = {**task.planned_vars.sizes, **result_sizes(program)}  # with the graph's outputs
 
     def runtime_peak(ordered: Program) -> int:
         return live_peak(ordered, sizes, aliasing=runtime.aliasing)

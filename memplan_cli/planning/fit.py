@@ -191,15 +191,16 @@ class Question:
 
     @property
     def limit(self) -> int:
-        """The bytes that a need may have."""
+        """The bytes that a need, which has no overhead, may have."""
         return self.memory - self.overhead
 
 
 def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | None:
     """Return the largest value of a symbol that fits; None if 1 does not fit.
 
-    The need is assumed to grow with the value, so that halving an interval finds the answer. Each
-    factor of two between the guess and the answer costs one step.
+    The need is assumed to grow with the value. So an interval around the guess is widened until it
+    holds the answer, and then halved: the number of needs that are evaluated grows with the logarithm
+    of the distance between the guess and the answer.
 
     Raises:
         SettingsError: the need does not depend on the symbol.
@@ -225,6 +226,7 @@ def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | N
         low, high = (middle, high) if fits(middle) else (low, middle)
     need, next_need = need_of(low), need_of(high)
     assert need is not None  # noqa: S101 - it fits
+    # Unlike the limit, ``beyond`` contains the overhead, to be compared with the memory size.
     beyond = None if next_need is None else next_need.total + question.overhead
     return Point.of(need, {**question.others, question.symbol: low}, beyond)
 
@@ -281,18 +283,20 @@ def frontier(
         value *= 2
 
 
-def on_expressions(totals: Mapping[str, int], question: Question) -> int:
-    """Return the largest value for which the total of a symbolic plan fits.
+def guess_from_totals(totals: Mapping[str, int], question: Question) -> int:
+    """Return the largest value for which a symbolic plan fits: the guess that `largest` starts from.
 
     ``totals`` are the bytes of one plan for all values of the symbols, by unit.
 
     Returns:
-        The value; 0 if 1 does not fit, and 1 if the total cannot be evaluated.
+        The value; 0 if 1 does not fit. If the totals cannot be evaluated, or do not depend on the
+        symbol, 1: a search may start from any value.
     """
 
-    def need(dims: Mapping[str, int]) -> Need | None:
+    def need(dims: Mapping[str, int]) -> Need:
         total = sum(factor * unit_value(unit, dims) for unit, factor in totals.items())
-        return Need(0, 0, 0, planned=total)  # the total counts, and not its parts
+        # Only the sum of the four parts is compared, so all bytes are put into one of them.
+        return Need(weights=0, inputs=0, outputs=0, planned=total)
 
     try:
         point = largest(need, question)

@@ -23,6 +23,7 @@ from memplan_cli.packing.slots import slot_bound
 from memplan_cli.planning.plan_file_clock import check_blocks, check_clock
 from memplan_cli.planning.print_log import is_left_alone
 from memplan_cli.planning.totals import live_peak_text, number
+from memplan_cli.settings.sources import read_overrides
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,13 +91,13 @@ def plan_from_json(data: object) -> Plan:
 
 
 def bounds_of(plan: Plan) -> Bounds:
-    """Return the bounds of dims for which a plan's sizes are the largest.
+    """Return the bounds of dims in a plan's settings; empty if there are none, or null.
+
+    The sizes in the plan are the largest within these bounds.
 
     Raises:
-        PlanError: the bounds in the plan's settings, which its schema leaves open, are invalid.
+        PlanError: the bounds are invalid. The schema of plan files allows any JSON as settings.
     """
-    from memplan_cli.settings.sources import read_overrides
-
     try:
         values = read_overrides({"bounds": plan.settings.get("bounds")}).values
     except (SettingsError, RecursionError) as error:
@@ -105,13 +106,14 @@ def bounds_of(plan: Plan) -> Bounds:
 
 
 def _slot_bound_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the lower bounds of slots, which the independent checker only limits.
+    """Yield the lower bounds of slots, counted by the planner's own function.
 
-    They are counted by the planner's own function. A model that is left as it is has the bound 0.
+    The independent checker only checks that they lie between the live peak and the height of the
+    arena. A model that is left as it is has the bound 0.
     """
     report = plan.report
-    if report.level == 2:
-        yield Figure("slot_bound", report.slot_bound, None)
+    if report.level == 2:  # a plan without slots must not have such a bound
+        yield Figure("slot_bound", report.slot_bound, counted=None)
         return
     is_unplanned = is_left_alone(plan)
     bounds = {

@@ -28,25 +28,35 @@ if TYPE_CHECKING:
 
 
 class _OrderedNode(NamedTuple):
-    """A node with its ticks, and the entries of its block in the plan's order."""
+    """A node of the plan's order.
+
+    Attributes:
+        moment: the node and its ticks.
+        block_entries: the entries of all nodes of its block, by which a label is told apart.
+    """
 
     moment: Moment
     block_entries: frozenset[str]
 
     def has_label(self, label: str) -> bool:
-        """Whether a label of the plan, such as ``Conv#3`` or a name, can mean this node.
+        """Whether a label of the plan, which is a name or ``Type#index``, can mean this node.
 
-        The order lists a node by its name, or as ``#`` and its index in the file. A label that
-        is no entry of the block may therefore belong to a node listed by its index, if the
-        index in the label is that one, or the label has no index of this block.
+        The order lists a node by its name, or as ``#index`` if it has none, or if several nodes have
+        it. Without the model, neither types nor these names are known. So a node that is listed as
+        ``#3`` can have these labels:
+
+            Conv#3    any type with its own index
+            Conv#4    only if no node of the block is listed as ``#4``: it may be a name
+            fc        only if no node of the block is listed as ``fc``: several nodes may be named so
         """
         entry = self.moment.node
-        if label == entry:
-            return True
         if not entry.startswith("#") or label in self.block_entries:
-            return False
-        index = f"#{label.rpartition('#')[2]}"
-        return index == entry or index not in self.block_entries
+            return label == entry
+        _, number_sign, index = label.rpartition("#")
+        is_repeated_name = not number_sign
+        return (
+            is_repeated_name or f"#{index}" == entry or f"#{index}" not in self.block_entries
+        )
 
 
 def check_clock(plan: Plan) -> None:
@@ -59,14 +69,15 @@ def check_clock(plan: Plan) -> None:
     _check_live_ranges(plan, clock)
     entries = {order.block: frozenset(order.nodes) for order in plan.order}
     nodes = [_OrderedNode(moment, entries[moment.block]) for moment in clock]
-    nodes_by_end = {node.moment.end: node for node in nodes}
-    _check_releases(plan, nodes_by_end)
+    _check_releases(plan, {node.moment.end: node for node in nodes})
     peak = plan.report.peak
     if peak is not None:
-        nodes_by_start = {node.moment.start: node for node in nodes}
-        node = {**nodes_by_start, **nodes_by_end}.get(peak.step)
+        node_at: dict[int, _OrderedNode] = {}
+        for node in nodes:  # no two nodes start or end at the same tick
+            node_at[node.moment.start] = node_at[node.moment.end] = node
+        peak_node = node_at.get(peak.step)
         # At a step without a node, as in a plan without nodes, the peak must not name one.
-        agrees = not peak.node if node is None else node.has_label(peak.node)
+        agrees = not peak.node if peak_node is None else peak_node.has_label(peak.node)
         if not agrees:
             raise PlanError(f"peak is recorded at {peak.node[:120]!r}, step {peak.step}")
 
@@ -138,20 +149,24 @@ def _check_releases(plan: Plan, nodes_by_end: Mapping[int, _OrderedNode]) -> Non
 def _release_ticks(plan: Plan, clock: Sequence[Moment]) -> dict[str, int]:
     """Return the tick after which each unpinned tensor can be released.
 
-    It is the last tick of the node of the tensor's own block that runs at the tensor's last tick;
-    -1 if no node does. If the last reader is in a subgraph, that node is the subgraph's control-flow
-    node.
+    A tensor is released after a node of its own block: the node that runs at the tick of the tensor's
+    last use. If the last reader is in a subgraph, that is the control-flow node around it.
+
+    The tick is -1 if no node of the block runs then: the result of a subgraph is last used when the
+    control-flow node ends.
     """
+    # By block: for each tick at which a node runs, the last tick of the node.
     end_of_node: dict[str, dict[int, int]] = {}
     for moment in clock:
         block_ends = end_of_node.setdefault(moment.block, {})
         ticks = range(moment.start, moment.end + 1)
         block_ends.update(dict.fromkeys(ticks, moment.end))
-    return {
-        tensor.id: end_of_node.get(tensor.block, {}).get(tensor.last - 1, -1)
-        for tensor in plan.tensors
-        if not tensor.pinned
-    }
+    release_ticks: dict[str, int] = {}
+    for tensor in plan.tensors:
+        if not tensor.pinned:
+            last_use = tensor.last - 1  # ``last`` is exclusive
+            release_ticks[tensor.id] = end_of_node.get(tensor.block, {}).get(last_use, -1)
+    return release_ticks
 
 
 def check_blocks(plan: Plan) -> None:
@@ -178,16 +193,17 @@ def check_blocks(plan: Plan) -> None:
 def _check_sharing(tensors: Sequence[Placement], control_flow: Mapping[str, Moment]) -> None:
     """Refuse tensors of several blocks that share bytes otherwise than as a branch's result.
 
-    An output of a control-flow node must not start while the subgraph uses the bytes. If the output
-    starts at the node's last tick, one tensor of each subgraph at most may live on in it.
+    While a subgraph with a tensor on the bytes runs, no tensor of the block around it may start on
+    them. At the last tick of the control-flow node, an output of the node may start on them. Then at
+    most one result of each subgraph may be on these bytes: that result becomes the output.
 
-    The tensors are all those of one buffer. ``control_flow`` has the control-flow node of each
-    subgraph, by the subgraph's path.
+    Args:
+        tensors: All tensors of one buffer.
+        control_flow: The control-flow node of each subgraph, by the subgraph's path.
     """
     starts: dict[str, list[int]] = {}
     for tensor in sorted(tensors, key=lambda tensor: tensor.first):
         starts.setdefault(tensor.block, []).append(tensor.first)
-    # No tensor of the block around a subgraph may be written onto these bytes while it runs.
     for node in _enclosing_nodes(starts, control_flow):
         if _has_tick_within(starts.get(node.block, ()), node.start, node.end):
             shared = tensors[0].alias_of or tensors[0].id
@@ -195,8 +211,7 @@ def _check_sharing(tensors: Sequence[Placement], control_flow: Mapping[str, Mome
                 f"what {node.label[:120]!r} gives shares the bytes of {shared[:120]!r}, "
                 "which its subgraph uses before that is made"
             )
-    # Tensors that are live at their node's last tick are results of a branch. At most one of them
-    # can be the output that is written there.
+    # A tensor of a subgraph that is live at the last tick of the control-flow node is a result.
     results_by_block: dict[str, list[Placement]] = {}
     for tensor in tensors:
         if tensor.block in control_flow and tensor.last > control_flow[tensor.block].end:
@@ -207,7 +222,7 @@ def _check_sharing(tensors: Sequence[Placement], control_flow: Mapping[str, Mome
             starts.get(node.block, ()), node.end, node.end + 1
         )
         if len(results) > 1 and shares_with_output:
-            names = [tensor.id[:120] for tensor in tensors if tensor.block == block][:4]
+            names = [tensor.id[:120] for tensor in results][:4]
             raise PlanError(
                 f"tensors {names} share the bytes of what {node.label[:120]!r} gives: "
                 "no more than one can be that"

@@ -32,7 +32,7 @@ from memplan_cli.planning.notes import (
 from memplan_cli.planning.record import plan_of
 from memplan_cli.planning.report import Decision
 from memplan_cli.planning.rewrites import Folding
-from memplan_cli.planning.scope import find_scope, terms_of
+from memplan_cli.planning.scope import find_scope, planned_vars_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,8 +77,10 @@ def make_plan(
 ) -> PlannedProgram:
     """Plan the memory of a program.
 
-    The order is made for the plan, or for ``runtime`` too. ``allocate`` packs the arenas of
-    level 2 in place of the portfolio.
+    Without a ``runtime``, the order with the lowest memory of the plan is searched. With one, it is the
+    order for which the runtime needs least, unless the plan loses more by it (`for_runtime`).
+
+    ``allocate`` packs the arenas of level 2 in place of the portfolio.
 
     Raises:
         SettingsError: an exclusion or the loss names no tensor of the model, or options
@@ -90,7 +92,7 @@ def make_plan(
     plan = plan_of(decision, rewrites.foldable_tensors)
     program, constants = decision.program, decision.constants
     del decision  # of a large program, most of what is in memory
-    # A copy of the block has no cached dataflow, which writing does not need.
+    # To free the dataflow that the block caches: a copy of the block has an empty cache.
     program = replace(program, body=replace(program.body))
     check(plan)  # raises if the layout is not safe
     return PlannedProgram(program, plan, settings, constants)
@@ -116,11 +118,11 @@ class _Context:
         recorded = self.source.recorded_phases
         return find_phases(program, loss=self.settings.loss, recorded=recorded)
 
-    def terms(self, program: Program, scope: Scope) -> PlannedVars:
-        """Return the sizes and the sharing of bytes by which orders are searched."""
+    def planned_vars(self, program: Program, scope: Scope) -> PlannedVars:
+        """Return the vars whose bytes count in searches for orders and rewrites."""
         patterns = self.settings.donate
         donated = self.rewrites.donated_outputs(program, patterns) if patterns else ()
-        return terms_of(program, scope, self.settings, donated)
+        return planned_vars_of(program, scope, self.settings, donated)
 
 
 def _decide(program: Program, context: _Context) -> Decision:
@@ -186,8 +188,8 @@ def _chunked(program: Program, context: _Context) -> Decision:
     """
     settings, rewrites = context.settings, context.rewrites
     scope = find_scope(program, settings, context.phases(program))
-    terms = context.terms(program, scope)
-    chunking = rewrites.chunk(program, terms, settings, context.source, context.tell)
+    planned_vars = context.planned_vars(program, scope)
+    chunking = rewrites.chunk(program, planned_vars, settings, context.source, context.tell)
     budget = chunking.facts.budget  # in bytes, also where the settings have a share
     context = replace(context, settings=replace(settings, budget=budget))
     decision = replace(
@@ -217,8 +219,10 @@ def _best_candidate(program: Program, context: _Context) -> Decision:
     settings = context.settings
     phases = context.phases(program)
     scope = find_scope(program, settings, phases)
-    terms = context.terms(program, scope)
-    task = PlanningTask(program, terms, phases, settings, context.runtime, context.progress)
+    planned_vars = context.planned_vars(program, scope)
+    task = PlanningTask(
+        program, planned_vars, phases, settings, context.runtime, context.progress
+    )
     evaluated = choose(
         candidates(task, context.rewrites),
         settings,

@@ -54,7 +54,7 @@ class Rewrites:
             expressions, and whether they can be folded. Arguments: the program, the settings,
             the loss if there is one, and the tensors.
         chunk: Computes regions in chunks until the live peak fits the budget. Arguments: the
-            program, its terms, the settings, the model file, and a progress callback.
+            program, its planned vars, the settings, the model file, and a progress callback.
         recompute: By the value of the setting ``recompute``: returns a candidate in which
             values are computed again.
         donated_outputs: Returns the graph outputs that are written over graph inputs.

@@ -100,12 +100,13 @@ def _why_unknown(var: Var) -> str:
     return f"its size cannot be said in bytes: {var.dtype} {list(var.shape)}"
 
 
-def terms_of(
+def planned_vars_of(
     program: Program, scope: Scope, settings: Settings, donated: Collection[VarId] = ()
 ) -> PlannedVars:
-    """Return the sizes and the sharing of bytes by which orders and rewrites are searched.
+    """Return the vars whose bytes count in searches for orders and rewrites.
 
-    ``donated`` graph outputs lie in the memory of inputs: they take no bytes.
+    Graph outputs are among them, except ``donated`` ones, which lie in the memory of inputs. All sizes
+    are the largest within the bounds of dims, as those of the scope are already.
     """
     results = {
         var: largest_size(size, settings.bounds)

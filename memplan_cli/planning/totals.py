@@ -193,10 +193,10 @@ def resident_units(
     A unit is a product of symbolic dims, or ``"1"``; a buffer's size is the coefficient of its unit.
     An output is live from its producer to the end of the run. Only views share bytes.
 
-    Of dims with bounds the largest values count. ``donated`` outputs lie in the memory of an input,
-    which is not counted here, and are left out.
+    ``donated`` outputs lie in the memory of an input, which is not counted here, and are left out.
     """
     program = needs.program
+    # The sizes in ``needs`` are the largest within the bounds already.
     results = {
         var: largest_size(size, bounds)
         for var, size in result_sizes(program).items()
@@ -335,22 +335,23 @@ def _covers(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
 def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
     """Whether the first sum is proved to be at least the second, for all dims of 1 or more.
 
-    The proof substitutes each symbol ``n`` by ``n + low``, where ``low`` is its least value
-    and the new ``n`` is not negative. If no coefficient of the difference of both sums is
-    negative then, neither is the difference. False means that there is no such proof.
+    The proof takes the difference of both sums. It writes each atom, a symbol or a call such as
+    ``min(n, 4)``, as its least value plus a rest that is not negative. If no coefficient is negative
+    then, the difference is not negative either. If one is, there is no proof, and the result is False.
+
+    Some calls of ``min`` in the second sum are replaced by larger expressions first. That makes the
+    difference smaller, so the proof holds for the sums as they are.
     """
     if _covers(larger, smaller):
         return True
-    # Units of both sums are subtracted first, so that their factors need no bound.
-    only_larger, only_smaller = set(larger) - set(smaller), set(smaller) - set(larger)
+    # A unit of both sums is subtracted as it is: in the difference it may have either sign.
+    only_larger = {unit: value for unit, value in larger.items() if unit not in smaller}
+    only_smaller = {unit: value for unit, value in smaller.items() if unit not in larger}
     common = {unit: larger[unit] - smaller[unit] for unit in larger.keys() & smaller.keys()}
     try:
-        subtrahend = _polynomial({unit: smaller[unit] for unit in only_smaller})
-        minuend = _polynomial({unit: larger[unit] for unit in only_larger} | common)
-        # An upper bound of what is subtracted gives a lower bound of the difference.
-        difference = add_polynomials(
-            [minuend, multiply_polynomials([_without_minima(subtrahend)], -1)]
-        )
+        minuend = _polynomial(only_larger | common)
+        subtrahend = _with_fewer_minima(_polynomial(only_smaller))
+        difference = add_polynomials([minuend, multiply_polynomials([subtrahend], -1)])
         shifted = add_polynomials(
             multiply_polynomials([_shifted(atom) for atom in monomial], factor)
             for monomial, factor in difference.items()
@@ -367,18 +368,22 @@ def _polynomial(total: Mapping[str, int]) -> Polynomial:
     )
 
 
-def _without_minima(polynomial: Polynomial) -> Polynomial:
-    """Return a polynomial that is never below the given one, without ``min(...)`` calls.
+def _with_fewer_minima(polynomial: Polynomial) -> Polynomial:
+    """Return a polynomial that is never below the given one, with fewer ``min(...)`` calls.
 
-    A minimum is at most each of its arguments. It is replaced by one of them in terms with a positive
-    factor and without a negative atom, which this cannot lower.
+    A minimum is at most each of its arguments, so a term such as ``8*min(n, 4)*m`` becomes ``8*n*m``.
+    A term with a negative factor, or with an atom that may be negative, could become smaller: it is
+    kept with its minima.
     """
-    return add_polynomials(
-        multiply_polynomials([_argument_of_minimum(atom) for atom in monomial], factor)
-        if factor > 0 and all(_least(atom) >= 0 for atom in monomial)
-        else {monomial: factor}
-        for monomial, factor in polynomial.items()
-    )
+    terms: list[Polynomial] = []
+    for monomial, factor in polynomial.items():
+        grows_with_atoms = factor > 0 and all(_least(atom) >= 0 for atom in monomial)
+        if grows_with_atoms:
+            arguments = [_argument_of_minimum(atom) for atom in monomial]
+            terms.append(multiply_polynomials(arguments, factor))
+        else:
+            terms.append({monomial: factor})
+    return add_polynomials(terms)
 
 
 def _argument_of_minimum(atom: str) -> Polynomial:

@@ -101,3 +101,9 @@ def test_a_view_of_a_capture_in_a_body_is_taken() -> None:
     data = of(plan_of_text(text))
     assert tensor(data, "m")["alias_of"] == "a"
     checked_plan(data)
+
+
+def test_only_results_of_a_branch_are_named_as_those_that_share_with_an_output() -> None:
+    text = IF.replace("r = MatMul(a, x) m", "w = MatMul(a, x) r = MatMul(w, x) m")
+    data = moved(plan_of_text(text), w="r", m="r", k="y", n="r")
+    assert "tensors ['pick.then_branch/r', 'pick.then_branch/m'] share" in refusal(data)

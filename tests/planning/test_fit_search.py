@@ -16,8 +16,8 @@ from memplan_cli.planning.fit import (
     Point,
     Question,
     frontier,
+    guess_from_totals,
     largest,
-    on_expressions,
 )
 from memplan_cli.planning.totals import LARGEST_DIM
 
@@ -116,7 +116,7 @@ def test_a_frontier_has_a_point_for_each_power_of_two_that_fits() -> None:
 def test_a_sum_by_unit_is_solved_without_a_plan(
     totals: dict[str, int], limit: int, expected: int
 ) -> None:
-    assert on_expressions(totals, Question("n", {"m": 3}, limit)) == expected
+    assert guess_from_totals(totals, Question("n", {"m": 3}, limit)) == expected
 
 
 def fit(confirmed: Confirmation | None, memory: int = 100) -> Fit:

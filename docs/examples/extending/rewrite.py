@@ -40,7 +40,7 @@ MODEL = parser.parse_model("""
 
 def expand_again(task: PlanningTask) -> Candidate:
     """Return the program with a copy of an Expand before each further reader of its result."""
-    program, sizes = task.program, dict(task.terms.sizes)
+    program, sizes = task.program, dict(task.planned_vars.sizes)
     variables = dict(program.vars)
     expands = {op.outputs[0]: op for op in program.body.ops if op.type == "Expand"}
     ops: list[Op] = []

@@ -75,7 +75,7 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
     patterns = tuple(task.settings.donate.items())
     result = donations(program, patterns)
     # The bytes that a runtime allocates: graph outputs count, which a plan may leave out.
-    resident = replace(task.terms, sizes=candidate.sizes).resident
+    resident = replace(task.planned_vars, sizes=candidate.sizes).resident
     peak_of = partial(
         live_peak,
         sizes=resident.sizes,

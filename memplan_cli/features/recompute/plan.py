@@ -27,7 +27,7 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
     """
     from memplan_cli.features.recompute.search import search_recomputation
 
-    planned_vars = task.terms
+    planned_vars = task.planned_vars
     _require_numbers(task)
     before = task.resident(task.program)
     budget = task.settings.budget
@@ -70,7 +70,7 @@ def _require_numbers(task: PlanningTask) -> None:
     Raises:
         SettingsError: naming the symbols, and the options that give them numbers.
     """
-    sizes = task.terms.resident.sizes
+    sizes = task.planned_vars.resident.sizes
     symbols = {name for size in sizes.values() for name in size.symbols}
     if not symbols:
         return
@@ -92,7 +92,9 @@ def recompute_between_checkpoints(task: PlanningTask) -> Candidate:
     from memplan_cli.features.recompute.checkpoints import recompute_segments
 
     program = task.program
-    result = recompute_segments(program, task.terms, task.settings.checkpoints, task.phases)
+    result = recompute_segments(
+        program, task.planned_vars, task.settings.checkpoints, task.phases
+    )
     work = total_cost(program).work
     added_work = sum(op_cost(op, result.program.vars).work for op in result.copies)
     return replace(
