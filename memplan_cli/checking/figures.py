@@ -96,15 +96,20 @@ def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Ite
 
 
 def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the report's numbers of the original order, which must equal those of the plan.
+    """Yield the report's numbers of the original order.
 
-    Nothing if the plan has another order or other nodes: then the numbers of the original order
-    cannot be counted. A plan without numbers must have none of the original order either.
+    If the plan has this order, they are those of the plan. They are None if the plan has no number
+    for its own order. If it has another order or other nodes, they cannot be counted: nothing is
+    yielded.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
     has_other_nodes = report.recompute.nodes or report.chunked.regions
     is_original = report.chosen_order == "file" and not has_other_nodes
-    if is_original or memory.planned is None:
+    if memory.planned is None:
+        yield Figure("original.live_peak", report.original_live_peak, None)
+        yield Figure("original.planned", report.original_planned, None)
+        yield Figure("original.resident", report.original_resident, None)
+    elif is_original:
         yield Figure("original.live_peak", report.original_live_peak, memory.live_peak)
         yield Figure("original.planned", report.original_planned, memory.planned)
         yield Figure("original.resident", report.original_resident, memory.resident)
@@ -153,9 +158,11 @@ def _resident_peak(
 def _model_expression_figures(
     planned: PlannedModel, interface: _InterfaceBytes, storages: Iterable[Storage] | None
 ) -> Iterator[Figure]:
-    """Yield the expressions of inputs, outputs, total and resident bytes, and missing expressions.
+    """Yield the expressions in symbols of all totals: recorded, and counted again from the model.
 
-    Nothing if all sizes are numbers, or if a partial report without totals omits all expressions.
+    Both are None for a total that has no expression. Only ``resident`` may be recorded without one:
+    it is a maximum over ticks, which can be too long for a text. Nothing is yielded if all sizes are
+    numbers, or if a partial report without totals omits all expressions.
     """
     plan, report = planned.plan, planned.plan.report
     plan_sums = total_sums(plan)
@@ -167,9 +174,10 @@ def _model_expression_figures(
     inputs, outputs = interface.inputs, interface.outputs
     sums: dict[str, ByteSum | None] = {**plan_sums, "inputs": inputs, "outputs": outputs}
     if inputs is not None and outputs is not None:
-        saved = {unit: -coefficient for unit, coefficient in interface.donated.items()}
+        # Sums are coefficients by unit. The unit "1" is a byte.
         weights = {"1": interface.weights}
-        sums["total"] = add_sums(weights, inputs, outputs, plan_sums["planned"], saved)
+        minus_donated = {unit: -coefficient for unit, coefficient in interface.donated.items()}
+        sums["total"] = add_sums(weights, inputs, outputs, plan_sums["planned"], minus_donated)
     for name, byte_sum in sums.items():
         text = report.symbolic.get(name)
         recorded = None if text is None else canonical_dim(text)
@@ -188,17 +196,31 @@ def _model_expression_figures(
 
 
 def _check_foldable(planned: PlannedModel) -> Iterator[str]:
-    """Yield tensors recorded as foldable that are not computed from weights alone."""
+    """Yield tensors recorded as foldable that are not computed from weights alone.
+
+    Weights that a caller may replace, because they are inputs of the model too, do not count. Nodes
+    that draw random numbers, or of other domains than the standard one, compute no constants.
+    """
     foldable = planned.plan.report.foldable
     if not foldable:
         return
-    constants = {v.tensor_id for v in planned.timeline.values() if v.kind is ValueKind.WEIGHT}
-    for node in planned.timeline.nodes():  # an outer block comes before its subgraphs
-        if all(value.tensor_id in constants for value in node.reads()):
+    timeline = planned.timeline
+    replaceable = {proto.name for proto in timeline.main.graph.input}
+    constants = {
+        value.tensor_id
+        for value in timeline.values()
+        if value.kind is ValueKind.WEIGHT and value.tensor_id not in replaceable
+    }
+    for node in timeline.nodes():  # an outer block comes before its subgraphs
+        is_repeatable = all(
+            inner.operator and not inner.draws_random_numbers
+            for inner in node.with_nodes_inside()
+        )
+        if is_repeatable and all(value.tensor_id in constants for value in node.reads()):
             constants.update(value.tensor_id for value in node.outputs if value is not None)
     for tensor in foldable:
         if tensor.name not in constants:
-            yield f"tensor {tensor.name[:120]!r} is recorded as foldable, but depends on inputs"
+            yield f"tensor {tensor.name[:120]!r} is recorded as foldable, but is not computed from weights alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +241,11 @@ class _InterfaceBytes:
     """Bytes of the weights, inputs and outputs of a model.
 
     Attributes:
+        weights: of the weights of known bytes.
         inputs, outputs: None if the bytes of one of them are unknown.
-        donated: of the outputs that are stored in the memory of a donated input.
-        separate_outputs: the outputs that are not stored in a donated input.
+        donated: of the outputs that are stored in the memory of a donated input. Empty if the bytes
+            of one of them are unknown: ``outputs`` is None then, so that nothing is subtracted.
+        separate_outputs: the outputs of known bytes that are not stored in a donated input.
     """
 
     weights: int
@@ -239,14 +263,13 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
             dtype, shape = planned.type_of(value)
             if shape is not None and dtype in ELEMENT_BITS:
                 coefficient, unit = tensor_bytes(shape, dtype, planned.bounds)
-                # The bytes of a weight that the model declares with a symbol are not known.
+                # Another unit: the declared shape has a symbol, or its size is unknown.
                 weights += coefficient if unit == "1" else 0
     # An output may be listed twice. One that is an input or a weight is counted there.
     main = planned.timeline.main
     outputs = list(dict.fromkeys(value for value in main.outputs if value.is_computed))
     donated_names = {output for _, output in planned.plan.report.donated.pairs}
     donated = [value for value in outputs if value.name in donated_names]
-    # One of unknown bytes is left out: then the bytes of all outputs are None.
     separate_outputs = tuple(
         _OutputBytes(value.first, unit, coefficient)
         for value in outputs
@@ -254,11 +277,11 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
         for unit, coefficient in (_total_bytes(planned, [value]) or {}).items()
     )
     return _InterfaceBytes(
-        weights,
-        _total_bytes(planned, main.inputs),
-        _total_bytes(planned, outputs),
-        _total_bytes(planned, donated) or {},
-        separate_outputs,
+        weights=weights,
+        inputs=_total_bytes(planned, main.inputs),
+        outputs=_total_bytes(planned, outputs),
+        donated=_total_bytes(planned, donated) or {},
+        separate_outputs=separate_outputs,
     )
 
 
@@ -275,7 +298,7 @@ def _total_bytes(planned: PlannedModel, values: Iterable[Value]) -> ByteSum | No
         if shape is None or dtype not in ELEMENT_BITS:
             return None
         coefficient, unit = tensor_bytes(shape, dtype, planned.bounds)
-        if coefficient < 0:
+        if coefficient < 0:  # `tensor_bytes`: a dim is unknown, or has no largest value
             return None
         sums.append({unit: coefficient})
     return add_sums(*sums)
@@ -330,16 +353,17 @@ def _view_base(value: Value, rows: Mapping[int, Placement]) -> Value:
 def check_bindings(planned: PlannedModel) -> Iterator[str]:
     """Yield where the report's bindings of dims differ from the settings and the model.
 
-    A dim with a value in the settings has this value. A dim with bounds need not have a value; if
-    it has one, the model was run at it. Every other symbol in the inputs is free: its value is
-    assumed, and at least 1. A symbol of an input whose shape the settings replace need not have a
-    value; if it has one, it is as that of a free symbol.
+    - A dim with a value in the settings has a binding to this value.
+    - A dim with bounds in the settings may have a binding: a value at which the model was run.
+    - A free dim is any other symbol in the inputs. It has a binding to an assumed value >= 1.
+    - A symbol of an input whose shape the settings replace may have a binding, as a free dim has.
+    - No other dim has a binding.
     """
     bindings = planned.plan.report.bindings
     settings_dims = planned.plan.settings.get("dims")
     fixed = settings_dims if isinstance(settings_dims, dict) else {}
     free = _input_symbols(planned) - fixed.keys() - planned.bounds.keys()
-    free_or_replaced = free | _replaced_symbols(planned)
+    may_be_assumed = free | _replaced_symbols(planned)
     for name in sorted(fixed.keys() | free | bindings.keys()):
         dim = f"dim {name[:120]!r}"
         if name not in bindings:
@@ -355,12 +379,13 @@ def check_bindings(planned: PlannedModel) -> Iterator[str]:
             low, high = planned.bounds[name]
             if not low <= value <= high:
                 yield f"{recorded}, its bounds are {low} to {high}"
-        elif name not in free_or_replaced:
+        elif name in may_be_assumed:
+            if source != "assumed":
+                yield f"{recorded} as {source}, and the settings do not give it"
+            elif value < 1:
+                yield f"{recorded}, an assumed value is at least 1"
+        else:
             yield f"bindings are recorded with {dim}, which is not free in the model"
-        elif source != "assumed":
-            yield f"{recorded} as {source}, and the settings do not give it"
-        elif value < 1:
-            yield f"{recorded}, an assumed value is at least 1"
 
 
 def _input_symbols(planned: PlannedModel) -> set[str]:

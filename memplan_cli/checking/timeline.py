@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.checking.operators import REPEATED_SUBGRAPH, SELECTED_SUBGRAPH, STANDARD
+from memplan_cli.checking.operators import (
+    DROPOUT_INPUTS_WITH_TRAINING_MODE,
+    RANDOM,
+    REPEATED_SUBGRAPH,
+    SELECTED_SUBGRAPH,
+    STANDARD,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -45,6 +51,7 @@ class Value:
     """A value of one block.
 
     Attributes:
+        kind: how the value is defined.
         first: tick of the first use, -1 if there is no use yet.
         end: tick after the last use.
         producer: the node with this output; None for inputs and initializers.
@@ -113,6 +120,20 @@ class Node:
         """Whether the node runs exactly one of its subgraphs, once."""
         return bool(self.subgraphs) and self.operator in SELECTED_SUBGRAPH
 
+    @property
+    def draws_random_numbers(self) -> bool:
+        """Whether the node itself can draw from the random generator of the run."""
+        if self.operator == "Dropout":
+            return len(self.proto.input) >= DROPOUT_INPUTS_WITH_TRAINING_MODE
+        return self.operator in RANDOM
+
+    def with_nodes_inside(self) -> Iterator[Node]:
+        """Yield the node and all nodes of its subgraphs, nested ones included."""
+        yield self
+        for subgraph in self.subgraphs:
+            for node in subgraph.nodes:
+                yield from node.with_nodes_inside()
+
     def captures(self) -> Iterator[Value]:
         """Yield the values of outer blocks that the subgraphs of the node read."""
         for subgraph in self.subgraphs:
@@ -133,7 +154,8 @@ class Block:
         attribute: name of that attribute, with the index in a list of graphs.
         values: the values defined in this block, by name.
         captured: the values of outer blocks that are read here or deeper, by ``id``.
-        current_node: the node that is being added while the timeline is built.
+        current_node: the node that is being added while the timeline is built. A subgraph of this
+            node that reads a value of this block makes it the value's ``last_node``.
         path: the name of the block in the plan.
         index: position among all blocks, in the order in which they run.
     """
@@ -269,20 +291,24 @@ def _define(block: Block, name: str, kind: ValueKind, timeline: Timeline) -> Val
 
 
 def _add_nodes(block: Block, timeline: Timeline) -> None:
-    """Add the nodes of a block and of its subgraphs to the timeline, in the order of the file."""
+    """Add the nodes of a block and of its subgraphs to the timeline, in the order of the file.
+
+    A node reads its inputs at its first tick and writes its outputs at its last one. The ticks of
+    its subgraphs are between both.
+    """
     for index, proto in enumerate(block.graph.node):
-        node = Node(proto, block, index, timeline.ticks)
+        node = Node(proto, block, index, start=timeline.ticks)
         block.nodes.append(node)
         block.current_node = node
         node.inputs = [_read_input(name, node, timeline) for name in proto.input]
-        timeline.ticks += 1
+        timeline.ticks += 1  # the first tick is taken
         if proto.attribute:
             _add_subgraphs(node, timeline)
         node.last = timeline.ticks - 1
         is_constant = node.operator == "Constant"
         kind = ValueKind.WEIGHT if is_constant else ValueKind.NODE_OUTPUT
         node.outputs = [_define_output(name, node, kind, timeline) for name in proto.output]
-        if node.repeats:
+        if node.repeats:  # the captures of its subgraphs are known now
             _extend_over_repeats(node)
     block.current_node = None
     for output in block.graph.output:
@@ -324,7 +350,10 @@ def _define_output(name: str, node: Node, kind: ValueKind, timeline: Timeline) -
 
 
 def _add_subgraphs(node: Node, timeline: Timeline) -> None:
-    """Add the subgraphs of a node, and then the tick at which the node's outputs are written."""
+    """Add the subgraphs of a node, and then the tick at which the node's outputs are written.
+
+    The outputs of the subgraphs are live until this tick. Nothing if the node has no subgraphs.
+    """
     for attribute in node.proto.attribute:
         graphs = [(attribute.name, attribute.g)] if attribute.HasField("g") else []
         graphs += [
@@ -338,13 +367,14 @@ def _add_subgraphs(node: Node, timeline: Timeline) -> None:
             _add_nodes(subgraph, timeline)
     if not node.subgraphs:
         return
+    last_tick = timeline.ticks
     timeline.ticks += 1
     for subgraph in node.subgraphs:
         for value in subgraph.outputs:
-            value.extend_to(timeline.ticks - 1)
+            value.extend_to(last_tick)
             if value.block is subgraph:
                 value.is_block_input_or_output = True
-            else:
+            else:  # a capture that the subgraph returns: the node around it reads the value
                 value.last_node = value.block.current_node
 
 
@@ -409,11 +439,14 @@ class PlannedModel:
     def type_of(self, value: Value) -> tuple[str, Shape | None]:
         """Return dtype and shape of a value; ``"unknown"`` and None where the model has none.
 
-        If the plan's shapes were recorded in a run, symbols of the model had values in this run
-        that the settings do not contain. Symbolic dims are then None.
+        The plan's shapes may have been recorded in a run. The model does not say what they were
+        then: its symbols had values that the settings do not contain, so symbolic dims are None. A
+        shape that depends on control flow can be another one in each run, so it is None. Shapes of
+        weights are known from their data.
         """
         dtype, shape = self.types[value.block.index].get(value.name, ("unknown", None))
-        if value.kind is ValueKind.WEIGHT or not self.plan.settings.get("profile_shapes"):
+        was_recorded = bool(self.plan.settings.get("profile_shapes"))
+        if value.kind is ValueKind.WEIGHT or not was_recorded:
             return dtype, shape
         if value.depends_on_control_flow or shape is None:
             return dtype, None

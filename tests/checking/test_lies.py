@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from memplan_cli import Settings, optimize, validate
 from memplan_cli.api.models.plan_files import compare_with_model
 from memplan_cli.cli import main
 from memplan_cli.core.bindings import Inputs
+from memplan_cli.core.results.rewrites import ConstantTensor
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.runtime.workers import worker
@@ -110,6 +112,34 @@ def test_what_a_runtime_holds_has_a_view_once(tmp_path: Path) -> None:
     assert compared(tmp_path / "net.memplan.onnx", given).disagreements == ()
     memory = read_plan(tmp_path / "net.memplan.json").report.memory
     assert memory.resident == 256 + 4
+
+
+@pytest.mark.parametrize(
+    ("inputs", "node"),
+    [
+        ("", "a = RandomNormal <shape = [2]> ()"),
+        ("", "a = local.Read ()"),
+        (", float[2] w = {1.0, 2.0}", "a = Exp(w)"),
+    ],
+    ids=["random", "other domain", "weight that a caller may replace"],
+)
+def test_a_tensor_that_differs_from_run_to_run_is_not_foldable(
+    inputs: str, node: str, tmp_path: Path
+) -> None:
+    made = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
+        f"g (float[2] x{inputs}) => (float[2] y) <float[2] a> {{ {node}  y = Add(a, x) }}"
+    )
+    given = tmp_path / "net.onnx"
+    save(made, given)
+    optimize(given, Settings(run=False), check=None)
+    written = tmp_path / "net.memplan.onnx"
+    plan = read_plan(written.with_suffix(".json"))
+    assert compare_with_model(load_model(written), plan, given).disagreements == ()
+    foldable = (ConstantTensor("a", "Exp", 8, ""),)
+    forged = plan.with_report(replace(plan.report, foldable=foldable))
+    (said,) = compare_with_model(load_model(written), forged, given).disagreements
+    assert said == "tensor 'a' is recorded as foldable, but is not computed from weights alone"
 
 
 @pytest.mark.parametrize("rate", [1, -1])

@@ -243,7 +243,7 @@ LIES: Mapping[str, Lie] = {
         "training", donated_pair, "is donated to",
     ),
     "what inputs make is recorded as foldable": (
-        "flat", foldable, "is recorded as foldable, but depends on inputs",
+        "flat", foldable, "is recorded as foldable, but is not computed from weights alone",
     ),
     "nodes are recomputed that are not": ("flat", recomputed, "recomputed nodes is recorded as 2"),
     "the plan is of another file": ("flat", model_digest, "another file than the original"),

@@ -41,11 +41,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.checking.certificates.planned_graph import require
-from memplan_cli.checking.operators import (
-    BATCH_NORM_STATISTICS,
-    DROPOUT_INPUTS_WITH_TRAINING_MODE,
-    RANDOM,
-)
+from memplan_cli.checking.operators import BATCH_NORM_STATISTICS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -261,8 +257,8 @@ def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:
         read_ids = [id(value) for value in node.reads()]
         yield from ((producers[i], node.index) for i in read_ids if i in producers)
         states = {statistics[i] for i in read_ids if i in statistics}
-        nodes = list(_with_nodes_inside(node))
-        if any(map(_draws_random_numbers, nodes)):
+        nodes = list(node.with_nodes_inside())
+        if any(inner.draws_random_numbers for inner in nodes):
             states.add("random")
         if any(inner.operator.startswith("Sequence") for inner in nodes):
             states.add("sequence")
@@ -270,21 +266,6 @@ def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:
             if state in last_user_of_state:
                 yield last_user_of_state[state], node.index
             last_user_of_state[state] = node.index
-
-
-def _draws_random_numbers(node: Node) -> bool:
-    """Return whether a node can draw from the random generator of the run."""
-    if node.operator == "Dropout":
-        return len(node.proto.input) >= DROPOUT_INPUTS_WITH_TRAINING_MODE
-    return node.operator in RANDOM
-
-
-def _with_nodes_inside(node: Node) -> Iterator[Node]:
-    """Yield a node and all nodes of its subgraphs, nested ones included."""
-    yield node
-    for subgraph in node.subgraphs:
-        for inner in subgraph.nodes:
-            yield from _with_nodes_inside(inner)
 
 
 def _overwritten_statistics(block: Block) -> Mapping[int, str]:
@@ -296,7 +277,7 @@ def _overwritten_statistics(block: Block) -> Mapping[int, str]:
     """
     first_in_chain: dict[int, str] = {}
     block_outputs = {id(value) for value in block.outputs}
-    nodes = [inner for node in block.nodes for inner in _with_nodes_inside(node)]
+    nodes = [inner for node in block.nodes for inner in node.with_nodes_inside()]
     for node in nodes:
         if node.proto.op_type != "BatchNormalization":
             continue
