@@ -96,7 +96,9 @@ def _check_node_notes(
 ) -> Iterator[str]:
     """Yield where the notes of a block's nodes differ: step, released tensors, memory.
 
-    The note ``memory`` describes the outputs in words. Large graphs are written without it.
+    ``releases`` has the tensors that the plan releases after a tick, by tick. A node that releases
+    none has no note ``release``. The note ``memory`` describes the outputs in words. Large graphs
+    are written without it.
     """
     units = planned.units
     for node in block.nodes:
@@ -106,7 +108,8 @@ def _check_node_notes(
                 f"the note of node {node.title!r} says step {printable(notes.get('step'))}, it "
                 f"runs at {node.start}"
             )
-        released, expected = _json_or_text(notes.get("release")), releases.get(node.last)
+        released = _json_or_text(notes.get("release"))
+        expected = releases.get(node.last)  # None, as the note, if nothing is released
         if released != expected:
             text = f"the note of node {node.title!r} releases {released}, the plan releases "
             yield f"{text}{expected}"[:400]

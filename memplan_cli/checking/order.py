@@ -35,7 +35,8 @@ def unique_names(nodes: Iterable[NodeProto]) -> set[str]:
 def check_order(planned: PlannedModel) -> Iterator[str]:
     """Yield where the plan's blocks and nodes differ from those of the written model.
 
-    Indices of nodes without a unique name are checked if the original graph is available.
+    The blocks of the timeline have the paths of the plan's blocks, one after the other. Indices of
+    nodes without a unique name are checked if the original graph is available.
     """
     blocks, orders = planned.timeline.blocks, planned.plan.order
     if len(blocks) != len(orders):
@@ -43,11 +44,7 @@ def check_order(planned: PlannedModel) -> Iterator[str]:
         return
     for block, order in zip(blocks, orders, strict=True):
         if not has_valid_path(block):
-            parent = block.parent
-            path = ""
-            if parent is not None:
-                name = own_name(parent.proto.name) or parent.proto.op_type
-                path = parent.block.tensor_id(f"{name}.{block.attribute}")
+            path = _path_in_model(block)
             yield f"the order has a block {block.path[:120]!r}, the model has {path[:120]!r}"
         yield from _check_entries(block, order.nodes)
     if any(len(b.nodes) != len(o.nodes) for b, o in zip(blocks, orders, strict=True)):
@@ -60,20 +57,34 @@ def has_valid_path(block: Block) -> bool:
     """Return whether the plan's path of a block names the node and attribute of its subgraph.
 
     For example ``loop1.body/If#3.then_branch``: the path of the outer block, then the node and the
-    attribute. A node without a name of its own is ``Type#index``. Equal paths end in different
-    numbers of quotes. The path of the main graph is empty.
+    attribute. A node without a name of its own is ``Type#index``, with its index in the original
+    file; any index is valid here. A path that another block has already gets quotes at its end:
+    ``loop1.body'``. The path of the main graph is empty.
     """
     node = block.parent
     if node is None:
         return not block.path
     name = own_name(node.proto.name)
     label = re.escape(name) if name else rf"{re.escape(node.proto.op_type)}#\d+"
-    outer = re.escape(node.block.tensor_id(""))
-    return bool(re.fullmatch(rf"{outer}{label}\.{re.escape(block.attribute)}'*", block.path))
+    outer_path = re.escape(f"{node.block.path}/" if node.block.path else "")
+    attribute = re.escape(block.attribute)
+    return bool(re.fullmatch(rf"{outer_path}{label}\.{attribute}'*", block.path))
+
+
+def _path_in_model(block: Block) -> str:
+    """Return the path of a block for a message, without the index of a node without a name."""
+    node = block.parent
+    if node is None:
+        return ""
+    label = own_name(node.proto.name) or node.proto.op_type
+    return node.block.tensor_id(f"{label}.{block.attribute}")
 
 
 def node_labels(planned: PlannedModel) -> dict[int, str]:
-    """Return the labels of nodes in reports, by first and by last tick of the node."""
+    """Return the labels of nodes in reports, by tick: the first and the last tick of each node.
+
+    A label is the node's own name, or its type and its entry in the plan's order, ``#7``: ``Relu#7``.
+    """
     labels: dict[int, str] = {}
     for block, order in zip(planned.timeline.blocks, planned.plan.order, strict=True):
         for node, entry in zip(block.nodes, order.nodes, strict=True):

@@ -98,24 +98,26 @@ def _check_overwrites(
     ``view_sources`` is the cache of `_view_source`; ``buffers`` has the buffer of each value that
     shares bytes, by ``id``.
     """
-    live: list[PlacedTensor] = []
+    earlier_tensors: list[PlacedTensor] = []
     for tensor in sorted(tensors, key=lambda tensor: (tensor.value.first, tensor.value.end)):
         row, value = tensor
-        live = [other for other in live if other.value.end > value.first]
-        for other_row, other in live:
-            if _in_different_branches(value, other):
-                continue
-            if _has_same_size(row, other_row):
-                if _view_source(value, view_sources) is _view_source(other, view_sources):
-                    continue
-                ends_here = other.end == value.first + 1
-                if ends_here and _may_overwrite(value, other, buffers):
-                    continue
-            yield (
-                f"tensor {row.id[:120]!r} is written at tick {value.first} over "
-                f"{other_row.id[:120]!r}, which is needed until tick {other.end - 1}"
-            )
-        live.append(tensor)
+        earlier_tensors = [old for old in earlier_tensors if old.value.end > value.first]
+        for old_row, old in earlier_tensors:
+            may_share = _in_different_branches(value, old)
+            # Views, and outputs that are written over an input, have all bytes of the other tensor.
+            if not may_share and _has_same_size(row, old_row):
+                is_view = _view_source(value, view_sources) is _view_source(old, view_sources)
+                old_last_tick = old.end - 1
+                is_last_read = (
+                    old_last_tick == value.first
+                )  # by the node that writes the value
+                may_share = is_view or (is_last_read and _may_overwrite(value, old, buffers))
+            if not may_share:
+                yield (
+                    f"tensor {row.id[:120]!r} is written at tick {value.first} over "
+                    f"{old_row.id[:120]!r}, which is needed until tick {old.end - 1}"
+                )
+        earlier_tensors.append(tensor)
 
 
 def _has_same_size(row: Placement, other: Placement) -> bool:
@@ -260,10 +262,13 @@ def _views(value: Value, readers: _Readers) -> set[int]:
 def _late_reader(
     donated: Value, output: Value, writer: Node, views: set[int], readers: _Readers
 ) -> str:
-    """Return the first node that reads a donated input or a view of it too late.
+    """Return the title of the first node that reads a donated input or a view of it too late.
 
-    That is a node after the writer of the output, or the writer itself unless it overwrites the
-    input in place. Empty if there is none.
+    That is a node that starts after the last tick of the output's ``writer``. It is also the writer
+    itself, which reads the input by its last tick, unless it overwrites the input in place: it
+    reads no view of it, and the input only where its output may be written over it. Nodes in the
+    subgraphs of a writer start before its last tick. What they read, the writer reads too. Empty if
+    there is no such node.
     """
     nodes = {id(node): node for view in views for node in readers.get(view, ())}
     for node in sorted(nodes.values(), key=lambda node: node.start):

@@ -178,9 +178,9 @@ def check_layout(plan: Plan) -> Iterator[str]:
 
 
 def _check_height(arena: PlannedArena, storages: Sequence[Storage]) -> Iterator[str]:
-    """Yield unaligned offsets, and a height that is not the aligned end of the last storage.
+    """Yield unaligned offsets, and a height that the storages of the arena do not explain.
 
-    ``storages`` are those in this arena.
+    The height must be at least the highest end of a storage, and at most this end, aligned.
     """
     top = 0
     for storage in storages:
