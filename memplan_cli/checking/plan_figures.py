@@ -152,7 +152,8 @@ def _count_figures(plan: Plan) -> Iterator[Figure]:
     """Yield the report's numbers of nodes, blocks and tensors, and its unplanned tensors.
 
     They are compared with the plan's order and tensors. The number of intermediates needs the model,
-    and is taken from the report.
+    and is taken from the report. A tensor is listed as unplanned for one of two reasons: it is
+    pinned, and has a place of its own, or its size is unknown, and it has no place.
     """
     report, model = plan.report, plan.report.model
     placed, intermediates = len(plan.tensors), model.intermediates
@@ -164,19 +165,19 @@ def _count_figures(plan: Plan) -> Iterator[Figure]:
     yield Figure("coverage", report.coverage, placed / intermediates if intermediates else 1.0)
     yield Figure("reuses", report.reuses, placed - _tensors_in_fresh_memory(plan.tensors))
     unplanned = {entry.name for entry in report.unplanned}
-    placed_and_unplanned = {name for name in unplanned if name in plan.by_id}
+    unplanned_with_place = {name for name in unplanned if name in plan.by_id}
     pinned = {row.id for row in plan.tensors if row.pinned}
     yield Figure(
         "unplanned tensors with memory of their own",
-        recorded=sorted(placed_and_unplanned),
+        recorded=sorted(unplanned_with_place),
         counted=sorted(pinned),
     )
-    # Copies of tensors of unknown size are intermediates without an entry of their own.
+    # Recomputed and chunked copies of a tensor of unknown size are intermediates without a place,
+    # but only the tensor itself is listed.
     if not report.recompute.nodes and not report.chunked.regions:
-        missing = len(unplanned) - len(placed_and_unplanned)
         yield Figure(
             "unplanned tensors without a size",
-            recorded=missing,
+            recorded=len(unplanned) - len(unplanned_with_place),
             counted=intermediates - placed,
         )
 
@@ -220,9 +221,9 @@ def _add_range(starts: list[int], ends: list[int], low: int, high: int) -> bool:
 def _arena_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     """Yield the lower bound of each arena.
 
-    At level 2 it is the most aligned bytes live at one tick. At levels 0 and 1 it can be higher,
-    because slots are reused whole, but not above the height. It is 0 if the plan leaves the model
-    as it is.
+    At level 2 it is the load: the most aligned bytes live at one tick. At levels 0 and 1, where a
+    tensor takes a whole slot, it is any number from the load to the height. It is 0 if the plan
+    leaves the model as it is.
     """
     units = [arena.unit for arena in plan.arenas]
     # A plan has one arena for each unit.
@@ -239,7 +240,7 @@ def _arena_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
             bound = 0
         elif plan.report.level == 2:
             bound = load
-        else:
+        else:  # the recorded number if it is in the range, or else the end of the range next to it
             bound = min(max(arena.lower_bound, load), arena.height)
         yield Figure(f"lower_bound of arena {arena.id}", arena.lower_bound, bound)
 
@@ -264,10 +265,12 @@ def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     live = live_bytes_at(plan, storages, dims)
     if live is None:
         figures.append(Figure("live_peak", memory.live_peak, None))
-    elif not _has_pooled_layout(plan):  # else the storages are not those of its live peak
+    elif not _has_pooled_layout(plan):  # the storages of slots have another peak than level 2
         figures.append(Figure("live_peak", memory.live_peak, peak_bytes(live)))
     omits_totals = report.partial and memory.planned is None
-    yield from (f for f in figures if not (omits_totals and f.recorded is None))
+    if omits_totals:
+        figures = [figure for figure in figures if figure.recorded is not None]
+    yield from figures
     budget = report.recompute.budget
     if memory.resident is not None and budget is not None:
         is_met = memory.resident <= budget
@@ -288,7 +291,11 @@ def _total(memory: Memory, donated: int) -> int | None:
 def _peak_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     """Yield the step and the tensors of the live peak. Its node is checked by `figures`.
 
-    The report must have no peak, None, if the live bytes are unknown or 0.
+    - If the live bytes are unknown or 0, the report must have no peak: None.
+    - If level 2 uses slots, the live peak is that of tensors at offsets, which the plan does not
+      contain. Only the sum of the bytes at the peak is compared.
+    - Otherwise the peak is at the first tick with the most live bytes. Its tensors are those of the
+      storages that are live there.
     """
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))
@@ -296,7 +303,6 @@ def _peak_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
         yield Figure("the peak of bytes that are not known", peak, None)
         return
     if _has_pooled_layout(plan):
-        # The storages are not those of the peak, so its step and tensors cannot be counted again.
         if peak is not None:
             size = sum(size for _, size in peak.tensors)
             yield Figure("the bytes of the tensors at the peak", size, memory.live_peak)
@@ -384,15 +390,18 @@ def _expression_values(plan: Plan) -> Iterator[Figure]:
 
 
 def _profile_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the totals for other bindings, whose parts belong to other plans.
+    """Yield the totals for other bindings of dims, which must be the sums of their parts.
 
-    With donated inputs the totals cannot be counted: the saved bytes are not in the file.
+    The parts are weights, inputs, outputs and planned bytes of plans that this file does not
+    contain. With donated inputs nothing is yielded: a total is then less by the donated bytes for
+    these bindings, which the file does not contain either.
     """
+    if plan.report.donated.pairs:
+        return
     for profile in plan.report.profiles:
-        if not plan.report.donated.pairs:
-            dims = ", ".join(f"{name}={value}" for name, value in profile.dims.items())
-            total = _total(profile.memory, 0)
-            yield Figure(f"total at {dims[:120]}", profile.memory.total, total)
+        dims = ", ".join(f"{name}={value}" for name, value in profile.dims.items())
+        total = _total(profile.memory, donated=0)
+        yield Figure(f"total at {dims[:120]}", profile.memory.total, total)
 
 
 def _limits(plan: Plan) -> Iterator[_Limit]:
@@ -414,12 +423,16 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
     yield _Limit("live_peak", 0, memory.live_peak, min(unshared_peak, memory.planned))
     yield from _ordered_totals(memory, padding, "")
     if memory.resident is not None and memory.outputs is not None:
-        # When outputs are written and what is a view follows from the model only. Below level 2
-        # the plan gives views bytes of their own, but a runtime does not.
+        # `resident` is the most bytes of intermediates and outputs that a runtime holds at one tick.
+        # All outputs are live at the end. At level 2 the live peak counts no intermediates that a
+        # runtime does not hold. Below, it counts views twice, which a runtime does not.
         outputs = memory.outputs - report.donated.bytes
         lowest = memory.live_peak if report.level == 2 else 0
         yield _Limit(
-            "resident", max(lowest, outputs), memory.resident, unshared_peak + outputs
+            "resident",
+            lowest=max(lowest, outputs),
+            recorded=memory.resident,
+            highest=unshared_peak + outputs,
         )
     yield from _level_limits(report.levels, unshared_peak, memory.naive + padding)
 
@@ -429,8 +442,10 @@ def _level_limits(
 ) -> Iterator[_Limit]:
     """Yield the ranges of the bytes at each level, by their keys ``"0"`` to ``"2"``; None: unknown.
 
-    No tensors share bytes below level 2. A level allows all the reuse of the levels below it, so it
-    needs at most as much as they do.
+    At levels 0 and 1 a tensor reuses the whole slot of a dead tensor, of the same dtype and shape
+    or of the same dtype. At level 2 tensors have offsets, and tensors that are live at the same
+    tick can share bytes, as a view and its base. So levels 0 and 1 need ``unshared_peak`` at least,
+    and each level needs at most as much as the one below it.
     """
     for level in "210":
         size = levels[level]

@@ -103,19 +103,17 @@ def _check_overwrites(
         row, value = tensor
         earlier_tensors = [old for old in earlier_tensors if old.value.end > value.first]
         for old_row, old in earlier_tensors:
+            last_tick = old.end - 1
             may_share = _in_different_branches(value, old)
             # Views, and outputs that are written over an input, have all bytes of the other tensor.
             if not may_share and _has_same_size(row, old_row):
                 is_view = _view_source(value, view_sources) is _view_source(old, view_sources)
-                old_last_tick = old.end - 1
-                is_last_read = (
-                    old_last_tick == value.first
-                )  # by the node that writes the value
+                is_last_read = last_tick == value.first  # by the producer of the value
                 may_share = is_view or (is_last_read and _may_overwrite(value, old, buffers))
             if not may_share:
                 yield (
                     f"tensor {row.id[:120]!r} is written at tick {value.first} over "
-                    f"{old_row.id[:120]!r}, which is needed until tick {old.end - 1}"
+                    f"{old_row.id[:120]!r}, which is needed until tick {last_tick}"
                 )
         earlier_tensors.append(tensor)
 
