@@ -144,6 +144,7 @@ class _SweepState:
             # The first reader makes a tensor live. A result is live from the start: its count never
             # is ``_TURNS_NEXT``.
             self._access_counts = [_TURNS_NEXT + result for result in graph.is_result]
+            # Without the op's own outputs: they are live because of other readers.
             self._reads = tuple(
                 tuple(t for t in accessed if t not in defined) if defined else accessed
                 for accessed, defined in zip(graph.accesses, graph.defines, strict=True)
@@ -151,7 +152,7 @@ class _SweepState:
             # All readers of an op's outputs have run before the op does: the outputs are live, and
             # the op ends that. An output that only the op itself accesses never was live.
             self._fixed_change = [
-                -sum(size[t] for t in defined if graph.access_counts[t] > 1) if defined else 0
+                -sum(size[t] for t in defined if graph.access_counts[t] > 1)
                 for defined in graph.defines
             ]
         self._readers: list[list[int]] = [[] for _ in size]

@@ -195,7 +195,9 @@ class StateSpace:
             if users & remaining == bit:  # the op is the last user, so it frees the tensor
                 change -= size
         for users in self._in_place_users[op]:
-            if users & remaining == bit:
+            if (
+                users & remaining == bit
+            ):  # the op is the last user, so it writes over the tensor
                 step -= self._in_place_bytes[op]
                 break
         return step, change
@@ -306,7 +308,12 @@ class StateSpace:
             remaining, live, ready, peak, ready if any_may_fit else candidates
         )
         return State(
-            peak, free.remaining, free.live, tuple(free.ready), (*ops, *free.ran), state
+            peak=peak,
+            remaining=free.remaining,
+            live=free.live,
+            ready=tuple(free.ready),
+            ran=(*ops, *free.ran),
+            parent=state,
         )
 
 
@@ -314,18 +321,17 @@ def _is_late(graph: TaskGraph, op: int) -> bool:
     """Return whether an op frees nothing in any order, and other ops wait for it.
 
     Run earlier than just before one of these, it would only raise the live bytes. Its step must need
-    no more bytes than the op leaves behind: else it could be the peak at the later place.
+    no more bytes than the op leaves behind: else the step could raise the peak at the later place.
     """
-    stays_live = [
-        graph.is_result[tensor]
-        # Another op reads the output.
-        or (tensor in graph.defines[op] and graph.access_counts[tensor] > 1)
-        for tensor in graph.accesses[op]
-    ]
+
+    def is_freed(tensor: int) -> bool:
+        is_read_output = tensor in graph.defines[op] and graph.access_counts[tensor] > 1
+        return not (graph.is_result[tensor] or is_read_output)
+
     return (
         bool(graph.succs[op])
-        and all(stays_live)
-        and not graph.in_place_inputs[op]  # to write over an input would free it
+        and not any(map(is_freed, graph.accesses[op]))
+        and not graph.in_place_inputs[op]  # to write over an input frees it
         and graph.step_bytes[op] <= graph.defined_bytes[op]
     )
 

@@ -76,8 +76,9 @@ def _searched_orders(
 ) -> Iterator[Program]:
     """Yield an order for each of `OUTPUT_DIVISORS`: the best if graph outputs count that part.
 
-    The searches start from different orders to find more different ones: the first two from
-    ``ordered``, the order of the lowest live peak, the last from the file's order in ``program``.
+    The first two searches start from ``ordered``, the order of the lowest live peak. In the last one
+    outputs hardly count, and ``ordered`` is the best order without them already: that search starts
+    from the file's order, which ``program`` has.
     """
     starts = (ordered, ordered, program)
     for divisor, start in zip(OUTPUT_DIVISORS, starts, strict=True):
