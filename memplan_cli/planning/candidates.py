@@ -85,7 +85,10 @@ def _reject_unused(settings: Settings) -> None:
 
 
 def _orders(task: PlanningTask) -> Iterator[Candidate]:
-    """Yield the order of the lowest live peak, the file's, then others worth allocating."""
+    """Yield the order of the lowest live peak, the file's, and at levels 0 and 1 the schedulers'.
+
+    For a runtime, only the order made for it is yielded, unless `for_runtime` returns none.
+    """
     program, settings, sizes = task.program, task.settings, task.planned_vars.sizes
     ordering = _search_order(task, program, sizes)
     best = Candidate.ordered(ordering, sizes)
@@ -177,7 +180,7 @@ def _with_late_outputs(
 def for_runtime(
     task: PlanningTask, runtime: Runtime, candidate: Candidate
 ) -> Candidate | None:
-    """Return the program in the order for which a runtime needs least; None: the candidate is better.
+    """Return the program in the order for which a runtime needs least; None: the candidate stays.
 
     A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has
     two live peaks: that of the plan and that of the runtime. The order of the runtime's lowest peak
@@ -193,11 +196,9 @@ def for_runtime(
     def runtime_peak(ordered: Program) -> int:
         return live_peak(ordered, sizes, aliasing=runtime.aliasing)
 
-    searched = _search_repeatedly(
-        program, sizes, runtime.aliasing, settings.time_limit
-    ).program
+    ordering = _search_repeatedly(program, sizes, runtime.aliasing, settings.time_limit)
     # The search for the plan may have found an order that suits the runtime better.
-    best = min((searched, candidate.program), key=runtime_peak)
+    best = min((ordering.program, candidate.program), key=runtime_peak)
     lowest_other_peak = min(runtime_peak(program), runtime_peak(candidate.program))
     saved_by_runtime = lowest_other_peak - runtime_peak(best)
     plan_peak_in_file, plan_peak = task.live_peak(program), task.live_peak(best)
