@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _QUERY, _KEY, _VALUE, _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = 0, 1, 2, 3, 4, 5, 6
 _PRESENT_KEY, _PRESENT_VALUE, _SCORES = 1, 2, 3
 
+_BATCH_AXIS, _HEAD_AXIS, _ROW_AXIS = 0, 1, 2
+"""Axes of ``[batch, heads, query rows, keys]``: of the scores, and of a mask before broadcasting."""
+
 
 def _attention_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along batches, heads and query rows."""
@@ -46,7 +49,7 @@ def _attention_batch_split(node: Node, count: int) -> Split:
     batched = (_QUERY, _KEY, _VALUE, _PAST_KEY, _PAST_VALUE, _LENGTHS)
     inputs = {position: AxisMap(0) for position in batched if node.input_shape(position)}
     outputs = {position: AxisMap(0) for position, shape in enumerate(node.outputs) if shape}
-    return node.split(count, {**inputs, _MASK: _mask_axis_map(node, 0, 1)}, outputs)
+    return node.split(count, {**inputs, _MASK: _mask_axis_map(node, _BATCH_AXIS)}, outputs)
 
 
 def _attention_head_splits(node: Node) -> tuple[Split, ...]:
@@ -74,12 +77,12 @@ def _attention_head_splits(node: Node) -> tuple[Split, ...]:
             position: AxisMap(2, shape[2] // key_heads) for position, shape in shapes.items()
         }
         output = AxisMap(2, node.output_shape[2] // key_heads)
-    inputs[_MASK] = _mask_axis_map(node, 1, group)
+    inputs[_MASK] = _mask_axis_map(node, _HEAD_AXIS, scale=group)
     outputs = {
         0: output,
         _PRESENT_KEY: AxisMap(1),
         _PRESENT_VALUE: AxisMap(1),
-        _SCORES: AxisMap(1, group),
+        _SCORES: AxisMap(_HEAD_AXIS, group),
     }
     return (node.split(key_heads, inputs, outputs),)
 
@@ -95,21 +98,23 @@ def _head_counts(node: Node) -> tuple[int, int]:
 def _attention_query_splits(node: Node) -> tuple[Split, ...]:
     """Return the split along the query rows.
 
-    There is none with ``is_causal``: the kernel counts rows from the first of its input.
+    They are the axis before the last of a query ``[B, H, Q, D]`` or ``[B, Q, H * D]``, and of the
+    output. There is none with ``is_causal``: the kernel counts rows from the first of its input.
     """
     if node.int_attribute("is_causal", 0):
         return ()
     query = node.input_shape(_QUERY) or ()
-    rows = len(query) - 2
-    inputs = {_QUERY: AxisMap(rows), _MASK: _mask_axis_map(node, 2, 1)}
-    outputs = {0: AxisMap(rows), _SCORES: AxisMap(2)}
-    return (node.split(query[rows], inputs, outputs, Role.QUERIES),)
+    row_axis = len(query) - 2
+    inputs = {_QUERY: AxisMap(row_axis), _MASK: _mask_axis_map(node, _ROW_AXIS)}
+    outputs = {0: AxisMap(row_axis), _SCORES: AxisMap(_ROW_AXIS)}
+    return (node.split(query[row_axis], inputs, outputs, Role.QUERIES),)
 
 
-def _mask_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
-    """Return the mask's slice for an axis of ``[batch, heads, queries, keys]``.
+def _mask_axis_map(node: Node, axis: int, scale: int = 1) -> AxisMap | None:
+    """Return the mask's slice for an axis of ``[batch, heads, query rows, keys]``.
 
-    None if the mask is omitted or broadcast along the axis.
+    A mask of lower rank lacks the first axes. ``scale`` is the number of elements along the axis
+    for each element of the split. None if the mask is omitted or broadcast along the axis.
     """
     mask = node.input_shape(_MASK)
     mask_axis = axis - (4 - len(mask)) if mask else -1

@@ -6,7 +6,9 @@ in the input alone.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from math import gcd, prod
+from operator import mul
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import OPERATORS
@@ -80,20 +82,26 @@ def _reshape_splits(node: Node) -> tuple[Split, ...]:
 def _outermost_axes(data: Dims, output: Dims) -> Iterator[tuple[int, int]]:
     """Yield the first input and output axis of each group of axes with the same elements.
 
-    Axes of length 1 belong to no group. ``[2, 8, 1, 64] -> [16, 64]`` yields ``(0, 0)`` and
-    ``(3, 1)``.
+    A group begins at the axes before which the dims have the same product in both shapes. Axes
+    of length 1 belong to no group. ``[2, 8, 1, 64] -> [16, 64]`` yields ``(0, 0)`` and ``(3, 1)``.
     """
-    data_axes = [axis for axis, dim in enumerate(data) if dim != 1]
-    output_axes = [axis for axis, dim in enumerate(output) if dim != 1]
-    while data_axes and output_axes:
-        yield data_axes[0], output_axes[0]
-        # Take axes of both until they have the same number of elements: the end of the group.
-        data_count = output_count = 1
-        while data_count != output_count or data_count == 1:
-            if data_count <= output_count:
-                data_count *= data[data_axes.pop(0)] if data_axes else 1
-            else:
-                output_count *= output[output_axes.pop(0)] if output_axes else 1
+    output_axes = _axes_by_outer_product(output)
+    for outer_product, data_axis in _axes_by_outer_product(data).items():
+        if outer_product in output_axes:
+            yield data_axis, output_axes[outer_product]
+
+
+def _axes_by_outer_product(dims: Dims) -> dict[int, int]:
+    """Return the axes longer than 1, by the product of the dims before each.
+
+    ``[2, 8, 1, 64]`` gives ``{1: 0, 2: 1, 16: 3}``.
+    """
+    outer_products = accumulate(dims, mul, initial=1)  # one more than dims
+    return {
+        product: axis
+        for axis, (dim, product) in enumerate(zip(dims, outer_products, strict=False))
+        if dim != 1
+    }
 
 
 def _squeeze_splits(node: Node) -> tuple[Split, ...]:

@@ -197,7 +197,10 @@ _INTERPOLATION_HALOS: Mapping[str, Mapping[str, tuple[int, int]]] = {
 
 
 def _interpolation_halo(node: Node) -> tuple[int, int] | None:
-    """Return the halo of an interpolating Resize; None if chunks would get other values."""
+    """Return the halo of an interpolating Resize; None if chunks would get other values.
+
+    That is so for coordinates that depend on the length of the axis, such as ``align_corners``.
+    """
     coordinates = node.string_attribute("coordinate_transformation_mode", "half_pixel")
     if node.int_attribute("antialias", 0) or node.int_attribute("exclude_outside", 0):
         return None
@@ -205,9 +208,9 @@ def _interpolation_halo(node: Node) -> tuple[int, int] | None:
     return _INTERPOLATION_HALOS.get(mode, {}).get(coordinates)
 
 
-def _is_power_of_two(scale: float) -> bool:
+def _is_power_of_two(scale: int) -> bool:
     """Whether ``index / scale`` is exact in floats, so that a chunk may begin anywhere."""
-    return scale == int(scale) and int(scale) & (int(scale) - 1) == 0
+    return scale & (scale - 1) == 0
 
 
 def _resize_scales(node: Node) -> tuple[Number, ...]:
@@ -222,7 +225,8 @@ def _resize_scales(node: Node) -> tuple[Number, ...]:
 def _resize_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along axes that are unchanged, repeated or interpolated.
 
-    A linear Resize by 2 reads a halo of 1 on both sides: a chunk of input rows 4..8 reads rows
+    Only whole scales are split. The modes of nearest are those of `_REPEATING_NEAREST`, the
+    modes of interpolation those of `_interpolation_halo`. A linear Resize by 2 reads a halo of 1 on both sides: a chunk of input rows 4..8 reads rows
     3..9, makes output rows 6..18, and keeps 8..16 of them (`ChunkEdit.surplus`).
     """
     data, output = node.data_shape, node.output_shape
@@ -237,11 +241,12 @@ def _resize_splits(node: Node) -> tuple[Split, ...]:
     repeats = is_nearest and (coordinates, rounding) in _REPEATING_NEAREST
     halo = _interpolation_halo(node)
     splits = []
-    for axis, scale in enumerate(scales):
-        if scale * data[axis] != output[axis]:  # the output was rounded down
+    for axis, exact_scale in enumerate(scales):
+        scale = int(exact_scale)
+        if scale != exact_scale or scale * data[axis] != output[axis]:
             continue
-        written = AxisMap(axis, int(scale))
-        if scale == 1 or (repeats and scale == int(scale)):
+        written = AxisMap(axis, scale)
+        if scale == 1 or repeats:
             splits.append(node.split(data[axis], {0: AxisMap(axis)}, {0: written}))
         elif halo is not None and _is_power_of_two(scale):
             splits.append(node.split(data[axis], {0: AxisMap(axis, 1, *halo)}, {0: written}))
