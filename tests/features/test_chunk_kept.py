@@ -120,3 +120,15 @@ def test_where_nothing_new_is_left_for_a_piece_its_halo_is_computed_twice() -> N
         assert pieces is not None
         assert not any(each.carried for each in pieces)
         assert in_pieces(model, graph, region, 4)
+
+
+def test_rows_are_computed_again_if_to_join_them_costs_more() -> None:
+    make = Maker()
+    rows = make.node("MaxPool", make.node("Neg", "x"), kernel_shape=(33, 1))
+    graph = graph_of(make.model({"x": (1, 1, 64, 64)}, rows))
+    region = last_region(graph, largest(graph), 2)
+    assert len(region.splits) == 2
+    chunks = chunk_ranges(graph, region, 8)
+    assert chunks is not None
+    # Each chunk reads 36 rows, 32 of them like the chunk before.
+    assert [len(chunk.carried) for chunk in chunks] == [0] * 8

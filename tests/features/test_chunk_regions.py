@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from builders import parse
 from features.chunk_models import Maker, convolutions, transformer, two_readers
-from features.test_chunk_rewrite import graph_of
-from memplan_cli.features.chunking.region import regions_from
+from features.test_chunk_rewrite import graph_of, run
+from memplan_cli.core.program import intermediates
+from memplan_cli.features.chunking.region import growth_series, regions_from
+from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
+from memplan_cli.onnx_io.writing.chunked import chunked_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -67,3 +71,31 @@ def test_nothing_outside_lies_between_two_ops_of_a_region(
                     assert region.duplicated or not between(graph, region.splits), var
                     count += 1
     assert count
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        """t0 = Neg(x) t1 = Exp(t0) t2 = Add(t1, t0) t3 = CumSum(t1, along)
+        t4 = Add(t3, t2) y = Add(t4, t3)""",
+        """t0 = Neg(x) t1 = Neg(t0) t2 = Add(x, t1) t3 = Sigmoid(t2)
+        t4 = Add(t1, t2) y = Add(t4, t3)""",
+        """t0 = Add(u, x) t1 = Neg(t0) t2 = Sub(u, t1) t3 = Mul(t1, t2) t4 = Neg(t1)
+        t5 = Abs(t4) t6 = Add(t2, t4) t7 = Sigmoid(t4) t8 = Add(t3, t5) t9 = Add(t8, t6)
+        y = Add(t9, t7)""",
+    ],
+)
+def test_every_region_with_ops_that_also_run_whole_can_be_written(ops: str) -> None:
+    header = "agraph (float[8,16] x, float[8,16] u) => (float[8,16] y) <int64 along = {1}>"
+    model = parse(f"{header} {{ {ops} }}")
+    graph, whole = graph_of(model), [x.tobytes() for x in run(model)]
+    has_duplicates = False
+    for var in intermediates(graph.program):
+        for stages in growth_series(graph, var, axis=0):
+            for region, _ in stages:
+                chunked = rewrite_in_chunks(graph, [(region, 2)])
+                assert chunked is not None, region
+                written, _ = chunked_model(model, chunked.program, chunked.constants)
+                assert [x.tobytes() for x in run(written)] == whole
+                has_duplicates |= bool(region.duplicated)
+    assert has_duplicates

@@ -161,9 +161,11 @@ def _summed_row_elements(node: Node) -> int | None:
     """Return how many contiguous elements a kernel adds up; None if it does not sum rows.
 
     GroupNormalization sums the channels and positions of each group of a sample,
-    InstanceNormalization the positions of each channel of a sample.
+    InstanceNormalization the positions of each channel of a sample. A reduction sums rows if its
+    last axis is reduced. If several last axes are, a row is a multiple of the last one: only
+    that is returned, as it is enough to know whether rows surely fill registers.
     """
-    data, output = node.data_shape, node.output_shape
+    data = node.data_shape
     match qualified_name(node.op):
         case "GroupNormalization":
             return prod(data[1:]) // max(node.int_attribute("num_groups", 1), 1)
@@ -171,5 +173,6 @@ def _summed_row_elements(node: Node) -> int | None:
             return prod(data[2:])
     if not _is_sum(node.op):
         return None
-    keeps_last_axis = len(output) == len(data) and output[-1] == data[-1] > 1
-    return None if keeps_last_axis else data[-1]
+    reduced, last_axis = reduced_axes(node), len(data) - 1
+    sums_rows = reduced is None or last_axis in reduced or data[-1] == 1
+    return data[-1] if sums_rows else None

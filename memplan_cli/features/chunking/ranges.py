@@ -52,8 +52,8 @@ def chunk_ranges(graph: Graph, region: Region, count: int) -> tuple[ChunkRanges,
         {var: (positions[number], positions[number + 1]) for var, positions in cuts.items()}
         for number in range(count)
     ]
-    # An op that leaves carried rows out may have a range too short for its kernel. So if
-    # carrying rows changes the bits, try once more with no op that carries rows.
+    # An op that leaves carried rows out may have a range too short for its kernel. So if the
+    # ops that save work by carrying rows change the bits, try once more with none.
     for carrying_ops in (None, frozenset[int]()):
         chunks = _propagate(graph, region, outputs, carrying_ops)
         if chunks and _all_keep_bits(graph, region, chunks):
@@ -76,15 +76,17 @@ def _cut_positions(graph: Graph, region: Region, var: VarId, count: int) -> list
     The axis is divided into equal blocks, and chunks consist of whole blocks. The number of
     blocks is the greatest that divides the axis and the extents of all splits, so that a block
     of any op belongs to one block of the output: for extents 6 (heads) and an axis of 768 (6 *
-    128) there are 6 blocks of 128. If there are fewer blocks than chunks, each element is a
-    block.
+    128) there are 6 blocks of 128.
+
+    If there are fewer blocks than chunks, chunks are cut between any two elements. An op whose
+    block is cut then computes it in both chunks (`_range_for_outputs`).
 
     Fewer than ``count + 1`` bounds mean that the axis is shorter than ``count``.
     """
     dim = graph.dims(var)[output_axis_map(graph, region, var).axis]
     block_count = gcd(dim, *(split.extent for split in region.splits.values()))
     if block_count < count:
-        block_count = dim
+        block_count = dim  # blocks of one element
     block_length = dim // block_count
     return sorted(
         {number * block_count // count * block_length for number in range(count + 1)}
@@ -99,9 +101,10 @@ def _propagate(
 ) -> tuple[ChunkRanges, ...] | None:
     """Return the ranges of all chunks; None if an op would have nothing to compute in one.
 
-    ``outputs`` are the ranges of the region's outputs for each chunk. ``carrying_ops`` begin where
-    the previous chunk ended. None: they are chosen for the second chunk by the work that this saves
-    (`_PreviousChunk.should_carry`), and are the same in all later chunks.
+    Args:
+        outputs: the ranges of the region's outputs for each chunk.
+        carrying_ops: ops whose last rows are kept for the next chunk, so that they do not compute
+            their overlap again. None: all ops for which this saves work.
     """
     chunks: list[ChunkRanges] = []
     for chunk_outputs in outputs:
@@ -109,7 +112,8 @@ def _propagate(
         ranges = _backward_ranges(graph, region, chunk_outputs, previous)
         if ranges is None:
             return None
-        if previous is not None:
+        if previous is not None and carrying_ops is None:
+            # The second chunk has chosen them; all later chunks carry the same.
             carrying_ops = ranges.carrying_ops
         carried = _carried_ranges(graph, region, ranges)
         chunks.append(ChunkRanges(ranges.computed, chunk_outputs, carried))
@@ -137,12 +141,14 @@ class _PreviousChunk(NamedTuple):
         if self.carrying_ops is not None:
             return op_index in self.carrying_ops
         op, (_, previous_stop) = graph.ops[op_index], self.computed[op_index]
-        # Work and bytes are those of the whole op; to divide both by the extent changes nothing.
-        overlap_work = op_cost(op, graph.program.vars).work * (previous_stop - needed[0])
-        output_bytes = sum(graph.bytes(var) for var in op.outputs if var)
-        new_bytes = output_bytes * (needed[1] - previous_stop)
-        # The Concat reads and writes each byte.
-        return overlap_work > 2 * FLOPS_PER_BYTE * new_bytes > 0
+        start, stop = needed
+        if stop <= previous_stop:
+            return False  # there is nothing new to compute
+        # Both are the work of one index times the extent: for a comparison that is enough.
+        overlap_work = op_cost(op, graph.program.vars).work * (previous_stop - start)
+        joined_bytes = sum(graph.bytes(var) for var in op.outputs if var) * (stop - start)
+        concat_work = FLOPS_PER_BYTE * 2 * joined_bytes  # each byte is read and written
+        return overlap_work > concat_work
 
 
 class _BackwardRanges(NamedTuple):

@@ -10,14 +10,16 @@ time by the op with which the boundary, the tensors that stay whole, has the few
 The boundary is q, k, v and y; the scores are never whole.
 
 While a region grows, it is a dict ``splits`` of its ops' splits by op index, and a set
-``duplicated``. An op is duplicated if ops outside the region need its whole result too: it runs
-whole as well, beside its chunks. *Whole bytes* are those of all tensors that are whole while
+``duplicated``. An op is duplicated if ops outside the region need its whole result before the
+region runs: it runs whole as well, beside its chunks. The *whole run* of a duplicated op is
+outside the region, only its chunks are inside. *Whole bytes* are those of all tensors that are whole while
 the region runs: its boundary, and tensors that only pass by.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.features.chunking.axes.split import Role
@@ -74,51 +76,46 @@ class GrowthStage(NamedTuple):
 def regions_from(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
     """Yield regions around a tensor, sliced along one axis, each with fewer whole bytes.
 
-    A region is left out if it has at least as many whole bytes as a smaller one, or if the next
-    growth stage, the region with one op more, has a tenth less by light ops alone.
+    Two kinds of regions are left out: those with at least as many whole bytes as a smaller region,
+    and those that lose a tenth of their whole bytes as soon as one more light op joins.
     """
-    stages = list(growth_stages(graph, seed, axis))
-    fewest_bytes = 0
-    for stage, next_stage in zip(stages, [*stages[1:], None], strict=False):
-        # A region of one op begins a new series of stages, with another split of the producer.
-        begins_series = len(stage.region.splits) == 1
-        if not begins_series and stage.whole_bytes >= fewest_bytes:
-            continue
-        fewest_bytes = stage.whole_bytes
-        if next_stage is None or not _grows_by_light_ops(stage, next_stage):
-            yield _without_growing_ends(graph, stage.region)
+    for stages in growth_series(graph, seed, axis):
+        fewest_bytes: int | None = None
+        for stage, next_stage in zip_longest(stages, stages[1:]):
+            if fewest_bytes is not None and stage.whole_bytes >= fewest_bytes:
+                continue
+            fewest_bytes = stage.whole_bytes
+            if next_stage is None or not _grows_by_light_op(stage, next_stage):
+                yield _without_growing_ends(graph, stage.region)
 
 
-def growth_stages(graph: Graph, seed: VarId, axis: int) -> Iterator[GrowthStage]:
-    """Yield each region that grows from a tensor.
-
-    A region has the ops of the one before it and one op more; there is one such series for each
-    split of the producer that slices the tensor along the axis.
-    """
+def growth_series(graph: Graph, seed: VarId, axis: int) -> Iterator[list[GrowthStage]]:
+    """Yield the stages of growth from a tensor, for each split of its producer along the axis."""
     producer = graph.dataflow.producer.get(seed)
     if producer is None:
         return
     for split in graph.splits(producer):
         seed_map = graph.output_map(producer, split, seed)
         if seed_map is not None and seed_map.axis == axis:
-            yield from _grow(graph, producer, split, seed, axis)
+            yield list(_grow(graph, producer, split, seed, axis))
 
 
 def _grow(
-    graph: Graph, start: int, split: Split, seed: VarId, axis: int
+    graph: Graph, producer: int, split: Split, seed: VarId, axis: int
 ) -> Iterator[GrowthStage]:
-    """Yield the region of the op ``start``, which makes the seed, then with one op more each time.
+    """Yield the region of the seed's producer alone, then with one op more each time.
 
     Each time the op joins that leaves the fewest bytes in the boundary, until no op fits. The
     boundary are the inputs and outputs of the region, which stay whole. An op may join as a
-    duplicate: it runs in chunks for the region, and whole for its consumers outside.
+    duplicate: it runs in chunks for the region, and whole for ops outside.
     """
-    splits, duplicated = {start: split}, frozenset[int]()
-    if not _fits(graph, {}, start, split):
+    splits, duplicated = {producer: split}, frozenset[int]()
+    if not _outputs_fit(graph, splits, producer, split):  # another output cannot be in chunks
         return
     while len(splits) < _MAX_OPS:
         region = _make_region(graph, splits, duplicated, seed, axis)
         yield GrowthStage(region, whole_bytes(graph, splits, duplicated))
+        # The smallest `_Extension` is the best.
         extension = min(_extensions(graph, splits, duplicated), default=None)
         if extension is None:
             return
@@ -126,10 +123,7 @@ def _grow(
         splits[op_index] = graph.splits(op_index)[extension.split_index]
         if extension.is_duplicate:
             duplicated |= {op_index}
-        # Once all consumers of a duplicated op have joined, it need not run whole any more.
-        duplicated = frozenset(
-            index for index in duplicated if not _is_read_inside(graph, splits, index)
-        )
+        duplicated = _read_outside(graph, splits, duplicated)
 
 
 def _make_region(
@@ -150,25 +144,38 @@ def _make_region(
     )
 
 
-def _is_read_inside(graph: Graph, splits: Mapping[int, Split], op_index: int) -> bool:
-    """Whether all consumers of an op are in the region, and no output is a graph output."""
-    return all(
-        var not in graph.outputs and all(reader in splits for reader in graph.consumers(var))
-        for var in graph.ops[op_index].outputs
-    )
+def _read_outside(
+    graph: Graph, splits: Mapping[int, Split], duplicated: frozenset[int]
+) -> frozenset[int]:
+    """Return the duplicated ops that are read outside the region, so that they have to run whole.
+
+    A consumer that is duplicated itself also reads outside, by its whole run.
+    """
+    read_outside: set[int] = set()
+    for op_index in sorted(duplicated, reverse=True):  # consumers before what they read
+        has_outside_reader = any(
+            var in graph.outputs
+            or any(
+                reader not in splits or reader in read_outside
+                for reader in graph.consumers(var)
+            )
+            for var in graph.ops[op_index].outputs
+        )
+        if has_outside_reader:
+            read_outside.add(op_index)
+    return frozenset(read_outside)
 
 
-def _grows_by_light_ops(stage: GrowthStage, next_stage: GrowthStage) -> bool:
-    """Whether the next growth stage has a tenth fewer whole bytes, by light ops that it adds.
+def _grows_by_light_op(stage: GrowthStage, next_stage: GrowthStage) -> bool:
+    """Whether the next growth stage has a tenth fewer whole bytes, by a light op that it adds.
 
-    Light ops are split along elements or samples (`Role.FREE`), not along rows of a product. False
-    if the next stage begins another series, as it adds no op then.
+    A light op is split along elements or samples (`Role.FREE`), not along rows of a product.
     """
     region, larger_region = stage.region, next_stage.region
     added = [
         split for index, split in larger_region.splits.items() if index not in region.splits
     ]
-    is_light = bool(added) and all(split.role is Role.FREE for split in added)
+    is_light = all(split.role is Role.FREE for split in added)
     same_duplicates = larger_region.duplicated == region.duplicated
     saves_enough = next_stage.whole_bytes <= stage.whole_bytes * _MERGED_SHARE
     return is_light and same_duplicates and saves_enough
@@ -205,8 +212,9 @@ def boundary(
     """Return the inputs and the outputs of a region of ops.
 
     Inputs are tensors that other ops make, or graph inputs; weights are left out, as they are
-    not planned. Outputs are tensors that other ops read, or graph outputs. Those of duplicated
-    ops are left out: other ops read the result of the op that runs whole.
+    not planned. Outputs are tensors that other ops read, or the whole run of a duplicated op, or
+    graph outputs. Those of duplicated ops are left out: other ops read the result of the op that
+    runs whole.
     """
     order = sorted(ops)
     internal = {var for index in ops for var in graph.ops[index].outputs if var}
@@ -218,7 +226,12 @@ def boundary(
         if index not in duplicated
         for var in graph.ops[index].outputs
         if var
-        and (var in graph.outputs or any(reader not in ops for reader in graph.consumers(var)))
+        and (
+            var in graph.outputs
+            or any(
+                reader not in ops or reader in duplicated for reader in graph.consumers(var)
+            )
+        )
     ]
     return inputs, outputs
 
@@ -272,8 +285,10 @@ def _extensions(
 ) -> Iterator[_Extension]:
     """Yield the ops that can join a region, with each split that fits.
 
-    An op whose result reaches the region by way of ops outside too would have to run between
-    the chunks and these ops. If it is light, it can join as a duplicate, which also runs whole.
+    An op cannot simply join if ops outside read its result and the region reads theirs. These ops
+    would need the whole result, which is complete only after the last chunk, and the first chunk
+    would need theirs. But if such an op is light and makes an input of the region, it can join as a
+    duplicate: ops outside read the result of its whole run.
     """
     neighbors, producers = _neighbors(graph, splits, duplicated)
     for op_index, shared_bytes in sorted(neighbors.items()):
@@ -339,9 +354,16 @@ def _fits(graph: Graph, splits: Mapping[int, Split], op_index: int, split: Split
             continue
         if not _is_same_axis(axis_map, graph.output_map(producer, splits[producer], var)):
             return False
+    return _outputs_fit(graph, splits, op_index, split)
+
+
+def _outputs_fit(
+    graph: Graph, splits: Mapping[int, Split], op_index: int, split: Split
+) -> bool:
+    """Whether all consumers in a region read an op's outputs as this split makes them."""
     return all(
         _consumers_fit(graph, splits, var, axis_map)
-        for var, axis_map in zip(op.outputs, split.outputs, strict=True)
+        for var, axis_map in zip(graph.ops[op_index].outputs, split.outputs, strict=True)
         if var
     )
 
@@ -376,8 +398,9 @@ def _is_convex(
 ) -> bool:
     """Whether a region with the op ``joining`` has no path that leaves it and comes back.
 
-    An op on such a path would have to run between two ops of the region. Paths that start or
-    end at a duplicated op do not count: ops outside read its whole result.
+    An op on such a path would have to run between two chunks of the region. The whole run of a
+    duplicated op is outside. So a path cannot start at a duplicated op, but may go through one, and
+    may end at one, whose chunks read the path's last result. ``joining`` is not in ``duplicated``.
     """
     members = {*splits, joining}
     first, last = min(members), max(members)
@@ -391,13 +414,15 @@ def _is_convex(
     visited: set[int] = set()
     while stack:
         index = stack.pop()
+        runs_outside = index not in members or index in duplicated
         # Ops stand in topological order: a path back only has ops between the first and last.
-        if index in visited or index in members or not first < index < last:
+        if index in visited or not runs_outside or not first < index < last:
             continue
         visited.add(index)
         for var in graph.ops[index].outputs:
             for reader in graph.consumers(var):
-                if reader == joining or (reader in splits and reader not in duplicated):
+                # Members read the chunks of a duplicated op, not the result of its whole run.
+                if reader in members and index not in duplicated:
                     return False
                 stack.append(reader)
     return True

@@ -94,17 +94,14 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[Op | int] | 
     }
     successors: list[set[int]] = [set() for _ in range(len(op_indices) + len(regions))]
     for index in op_indices:
-        for producer in graph.producers(index):
-            before, after = region_of.get(producer, producer), region_of.get(index, index)
-            if before != after:
-                successors[before].add(after)
-    # A region also reads the inputs of its duplicated ops, whose whole run is no part of it.
-    for number, region in enumerate(regions, start=len(op_indices)):
-        for index in region.duplicated:
+        if index not in region_of:
             for producer in graph.producers(index):
-                before = region_of.get(producer, producer)
-                if before != number:
-                    successors[before].add(number)
+                successors[region_of.get(producer, producer)].add(index)
+    for number, region in enumerate(regions, start=len(op_indices)):
+        for index in region.splits:
+            for producer in graph.producers(index):
+                if producer not in region.splits:
+                    successors[region_of.get(producer, producer)].add(number)
     region_places = (min(region.splits.keys() - region.duplicated) for region in regions)
     places = [*op_indices, *region_places]
     order = nearest_order([sorted(after) for after in successors], places.__getitem__)
