@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from features.recompute_programs import Line, program, same_results
+from features.recompute_programs import Line, program, same_results, terms
 from memplan_cli.core.program import Program, VarId
 from memplan_cli.errors import SettingsError
-from memplan_cli.features.donation.transform import Donations, donations
+from memplan_cli.features.donation.transform import Donations, donate, donations
+from memplan_cli.planning.candidate import Candidate
 
 BOTH = (("in*", "new*"),)
 
@@ -81,6 +85,32 @@ def test_a_view_reads_the_input_too() -> None:
 def test_a_writer_that_reads_a_view_beside_the_input_is_refused() -> None:
     tested = step(("Reshape", "in4 x", "v4"), ("Sub", "in4 v4", "new4"))
     assert "reads the input while" in reason(donated(tested))
+
+
+def test_a_writer_that_reads_another_function_of_the_input_is_donated() -> None:
+    tested = step(("Sigmoid", "in4", "s4"), ("Mul", "in4 s4", "new4"))
+    assert donated(tested).pairs == (("in4", "new4"),)
+
+
+def test_an_order_that_stays_keeps_its_measurement() -> None:
+    """To run the reader first takes more memory than the donation saves."""
+    tested = step(
+        ("Sub", "in4 x", "new4"),
+        ("Expand", "new4 x", "c100"),
+        ("ReduceMax", "c100", "c1"),
+        ("Expand", "in4 x", "b100"),
+        ("Add", "b100 c1", "d1"),
+        outputs="new4 d1",
+    )
+    measurement: Any = object()
+    planned_vars = terms(tested)
+    candidate = Candidate(tested, planned_vars.sizes, measured=measurement)
+    task: Any = SimpleNamespace(
+        settings=SimpleNamespace(donate={"in*": "new*"}), planned_vars=planned_vars
+    )
+    result = donate(candidate, task)
+    assert result.program is tested
+    assert result.measured is measurement
 
 
 def test_a_view_of_the_input_among_the_outputs_is_refused() -> None:

@@ -180,17 +180,18 @@ def step_specs(model: Path, binding: Binding, pairs: Pairs) -> tuple[FeedSpec, .
 
 
 def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:
-    """Return a spec with smaller random values, if it is a parameter or has one element.
+    """Return a spec whose values are small enough for two steps to stay finite.
 
-    ``state`` has the names of the inputs that the step replaces. An integer of one element, a "mask" of 0
-    or 1 otherwise, becomes 1.
+    ``state`` has the names of the inputs that the step replaces, such as parameters. A whole number
+    of one element is 1: a spec of kind ``mask`` would draw 0 or 1.
     """
     has_one_element = all(dim == 1 for dim in spec.shape)
     if spec.kind == "mask" and has_one_element:
         # A step counter: with 0, Adam's bias correction 1 / (1 - beta ** 0) is infinite.
         return dataclasses.replace(spec, kind="values", values=(1,))
-    if spec.kind not in ("normal", "positive"):
-        return spec
-    if spec.name in state:
+    has_random_floats = spec.kind in ("normal", "positive")
+    if has_random_floats and spec.name in state:
         return dataclasses.replace(spec, scale=STATE_SCALE)
-    return dataclasses.replace(spec, scale=RATE_SCALE) if has_one_element else spec
+    if has_random_floats and has_one_element:
+        return dataclasses.replace(spec, scale=RATE_SCALE)
+    return spec

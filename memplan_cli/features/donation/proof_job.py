@@ -39,12 +39,14 @@ def run(job: Json) -> Json:
     """Run `STEPS` training steps in the worker process, and save or compare their outputs.
 
     Args:
-        job: ``buffers`` is a key of `STEP_CLASSES`; ``folder`` has a sub-folder per step;
-            ``task`` is ``save`` (write the outputs there) or ``compare`` (with the outputs
-            that are there, within ``tolerance``).
+        job: ``buffers`` is ``separate`` or ``donated`` (`STEP_CLASSES`): whether an output has the
+            buffer of the input that it replaces; ``folder`` has a sub-folder per step; ``task`` is
+            ``save`` (write the outputs there) or ``compare`` (with the outputs that are there,
+            within ``tolerance``).
 
     Returns:
-        ``differences``, and the names of outputs that are ``not_finite``.
+        ``not_finite``, the names of outputs with infinities or NaN, if the task is ``save``; and
+        ``differences``, if it is ``compare``. The other one is empty.
     """
     steps = STEP_CLASSES[str(job["buffers"])](job)
     folder = Path(str(job["folder"]))
@@ -57,13 +59,17 @@ def run(job: Json) -> Json:
         step_folder = folder / str(number)
         if job["task"] == "save":
             step_folder.mkdir()
-            save_values(step_folder, names, names, values)
+            save_values(step_folder, all_names=names, names=names, values=values)
             not_finite += [name for name, value in outputs.items() if not _is_finite(value)]
         else:
             differences += [
                 dataclasses.replace(difference, output=f"{difference.output}@{number}")
                 for difference in compare_with_saved(
-                    step_folder, names, names, values, tolerance
+                    step_folder,
+                    all_names=names,
+                    names=names,
+                    values=values,
+                    tolerance=tolerance,
                 )
             ]
         steps.feed_back(outputs)

@@ -74,8 +74,9 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
     program = candidate.program
     patterns = tuple(task.settings.donate.items())
     result = donations(program, patterns)
+    planned_vars = replace(task.planned_vars, sizes=candidate.sizes)  # the candidate may have copies
     # The bytes that a runtime allocates: graph outputs count, which a plan may leave out.
-    resident = replace(task.planned_vars, sizes=candidate.sizes).resident
+    resident = planned_vars.resident
     peak_of = partial(
         live_peak,
         sizes=resident.sizes,
@@ -89,8 +90,9 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
         breaks_budget = candidate.recompute.met and budget is not None and peak > budget
         if breaks_budget or peak - before > _saved_bytes(program, result.pairs):
             result = donations(program, patterns, may_reorder=False)
-        # A measurement of the former order does not hold for the new one.
-        candidate = replace(candidate, program=result.program, measured=None)
+        else:
+            # A measurement of the former order does not hold for the new one.
+            candidate = replace(candidate, program=result.program, measured=None)
 
     def name(var: VarId) -> str:
         return program.vars[var].name
@@ -254,23 +256,28 @@ class _DonationOrder:
 
     def _readers(self, graph_input: VarId) -> set[int]:
         """Return the ops that read a graph input, or a view of it."""
-        views, readers = [graph_input], set[int]()
-        while views:
-            for reader in self._flow.consumers.get(views.pop(), ()):
-                readers.add(reader)
+        views = (graph_input, *self._views(graph_input))
+        return {reader for var in views for reader in self._flow.consumers.get(var, ())}
+
+    def _views(self, graph_input: VarId) -> list[VarId]:
+        """Return the views of a graph input, and views of these."""
+        views: list[VarId] = []
+        stack = [graph_input]
+        while stack:
+            for reader in self._flow.consumers.get(stack.pop(), ()):
                 op = self._flow.ops[reader]
                 if operator(op).is_view:
                     views.append(op.outputs[0])
-        return readers
+                    stack.append(op.outputs[0])
+        return views
 
     def _may_overwrite(self, writer: int, pair: Pair) -> bool:
         """Return whether an op that reads the pair's input may write the pair's output over it."""
         op = self._flow.ops[writer]
         if op.outputs[0] != pair.output:  # only a first output is written in place
             return False
-        # If the op reads a view of the input too, its elements are read in another order.
-        input_producers = {self._flow.producer.get(var) for var in op.inputs}
-        if not input_producers.isdisjoint(self._readers(pair.input)):
+        # A view has the same bytes, but the op may read its elements in another order.
+        if not set(op.inputs).isdisjoint(self._views(pair.input)):
             return False
         positions = {index for index, var in enumerate(op.inputs) if var == pair.input}
         return bool(positions) and positions <= set(operator(op).in_place)

@@ -122,8 +122,15 @@ def _unfolded_vars(
 ) -> dict[VarId, str]:
     """Return the constant vars that are not folded, with the reason.
 
-    An op is folded as a whole or not at all. A var that stays although its value is exact does
-    not prevent folding of the ops that read it, because its value is known.
+    An op is folded as a whole or not at all. A var is *inexact* if its bits may depend on the
+    kernel that computes it (`_why_inexact`), or if such a var is among its op's inputs: it stays,
+    and so do all vars that are computed from it. A var may also stay for another reason, such as
+    its name in the settings; the ops that read it are folded then, as its value is known.
+
+    Args:
+        program: the program.
+        expressions: the op of each constant var, in the order of the ops.
+        kept: vars that stay results of ops, each with the reason.
     """
     stays = {
         **dict.fromkeys(_block_outputs(program), "the graph or a subgraph gives it"),
@@ -141,8 +148,9 @@ def _unfolded_vars(
             inexact[var] = unfolded[var] = reason
             continue
         outputs = tuple(filter(None, op.outputs))
-        reason = next((stays[output] for output in outputs if output in stays), "")
-        reason = reason or next((_why_unsized(program.vars[output]) for output in outputs), "")
+        why_kept = (stays[output] for output in outputs if output in stays)
+        why_unsized = (_why_unsized(program.vars[output]) for output in outputs)
+        reason = next(filter(None, (*why_kept, *why_unsized)), "")
         if reason:
             unfolded[var] = reason
     return unfolded
