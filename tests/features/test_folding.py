@@ -69,9 +69,7 @@ def test_a_node_with_several_results_stays_as_a_whole() -> None:
 
 def test_a_node_stays_if_any_of_its_results_has_no_elements() -> None:
     text = f"a (float[2,3] x) => (float[2,3] y, float[2,0] z) <{W}, int64[2] n = {{3,0}}>"
-    found = folding(
-        f"{text} {{ l, r = Split <axis = 1> (w, n) y = Add(x, l) z = Neg(r) }}"
-    )
+    found = folding(f"{text} {{ l, r = Split <axis = 1> (w, n) y = Add(x, l) z = Neg(r) }}")
     assert not found.facts.tensors
     reasons = {each.name: each.reason for each in found.facts.left}
     assert reasons["l"] == reasons["r"] == "it has no elements at these sizes"

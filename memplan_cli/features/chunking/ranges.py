@@ -101,10 +101,9 @@ def _propagate(
 ) -> tuple[ChunkRanges, ...] | None:
     """Return the ranges of all chunks; None if an op would have nothing to compute in one.
 
-    Args:
-        outputs: the ranges of the region's outputs for each chunk.
-        carrying_ops: ops whose last rows are kept for the next chunk, so that they do not compute
-            their overlap again. None: all ops for which this saves work.
+    ``outputs`` are the ranges of the region's outputs for each chunk. ``carrying_ops`` are the ops
+    whose last rows are kept for the next chunk, so that their overlap is not computed again. None:
+    all ops for which this saves work.
     """
     chunks: list[ChunkRanges] = []
     for chunk_outputs in outputs:
