@@ -74,7 +74,9 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
     program = candidate.program
     patterns = tuple(task.settings.donate.items())
     result = donations(program, patterns)
-    planned_vars = replace(task.planned_vars, sizes=candidate.sizes)  # the candidate may have copies
+    planned_vars = replace(
+        task.planned_vars, sizes=candidate.sizes
+    )  # the candidate may have copies
     # The bytes that a runtime allocates: graph outputs count, which a plan may leave out.
     resident = planned_vars.resident
     peak_of = partial(
