@@ -31,7 +31,8 @@ class Decoder:
         session: ONNX Runtime's session; nothing else may run it while a step runs.
         caches: the caches of the model, from its metadata.
         position: the number of valid entries in each growing cache.
-        inputs: names of the inputs that a step takes, besides constant caches.
+        inputs: names of the inputs that each step takes. Besides these, a step may take a new value
+            for a constant cache: one that does not grow, such as the keys of an encoder.
         outputs: names of the outputs that a step returns.
     """
 
@@ -115,9 +116,11 @@ class Decoder:
                 caches are unchanged.
         """
         self._check_inputs(inputs)
-        for name in self._constant_caches:
-            if name in inputs:
-                self._buffers[name] = self._ort_value(name, np.array(inputs[name]))
+        new_constants = {
+            name: self._ort_value(name, np.array(inputs[name]))
+            for name in self._constant_caches
+            if name in inputs
+        }
         binding = self.session.io_binding()
         for name in self.inputs:
             binding.bind_ortvalue_input(name, self._ort_value(name, inputs[name]))
@@ -127,7 +130,10 @@ class Decoder:
         bound_names: list[str] = []
         for cache in self.caches.buffers:
             bound_names.append(cache.output)
-            buffer = self._buffer(cache.input, inputs)
+            if cache.input in new_constants:
+                buffer = new_constants[cache.input]
+            else:
+                buffer = self._buffer(cache.input, inputs)
             binding.bind_ortvalue_input(cache.input, buffer)
             binding.bind_ortvalue_output(cache.output, buffer)
         for name in (*self.outputs, self.caches.length):
@@ -137,10 +143,12 @@ class Decoder:
             self.session.run_with_iobinding(binding, self._options)
         except Exception as error:
             # The operator that writes new entries fails if they do not fit. Where the metadata does not
-            # tell the number of new entries, this is the first moment to see it.
+            # tell the number of new entries, this is the first moment to see it. Full caches have no room
+            # for any entry, whatever else is wrong.
             if "TensorScatter" in str(error) or self.position >= self.capacity:
                 raise self._capacity_error(None) from error
             raise
+        self._buffers |= new_constants  # only now: a run that fails keeps the former values
         values = dict(zip(bound_names, binding.get_outputs(), strict=True))
         self.position = int(values[self.caches.length].numpy()[0])
         return {name: array_of(values[name]) for name in self.outputs}
@@ -221,7 +229,7 @@ class Decoder:
     def _buffer(self, name: str, inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return the buffer of a cache; it is created if there is none, or one of another shape.
 
-        A constant cache has a buffer already: its value is an input of the first step.
+        A constant cache has a buffer already: `step` calls this only for those that keep their value.
 
         Raises:
             SettingsError: a buffer of another shape has valid entries.

@@ -121,7 +121,8 @@ def load_session(path: Path, options: Any = None, **more_arguments: Any) -> Plan
         path: the model.
         options: the ``SessionOptions`` to change; None: new ones. The file's options replace
             those that are set, because its order of execution is the planned one.
-        more_arguments: of ``InferenceSession``; ``providers`` replaces the file's provider.
+        more_arguments: of ``InferenceSession``; ``providers`` replaces the file's provider and its
+            options.
 
     Raises:
         ModelError: the file cannot be read, or its settings are not memplan's.
@@ -135,7 +136,7 @@ def load_session(path: Path, options: Any = None, **more_arguments: Any) -> Plan
         file_options = provider_options(settings, recorded.provider)
         more_arguments["providers"] = [(recorded.provider, file_options)]
     provider = _first_provider(more_arguments["providers"])
-    if provider != recorded.provider:
+    if settings.arena and provider != recorded.provider:
         # The order of execution suits every provider; the sizes of an arena do not.
         _warn(
             f"{path} was planned for {recorded.provider}: its arena is not used on {provider}"
@@ -147,7 +148,7 @@ def load_session(path: Path, options: Any = None, **more_arguments: Any) -> Plan
         session = PlannedSession(path, options, recorded, **more_arguments)
     session.caches = recorded_caches(metadata)
     value_names = {value.name for value in (*session.get_inputs(), *session.get_outputs())}
-    for name in (*session.donated, *session.donated.values()):
+    for name in (*session.donated, *session.donated.values()):  # outputs, and their inputs
         if name not in value_names:
             raise ModelError(
                 f"{path} binds {name[:80]!r}, which is not an input or output of it"

@@ -87,6 +87,11 @@ def test_a_written_file_is_loaded_as_its_report_says(written: Path, samples: Pat
 
 def test_a_file_of_somebody_else_gets_the_defaults(samples: Path) -> None:
     found = loaded(samples / "branchy_cnn.onnx")
+    elsewhere = loaded(
+        samples / "branchy_cnn.onnx",
+        providers=["CUDAExecutionProvider", "CPUExecutionProvider"],
+    )
+    assert "its arena is not used" not in str(elsewhere["warnings"]), "it has none"
     assert str(found["level"]).endswith("ORT_ENABLE_ALL")
     assert found["pattern"] is True
 

@@ -161,6 +161,21 @@ def test_what_goes_beyond_the_capacity_is_refused_and_nothing_is_lost() -> None:
     assert decoding.step({"ids": np.array([[5]])})["logits"].tobytes() == after.tobytes()
 
 
+def test_a_step_that_fails_keeps_the_constant_caches() -> None:
+    like = Shape(crossed=True)
+    found, caches = rewritten(decoder(like), 6)
+    names = [buffer.input for buffer in caches.buffers if buffer.form == "constant"]
+    values = {name: np.ones((1, 2, 5, like.size), np.float32) for name in names}
+    decoding = Decoder(session(found), caches)
+    decoding.prefill({"ids": np.array([[1, 2]]), **values})
+    other = {name: 2 * value for name, value in values.items()}
+    with pytest.raises(Exception, match="indices element out of data bounds"):
+        decoding.step({"ids": np.array([[WORDS + 1]]), **other})
+    assert names
+    for name in names:
+        assert decoding.valid(name).tobytes() == values[name].tobytes()
+
+
 def test_a_reset_decoder_begins_anew() -> None:
     decoding, feed = started()
     wanted = decoding.prefill(feed)["logits"]

@@ -124,6 +124,30 @@ def test_a_lookup_reads_the_pages_around_its_rows_whatever_type_indices_have(
     assert parts[MAPPED_WEIGHTS] == 3 * (64 << 10)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "mapped"),
+    [
+        ("y = Gather(table, rows)  z = Gather(table, others)", 2 * 3 * (64 << 10)),
+        ("y = Gather <axis = -2> (table, rows)", 3 * (64 << 10)),
+        ("y = Gather <axis = 1> (table, rows)", 1 << 21),
+        ("y = Gather(table, rows)  z = Add(table, w)", 1 << 21),
+    ],
+)
+def test_lookups_of_one_table_read_their_rows_and_lookups_of_columns_the_whole_table(
+    tmp_path: Path, nodes: str, mapped: int
+) -> None:
+    path = tmp_path / "lookup.onnx"
+    outputs = "y, z" if "z =" in nodes else "y"
+    model = parse(
+        f"g (int64[3] rows, int64[3] others, float[512] w) => ({outputs}) {{ {nodes} }}"
+    )
+    table = np.zeros((1 << 10, 1 << 9), np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(table, "table"))
+    onnx.save(model, str(path), save_as_external_data=True, size_threshold=0)
+    parts = {part.name: part.run for part in predicted_process(path).parts}
+    assert parts[MAPPED_WEIGHTS] == mapped
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
 def test_what_loading_gives_back_is_predicted_and_is_a_third_of_what_was_private(
     model: Path,

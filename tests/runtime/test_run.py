@@ -13,10 +13,11 @@ import pytest
 
 from memplan_cli.core.bindings import Binding, FeedSpec
 from memplan_cli.core.check import Check
-from memplan_cli.core.results.observations import UNOPTIMIZED
+from memplan_cli.core.results.observations import UNOPTIMIZED, Difference
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.run.baseline import DEFAULTS, Baseline, BaselineRun
-from memplan_cli.runtime.run.compare import kept_folder, run_written
+from memplan_cli.runtime.run import compare as comparing
+from memplan_cli.runtime.run.compare import compare_unrepeatable, kept_folder, run_written
 from memplan_cli.runtime.run.run_model import record_run, run_model
 from memplan_cli.runtime.settings_search.written_model import (
     WrittenModel,
@@ -29,6 +30,8 @@ from memplan_cli.runtime.workers.spec import InputSet, RunConditions, RunSpec, S
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from memplan_cli.runtime.run.run_model import RunRecord
 
 CHAIN = """<ir_version: 10, opset_import: ["" : 21]>
     g (float[n,64] x) => (float[n,64] y) { a = Exp(x)  b = Neg(a)  c = Exp(b)  y = Add(c, a) }"""
@@ -128,6 +131,48 @@ def test_a_dim_that_was_assumed_is_tried_at_two_values(
 ) -> None:
     assert [one.specs[0].shape for one in original().inputs] == [(2, 64), (4, 64)]
     assert len(original(Binding({"n": 2})).inputs) == 1
+
+
+@pytest.mark.parametrize("depth", ["full", "outputs"])
+def test_an_original_that_runs_at_one_of_two_values_has_a_note(
+    tmp_path: Path, depth: str
+) -> None:
+    fixed = """<ir_version: 10, opset_import: ["" : 21]> g (float[n,64] x) => (float[2,64] y)
+        { shape = Constant <value_ints = [2, 64]> ()  y = Reshape(x, shape) }"""
+    path = write(tmp_path / "fixed.onnx", fixed)
+    check = replace(Check("cpu"), depth=depth)
+    with BaselineRun(path, load_model(path), check, TWO) as running:
+        found = running.result()
+    assert len(found.inputs) == 1
+    (note,) = found.notes
+    assert note.startswith("one shape only: the original does not run at n=4 (")
+
+
+def test_runs_that_differ_are_compared_with_those_of_the_same_settings(
+    original: Callable[..., Baseline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = original(Binding({"n": 2}))
+    other = write(tmp_path / "other.onnx")
+    specs: list[RunSpec] = []
+
+    def noisy(spec: RunSpec, *, timeout: float) -> RunRecord:
+        specs.append(spec)
+        record = run_model(spec, timeout=timeout)
+        if len(specs) != 2:
+            return record
+        differences = (Difference("y", 1, 1e-7, 1),)
+        return replace(record, inputs=(replace(record.inputs[0], differences=differences),))
+
+    monkeypatch.setattr(comparing, "run_model", noisy)
+    assert compare_unrepeatable(found, other, UNOPTIMIZED, UNOPTIMIZED).passed
+    compared_with = specs[-1].inputs[0].compare_with
+    (saved,) = (
+        spec.session
+        for spec in specs
+        if spec.inputs[0].save_to == compared_with and spec.inputs[0].compare_with is None
+    )
+    assert saved.model == found.path
+    assert saved.settings.is_unoptimized
 
 
 def test_other_bits_are_found_at_every_dim_and_kept(

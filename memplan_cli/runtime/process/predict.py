@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import VarId
     from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.onnx_io.weights.stored import StoredModel
+    from memplan_cli.runtime.profile.packed_weights import WeightRead
     from memplan_cli.runtime.profile.workspace import Workspace
     from memplan_cli.runtime.simulate.predict import ExecutedGraph
     from memplan_cli.runtime.simulate.trace import AllocationTrace
@@ -222,12 +223,14 @@ class _ResidentArena:
     def _place_region(self, chunks: int) -> int:
         """Reserve a region in ``memory``, record it, and return its address in chunks.
 
-        Regions lie on the heap or in mappings; each mapping lies below the one before.
+        Regions lie on the heap or in mappings; each mapping lies below the one before. ONNX Runtime also
+        allocates a table for each region, with a handle for each of its chunks.
         """
         size = chunks * CHUNK
         block = self.memory.reserve(ARENA, size)
         self.memory.allocate(ARENA_TABLES, size // PROFILE.arena_handle_ratio, SMALL_ALIGNMENT)
-        if block.address is None:  # a mapping, which begins with a header before the region
+        if block.address is None:
+            # A mapping begins with a header, for which one chunk is left free between two regions.
             self._lowest_mapping -= chunks + 1
             start = self._lowest_mapping
         else:
@@ -240,8 +243,8 @@ class _ResidentArena:
 def _mapped_weight_bytes(loading: SessionLoading) -> int:
     """Return the bytes of external weights that runs read, in pages that are mapped from files.
 
-    If kernels packed a weight, only the packed copy is read. Of a Gather's table, only the pages around
-    the rows that it looks up are read.
+    If kernels packed a weight, only the packed copy is read. Several reads of one weight may be of
+    different pages, so their bytes are added, up to the whole weight.
     """
     program = loading.program
     mapped_bytes: dict[VarId, int] = {}
@@ -249,17 +252,30 @@ def _mapped_weight_bytes(loading: SessionLoading) -> int:
         weight = loading.stored_weights.get(program.vars[read.weight].name)
         if weight is None or weight.inside:
             continue
-        size = weight.size
-        if loading.packs and weight.packed_in_file:
-            size = weight.packed_in_file
-        elif loading.packs and read.packed_copy:
+        if loading.packs and read.packed_copy and not weight.packed_in_file:
             continue  # the packed copy is on the heap
-        if read.op.type == "Gather" and read.weight == read.op.inputs[0]:
-            rows = _count_elements(loading, read.op.inputs[1])
-            if rows is not None:
-                size = min(size, rows * PROFILE.mapped_for_row)
-        mapped_bytes[read.weight] = max(mapped_bytes.get(read.weight, 0), size)
+        size_in_file = weight.size
+        if loading.packs and weight.packed_in_file:
+            size_in_file = (
+                weight.packed_in_file
+            )  # bytes of the packed copy, which the file has too
+        rows = _looked_up_rows(loading, read)
+        read_bytes = size_in_file if rows is None else rows * PROFILE.mapped_for_row
+        earlier_bytes = mapped_bytes.get(read.weight, 0)
+        mapped_bytes[read.weight] = min(earlier_bytes + read_bytes, size_in_file)
     return sum(mapped_bytes.values())
+
+
+def _looked_up_rows(loading: SessionLoading, read: WeightRead) -> int | None:
+    """Return how many rows of a weight a Gather looks up; None if the op may read all of the weight."""
+    op = read.op
+    if op.type != "Gather" or read.weight != op.inputs[0]:
+        return None
+    shape = loading.program.vars[read.weight].shape
+    first_axis = (0,) if shape is None else (0, -len(shape))
+    if op.attributes.get("axis", 0) not in first_axis:
+        return None  # other axes have a part of each result in every row
+    return _count_elements(loading, op.inputs[1])
 
 
 def _count_elements(loading: SessionLoading, var: VarId) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,6 +40,8 @@ POISON = 0xFF
 """The value of every free byte: all ones are NaN in every float type, -1 in integers."""
 
 _CUDA_HOST_TO_DEVICE, _CUDA_DEVICE_TO_HOST = 1, 2
+
+_CUDA_RUNTIMES = ("libcudart.so.13", "libcudart.so.12", "cudart64_13.dll", "cudart64_12.dll")
 
 _PAGE = 4096
 """Arenas begin at a multiple of this number of bytes."""
@@ -139,16 +142,20 @@ class DeviceReplayArena:
 
 
 def _cuda_runtime() -> ctypes.CDLL:
-    """Return the CUDA runtime library, which ONNX Runtime has loaded.
+    """Return the CUDA runtime library that ONNX Runtime has loaded, or else one that can be loaded.
+
+    A system may have several versions. Only Linux can be asked for a library that is loaded already.
 
     Raises:
-        OSError: it is not loaded.
+        OSError: there is none.
     """
-    for name in ("libcudart.so.13", "libcudart.so.12", "cudart64_13.dll", "cudart64_12.dll"):
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
+    only_if_loaded = ctypes.DEFAULT_MODE | getattr(os, "RTLD_NOLOAD", 0)
+    for mode in (only_if_loaded, ctypes.DEFAULT_MODE):
+        for name in _CUDA_RUNTIMES:
+            try:
+                return ctypes.CDLL(name, mode)
+            except OSError:
+                continue
     raise OSError("the CUDA runtime library is not loaded")
 
 

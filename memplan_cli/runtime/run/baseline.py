@@ -40,7 +40,8 @@ DEFAULTS = RuntimeSettings()
 """The settings of a user who sets nothing."""
 
 _KERNEL_FAILED = "while running"
-"""Part of ONNX Runtime's message if a kernel fails, rather than loading."""
+"""Part of ONNX Runtime's message if a kernel fails, which other inputs may prevent. A failure to load has
+other messages."""
 
 _DRAWN_INPUTS_HINT = (
     "its inputs were drawn: --inputs FILE gives real ones; --no-validate runs nothing"
@@ -161,13 +162,17 @@ class BaselineRun:
     def result(self) -> Baseline:
         """Wait for the run and return its result.
 
+        If the model does not run at the second sizes, the result is that of the first sizes, with a note.
+
         Raises:
             RuntimeUnavailableError: the model does not run.
         """
         binding, spec = self.binding, self._spec
         record = record_of(spec, self._job.outcome())
+        second_failure = record.inputs[1].failure if len(record.inputs) > 1 else ""
         if record.failure is not None and len(spec.inputs) > 1:
-            # The process may have failed at the second sizes only.
+            # A failure of the whole job has no input set: it may be one at the second sizes only.
+            second_failure = record.failure.reason
             spec = replace(spec, inputs=spec.inputs[:1])
             record = run_model(spec, timeout=self.check.timeout)
         if record.failure is not None:
@@ -179,10 +184,9 @@ class BaselineRun:
                 )
             record.require(message)  # raises the error of the failure
         inputs, notes = spec.inputs, list[str]()
-        if len(record.inputs) > 1 and record.inputs[1].failure:
+        if second_failure:
             dims = binding_text(dict(sorted((second_dims(binding) or {}).items())))
-            failure = record.inputs[1].failure
-            notes = [f"one shape only: the original does not run at {dims} ({failure})"]
+            notes = [f"one shape only: the original does not run at {dims} ({second_failure})"]
             inputs = inputs[:1]
         return Baseline(
             path=self.path,

@@ -79,7 +79,8 @@ def did_not_run(verdict: Validation) -> bool:
 
 def compare_runs(baseline: Baseline, record: RunRecord) -> Validation:
     """Return the verdict on a run whose outputs were compared with the baseline's files."""
-    # On further input sets a failure is a result of the set; on the first one the run itself fails.
+    # A failure on the first input set ends the run, which is then `record.failure`: `verdict_of` reports
+    # it. On further input sets the failure is a result of the set.
     failure = next((inputs.failure for inputs in record.inputs if inputs.failure), "")
     if failure:
         note = f"the rewritten model does not run (error): {failure}"
@@ -99,8 +100,9 @@ def run_written(
 ) -> WrittenRun:
     """Run a written model on the baseline's inputs and compare its outputs.
 
-    A run with optimization stops at the first outputs that differ, because both models are then
-    compared without optimization.
+    A run with optimization stops at the first outputs that differ: callers then compare both models
+    without optimization. If the baseline's own runs differ, outputs that differ decide nothing, and the
+    run goes on.
 
     Args:
         baseline: the original's run.
@@ -167,20 +169,22 @@ def compare_unrepeatable(
             original, written = seeded
         inputs = _saved_in(folder, "outputs", baseline.inputs)
         timeout = baseline.check.timeout
-        # This run saves the outputs with which the next two are compared.
-        spec = _outputs_only(baseline.run_spec(original, original_settings, inputs), 1)
-        run_model(spec, timeout=timeout).require(f"{baseline.path}: the original's first run")
-        spec = compared_spec(baseline, original, original_settings, inputs)
-        repeated = run_model(_outputs_only(spec, 1), timeout=timeout)
+        first_run = _outputs_only(baseline.run_spec(original, original_settings, inputs), 1)
+        run_model(first_run, timeout=timeout).require(
+            f"{baseline.path}: the original's first run"
+        )
+        # The first run of another process of the original, compared with the outputs just saved.
+        repeated_run = compared_spec(baseline, original, original_settings, inputs)
+        repeated = run_model(_outputs_only(repeated_run, 1), timeout=timeout)
         if repeated.failure is None and not repeated.differences:
-            spec = compared_spec(baseline, written, settings, inputs)
-            record = run_model(_outputs_only(spec, 1), timeout=timeout)
+            written_run = compared_spec(baseline, written, settings, inputs)
+            record = run_model(_outputs_only(written_run, 1), timeout=timeout)
             verdict = verdict_of(record, baseline.provider, baseline.check.tolerance)
             note = _SEEDED if baseline.random else _CHANGING
             return replace(verdict, notes=(*verdict.notes, note, *baseline.notes))
-    if baseline.random:
-        return _nondeterministic(baseline)
-    return _compare_within_noise(baseline, path, settings)
+        if baseline.random:
+            return _nondeterministic(baseline)
+        return _compare_within_noise(baseline, path, settings, original_settings, folder)
 
 
 def _saved_in(folder: Path, name: str, inputs: Sequence[InputSet]) -> tuple[InputSet, ...]:
@@ -194,15 +198,28 @@ def _saved_in(folder: Path, name: str, inputs: Sequence[InputSet]) -> tuple[Inpu
 
 
 def _compare_within_noise(
-    baseline: Baseline, path: Path, settings: RuntimeSettings
+    baseline: Baseline,
+    path: Path,
+    settings: RuntimeSettings,
+    original_settings: RuntimeSettings,
+    folder: Path,
 ) -> Validation:
-    """Compare all runs, with a tolerance widened by the differences of the original's own runs."""
-    noise = baseline.record.differences
+    """Compare all runs, with a tolerance widened by the differences of the original's own runs.
+
+    The original runs again if its settings are others than the baseline's; ``folder`` is for its outputs.
+    """
+    inputs, record, runs = baseline.inputs, baseline.record, baseline.check.runs
+    timeout = baseline.check.timeout
+    if original_settings != baseline.settings:
+        inputs = _saved_in(folder, "noisy", inputs)
+        original_runs = baseline.run_spec(baseline.path, original_settings, inputs)
+        record = run_model(_outputs_only(original_runs, runs), timeout=timeout)
+        record = record.require(f"{baseline.path}: the original's own runs")
+    noise = record.differences
     tolerance = widened(baseline.check.tolerance, noise)
-    spec = compared_spec(baseline, path, settings, baseline.inputs)
-    spec = _outputs_only(replace(spec, tolerance=tolerance), baseline.check.runs)
-    record = run_model(spec, timeout=baseline.check.timeout)
-    return verdict_of(record, baseline.provider, tolerance, noise)
+    spec = compared_spec(baseline, path, settings, inputs)
+    spec = _outputs_only(replace(spec, tolerance=tolerance), runs)
+    return verdict_of(run_model(spec, timeout=timeout), baseline.provider, tolerance, noise)
 
 
 def _outputs_only(spec: RunSpec, runs: int) -> RunSpec:
@@ -243,15 +260,16 @@ def run_original_unoptimized(baseline: Baseline) -> UnoptimizedRun | None:
 def compare_original_unoptimized(baseline: Baseline, run: WrittenRun) -> Validation:
     """Compare the original, run without optimization, with an unoptimized run of the written model.
 
-    The original runs again, and is compared with the files of the written model's outputs. The run of
-    the written model kept only the outputs that differ from those of the baseline; only these are compared.
+    The original runs again, and is compared with the files of the written model's outputs. ``run`` is that
+    of the written model, with outputs other than the baseline's (`has_other_outputs`). It saved only
+    outputs that differ, so only input sets with differences are compared.
     """
-    kept = [
-        replace(input_set, save_to=kept_folder(input_set))
+    different_inputs = [
+        replace(input_set, save_to=kept_folder(input_set))  # the folder to compare with
         for input_set, result in zip(baseline.inputs, run.record.inputs, strict=False)
         if result.differences
     ]
-    spec = compared_spec(baseline, baseline.path, UNOPTIMIZED, kept)
+    spec = compared_spec(baseline, baseline.path, UNOPTIMIZED, different_inputs)
     record = run_model(_without_memory_and_time(spec), timeout=baseline.check.timeout)
     return compare_runs(baseline, record)
 
