@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import onnx
 import onnx.parser
@@ -15,8 +15,8 @@ from memplan_cli.core.bindings import Binding, FeedSpec
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import UNOPTIMIZED, Difference
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.runtime.run.baseline import DEFAULTS, Baseline, BaselineRun
 from memplan_cli.runtime.run import compare as comparing
+from memplan_cli.runtime.run.baseline import DEFAULTS, Baseline, BaselineRun
 from memplan_cli.runtime.run.compare import compare_unrepeatable, kept_folder, run_written
 from memplan_cli.runtime.run.run_model import record_run, run_model
 from memplan_cli.runtime.settings_search.written_model import (
@@ -135,7 +135,7 @@ def test_a_dim_that_was_assumed_is_tried_at_two_values(
 
 @pytest.mark.parametrize("depth", ["full", "outputs"])
 def test_an_original_that_runs_at_one_of_two_values_has_a_note(
-    tmp_path: Path, depth: str
+    tmp_path: Path, depth: Literal["full", "outputs"]
 ) -> None:
     fixed = """<ir_version: 10, opset_import: ["" : 21]> g (float[n,64] x) => (float[2,64] y)
         { shape = Constant <value_ints = [2, 64]> ()  y = Reshape(x, shape) }"""

@@ -26,7 +26,7 @@ from memplan_cli.runtime.workers.spec import RunConditions
 from memplan_cli.runtime.workers.worker import run_job, start_job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.observations import ProcessBytes
 
@@ -168,6 +168,23 @@ def test_a_job_starts_anew_where_the_server_has_gone() -> None:
             os.kill(fork_client.running.pid, signal.SIGKILL)
             assert job.outcome().ok
         assert run_job(PROBE, {"provider": CPU}).ok
+
+
+def test_a_signal_while_the_server_starts_ends_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = Server.start
+    servers: list[Server] = []
+
+    def interrupted_start(command: Sequence[str], environment: Mapping[str, str]) -> Server:
+        servers.append(start(command, environment))
+        os.kill(os.getpid(), signal.SIGINT)
+        return servers[0]
+
+    monkeypatch.setattr(Server, "start", interrupted_start)
+    with pytest.raises(KeyboardInterrupt), fork_client.warm_workers():
+        pytest.fail("the signal came later")
+    assert gone(servers[0].pid)
 
 
 def test_a_library_that_would_read_another_variable_is_loaded_anew(

@@ -135,15 +135,17 @@ def _write_offline(dump: OfflineDump, out: Path) -> DumpedGraph:
     _write_session_graph(dump.session, out)
     types = inferred_types(out, dump.session.provider)
     model = load_model(out)
-    if _replace_uniform_constants(dump, model, out.parent, types):
+    new_types = _replace_uniform_constants(dump, model, out.parent, types)
+    if new_types:
         out.write_bytes(model.SerializeToString())
-    return {"types": types, "cut": 0}
+    return {"types": types | new_types, "cut": 0}
 
 
 def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
     """Write a graph in which large constant operands are cut into columns before they are packed.
 
-    The graph is dumped without packed weights, cut, and dumped again with packed weights.
+    A first session optimizes the graph and packs nothing. The operands are cut in its dump. A second
+    session loads that dump, optimizes nothing, and packs the weights.
 
     Returns:
         The types of the values, results of pieces included, and the number of products that were cut.
@@ -156,45 +158,47 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
         _write_session_graph(_with_settings(dump.session, NOT_PACKED), unpacked)
         types = inferred_types(unpacked, dump.session.provider)
         model = load_model(unpacked)
-        # Both calls change the model in place; the first adds to `types` too.
-        _replace_uniform_constants(dump, model, unpacked.parent, types)
-        pieces = {}  # the result of each piece -> the result of the whole product, and its columns
-        if has_large_operand(model):
-            sizes = {**_bytes_in_subgraphs(model, dump.dims), **_known_bytes(types, dump.dims)}
-            pieces = cut_columns(model, unpacked.with_suffix(".pieces"), sizes)
+        types |= _replace_uniform_constants(dump, model, unpacked.parent, types)
+        if not has_large_operand(model):
+            return None
+        sizes = {**_bytes_in_subgraphs(model, dump.dims), **_known_bytes(types, dump.dims)}
+        # The result of each piece -> the result of the whole product, and the columns of the piece.
+        pieces = cut_columns(model, unpacked.with_suffix(".pieces"), sizes)
         if not pieces:
             return None
         unpacked.write_bytes(model.SerializeToString())
-        packing = _with_settings(replace(dump.session, model=unpacked), UNOPTIMIZED)
-        _write_session_graph(packing, out)
+        packing_session = _with_settings(replace(dump.session, model=unpacked), UNOPTIMIZED)
+        _write_session_graph(packing_session, out)
     for piece, (whole, columns) in pieces.items():
         if whole in types:
             dtype, dims = types[whole]
-            # Without dims the rank is unknown.
-            types[piece] = [dtype, [*dims[:-1], columns] if dims else dims]
+            # No dims mean an unknown rank.
+            types[piece] = [dtype, [*dims[:-1], columns] if dims else []]
     return {"types": types, "cut": len({whole for whole, _ in pieces.values()})}
 
 
 def _replace_uniform_constants(
     dump: OfflineDump, model: ModelProto, folder: Path, types: Types
-) -> bool:
-    """Replace constants of one repeated value by nodes that compute them, on the CPU.
+) -> Types:
+    """Replace constants of one repeated value by nodes that compute them, in place, on the CPU.
 
-    Changes the model, and adds the types of the new values to ``types``. Returns whether there
-    were such constants.
+    ``types`` are those of the model. Returns the types of the new values, none if there was no such
+    constant.
     """
     if dump.session.provider != CPU:
-        return False
+        return {}
     fills = make_fills(model, folder, _known_bytes(types, dump.dims))
-    for name, constant in fills.items():
-        types[name] = [dtype_name(constant.data_type), list(constant.dims)]
-    return bool(fills)
+    return {
+        name: [dtype_name(constant.data_type), list(constant.dims)]
+        for name, constant in fills.items()
+    }
 
 
 def _bytes_in_subgraphs(model: ModelProto, dims: Mapping[str, int]) -> dict[str, int]:
-    """Return the bytes of values in subgraphs, by name; none if no subgraph has a product to cut.
+    """Return the bytes of values in subgraphs, by name, as `cut_columns` needs them.
 
-    Of values with the same name in several subgraphs, the largest counts.
+    It needs none, and the result is empty, if no matrix product in a subgraph has a large operand.
+    Reading the program is slow. Of values with the same name in several subgraphs, the largest counts.
     """
     if not reads_large_inside(model):
         return {}

@@ -53,8 +53,8 @@ def executed_graph(
 
     Without optimization, the ops are in the order of the runtime's node indices, from which
     every execution order follows. With optimization the indices are unknown, and the ops are in
-    the order of ``ExecutionOrder.DEFAULT``; a session with ``PRIORITY_BASED`` runs them in that
-    order only if it loads the dump itself.
+    the order of ``ExecutionOrder.DEFAULT``. With ``PRIORITY_BASED``, a session runs an optimized graph in
+    another order, which is not known.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load.
@@ -131,19 +131,21 @@ def read_dump(
 ) -> ExecutedGraph:
     """Read a graph that ``session`` wrote, with ops in the order that `executed_graph` describes.
 
+    An optimized dump has its nodes in that order already. Other dumps are sorted by node indices.
     ``shapes`` are what the runtime infers for values of the main graph.
     """
     written = load_model(dump)
     graph = with_distinct_names(written) or written
     known_shapes = bound_shapes(shapes, dims, free_dims(graph))
     program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
-    is_optimized = not session.settings.is_unoptimized
-    if not is_optimized:
+    is_unoptimized = session.settings.is_unoptimized
+    if is_unoptimized:
+        # Indices follow from the names that the runtime generated, so from `written` and not from `graph`.
         program = in_index_order(program, written.graph, load_as_written(session.model))
     return ExecutedGraph(
         program,
         dims,
-        in_run_order=is_optimized,
+        in_run_order=not is_unoptimized,
         planner_shapes=planner_shapes(program, shapes),
         provider=session.provider,
     )
@@ -258,12 +260,17 @@ def _rename_in_subgraphs(
             new_names = {
                 name: fresh_names.fresh(name) for name in own_names if name in outer_names
             }
-            visible = {old: new for old, new in renamed.items() if old not in own_names}
-            visible |= new_names
-            if visible:
-                _rename_values(subgraph, visible)
+            # A name that the subgraph defines itself is not the outer value that was renamed.
+            captured = {old: new for old, new in renamed.items() if old not in own_names}
+            renamed_inside = captured | new_names
+            if renamed_inside:
+                _rename_values(
+                    subgraph, renamed_inside
+                )  # not in its own subgraphs, which come next
             inner_names = outer_names | own_names.keys() | set(new_names.values())
-            inner_changed = _rename_in_subgraphs(subgraph, fresh_names, inner_names, visible)
+            inner_changed = _rename_in_subgraphs(
+                subgraph, fresh_names, inner_names, renamed_inside
+            )
             changed = changed or bool(new_names) or inner_changed
     return changed
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.functions import Kind
 
 _Product = tuple["Kind", str]
-"""An operator and the name of one of its outputs."""
+"""The operator of a node and the name of one of its outputs, by which the node is found in another graph."""
 
 _OTHER_PRECISION = "InsertedPrecisionFreeCast_"
 """ONNX Runtime puts this before the name of a float16 value that it computes in float32."""
@@ -44,8 +44,9 @@ _OTHER_PRECISION = "InsertedPrecisionFreeCast_"
 def in_index_order(program: Program, dump: GraphProto, source: ModelProto) -> Program:
     """Return a dumped program with the ops of every block in the order of their node indices.
 
-    An op may then come before the ops that it reads from. Only the runtime's execution orders
-    (`planner.ORDERS`) make a valid order of the result.
+    The indices are reconstructed from ``source`` (see above). In their order, an op may come before
+    the ops that it reads from, so the result is no valid program yet. It is only an argument for the
+    runtime's execution orders (`planner.ORDERS`), which start from this order and make a valid one.
 
     Args:
         program: the dump as a program.
@@ -78,10 +79,10 @@ class _Sorter:
         dumped_nodes: Sequence[NodeProto],
         original_nodes: Sequence[NodeProto],
     ) -> Block:
-        """Return a block with its ops, and those of its bodies, in the order of their indices.
+        """Return a block with its ops, and those of its bodies, in the order of their node indices.
 
         Ops that come from no original node come last: the runtime has inserted them, or inlined a
-        function whose body is not known.
+        function whose body is not known. Their bodies stay in the order of the dump.
 
         Args:
             block: the block; ``source`` of an op is the place of its node in ``dumped_nodes``.
@@ -92,22 +93,24 @@ class _Sorter:
             original_nodes, {product for node in dumped_nodes for product in _products(node)}
         )
         index_of = {product: i for i, node in enumerate(nodes) for product in _products(node)}
-        found: list[tuple[int, Op]] = []  # with the index of each op
+        ops_by_index: list[tuple[int, Op]] = []
         inserted: list[Op] = []
         for op in block.ops:
             dumped = dumped_nodes[op.source]
-            known = [product for product in _products(dumped) if product in index_of]
-            if not known:
+            # All products of a node have its index. Unused outputs may be missing in one of the graphs.
+            indices = (index_of[key] for key in _products(dumped) if key in index_of)
+            index = next(indices, None)
+            if index is None:
                 inserted.append(op)
                 continue
-            index = index_of[known[0]]
+            # A node of the same operator, which has the same subgraphs.
             original_graphs = dict(subgraphs(nodes[index]))
             bodies = tuple(
                 self.sorted_block(body, graph.node, original_graphs[name].node)
                 for body, (name, graph) in zip(op.bodies, subgraphs(dumped), strict=True)
             )
-            found.append((index, op._replace(bodies=bodies)))
-        ops = [op for _, op in sorted(found, key=itemgetter(0))]
+            ops_by_index.append((index, op._replace(bodies=bodies)))
+        ops = [op for _, op in sorted(ops_by_index, key=itemgetter(0))]
         return replace(block, ops=(*ops, *_inserted(ops, inserted, self.variables)))
 
     def _inlined(
@@ -115,18 +118,18 @@ class _Sorter:
     ) -> list[NodeProto]:
         """Return the nodes of a graph in index order: the original ones, then those of functions.
 
-        A prefix that a graph has already gets a number, which is counted for all functions of the graph
-        (``Graph::GenerateNodeName``, core/graph/graph.cc).
+        Values in the body of a call get the prefix ``_inlfunc_<operator>``. If the graph has that prefix
+        already, it becomes ``_inlfunc_<operator>_token_<number>``; the numbers are counted for all
+        functions of the graph together (``Graph::GenerateNodeName``, core/graph/graph.cc).
 
         Args:
             original_nodes: the nodes before inlining.
-            dumped: what the nodes of the dump produce. A node that is among them has a kernel, and is
-                not inlined.
+            dumped: what the nodes of the dump produce. A node whose product is among them was not inlined.
         """
         nodes = list(original_nodes)
         prefixes: set[str] = set()
         numbers = count()
-        for call in nodes:  # also those that are appended meanwhile: the next round
+        for call in nodes:  # those that this loop appends too: they are the next round
             if any(product in dumped for product in _products(call)):
                 continue
             body = self.definitions.of_call(call, [self._dtype(name) for name in call.input])
@@ -153,7 +156,10 @@ class _Sorter:
 
 
 def _products(node: NodeProto) -> list[_Product]:
-    """Return what a node produces. Values that are computed in another precision have their own names."""
+    """Return the products of a node, which are equal in the dump and in the repeated inlining.
+
+    So the prefix of values that are computed in another precision is left out.
+    """
     kind = kind_of(node)
     if node.op_type == "Cast":  # an inserted one produces the value in the other precision
         return [(kind, name) for name in node.output]
@@ -163,9 +169,15 @@ def _products(node: NodeProto) -> list[_Product]:
 def _rename_values(
     nodes: Iterable[NodeProto], outer_names: Mapping[str, str], prefix: str
 ) -> None:
-    """Give the values of an inlined body, subgraphs included, their names in the graph, in place.
+    """Rename what the nodes of an inlined body read and write, subgraphs included, in place.
 
-    ``outer_names`` are the arguments of the call, by their names in the body; other names get the prefix.
+    Only products of nodes are compared afterwards, so declarations of subgraphs (inputs, outputs,
+    initializers) keep their names.
+
+    Args:
+        nodes: of the body.
+        outer_names: the arguments of the call, by their names in the body.
+        prefix: for all other names.
     """
     for node in nodes:
         for values in (node.input, node.output):
@@ -179,9 +191,15 @@ def _inserted(
 ) -> list[Op]:
     """Return the inserted ops in the order in which the runtime made them.
 
-    The runtime goes through the other ops once, in the order of ``ExecutionOrder.DEFAULT``. It
-    puts Casts before each op that has no kernel for float16, then behind it
-    (core/optimizer/insert_cast_transformer.cc).
+    Only for Casts is that order known. The runtime visits the ops of the graph without Casts once, in
+    the order of ``ExecutionOrder.DEFAULT``. At each op that has no kernel for float16, it makes a Cast
+    from float16 for each input, then a Cast to float16 for each output
+    (core/optimizer/insert_cast_transformer.cc). Other inserted ops come last.
+
+    Args:
+        ops: the ops of a block that were not inserted, in index order.
+        inserted: the other ops of the block.
+        variables: of the program.
     """
     casts = {op.outputs[0]: op for op in inserted if op.type == "Cast"}
     if not casts:
@@ -200,13 +218,18 @@ def _inserted(
     without_casts = (
         op._replace(inputs=tuple(before_casts(var) for var in op.inputs)) for op in ops
     )
-    op_by_source = {op.source: op for op in ops}
-    ordered: dict[int, Op] = {}  # Casts by their place in the dump
-    for moved in default_order(Block((), (), tuple(without_casts))):
-        op = op_by_source[moved.source]
-        before = [casts[var] for var in op.inputs if var in casts]
-        before = [cast for cast in before if variables[cast.outputs[0]].dtype != "float16"]
-        behind = [cast for var in op.outputs for cast in casts_to_float16.get(var, ())]
-        for cast in (*before, *behind):
-            ordered.setdefault(cast.source, cast)
+    op_by_source = {
+        op.source: op for op in ops
+    }  # `source` is the place of an op's node in the dump
+    ordered: dict[int, Op] = {}  # Casts by `source`
+    for op_without_casts in default_order(Block((), (), tuple(without_casts))):
+        op = op_by_source[op_without_casts.source]
+        input_casts = [
+            casts[var]
+            for var in op.inputs
+            if var in casts and variables[var].dtype != "float16"
+        ]
+        output_casts = [cast for var in op.outputs for cast in casts_to_float16.get(var, ())]
+        for cast in (*input_casts, *output_casts):
+            ordered.setdefault(cast.source, cast)  # a Cast that several ops read is made once
     return [*ordered.values(), *(op for op in inserted if op.source not in ordered)]

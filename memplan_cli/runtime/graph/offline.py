@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Program, Var
+    from memplan_cli.runtime.graph.dump_job import DumpedGraph
     from memplan_cli.runtime.run.run_model import RuntimeShapes
 
 _OFFLINE_JOB = "memplan_cli.runtime.graph.dump_job:write_offline_graphs"
@@ -69,6 +70,7 @@ def packing_for(provider: str, model: ModelProto) -> Packing:
         return Packing.AT_LOAD
     from memplan_cli.onnx_io.writing.columns import has_large_operand
 
+    # Only a large operand raises the load peak noticeably. Cutting costs a second dump.
     return Packing.IN_PIECES if has_large_operand(model) else Packing.IN_FILE
 
 
@@ -140,31 +142,30 @@ class DumpJob:
         self._job.end()
 
     def result(self) -> tuple[Dump, ...]:
-        """Wait for the job, tidy the written files, and return them.
-
-        Weights are moved to page boundaries: the runtime writes packed weights unaligned, and
-        crashes when it maps them so.
+        """Wait for the job, tidy the files that it has written, and return them.
 
         Raises:
             RuntimeUnavailableError: the model does not load.
         """
         answer = self._job.outcome().require(f"{self._model} does not load")
-        written: Any = answer["graphs"]
-        block = int(str(answer["block"]))
+        # The keys are those of `dump_job.write_offline_graphs`.
+        graph_by_file: Mapping[str, DumpedGraph] = answer["graphs"]
         original, provider = load_model(self._model), self._provider
         dumps = []
         for path in self._out:
-            if entry := written.get(path.name):
-                shapes = shapes_of_types(entry["types"])
+            if graph := graph_by_file.get(path.name):
+                shapes = shapes_of_types(graph["types"])
                 dump = _tidy_dump(path, original, shapes, provider)
-                dumps.append(replace(dump, cut=entry["cut"], block=block))
+                dumps.append(replace(dump, cut=graph["cut"], block=answer["block"]))
         return tuple(dumps)
 
 
 def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:
     """Rewrite a dump in place: deterministic distinct names, weights where they cost least.
 
-    ``shapes`` are those that the runtime inferred; if empty, they are inferred again from the file.
+    Weights are moved to page boundaries: the runtime writes packed weights unaligned, and crashes
+    when it maps them so. ``shapes`` are those that the runtime inferred; if empty, they are inferred
+    again from the file.
     """
     model = load_model(dump)
     model = with_distinct_names(model) or model

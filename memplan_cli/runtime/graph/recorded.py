@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
     """Return the graph that was run, with the observation of its first run.
 
-    ``observed`` is None if nothing depends on data, or if nodes have no distinct names. In the second
-    case nothing can be predicted from the graph.
+    ``observed`` is None if nothing depends on data, or if names of nodes are missing or occur twice. In
+    the second case nothing can be predicted from the graph.
 
     Args:
         record: of a run that collected ``kernels`` and ``graph``.
@@ -42,10 +42,10 @@ def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
     """
     file, session = record.spec.graph, record.spec.session
     assert file is not None  # noqa: S101 - the caller has collected it
-    kernels = (record.kernels or ((),))[0]
+    kernels = _kernels_of_first_run(record)
     model = load_model(file)
-    model = with_distinct_names(model) or model
-    nodes = _nodes_by_name(model)
+    # Values, not nodes, get distinct names here, as in `read_dump`.
+    nodes = _nodes_by_name(with_distinct_names(model) or model)
     shapes = record.shapes or _shapes_of_run(nodes or {}, kernels)
     graph = read_dump(file, shapes, session, dims)
     if nodes is None or not needs_run(graph):
@@ -54,8 +54,19 @@ def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
     return replace(graph, observed=observation_of(graph.program, executions))
 
 
+def _kernels_of_first_run(record: RunRecord) -> Sequence[Kernel]:
+    """Return the kernels of the first run of a record, none if none were recorded."""
+    return record.kernels[0] if record.kernels else ()
+
+
 class _DumpNode(NamedTuple):
-    """The path of a node's block, and the full names of its inputs and outputs."""
+    """A node of a dump, without optional inputs and outputs that it does not have.
+
+    Attributes:
+        path: of its block.
+        inputs: the names of its inputs, as they are in the node.
+        outputs: the ids of its outputs in a `Program`: ``path/name`` in a subgraph.
+    """
 
     path: str
     inputs: tuple[str, ...]
@@ -70,7 +81,7 @@ def _nodes_by_name(model: ModelProto) -> dict[str, _DumpNode] | None:
         for node in graph.node:
             if not node.name or node.name in nodes:
                 return None
-            inputs = tuple(prefix + name for name in node.input if name)
+            inputs = tuple(name for name in node.input if name)
             outputs = tuple(prefix + name for name in node.output if name)
             nodes[node.name] = _DumpNode(path, inputs, outputs)
     return nodes
@@ -86,7 +97,7 @@ def _executions_by_name(
     the session that ran. What such a node wrote is taken from the nodes with unambiguous names
     that read it.
     """
-    known_tensors: dict[str, Any] = {}  # type and dims by value of the main graph
+    known_tensors: dict[str, Any] = {}  # type and dims of values of the main graph, by name
     for kernel in kernels:
         node = nodes.get(kernel.node)
         if node is None or node.path or GENERATED_NUMBER.search(kernel.node):
@@ -128,8 +139,7 @@ def with_recorded_order(graph: ExecutedGraph, record: RunRecord) -> ExecutedGrap
     """
     body = graph.program.body
     ops = {op.name: op for op in body.ops}
-    kernels: Sequence[Kernel] = (record.kernels or ((),))[0]
-    by_start = sorted(kernels, key=attrgetter("start"))
+    by_start = sorted(_kernels_of_first_run(record), key=attrgetter("start"))
     names = [kernel.node for kernel in by_start if kernel.node in ops]
     if len(names) != len(body.ops) or len(set(names)) != len(names):
         return None

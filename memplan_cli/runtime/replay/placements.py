@@ -26,7 +26,7 @@ class BoundPlacement:
         arena: the id of the arena.
         offset: the first byte in the arena.
         last_node: the node of the top block after which its bytes are free, as a position in the
-            plan's order; -1: never.
+            plan's order; -1: they are needed until the run ends.
         pinned: whether the tensor must keep its value until the run ends.
         buffer: the id of the tensor whose bytes it shares, or its own.
     """
@@ -56,7 +56,7 @@ def arena_heights(plan: Plan, dims: Mapping[str, int]) -> dict[str, int]:
 def bound_placements(
     plan: Plan, dims: Mapping[str, int]
 ) -> tuple[list[BoundPlacement], dict[str, str]]:
-    """Return the tensors that have a place, and the reason for each other tensor by its id.
+    """Return the tensors that have a place, and why each other tensor has none, by its id.
 
     A plan counts offsets and sizes in the unit of their arena, and time in ticks: a node of the top
     block has one tick, or several if it has subgraphs.
@@ -65,14 +65,18 @@ def bound_placements(
     node_at_tick = _top_node_at_tick(plan)
     last_ticks = _last_ticks(plan)
     placements: list[BoundPlacement] = []
-    # Excluded tensors are among the unplanned ones, although they have a place.
-    reasons = {r.name: r.reason for r in plan.report.unplanned if r.name not in plan.by_id}
+    # The name in a refusal is the tensor's id. Pinned tensors are refused too, although they have a place.
+    unplaced = {
+        refusal.name: refusal.reason
+        for refusal in plan.report.unplanned
+        if refusal.name not in plan.by_id
+    }
     for tensor in plan.tensors:
         unit = units[tensor.arena]
         dims_or_none = [_bound(dim, dims) for dim in tensor.shape]
         shape = tuple(dim for dim in dims_or_none if dim is not None)
         if unit is None or len(shape) < len(dims_or_none):
-            reasons[tensor.id] = "its size depends on a dim without a value"
+            unplaced[tensor.id] = "its size depends on a dim without a value"
             continue
         last_node = node_at_tick.get(last_ticks[_buffer(tensor)], -1)
         placements.append(
@@ -89,7 +93,7 @@ def bound_placements(
                 buffer=_buffer(tensor),
             )
         )
-    return placements, reasons
+    return placements, unplaced
 
 
 def _bound(dim: int | str, dims: Mapping[str, int]) -> int | None:

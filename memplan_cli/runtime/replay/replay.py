@@ -1,8 +1,8 @@
 """Replay: run a model op by op inside the arenas of its plan, and compare its outputs.
 
-Free bytes are poisoned, so that a tensor which is overwritten too early gives wrong outputs. The
-tensors of a subgraph are poisoned after its control-flow node. Excluded tensors are compared
-again at the end.
+Free bytes are poisoned: they are overwritten with a value that gives wrong outputs if an op still reads
+them. The tensors of a subgraph are poisoned after its control-flow node. Pinned tensors, which the user
+excluded from sharing memory, are compared again at the end with the values that they had at first.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ class ReplayExtent:
     unplaced: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def coverage_sentences(self) -> Iterator[str]:
-        """Yield sentences that tell which tensors the replay covered."""
+        """Yield sentences that tell which tensors the replay covered.
+
+        Pinned tensors ("excluded" in the text) are among the placed ones.
+        """
         total = self.placed + self.in_subgraphs + self.empty + len(self.unplaced)
         pinned = ""
         if self.pinned:
@@ -148,21 +151,24 @@ def _replay(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
     order = _node_order([node.name for node in nodes], plan)
     if order is None:
         return ReplayResult("failed", reason="the plan's order has other nodes than the model")
-    placements, reasons = bound_placements(plan, conditions.dims)
+    placements, unplaced = bound_placements(plan, conditions.dims)
+    # Names of the tensors that must lie at their offsets: those of the main graph.
     expected = {place.name for place in placements if place.bytes and not place.block}
     missing = sorted(expected - {name for node in nodes for name in node.output})
     if missing:
         reason = f"the plan places {missing[0][:120]!r}, which no node of the model computes"
         return ReplayResult("failed", reason=reason)
     outcome, notes = _run_and_compare(model, plan, conditions, placements, order)
-    extent = _extent(placements, reasons)
+    extent = _extent(placements, unplaced)
     if not outcome.ok:
         reason = f"{outcome.how}: {outcome.reason}"
         return ReplayResult("failed", reason=reason, extent=extent)
-    bound = set(outcome.result["bound"])
-    extent = dataclasses.replace(extent, placed=len(bound))
-    if bound != expected:
-        reason = f"tensor {min(bound ^ expected)[:120]!r} did not lie where the plan places it"
+    placed = set(outcome.result["bound"])
+    extent = dataclasses.replace(extent, placed=len(placed))
+    if placed != expected:
+        reason = (
+            f"tensor {min(placed ^ expected)[:120]!r} did not lie where the plan places it"
+        )
         return ReplayResult("failed", reason=reason, extent=extent)
     differences = differences_in(outcome.result)
     status = "failed" if differences else "passed"
@@ -206,8 +212,8 @@ def _run_and_compare(
         return _compare_with_separate_memory(job, placements, timeout), (note,)
 
 
-def _extent(placements: Sequence[BoundPlacement], reasons: Mapping[str, str]) -> ReplayExtent:
-    """Count the tensors that a replay covers; ``reasons`` says why other tensors have no place."""
+def _extent(placements: Sequence[BoundPlacement], unplaced: Mapping[str, str]) -> ReplayExtent:
+    """Return the numbers of tensors that a replay is to cover; ``unplaced`` are the reasons for the others."""
     top = [place for place in placements if not place.block]
     placed = [place for place in top if place.bytes]
     return ReplayExtent(
@@ -215,7 +221,7 @@ def _extent(placements: Sequence[BoundPlacement], reasons: Mapping[str, str]) ->
         pinned=sum(place.pinned for place in placed),
         in_subgraphs=len(placements) - len(top),
         empty=len(top) - len(placed),
-        unplaced=reasons,
+        unplaced=unplaced,
     )
 
 
@@ -235,15 +241,21 @@ def _compare_with_separate_memory(
     Each buffer begins at an address with the same remainder by `_PAGE` in both, so that kernels
     add in the same order. Differences that remain are values that were overwritten.
     """
-    separate: list[BoundPlacement] = []
-    starts: dict[tuple[str, str], int] = {}
-    height = 0
+    places_of_buffer: dict[tuple[str, str], list[BoundPlacement]] = {}
     for place in placements:
-        buffer = (place.arena, place.buffer)
-        if buffer not in starts:  # room for the tensor from any address within its first page
-            starts[buffer] = height + place.offset % _PAGE
-            height += -(-(place.bytes + _PAGE) // _PAGE) * _PAGE
-        separate.append(dataclasses.replace(place, arena="own", offset=starts[buffer]))
+        places_of_buffer.setdefault((place.arena, place.buffer), []).append(place)
+    separate: list[BoundPlacement] = []
+    height = 0
+    for buffer in places_of_buffer.values():
+        first_byte = min(place.offset for place in buffer)
+        # Offsets lose a multiple of the page.
+        moved = height - first_byte // _PAGE * _PAGE
+        separate += (
+            dataclasses.replace(place, arena="own", offset=place.offset + moved)
+            for place in buffer
+        )
+        end = max(place.offset + place.bytes for place in buffer) + moved
+        height = -(-end // _PAGE) * _PAGE
     with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
         places = {"places": to_json(separate), "arenas": {"own": height}}
         reference = {**job, **places, "folder": folder, "save": True}
@@ -256,14 +268,15 @@ def _compare_with_separate_memory(
 def _node_order(names: Sequence[str], plan: Plan) -> list[int] | None:
     """Return the nodes of the top block in the plan's order, by their index in the file.
 
-    None if the order has other nodes than the model. The plan refers to a node without a unique name by
-    its index in the file that was planned; such nodes are in the order of this file, and so of ``names``.
+    ``names`` are those of the nodes in the written file, which is in the plan's order. The plan refers to a
+    node without a unique name by its index in the original file. The first of these entries is the first
+    node without a unique name in ``names``, and so on. None if the order has other nodes than the model.
     """
     count = Counter(names)
     index_by_name = {
         name: index for index, name in enumerate(names) if own_name(name) and count[name] == 1
     }
-    unnamed = iter(sorted(set(range(len(names))) - set(index_by_name.values())))
+    unnamed = iter(sorted(set(range(len(names))) - set(index_by_name.values())))  # indices
     entries = next((order.nodes for order in plan.order if not order.block), ())
     indices = [
         index_by_name[entry] if entry in index_by_name else next(unnamed, -1)

@@ -165,7 +165,7 @@ class ForkedJob:
         self._is_over = False
 
     def wait(self, timeout: float) -> int:
-        """Return the exit code of the job, negative for a signal.
+        """Wait for the job and return its exit code: negative for a signal, 1 if the job was canceled.
 
         Raises:
             TimeoutExpired: the job still runs after ``timeout`` seconds.
@@ -188,7 +188,8 @@ class ForkedJob:
 
 
 running: Server | None = None
-"""The server from which this process forks its jobs."""
+"""The server from which this process forks its jobs. It accepts only those of the thread that started it
+(`Server.accepts`); jobs of other threads get new processes."""
 
 
 @contextmanager
@@ -201,18 +202,22 @@ def warm_workers() -> Iterator[None]:
     if sys.platform != "linux" or running is not None:
         yield
         return
-    with deferred():
-        server = Server.start(SERVER, worker_environment())
+    server: Server | None = None
     try:
+        with (
+            deferred()
+        ):  # a signal waits until `server` is set, and is raised inside the `try`
+            server = Server.start(SERVER, worker_environment())
         with using(server):
             yield
     finally:
-        server.close()
+        if server is not None:
+            server.close()
 
 
 @contextmanager
 def using(server: Server) -> Iterator[None]:
-    """Fork the jobs of this thread from a given server while the block lasts."""
+    """Make a server the one from which jobs are forked (`running`) while the block lasts."""
     global running  # noqa: PLW0603 - a process has one server, or none
     former, running = running, server
     try:

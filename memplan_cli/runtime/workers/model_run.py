@@ -215,9 +215,10 @@ class _ModelRun:
                 self.results.append(_result((), _message(error)))
 
     def _try_input_sets(self, session: Any) -> None:  # noqa: ANN401 - ONNX Runtime has no types
-        """Run each input set once, and record failures as results.
+        """Run each input set once, in order, and record failures as results.
 
-        Ends after ``spec.seconds``, or with ``spec.stop`` at the first input set that runs.
+        Ends after ``spec.seconds``, or with ``spec.stop`` at the first input set that runs. Later sets are
+        usually larger.
         """
         spec = self.spec
         deadline = time.monotonic() + spec.seconds if spec.seconds else None
@@ -226,7 +227,7 @@ class _ModelRun:
                 self.results.append(_result((), "no time is left for larger sizes"))
                 break
             try:
-                self._run_input_set(session, input_set, input_set.draw(), 1)
+                self._run_input_set(session, input_set, input_set.draw(), runs=1)
             except Exception as error:  # noqa: BLE001 - ONNX Runtime raises errors of many types
                 self.results.append(_result((), _message(error)))
             else:

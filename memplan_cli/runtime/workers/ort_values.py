@@ -33,6 +33,9 @@ def run_session(
 ) -> list[Any]:
     """Run a session and return its outputs.
 
+    A model with inputs or outputs of types that numpy does not have must have tensors only: ONNX Runtime
+    does not return sequences beside them.
+
     Args:
         session: an ONNX Runtime session.
         names: the outputs to return; None: all.
@@ -73,14 +76,15 @@ def ort_value(array: Any, dtype: str, device: str = "cpu") -> Any:  # noqa: ANN4
 
 
 def array_of(value: Any) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-    """Return an ``OrtValue`` as an array in host memory.
+    """Return an ``OrtValue`` that is a tensor as an array in host memory.
 
-    Types that numpy does not have become float32, if the value lies in host memory.
+    Types that numpy does not have become float32.
     """
     dtype = dtype_of(value.data_type())
     if dtype not in NOT_IN_NUMPY:
         return value.numpy()
     from memplan_cli.onnx_io.types import unpacked
 
+    assert value.device_name() == "cpu"  # noqa: S101 - `ort_value` puts such types nowhere else
     raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
     return unpacked(raw, dtype, value.shape())

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _ELEMENTS_AT_ONCE = 1 << 20
 
-_UNSIGNED_BY_BYTES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_UNSIGNED_BY_BYTES = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+"""Types in which the bits of a float of so many bytes are compared."""
 
 
 def save_values(
@@ -43,13 +44,17 @@ def compare_with_saved(
     values: Sequence[Any],
     tolerance: Tolerance,
 ) -> list[Difference]:
-    """Return how outputs differ from those that `save_values` saved in a folder."""
+    """Return how outputs differ from those that `save_values` saved in a folder.
+
+    A sequence is shorter or longer than the saved one if its length differs, which is an array of its own.
+    """
     differences = []
     for file, name, array in _named_arrays(all_names, names, values):
         path = folder / f"{file}.npy"
-        if not path.exists():
+        if not path.exists():  # an element behind the end of the saved sequence
+            reason = "the original has no such part"
             differences.append(
-                Difference(name, array.size, 0.0, 1, "the original has no such part")
+                Difference(name, array.size, max_abs_diff=0.0, beyond=1, reason=reason)
             )
             continue
         # Scalars and empty arrays cannot be mapped.
@@ -134,14 +139,18 @@ def array_difference(
 
 
 def _have_other_bits(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return for each element whether its bits differ; any two NaN are equal."""
-    word = _UNSIGNED_BY_BYTES.get(left.dtype.itemsize)
-    if left.dtype.kind not in "fV" or word is None:
+    """Return for each element whether its bits differ; any two NaN are equal.
+
+    Only floats can be equal with other bits, or differ from themselves. Elements of other types are
+    compared by value.
+    """
+    if left.dtype.kind != "f":
         return np.asarray(left != right, dtype=np.bool_)
+    word = _UNSIGNED_BY_BYTES[left.dtype.itemsize]
     is_different = np.ascontiguousarray(left).view(word) != np.ascontiguousarray(right).view(
         word
     )
-    if left.dtype.kind == "f" and is_different.any():
+    if is_different.any():
         is_different &= ~(np.isnan(left) & np.isnan(right))
     return np.asarray(is_different, dtype=np.bool_)
 
@@ -151,7 +160,8 @@ def _distance(
 ) -> tuple[float, int]:
     """Return the largest distance of two elements, and how many are within the tolerance.
 
-    The distance is infinite if one element is NaN, or if elements are not numbers.
+    The arrays have one axis, are not empty, and differ in every element (`_have_other_bits`). The
+    distance is infinite if one element is NaN, or if elements are not numbers.
     """
     if actual.dtype.kind not in "fiub":
         return float("inf"), 0
@@ -159,7 +169,8 @@ def _distance(
     with np.errstate(invalid="ignore"):
         distances = np.abs(left - right)
     distances[np.isnan(distances)] = np.inf
-    if tolerance.exact:
-        return float(distances.max()), 0
+    largest = float(distances.max())
+    if tolerance.exact:  # 0.0 and -0.0 are not equal either, although their distance is 0
+        return largest, 0
     allowed = tolerance.atol + tolerance.rtol * np.abs(right)
-    return float(distances.max()), int(np.count_nonzero(distances <= allowed))
+    return largest, int(np.count_nonzero(distances <= allowed))

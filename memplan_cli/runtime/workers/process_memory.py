@@ -255,6 +255,11 @@ class SessionMeter:
         before: resident bytes before the session is created.
         device_before: bytes in use on devices before the session is created.
         has_holes: whether loading leaves free memory in the heap, for the profile to fill.
+        _loaded: resident bytes when the session has been created.
+        _hole_bytes: the free memory in the heap at that time; 0 without ``has_holes``.
+        _highest: the highest resident size of each run.
+        _after_runs: resident bytes and use of the heap after each run; empty if the system does not
+            provide them.
     """
 
     provider: str
@@ -264,7 +269,6 @@ class SessionMeter:
     _loaded: Resident | None = None
     _hole_bytes: int = 0
     _highest: list[int] = field(default_factory=list)
-    """The highest resident size of each run."""
     _after_runs: list[tuple[Resident, HeapUse | None]] = field(default_factory=list)
 
     @classmethod
@@ -299,8 +303,8 @@ class SessionMeter:
     def result(self, held: Sequence[int] = ()) -> ProcessBytes | None:
         """Return the bytes that the session took; None if the system does not provide them.
 
-        The bytes of the profile are left out. They grow by the same amount in each run, and count only
-        when they have filled the holes of the heap.
+        The bytes of the profile are left out. They grow by the same amount in each run. First they fill
+        the holes of the heap, which are resident anyway; only the rest makes the process larger.
 
         Args:
             held: bytes that the arena held after each run; empty without a profile.
@@ -311,15 +315,21 @@ class SessionMeter:
         if total is None or self.before is None or not self._after_runs:
             return total
         bytes_of_a_run = self._profile_bytes_of_a_run(held)
-        runs = range(1, len(self._highest) + 1)
-        profile = [max(run * bytes_of_a_run - self._hole_bytes, 0) for run in runs]
-        without_profile = [
-            highest - size for highest, size in zip(self._highest, profile, strict=True)
-        ]
+
+        def profile_bytes(runs: int) -> int:
+            """Return the bytes by which the profile of so many runs has made the process larger."""
+            return max(runs * bytes_of_a_run - self._hole_bytes, 0)
+
+        highest = max(
+            highest_of_run - profile_bytes(runs)
+            for runs, highest_of_run in enumerate(self._highest, 1)
+        )
         return ProcessBytes(
             load=total.load,
-            run=max(max(without_profile) - self.before.now, total.load),
-            private=max(total.private - profile[-1], 0),
+            run=max(
+                highest - self.before.now, total.load
+            ),  # the peak of the process counts its load
+            private=max(total.private - profile_bytes(len(self._highest)), 0),
             file=total.file,
             device=device,
         )

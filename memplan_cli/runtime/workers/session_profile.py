@@ -126,8 +126,8 @@ def _node_event(event: Json) -> NodeEvent:
 def arena_peaks(runs: Runs) -> Peaks:
     """Return the peaks of the arena over some runs; figures without events are None.
 
-    The first run grows the arena, later ones are steady. Bytes in use before the first kernel of
-    the first run count as weights, and are not part of the peaks of tensors.
+    The first run grows the arena, later ones are steady. Bytes requested before the first kernel of
+    the first run count as weights. Peaks of tensors leave them out; ``held`` includes them.
     """
     runs_with_events = [run for run in runs if run]
     if not runs_with_events:
@@ -136,6 +136,7 @@ def arena_peaks(runs: Runs) -> Peaks:
     weights = first[0].requested_before
     events = [event for run in runs_with_events for event in run]
     steady = [event.requested for run in later for event in run]
+    # Workspace is freed before a kernel ends: it counts in `high`, and not in `in_use`.
     highest_in_use = max(event.in_use for event in events)
     return Peaks(
         first_run_peak=max(event.requested for event in first) - weights,
