@@ -74,7 +74,7 @@ def test_two_regions_win_where_two_large_tensors_take_turns() -> None:
     assert held_after_runs(trace, ArenaSettings.from_settings(one_region(16 << 10))) > 16 << 10
     choice = best_arena(trace)
     assert (choice.held, choice.first_region) == (16 << 10, 8 << 10)
-    assert choice.arena["max_power_of_two_extend_bytes"] == 8 << 10
+    assert choice.settings["max_power_of_two_extend_bytes"] == 8 << 10
 
 
 @settings(deadline=None, max_examples=20)
@@ -86,7 +86,7 @@ def test_the_choice_is_never_worse_than_exact_growth_nor_below_what_is_live(
     choice = best_arena(trace)
     assert trace.peak <= choice.held
     assert choice.held <= held_after_runs(trace, EXACT)
-    assert choice.held == held_after_runs(trace, ArenaSettings.from_settings(choice.arena))
+    assert choice.held == held_after_runs(trace, ArenaSettings.from_settings(choice.settings))
 
 
 def test_regions_are_found_that_hold_hardly_more_than_is_live() -> None:
@@ -97,7 +97,7 @@ def test_regions_are_found_that_hold_hardly_more_than_is_live() -> None:
     found = refined_arena(trace, coarse)
     # The fifth and sixth result together are a little larger than the third.
     assert found.held < 1.01 * lowest
-    assert found.held == held_after_runs(trace, ArenaSettings.from_settings(found.arena))
+    assert found.held == held_after_runs(trace, ArenaSettings.from_settings(found.settings))
 
 
 def test_an_arena_without_holes_stays_as_it_is() -> None:
@@ -116,7 +116,7 @@ def test_a_finer_arena_is_never_worse_and_holds_what_it_says(
     coarse = best_arena(trace)
     choice = refined_arena(trace, coarse)
     assert trace.peak <= choice.held <= coarse.held
-    assert choice.held == held_after_runs(trace, ArenaSettings.from_settings(choice.arena))
+    assert choice.held == held_after_runs(trace, ArenaSettings.from_settings(choice.settings))
     assert refined_arena(trace, coarse) == choice
 
 

@@ -86,6 +86,17 @@ def test_all_that_is_collected_together_is_what_is_collected_alone(
     )
 
 
+def test_the_predicted_arena_of_the_original_has_its_workspace(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (bool[n,1024] c, float[n,1024] x)
+        => (float[n,1024] y) { a = Exp(x)  b = Neg(x)  y = Where(c, a, b) }"""
+    path = write(tmp_path / "where.onnx", text)
+    with BaselineRun(path, load_model(path), Check("cpu"), Binding({"n": 1024})) as running:
+        found = running.result()
+        predicted = read_baseline_graph(found).predicted
+    assert found.record.workspace
+    assert predicted.held == found.record.peaks.held
+
+
 def test_what_is_not_collected_is_not_there(tmp_path: Path) -> None:
     model = write(tmp_path / "model.onnx")
     inputs = outputs_only(FeedSpec("x", "float32", (2, 64), "normal"))

@@ -113,7 +113,7 @@ def test_settings_with_other_bits_or_longer_runs_are_not_taken(
     save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     model = save(BRANCHES)
-    real, seen = Confirmation.confirm_at_level, []
+    real, seen = Confirmation.confirm_at_same_level, []
 
     def confirm_and_change(self: Confirmation, tell: Progress) -> None:
         real(self, tell)
@@ -126,7 +126,7 @@ def test_settings_with_other_bits_or_longer_runs_are_not_taken(
         median = 1.0 if "graph_optimization_level" in after.settings.session else 1.5
         return TimeRatio(median, median, median, 5)
 
-    monkeypatch.setattr(Confirmation, "confirm_at_level", confirm_and_change)
+    monkeypatch.setattr(Confirmation, "confirm_at_same_level", confirm_and_change)
     monkeypatch.setattr(confirm, "is_slower", lambda *_: other == "time")
     monkeypatch.setattr(confirm, "time_ratio", ratio)
     found = api.settings(model, Settings(), Check("cpu", search="measured"))

@@ -127,6 +127,8 @@ def test_nothing_is_said_of_what_no_run_has_told() -> None:
 def test_an_order_recorded_from_runs_is_called_so() -> None:
     order = SettingsChoice(SIZED, Peaks(1, 1))
     assert order.sources == {**OBSERVED, "session.execution_order": "observed"}
+    level = RuntimeSettings(session={"graph_optimization_level": "ORT_ENABLE_ALL"})
+    assert SettingsChoice(SIZED.updated(level), Peaks(1, 1)).sources == order.sources
     as_written = SIZED.updated(UNOPTIMIZED)
     assert replace(order, settings=as_written).sources == OBSERVED, "that of the file"
     assert replace(order, settings=RuntimeSettings()).sources == {}

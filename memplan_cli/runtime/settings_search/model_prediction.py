@@ -112,8 +112,8 @@ def predicted_facts(
 ) -> RuntimeSummary:
     """Return the predicted runtime block of a report for a model and its planned order.
 
-    Processes are predicted by rules alone: the measured memory of a session differs by some pages
-    each time, while a report must be reproducible.
+    Processes are predicted by rules alone, without a measured load or workspace: measured memory differs
+    by some pages each time, while a report must be reproducible.
 
     Args:
         path: the model as it is.
@@ -127,11 +127,12 @@ def predicted_facts(
     before = executed_or_observed_graph(path, DEFAULTS, conditions)
     written = ExecutedGraph(program, conditions.dims)
     assumed = conditions.run.binding.assumed
+    # The graph that optimization makes of the file in the planned order.
     optimized = with_file_order(before, nodes, program)
     choice = _best_settings(before, optimized, written, assumed)
     after = written if choice.settings.is_unoptimized else optimized
     not_observed = Peaks(None, None)
-    stored = stored_model(path)
+    stored = stored_model(path)  # the written model has the same weights
     return RuntimeSummary(
         name="onnxruntime",
         version=required_version(),

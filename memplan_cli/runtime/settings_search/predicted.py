@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.results.memory import OBSERVED
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
@@ -52,7 +52,8 @@ _MAX_BYTES_FOR_TIME = 1 << 17
 difference of two measurements of one process."""
 
 _SPARE_BYTES = 4 << 10
-"""Spare bytes of a region for unpredicted workspace: beside the block of a pattern there are no holes."""
+"""Bytes by which a region with a pattern is larger than predicted, for small workspace without a rule. Other
+regions have holes between tensors, where such workspace fits."""
 
 _MIN_TIME_SAVING = 0.01
 """The share of a run's time that a memory pattern must save to be used."""
@@ -76,6 +77,19 @@ _UNKNOWN_SIZES = "sizes depend on data: the settings are those that are best on 
 _NO_WORKSPACE = "predicted, not measured: kernels' workspace is not included"
 
 
+class Rank(NamedTuple):
+    """The sort key of settings; lower is better.
+
+    Attributes:
+        is_unknown: whether the first-run peak or the bytes of the arena are not predicted.
+        size: the first-run peak plus the bytes that the arena holds, without those that it holds only to
+            make runs shorter. A figure that is not predicted counts as 0.
+    """
+
+    is_unknown: bool
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class SettingsChoice:
     """Settings, and the memory that a model needs under them.
@@ -97,29 +111,27 @@ class SettingsChoice:
     bytes_for_speed: int = 0
 
     @property
-    def rank(self) -> tuple[bool, int]:
-        """The sort key, lower is better: whether memory is unknown, then first-run peak plus arena in bytes."""
-        peaks = self.predicted
-        is_unknown = peaks.first_run_peak is None or peaks.held is None
-        return is_unknown, (peaks.first_run_peak or 0) + (
-            peaks.held or 0
-        ) - self.bytes_for_speed
+    def rank(self) -> Rank:
+        """The sort key by predicted memory."""
+        peak, held = self.predicted.first_run_peak, self.predicted.held
+        size = (peak or 0) + (held or 0) - self.bytes_for_speed
+        return Rank(peak is None or held is None, size)
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """The settings that were derived from an observed run, by name."""
+        """`OBSERVED` for each setting that was derived from an observed run, by ``scope.key``."""
         return settings_from_runs(self.settings)
 
 
 def settings_from_runs(settings: RuntimeSettings) -> Mapping[str, str]:
-    """Return the settings whose values follow from an observed run.
+    """Return `OBSERVED` for each setting whose value follows from an observed run, by ``scope.key``.
 
     These are the size of the arena's first region, which depends on the workspace of kernels, and
     the order by priority of an optimized graph, whose node indices the runtime does not report.
     """
     sources = {}
-    level = settings.session.get("graph_optimization_level")
-    if settings.session.get("execution_order") == "PRIORITY_BASED" and level is None:
+    is_by_priority = settings.session.get("execution_order") == "PRIORITY_BASED"
+    if is_by_priority and not settings.is_unoptimized:
         sources["session.execution_order"] = OBSERVED
     if "initial_chunk_size_bytes" in settings.arena:
         sources["arena.initial_chunk_size_bytes"] = OBSERVED
@@ -189,20 +201,21 @@ def predict_arena(
 ) -> SettingsChoice | None:
     """Return settings with their best arena; None if sizes are unknown.
 
-    All but arena and memory pattern stay; the pattern is kept only on the terms of `_with_pattern`.
-    ``workspace`` is the bytes that kernels request besides their outputs, by node.
+    All other settings stay. A memory pattern that is off stays off; else `_with_pattern` decides whether it
+    is on, because the arena may hold less without it. ``workspace`` is the bytes that kernels request besides
+    their outputs, by node.
     """
-    # `_refined` keeps a memory pattern that `base` sets. One that is on shall not be kept, because the
-    # arena may hold less without it.
-    base = RuntimeSettings() if settings.session.get("enable_mem_pattern") else settings
+    may_have_pattern = bool(settings.session.get("enable_mem_pattern", True))
     settings = without_pattern(settings)
     try:
         traces = session_traces(executed, settings, workspace)
         candidate = _in_arena(settings, traces, _arena_for(traces.first, executed.provider))
-        refined = _refined(executed, candidate, base, workspace)
+        candidate = _in_finer_arena(executed, candidate, workspace)
+        if may_have_pattern:
+            candidate = _with_pattern(executed, candidate, workspace)
     except UnknownBytesError:
         return None
-    return _choice_of(refined, executed.provider)
+    return _choice_of(candidate, executed.provider)
 
 
 def has_several_regions(choice: SettingsChoice) -> bool:
@@ -282,12 +295,14 @@ def _best_candidate(
         if traces.first.peak <= _NEAR_LOWEST * lowest:
             if traces.first not in arenas:  # several orders often make the same requests
                 arenas[traces.first] = _arena_for(traces.first, executed.provider)
-            candidates.append(_in_arena(base.updated(settings), traces, arenas[traces.first]))
-    return _refined(executed, min(candidates, key=attrgetter("score")), base, workspace)
+            candidates.append(_in_arena(settings, traces, arenas[traces.first]))
+    best = _in_finer_arena(executed, min(candidates, key=attrgetter("score")), workspace)
+    is_pattern_fixed = "enable_mem_pattern" in base.session
+    return best if is_pattern_fixed else _with_pattern(executed, best, workspace)
 
 
 def _variants(executed: ExecutedGraph, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
-    """Yield settings with each order and reuse to try.
+    """Yield ``base`` without a memory pattern, and with each order and reuse to try.
 
     An order that ``base`` sets is kept. So is that of an optimized graph: its dump is in run order, and
     other orders go by node indices, which the dump does not have.
@@ -325,18 +340,7 @@ def _in_arena(
     """
     own = settings.updated(RuntimeSettings(session_config=OWN_INITIALIZERS))
     peaks = Peaks(traces.first_peak, traces.first_peak)
-    return _Candidate(replace(own, arena=arena.arena), peaks, arena, traces)
-
-
-def _refined(
-    executed: ExecutedGraph,
-    candidate: _Candidate,
-    base: RuntimeSettings,
-    workspace: Mapping[str, int],
-) -> _Candidate:
-    """Return a candidate with its arena refined, and with a memory pattern if `_with_pattern` adds one."""
-    candidate = _in_finer_arena(executed, candidate, workspace)
-    return _with_pattern(executed, candidate, base, workspace)
+    return _Candidate(replace(own, arena=arena.settings), peaks, arena, traces)
 
 
 def _in_finer_arena(
@@ -347,10 +351,10 @@ def _in_finer_arena(
     ``workspace`` was measured with one thread, but users run with many, and the workspace of some
     kernels grows with them. An arena that fits one thread exactly may then hold more than before.
     """
-    if executed.provider != CPU:  # see `_arena_for`
+    if executed.provider != CPU:  # the size of the CUDA arena's first region cannot be set
         return candidate
     refined = refined_arena(candidate.traces.first, candidate.arena)
-    if refined is candidate.arena:
+    if refined is candidate.arena:  # the search has found none that holds less
         return candidate
     one_thread = requests_from_totals(executed.program, executed.dims, workspace)
     many_threads = workspace_with_threads(one_thread, _MANY_THREADS)
@@ -359,7 +363,7 @@ def _in_finer_arena(
             simulated_model(executed, candidate.settings), many_threads
         ).first
         held_refined, held_before = (
-            held_after_runs(trace, ArenaSettings.from_settings(arena.arena), runs=1)
+            held_after_runs(trace, ArenaSettings.from_settings(arena.settings), runs=1)
             for arena in (refined, candidate.arena)
         )
         if held_refined > held_before:
@@ -368,19 +372,17 @@ def _in_finer_arena(
 
 
 def _with_pattern(
-    executed: ExecutedGraph,
-    candidate: _Candidate,
-    base: RuntimeSettings,
-    workspace: Mapping[str, int],
+    executed: ExecutedGraph, candidate: _Candidate, workspace: Mapping[str, int]
 ) -> _Candidate:
     """Return a candidate with a memory pattern if that makes runs shorter and costs hardly any memory.
 
-    The arena may hold up to `_MAX_BYTES_FOR_TIME` more than without the pattern, and runs must get
-    shorter by `_MIN_TIME_SAVING`. Otherwise the candidate itself is returned. It is also returned if
-    ``base`` sets the pattern, on other providers than the CPU, and if sizes depend on data or there are
-    subgraphs, because the block of one run may not fit another run.
+    The first run then requests each tensor, and each later run one block for all tensors; one region must
+    serve both. The arena may hold up to `_MAX_BYTES_FOR_TIME` more than without the pattern, and runs
+    must get shorter by `_MIN_TIME_SAVING`. Otherwise the candidate itself is returned. It is also returned
+    on other providers than the CPU, and if sizes depend on data or there are subgraphs, because the
+    block of one run may not fit another run.
     """
-    if "enable_mem_pattern" in base.session or executed.provider != CPU or needs_run(executed):
+    if executed.provider != CPU or needs_run(executed):
         return candidate
     settings = candidate.settings.updated(_PATTERN)
     traces = session_traces(executed, settings, workspace)
@@ -388,11 +390,13 @@ def _with_pattern(
     if saved_work < _MIN_TIME_SAVING * work_of(executed.program, executed.dims):
         return candidate
     max_held = candidate.arena.held + _MAX_BYTES_FOR_TIME
-    lowest = max(trace.peak for trace in traces.in_order)  # no region for both runs is smaller
+    lowest = max(
+        trace.peak for trace in traces.in_order
+    )  # of the regions that may serve both runs
     region = shared_region(traces.in_order, lowest) if 0 < lowest <= max_held else None
     if region is None or region + _SPARE_BYTES > max_held:
         return candidate
-    arena = ArenaChoice(one_region(region + _SPARE_BYTES), region + _SPARE_BYTES)
+    arena = ArenaChoice(one_region(region + _SPARE_BYTES), held=region + _SPARE_BYTES)
     with_pattern = _in_arena(settings, traces, arena)
     return replace(
         with_pattern,

@@ -21,6 +21,7 @@ from memplan_cli.runtime.profile.workspace import (
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.timing import is_slower_unoptimized
 from memplan_cli.runtime.settings_search.predicted import (
+    Rank,
     SettingsChoice,
     predict_settings,
     prediction_warnings,
@@ -119,7 +120,8 @@ def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
         settings,
         ProcessMeasurements(baseline.record.workspace),
     )
-    predicted = replace(predict_peaks(executed, settings), process=process)
+    peaks = predict_peaks(executed, settings, baseline.record.workspace)
+    predicted = replace(peaks, process=process)
     return BaselineGraph(executed, predicted, (*prediction_warnings(executed), *notes))
 
 
@@ -217,15 +219,14 @@ class Prediction:
             further_optimized.insert(0, named_choice)
         return (optimized, *further_optimized, unoptimized)
 
-    def rank(self, choice: SettingsChoice) -> tuple[bool, int]:
+    def rank(self, choice: SettingsChoice) -> Rank:
         """Return the sort key of a choice: its rank, plus twice the constants that a session folds.
 
         Folded constants are held both at the peak and between runs, hence twice.
         """
-        is_unknown, size = choice.rank
-        if not choice.settings.is_unoptimized:
-            size += 2 * self._folded()
-        return is_unknown, size
+        if choice.settings.is_unoptimized:
+            return choice.rank
+        return Rank(choice.rank.is_unknown, choice.rank.size + 2 * self._folded())
 
     def optimized_choice(self) -> SettingsChoice:
         """Return the best predicted settings with the runtime's optimization."""
@@ -244,7 +245,8 @@ class Prediction:
         workspace = totals_by_rule(executed.program, executed.dims) | dict(measured)
         base = settings_for_sizes(self.written.base, self.baseline.binding.assumed)
         if self.written.spoiled_by_optimization and not self.written.optimized_offline:
-            # It was planned for a budget of live tensors. A pattern holds all tensors in one block.
+            # The plan of such a file, such as recomputation, keeps the live tensors within a budget. A
+            # memory pattern would hold the bytes of all tensors between runs.
             base = without_pattern(base)
         return predict_settings(executed, base, workspace)
 
@@ -281,7 +283,7 @@ class PredictedCost:
     """The predicted memory of a written model, in bytes.
 
     Attributes:
-        unknown: whether its process cannot be predicted.
+        unknown: whether its process cannot be predicted. Its arena may be predicted all the same.
         process: the sum of the load peak, the run peak and the private bytes after runs; if the
             process is unknown, an estimate by the arena and its weights.
         arena: the sum of the first-run peak and the bytes that the arena holds without weights.
@@ -309,15 +311,16 @@ def predicted_cost(
         choice.settings,
         ProcessMeasurements(baseline.record.workspace, opened_by_memplan=True),
     )
-    is_unknown, arena = choice.rank
+    arena = choice.rank.size
     if process is not None:
         total = process.load + process.run + process.private
         return PredictedCost(unknown=False, process=total, arena=arena)
     peaks = baseline.record.peaks
-    if is_unknown:
+    if choice.rank.is_unknown:
         # The peak of the original stands for the peak, and for the bytes that the arena holds.
         arena = 2 * (peaks.first_run_peak or 0)
     weights = 0 if written.optimized_offline else peaks.weights or 0
+    # Arena and weights are the part of the process that differs between the files to be ranked.
     return PredictedCost(unknown=True, process=arena + weights, arena=arena)
 
 

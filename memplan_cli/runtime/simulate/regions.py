@@ -86,17 +86,17 @@ class ArenaChoice:
     """Settings of the arena, and the bytes that it is predicted to hold.
 
     Attributes:
-        arena: keys of ``OrtArenaCfg``.
+        settings: keys of ``OrtArenaCfg``.
         held: bytes reserved from the system, without weights.
     """
 
-    arena: Mapping[str, Setting]
+    settings: Mapping[str, Setting]
     held: int
 
     @property
     def first_region(self) -> int:
         """Bytes of the first region, 0 under exact growth."""
-        return int(self.arena.get("initial_chunk_size_bytes", 0))
+        return int(self.settings.get("initial_chunk_size_bytes", 0))
 
 
 def one_region(size: int) -> dict[str, Setting]:
@@ -111,8 +111,9 @@ def one_region(size: int) -> dict[str, Setting]:
 def regions(first: int, later: int) -> dict[str, Setting]:
     """Return the settings of an arena whose first region and later ones have these sizes.
 
-    Later regions have ``later`` bytes as long as that is at most twice ``first`` and no request
-    is larger.
+    Each region is twice as large as the one before, but at most ``later`` bytes, unless a request is
+    larger. So later regions have ``later`` bytes if that is at most twice ``first``. Every larger chunk
+    is split, so that no bytes are lost in chunks that are larger than their tensors.
     """
     return {
         "arena_extend_strategy": "kNextPowerOfTwo",

@@ -75,7 +75,7 @@ class Confirmation:
         self.prediction, self.notes = prediction, list(choice.notes)
         self._baseline, self._written = prediction.baseline, prediction.written
         self._folder = Path(tempfile.mkdtemp(dir=self._baseline.folder))
-        self._runs = 0
+        self._graph_files = 0
         self._graph: tuple[RunRecord, ExecutedGraph] | None = None
         self._reference: UnoptimizedRun | None = None
         self._equal_only_unoptimized = False
@@ -85,8 +85,8 @@ class Confirmation:
 
     @property
     def verdict(self) -> Validation:
-        """The verdict on the written model's outputs."""
-        return self._written.verdict or self.run.verdict
+        """The verdict on the outputs of the reported run."""
+        return self._verdict_on(self.run)
 
     @property
     def passed(self) -> bool:
@@ -95,22 +95,40 @@ class Confirmation:
 
     def confirm(self, progress: Progress) -> None:
         """Run the model again where its run contradicts the prediction; update ``run`` and ``notes``."""
-        if self._written.verdict is None and self.run.has_other_outputs:
-            self._compare_at_other_level(progress)
+        if self._has_other_outputs:
+            if self._is_original:
+                self._optimize_original()
+            else:
+                self._compare_unoptimized(progress)
         if self.passed:
             self._optimize_if_far_slower()
             self._confirm_memory()
 
-    def confirm_at_level(self, progress: Progress) -> None:
-        """Confirm the run as `confirm` does, but keep its optimization level.
+    def confirm_at_same_level(self, progress: Progress) -> None:
+        """Confirm the run as `confirm` does, but never run with optimization instead of without, or vice versa.
 
-        For a search that runs the model at both levels, and compares their outputs and times.
+        For a search that runs the model both with and without optimization. A run with optimization fails
+        if its outputs differ. Without optimization, outputs may also equal those of the original without
+        optimization.
         """
-        has_other_outputs = self._written.verdict is None and self.run.has_other_outputs
-        if has_other_outputs and self.run.is_unoptimized:
-            self._compare_at_other_level(progress)
+        if self._has_other_outputs and self.run.is_unoptimized and not self._is_original:
+            self._compare_unoptimized(progress)
         if self.passed:
             self._confirm_memory()
+
+    @property
+    def _is_original(self) -> bool:
+        """Whether the written model is the original's own file, under other settings."""
+        return self._written.path == self._baseline.path
+
+    @property
+    def _has_other_outputs(self) -> bool:
+        """Whether the reported run has other outputs than the baseline; False if they are not compared here."""
+        return self._written.verdict is None and self.run.has_other_outputs
+
+    def _verdict_on(self, run: WrittenRun) -> Validation:
+        """Return the verdict on a run: the one given in advance, because outputs change from run to run, or its own."""
+        return self._written.verdict or run.verdict
 
     def _confirm_memory(self) -> None:
         """Run again if the graph or the arena of the reported run differs from the prediction."""
@@ -123,41 +141,54 @@ class Confirmation:
         The run also writes the graph that ONNX Runtime executes, if predictions need it: with
         optimization, if sizes depend on data, or if that graph has other nodes than the file.
         """
-        self._runs += 1
-        settings = choice.settings
-        file = self.prediction.file_graph()
-        wants_graph = self._has_other_nodes or not settings.is_unoptimized or needs_run(file)
-        graph = self._folder / f"run{self._runs}.onnx" if wants_graph else None
+        is_unoptimized = choice.settings.is_unoptimized
+        is_file_enough = is_unoptimized and not needs_run(self.prediction.file_graph())
+        if is_file_enough and not self._has_other_nodes:
+            return self._run_and_write_graph(choice, None)
+        return self._run_and_write_graph(choice, self._new_graph_file())
+
+    def _new_graph_file(self) -> Path:
+        """Return a file to which no run has written its graph."""
+        self._graph_files += 1
+        return self._folder / f"run{self._graph_files}.onnx"
+
+    def _run_and_write_graph(self, choice: SettingsChoice, graph: Path | None) -> WrittenRun:
+        """Run the written model, and write the graph that ONNX Runtime executes to a file; None: to none."""
         reference = self._reference.inputs if self._reference else None
         return run_written(
-            self._baseline, self._written.path, settings, graph=graph, reference=reference
+            self._baseline,
+            self._written.path,
+            choice.settings,
+            graph=graph,
+            reference=reference,
         )
 
-    def _compare_at_other_level(self, progress: Progress) -> None:
-        """Compare outputs again at another optimization level, if that may be why they differ.
+    def _optimize_original(self) -> None:
+        """Run the original's own file with optimization, if outputs differ without it.
 
-        If the written model is the original's own file, it runs with optimization instead of
-        without. Another file is compared with the original without optimization. The original of a
-        file that was optimized offline has the fusions of that file only with optimization.
+        Settings with optimization and other outputs are not replaced.
         """
-        if self._written.path == self._baseline.path:
-            if self.run.is_unoptimized:
-                self.choice = self.prediction.optimized_choice()
-                self.run = self._run(self.choice)
-                self.notes.append(
-                    "without optimization the outputs differ from those of the defaults: the model "
-                    "ran again with optimization"
-                )
-        elif not self._written.optimized_offline:
-            progress("comparing both models without the runtime's optimization")
-            self._compare_unoptimized()
+        if not self.run.is_unoptimized:
+            return
+        self.choice = self.prediction.optimized_choice()
+        self.run = self._run(self.choice)
+        self.notes.append(
+            "without optimization the outputs differ from those of the defaults: the model "
+            "ran again with optimization"
+        )
 
-    def _compare_unoptimized(self) -> None:
-        """Compare both models without optimization.
+    def _compare_unoptimized(self, progress: Progress) -> None:
+        """Compare both models without optimization, which may be why their outputs differ.
 
         If outputs are equal, that run is reported, and the file must always run without optimization.
         Otherwise the run with other outputs stays, whose failed verdict ends the confirmation.
+
+        Nothing is done for a file that was optimized offline: it has fused nodes, which the original has
+        only with optimization.
         """
+        if self._written.optimized_offline:
+            return
+        progress("comparing both models without the runtime's optimization")
         first_run, choice = self.run, self.choice
         if first_run.is_unoptimized:  # then only the original has to run again
             verdict = compare_original_unoptimized(self._baseline, first_run)
@@ -168,7 +199,7 @@ class Confirmation:
                 return
             self.prediction = replace(self.prediction, workspace=self._reference.workspace)
             choice = self.prediction.unoptimized_choice()
-            second_run = self._run(choice)
+            second_run = self._run(choice)  # compared with `_reference`
         if second_run.verdict.status != "passed":
             return
         verdict = with_unoptimized_note(second_run.verdict, first_run.verdict)
@@ -185,7 +216,7 @@ class Confirmation:
             return
         choice = self.prediction.optimized_choice()
         optimized_run = self._run(choice)
-        if optimized_run.ran and (written.verdict or optimized_run.verdict).passed:
+        if optimized_run.ran and self._verdict_on(optimized_run).passed:
             self.run, self.choice = optimized_run, choice
             note = (
                 "without optimization the written model took longer than predicted: it ran again "
@@ -196,10 +227,12 @@ class Confirmation:
         self.notes.append(note)
 
     def _read_graph_of_other_nodes(self) -> None:
-        """Run again with the runtime's graph if an unoptimized run requested more than predicted.
+        """Run again to see the runtime's graph, if an unoptimized run requested more than predicted.
 
         Then the runtime ran nodes that are not in the file: it replaces an operator without a kernel
         by the nodes of its function, and puts Casts around kernels without 16-bit types.
+
+        Nothing changes if the further run fails or has other outputs: the first run stays the reported one.
         """
         run = self.run
         if run.record.spec.graph is not None:  # the run has shown its graph already
@@ -207,11 +240,10 @@ class Confirmation:
         peak = predict_peaks(self.prediction.file_graph(), run.settings).first_run_peak
         if peak is None or (run.record.peaks.first_run_peak or 0) <= peak + _NEGLIGIBLE_BYTES:
             return
-        self._has_other_nodes = True
-        run_with_graph = self._run(self.choice)
+        run_with_graph = self._run_and_write_graph(self.choice, self._new_graph_file())
         if not self._has_same_outputs(run_with_graph):
-            self._has_other_nodes = False
             return
+        self._has_other_nodes = True
         self._replace_run(
             run_with_graph,
             "the runtime runs nodes that the file does not have: predictions are made for its own "
@@ -229,17 +261,21 @@ class Confirmation:
         run = self.run
         held = held_without_weights(run.record.peaks)
         predicted = self.choice.predicted.held
-        # To hold less than this is worth another run.
+        # An arena that holds less than this is worth another run.
         worthwhile = min(int(_WORTH * held), held - _NEGLIGIBLE_BYTES)
-        if predicted is not None and worthwhile <= predicted:  # about as predicted
+        if (
+            predicted is not None and worthwhile <= predicted
+        ):  # the arena held about as much as predicted
             return
         better = predict_arena(self.executed(), run.settings, run.record.workspace or {})
         if better is None or (better.predicted.held or 0) >= worthwhile:
             return
-        if better.settings.arena == run.settings.arena or has_several_regions(better):
-            # Several regions that fit exactly are fragile: it is not known at which moment within
-            # a node its kernel requests workspace, and two sessions of one graph may run its
-            # nodes in different orders. One larger region tolerates both.
+        is_same_arena = better.settings.arena == run.settings.arena
+        if is_same_arena or has_several_regions(better):
+            # The same arena has just held more than is predicted. Several regions that fit exactly may
+            # do so too: it is not known at which moment within a node its kernel requests workspace,
+            # and two sessions of one graph may run its nodes in different orders. One larger region
+            # tolerates both. Whether it holds less is measured.
             better = in_one_region(better)
         second_run = self._run(better)
         holds_less = held_without_weights(second_run.record.peaks) < held
@@ -258,7 +294,9 @@ class Confirmation:
 
     def _has_same_outputs(self, run: WrittenRun) -> bool:
         """Return whether another run gave the outputs of the reported run."""
-        if self._written.verdict is not None:
+        if (
+            self._written.verdict is not None
+        ):  # outputs change from run to run, and were compared before
             return run.ran
         if self._equal_only_unoptimized and run.ran:
             # Both were compared with outputs of the default settings, and differ from them alike.
@@ -270,24 +308,30 @@ class Confirmation:
         record = self.run.record
         if record.failure is not None or record.spec.graph is None:
             return self.prediction.file_graph()
-        if self._graph is None or self._graph[0] is not record:
-            graph = graph_of_run(record, self._baseline.dims)
-            if needs_run(graph) and graph.observed is None:  # its nodes have no distinct names
-                # The order is that of the run; sizes and branches are those of the numbered original.
-                numbered = self.prediction.executed(self.run.settings)
-                graph = replace(graph, observed=numbered.observed)
-            # Only the run itself shows an order by priority of an optimized graph.
-            if settings_from_runs(self.run.settings).get("session.execution_order"):
-                graph = with_recorded_order(graph, record) or graph
-            self._graph = record, graph
+        if self._graph is None or self._graph[0] is not record:  # another run is reported now
+            self._graph = record, self._graph_of_run(record)
         return self._graph[1]
+
+    def _graph_of_run(self, record: RunRecord) -> ExecutedGraph:
+        """Return the graph that a run wrote, with its observation, and in its order if that is recorded."""
+        graph = graph_of_run(record, self._baseline.dims)
+        if needs_run(graph) and graph.observed is None:
+            # Names do not tell which node each kernel of this run belongs to. Sizes and branches are
+            # those of the original's run, for which its nodes were numbered.
+            original = self.prediction.executed(self.run.settings)
+            graph = replace(graph, observed=original.observed)
+        if "session.execution_order" in settings_from_runs(self.run.settings):
+            # The order by priority of an optimized graph is not predictable. Without names of nodes it is
+            # not recorded either, and the order of the dump is the best guess.
+            graph = with_recorded_order(graph, record) or graph
+        return graph
 
     def facts(self) -> RuntimeSummary:
         """Return the runtime block of the report: predicted and observed memory, and settings."""
         baseline, run, executed = self._baseline, self.run, self.executed()
         workspace = run.record.workspace or {}
-        # `memplan_cli.load` opens a written file. The original's own file is opened as it always was.
-        opened_by_memplan = self._written.path != baseline.path
+        # Users open a written file with `memplan_cli.load`, and the original's own file with ONNX Runtime.
+        opened_by_memplan = not self._is_original
         process = predict_process_bytes(
             stored_model(self._written.path),
             executed,
@@ -302,6 +346,7 @@ class Confirmation:
             predicted={"original": self.prediction.graph.predicted, "optimized": predicted},
             observed={"original": baseline.record.peaks, "optimized": run.record.peaks},
             settings=run.settings,
+            # Without recorded workspace, all settings are predicted.
             settings_sources=settings_from_runs(run.settings) if workspace else {},
         )
 
@@ -331,8 +376,9 @@ def confirm_prediction(
 ) -> Confirmation:
     """Choose the settings of a written model, and return the runs that confirm them.
 
-    The search ``measured`` runs the model under each choice and takes the lowest `measured_cost`, of
-    equal ones the first; otherwise only the best predicted choice is run.
+    The search ``measured`` runs the model under each choice, with and without optimization, and returns
+    the one with the lowest `measured_cost`, of equal ones the first. Otherwise only the best predicted
+    choice is run.
 
     Raises:
         RuntimeUnavailableError: the written model's weights are missing.
@@ -347,7 +393,7 @@ def confirm_prediction(
     for number, choice in enumerate(choices, 1):
         progress(f"running the written model, settings {number} of {len(choices)}")
         confirmation = Confirmation(prediction, choice)
-        confirmation.confirm_at_level(progress)
+        confirmation.confirm_at_same_level(progress)
         measured.append((measured_cost(confirmation), confirmation))
     return min(measured, key=itemgetter(0))[1]
 

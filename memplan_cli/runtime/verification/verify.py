@@ -76,16 +76,22 @@ def verify(
     written: WrittenModel,
     progress: Progress = silent,
 ) -> Verification:
-    """Run a written model and compare it with its original, whose run showed ``graph``.
+    """Run a written model and compare it with its original.
 
-    Without a graph, only outputs are compared.
+    Args:
+        baseline: the run of the original.
+        graph: the graph that this run executed, and its predicted memory. None: only outputs are
+            compared, and no memory is measured.
+        written: the written model.
+        progress: is called with what is done.
 
     Raises:
         RuntimeUnavailableError: the written model's weights are missing.
     """
     if not baseline.is_repeatable:
-        # Outputs that change from run to run are compared in runs of their own, by other rules.
-        verification = _compare_first_runs(baseline, written)
+        # Outputs that change from run to run are compared in runs of their own, by other rules. The runs
+        # below only measure memory: `WrittenModel.verdict` stands for their comparison.
+        verification = _compare_changing_outputs(baseline, written)
         if graph is None or not verification.verdict.passed:
             return verification
         if verification.unoptimized_only:
@@ -126,7 +132,7 @@ def compare_models(
     require_weights(written.path)
     model = load_model(original)
     with BaselineRun(original, model, check, binding, original_settings) as run:
-        verification = verify(run.result(), None, written)
+        verification = verify(run.result(), graph=None, written=written)
     if did_not_run(verification.verdict):
         require_same_inputs(original, written.path)
     return verification
@@ -137,9 +143,8 @@ def measure_models(
 ) -> Verification:
     """Run an original and a written model, compare their outputs and measure their memory.
 
-    The arguments are those of `compare_models`. Settings of the written model are predicted as
-    `optimize` predicts them. A written model that does not run under them is compared under the
-    runtime's defaults.
+    Settings of the written model are predicted as `optimize` predicts them. A written model that does
+    not run under them is compared under the runtime's defaults, without its memory.
 
     Raises:
         RuntimeUnavailableError: weights or the provider are missing, or the original does not
@@ -153,9 +158,9 @@ def measure_models(
         written = replace(written, program=program)
         verification = verify(baseline, read_baseline_graph(baseline), written)
     if did_not_run(verification.verdict):
-        return compare_models(
-            original, replace(written, spoiled_by_optimization=False), check, binding
-        )
+        # A model that optimization would spoil runs without it; the defaults are with optimization.
+        by_default = replace(written, spoiled_by_optimization=False)
+        return compare_models(original, by_default, check, binding)
     return verification
 
 
@@ -193,15 +198,17 @@ def require_same_inputs(original: Path, written: Path) -> None:
         )
 
 
-def _compare_first_runs(baseline: Baseline, written: WrittenModel) -> Verification:
+def _compare_changing_outputs(baseline: Baseline, written: WrittenModel) -> Verification:
     """Compare the outputs of a written model with those of an original whose own runs differ.
 
-    A model that ONNX Runtime optimized offline runs under its own settings, and the original under
-    those of the baseline. Other models run under the runtime's defaults. If their outputs differ then,
-    both models run again without optimization, because the order of nodes can decide what it fuses.
+    A model that ONNX Runtime optimized offline runs without further optimization, and the original under
+    the settings of the baseline. Other models run under the runtime's defaults. If their outputs differ
+    then, both models run again without optimization: the order of nodes can decide which of them ONNX
+    Runtime fuses, and fused nodes round differently.
     """
     path = written.path
     if written.optimized_offline:
+        # `base` turns optimization off, so the verdict says nothing about runs with optimization.
         verdict = compare_unrepeatable(baseline, path, written.base, baseline.settings)
         return Verification(verdict, unoptimized_only=True)
     optimized = compare_unrepeatable(baseline, path, DEFAULTS, DEFAULTS)
@@ -217,9 +224,9 @@ def _compare_first_runs(baseline: Baseline, written: WrittenModel) -> Verificati
 def _compare_outputs(baseline: Baseline, written: WrittenModel) -> Verification:
     """Compare the outputs of a written model with those of the baseline, and measure nothing else.
 
-    If they differ, both models are compared without optimization, because the order of nodes can
-    decide what it fuses. A model that ONNX Runtime optimized offline is not: the original has its
-    fusions only with optimization.
+    If they differ, both models are compared without optimization: the order of nodes can decide which of
+    them ONNX Runtime fuses, and fused nodes round differently. A model that ONNX Runtime optimized
+    offline is not compared so. It has fused nodes, which the original has only with optimization.
     """
     settings = written.base if written.unoptimized_only else DEFAULTS
     run = run_written(baseline, written.path, settings)
@@ -275,7 +282,8 @@ def choose_settings(
     Raises:
         RuntimeUnavailableError: no settings give the same outputs.
     """
-    if not baseline.is_repeatable:  # then its outputs cannot be compared
+    if not baseline.is_repeatable:
+        # Its outputs change from run to run. With a verdict given in advance they are not compared.
         model = replace(model, verdict=Validation("passed", baseline.provider))
     prediction = Prediction(baseline, graph, model)
     confirmation = confirm_prediction(prediction, baseline.check.search, progress)
@@ -285,7 +293,9 @@ def choose_settings(
         raise RuntimeUnavailableError(
             f"{baseline.path}: no settings could be confirmed: {reason}"
         )
-    facts = confirmation.facts()
+    facts = (
+        confirmation.facts()
+    )  # its entry "optimized" is about the file under the confirmed settings
     return SettingsChoice(
         run.settings,
         facts.predicted["optimized"],
