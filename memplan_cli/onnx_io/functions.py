@@ -68,8 +68,9 @@ class Definitions:
     def of_call(self, call: NodeProto, dtypes: Sequence[str]) -> Definition | None:
         """Return the body that a node stands for, or None if its operator is no function.
 
-        The node's attributes must be values, not references. Some of ONNX's bodies depend on the dtypes
-        of the inputs.
+        Args:
+            call: The node; its attributes are values, not references.
+            dtypes: The dtypes of its inputs, on which some of ONNX's bodies depend.
         """
         function = self._function(call, dtypes)
         if function is None:
@@ -78,12 +79,15 @@ class Definitions:
         attributes = {a.name: a for a in (*function.attribute_proto, *call.attribute)}
         nodes = [with_attribute_values(node, attributes) for node in function.node]
         body_dtypes = dict(zip(function.input, dtypes, strict=False))
+        # For calls in the body whose own bodies depend on the dtypes of their inputs.
         if any(map(self._needs_dtypes, nodes)):
             body_dtypes = self._inferred_dtypes(nodes, body_dtypes)
+        # The values of Constant nodes are weights, which need no node.
+        computing_nodes = [node for node in nodes if kind_of(node) != ("", "Constant", "")]
         return Definition(
             tuple(function.input),
             tuple(function.output),
-            tuple(node for node in nodes if kind_of(node) != ("", "Constant", "")),
+            tuple(computing_nodes),
             body_dtypes,
         )
 
@@ -97,8 +101,10 @@ class Definitions:
             return None
         # The domain is imported: `_schema` finds no operator of another one.
         version = self.opsets[canonical_domain(call.domain)]
+        input_types = [_tensor_type(dtype) for dtype in dtypes]
+        versions = range(version + 1)  # up to the model's own
         try:
-            return schema_function(schema, call, map(_tensor_type, dtypes), range(version + 1))
+            return schema_function(schema, call, input_types, versions)
         except Exception:  # noqa: BLE001 - onnx raises many types for an invalid call
             return None
 
@@ -136,12 +142,14 @@ class Definitions:
         from onnx import shape_inference
 
         inputs = {n: types.get(n, _tensor_type("float32")) for n in node.input if n}
-        own, schema = self.own.get(kind_of(node)), self._schema(node)
+        function, schema = self.own.get(kind_of(node)), self._schema(node)
         try:
-            if own is not None:
-                input_types = [inputs[name] for name in node.input if name]
+            if function is not None:
+                # An omitted input has the empty type: the later ones keep their positions.
+                no_type = messages().TypeProto()
+                input_types = [inputs.get(name, no_type) for name in node.input]
                 output_types = shape_inference.infer_function_output_types(
-                    own, input_types, node.attribute
+                    function, input_types, node.attribute
                 )
                 return dict(zip(node.output, output_types, strict=False))
             if schema is not None:

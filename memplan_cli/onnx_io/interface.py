@@ -61,16 +61,21 @@ def input_dims(value: ValueInfoProto, taken: Collection[str] = ()) -> tuple[Dim,
 def names_taken(model: ModelProto) -> frozenset[str]:
     """Return the names of dims in a model that look like memplan's names for nameless dims.
 
-    In a file that memplan wrote, only names of graph inputs count: the others are memplan's own.
+    In a file that memplan wrote, only names of the main graph's inputs count. memplan writes its own
+    names to outputs and value_info, never to inputs.
     """
     is_planned = any(entry.key == f"{PREFIX}plan" for entry in model.metadata_props)
+    if is_planned:
+        values = list(model.graph.input)
+    else:
+        values = [
+            value
+            for graph in graphs(model.graph)
+            for value in (*graph.input, *graph.output, *graph.value_info)
+        ]
     return frozenset(
         str(dim.dim_param)
-        for graph in ([model.graph] if is_planned else graphs(model.graph))
-        for value in (
-            *graph.input,
-            *([] if is_planned else (*graph.output, *graph.value_info)),
-        )
+        for value in values
         for dim in value.type.tensor_type.shape.dim
         if _OUR_NAME.search(dim.dim_param)
     )
@@ -144,12 +149,14 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
     A leading dim is the first of several dims of some input: usually the batch.
     """
     is_leading: dict[str, bool] = {}
-    symbols, taken = input_symbols(model), names_taken(model)
+    symbols_by_text, taken = input_symbols(model), names_taken(model)
     for value in fed_inputs(model):
-        dims = tensor_dims(value, tensor_type(value)[1], taken)
+        _, tensor = tensor_type(value)
+        dims = tensor_dims(value, tensor, taken)
         for axis, dim in enumerate(dims):
-            # ``symbols`` has the dims of tensors, not those in sequences and optionals.
-            for symbol in sorted(symbols.get(str(dim), symbols_of(dim))):
+            # ``symbols_by_text`` has the dims of tensors, not those in sequences and optionals.
+            symbols = symbols_by_text.get(str(dim), symbols_of(dim))
+            for symbol in sorted(symbols):
                 is_first = axis == 0 and len(dims) > 1
                 is_leading[symbol] = is_leading.get(symbol, False) or is_first
     return is_leading
@@ -157,10 +164,11 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
 
 def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
     """Return the fed tensors that have a symbolic dim."""
-    symbols, taken = input_symbols(model), names_taken(model)
+    symbols_by_text, taken = input_symbols(model), names_taken(model)
     shapes = (
         InputShape(
-            value.name, tuple(_as_expression(dim, symbols) for dim in input_dims(value, taken))
+            value.name,
+            tuple(_as_expression(dim, symbols_by_text) for dim in input_dims(value, taken)),
         )
         for value in fed_inputs(model)
         if value.type.HasField("tensor_type")
@@ -168,14 +176,16 @@ def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
     return tuple(each for each in shapes if not all(isinstance(d, int) for d in each.shape))
 
 
-def _as_expression(dim: Dim, symbols: Mapping[str, frozenset[str]]) -> Dim:
+def _as_expression(dim: Dim, symbols_by_text: Mapping[str, frozenset[str]]) -> Dim:
     """Return a dim as text of an expression: a name with special characters is quoted.
 
-    Numbers, None, and dims that are expressions already (see `input_symbols`) are returned as they are.
+    Numbers, None, and dims that are expressions already (``past+sequence``) are returned as they are.
     """
-    if not isinstance(dim, str) or symbols.get(dim, {dim}) != {name := as_name(dim)}:
+    if not isinstance(dim, str):
         return dim
-    return quote_name(name)
+    name = as_name(dim)
+    is_name = symbols_by_text[dim] == {name}  # all letters of the text are one symbol
+    return quote_name(name) if is_name else dim
 
 
 def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:

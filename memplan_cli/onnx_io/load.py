@@ -123,16 +123,18 @@ def standard_opset(model: ModelProto) -> int:
 
 
 def _refuse_broken_text(model: ModelProto, path: Path) -> None:
-    """Refuse a model with a name that is not UTF-8, which protobuf returns as bytes.
+    """Refuse a model with a text that is not UTF-8, which protobuf returns as bytes in place of a str.
+
+    Checked are the texts that memplan reads as names or keys.
 
     Raises:
-        ModelError: showing the name.
+        ModelError: showing the text.
     """
     names: list[str | bytes] = [o.domain for o in model.opset_import]
     names += [entry.key for entry in model.metadata_props]
     for graph in graphs(model.graph):
-        _add_names(graph, names)
-        _add_node_names(graph, names)
+        names += _value_texts(graph)
+        names += _node_texts(graph)
     broken = next((name for name in names if isinstance(name, bytes)), None)
     if broken is not None:
         raise ModelError(
@@ -140,10 +142,10 @@ def _refuse_broken_text(model: ModelProto, path: Path) -> None:
         )
 
 
-def _add_names(graph: GraphProto, names: list[str | bytes]) -> None:
-    """Append the names of a graph's values, dims and tensors to ``names``."""
+def _value_texts(graph: GraphProto) -> list[str | bytes]:
+    """Return the names of a graph, its values, dims and weights, and where its external data lies."""
     values = [*graph.input, *graph.output, *graph.value_info]
-    names.append(graph.name)
+    names: list[str | bytes] = [graph.name]
     names += [value.name for value in values]
     for value in values:
         if value.metadata_props:
@@ -159,13 +161,15 @@ def _add_names(graph: GraphProto, names: list[str | bytes]) -> None:
         names.append(tensor.name)
         for entry in tensor.external_data:
             names += (entry.key, entry.value)
+    return names
 
 
-def _add_node_names(graph: GraphProto, names: list[str | bytes]) -> None:
-    """Append the names in a graph's nodes to ``names``.
+def _node_texts(graph: GraphProto) -> list[str | bytes]:
+    """Return the names in a graph's nodes.
 
     Nodes that are ASCII as a whole, most of a large graph, are skipped: ASCII is valid UTF-8.
     """
+    names: list[str | bytes] = []
     for node in graph.node:
         if node.SerializeToString().isascii():
             continue
@@ -177,6 +181,7 @@ def _add_node_names(graph: GraphProto, names: list[str | bytes]) -> None:
             names += [attribute.name for attribute in node.attribute]
         if node.metadata_props:
             names += [entry.key for entry in node.metadata_props]
+    return names
 
 
 def _digest_parts(graph: GraphProto) -> Iterator[bytes]:

@@ -208,29 +208,33 @@ class _Reader:
         The path is added to `outer_paths`.
         """
         path = f"{outer}/{name}" if outer else name
-        while path in self.outer_paths or self._is_id_prefix(path, outer):
+        while path in self.outer_paths or self._may_be_value_id(path, outer):
             path += "'"
         self.outer_paths[path] = outer
         return path
 
-    def _is_id_prefix(self, path: str, outer: str) -> bool:
-        """Whether the id of a value in ``outer``, or a block around it, may begin with ``path/``.
+    def _may_be_value_id(self, path: str, outer: str) -> bool:
+        """Whether some ``path/name`` may be the id of a value outside of the block at ``path``.
 
-        A value ``a/b`` of the main graph has the id that a value ``b`` of a block ``a`` would have.
+        For example, a value ``a/b`` of the main graph has the id that a value ``b`` of a block ``a``
+        would have. ``outer`` is the path of the block around it, and the start of ``path``.
         """
+        if self._begins_a_name(f"{path}/"):  # a value of the main graph
+            return True
+        while outer:
+            # A value of this block has the id ``outer/name``.
+            if self._begins_a_name(f"{path.removeprefix(f'{outer}/')}/"):
+                return True
+            outer = self.outer_paths[outer]
+        return False
+
+    def _begins_a_name(self, prefix: str) -> bool:
+        """Whether the name of a value begins with ``prefix``, which has a slash."""
         if self.slashed_names is None:
             self.slashed_names = _names_with_slash(self.main)
-        while True:
-            # The id of a value of ``outer`` is ``outer/name``: its name must begin with the rest of the path.
-            prefix = f"{path[len(outer) + 1 :] if outer else path}/"
-            index = bisect_left(self.slashed_names, prefix)
-            if index < len(self.slashed_names) and self.slashed_names[index].startswith(
-                prefix
-            ):
-                return True
-            if not outer:
-                return False
-            outer = self.outer_paths[outer]
+        # The names are sorted: those with the prefix are the next ones from the prefix itself on.
+        index = bisect_left(self.slashed_names, prefix)
+        return index < len(self.slashed_names) and self.slashed_names[index].startswith(prefix)
 
 
 def _names_with_slash(graph: GraphProto) -> Sequence[str]:
@@ -250,9 +254,11 @@ def _ordered(graph: GraphProto, scope: _Scope) -> Iterator[tuple[int, NodeProto]
     """
     for index, node in enumerate(graph.node):
         read = reads(node) if node.attribute else node.input[:]
-        # The first test is cheaper, and enough for most nodes: they read results of their own graph.
-        if not scope.own.issuperset(read) and not scope.names.keys() >= set(read):
-            # The nearest order begins with the same nodes: those before this one are in order.
+        # Most nodes read results of their own graph only, for which the first test is enough and cheaper.
+        # ``own`` and ``names`` contain ``""``, an omitted input.
+        is_readable = scope.own.issuperset(read) or scope.names.keys() >= set(read)
+        if not is_readable:
+            # All nodes are sorted. The first ``index`` of them stay in place, since they are in order.
             for position in _sorted_nodes(graph, scope.names)[index:]:
                 yield position, graph.node[position]
             return
@@ -274,12 +280,26 @@ def _sorted_nodes(graph: GraphProto, readable: Mapping[str, object]) -> Sequence
         for node in graph.node
     ]
     order = nearest_order(successors(needs))
-    if len(order) < len(needs):  # without nodes on a cycle, and those that depend on it
-        node = graph.node[min(set(range(len(needs))).difference(order))]
+    if len(order) < len(needs):
+        node = graph.node[_index_on_cycle(needs, order)]
         raise ModelError(
             f"the graph has a cycle through node {_short(node.name or node.op_type)!r}"
         )
     return order
+
+
+def _index_on_cycle(needs: Sequence[set[int]], order: Sequence[int]) -> int:
+    """Return the index of a node on a cycle.
+
+    ``needs`` are the producers that each node reads. Nodes that are not in ``order`` are on a cycle or
+    depend on one, so each of them has a producer that is not in ``order`` either.
+    """
+    unordered = set(range(len(needs))).difference(order)
+    index, visited = min(unordered), set[int]()
+    while index not in visited:
+        visited.add(index)
+        index = min(needs[index] & unordered)
+    return index
 
 
 def _constant_type(node: NodeProto) -> DeclaredType:

@@ -31,6 +31,9 @@ _IsValid = Callable[[Setting], bool]
 _MAX_TEXT = 4096
 """Most characters of a text; ONNX Runtime refuses some 8,000."""
 
+_MAX_DIGITS = 19
+"""Most digits of a number as text: `_SIZE`, the largest limit, has as many."""
+
 
 def _is_bool(value: Setting) -> bool:
     return isinstance(value, bool)
@@ -53,8 +56,8 @@ def _at_most(limit: int) -> _IsValid:
 
     def is_valid(value: Setting) -> bool:
         if isinstance(value, str):
-            # 20 digits exceed every limit: no more are converted, however long the text is.
-            return value.isascii() and value.isdecimal() and int(value[:20]) <= limit
+            is_number = value.isascii() and value.isdecimal() and len(value) <= _MAX_DIGITS
+            return is_number and int(value) <= limit
         return not isinstance(value, bool) and -1 <= value <= limit
 
     return is_valid
@@ -143,10 +146,10 @@ _MODEL_OPTIONS: Mapping[str, Mapping[Setting, int]] = {
 
 
 def config_entry(settings: RuntimeSettings, model: ModelProto) -> bytes:
-    """Return an encoded metadata entry with the session options that ONNX Runtime reads from a model.
+    """Return an encoded metadata entry with the options in `_MODEL_OPTIONS`; empty if none is set.
 
-    ONNX Runtime reads only some options from a model, and then ignores those of its caller. So the entry
-    is empty if none of these is set, or if the model has an entry of another program: the first one counts.
+    ONNX Runtime reads these from a model, and then ignores all session options of its caller. It reads
+    the first entry only, so the result is also empty if the model has an entry of another program.
     """
     options = {
         name: _MODEL_OPTIONS[name][value]
@@ -157,7 +160,10 @@ def config_entry(settings: RuntimeSettings, model: ModelProto) -> bytes:
     if has_other_entry or not options:
         return b""
     text = json.dumps({"session_options": options}, separators=(",", ":"))
-    return Entries(METADATA, ORT_CONFIG)(OWN_CONFIG + text.removeprefix("{"))
+    # `OWN_CONFIG` is the start of a JSON object, by which `is_own` recognizes the entry.
+    own_text = OWN_CONFIG + text.removeprefix("{")
+    encode = Entries(METADATA, ORT_CONFIG)
+    return encode(own_text)
 
 
 def recorded_settings(metadata: Mapping[str, str]) -> RecordedSettings | None:

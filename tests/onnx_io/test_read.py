@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import pytest
@@ -217,6 +219,11 @@ def refusal(text: str) -> str:
 def test_a_cycle_is_refused_and_a_node_on_it_named() -> None:
     text = "g (float[4] x) => (float[4] z) { [n1] a = Add(x, b) [n2] b = Neg(a) z = Neg(b) }"
     assert "cycle through node 'n" in refusal(text)
+
+
+def test_a_node_that_only_depends_on_a_cycle_is_not_named() -> None:
+    text = "g (float[4] x) => (float[4] z) { [n0] z = Neg(b) [n1] a = Add(x, b) [n2] b = Neg(a) }"
+    assert re.search("cycle through node 'n[12]'", refusal(text))
 
 
 def test_a_node_that_reads_its_own_output_is_a_cycle() -> None:

@@ -136,6 +136,7 @@ def test_options_that_write_files_or_that_memplan_never_sets_are_refused(
         ("arena", "max_mem", 1 << 62),
         ("arena", "max_mem", True),
         ("arena", "max_mem", "much"),
+        ("arena", "max_mem", "0" * 20 + "9" * 40),
         ("provider", "gpu_mem_limit", "9" * 5000),
         ("run_config", "memory.enable_memory_arena_shrinkage", "cpu:0;/etc"),
     ],
