@@ -17,6 +17,7 @@ from memplan_cli.onnx_io.weights.external_data import (
     create,
     external_tensors,
     forget,
+    holds_data_of,
     locations,
     missing,
     remove,
@@ -73,6 +74,21 @@ def files(folder: Path) -> set[str]:
 def test_each_file_is_named_once_those_of_bodies_too() -> None:
     model = model_with("a.bin", "sub/b.bin", "a.bin", body="c.bin")
     assert data_files(model) == ("a.bin", "sub/b.bin", "c.bin")
+
+
+def test_files_of_sparse_constants_are_named() -> None:
+    model = parse("g () => (float[8] y) { y = Constant() }")
+    sparse = onnx.SparseTensorProto(dims=[8])
+    external(sparse.values, "values", "values.bin")
+    external(sparse.indices, "indices", "indices.bin")
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("sparse_value", sparse))
+    assert data_files(model) == ("values.bin", "indices.bin")
+
+
+def test_a_file_that_does_not_exist_holds_no_data(tmp_path: Path) -> None:
+    path = saved(tmp_path, model_with("sub/a.bin"), "sub/a.bin")
+    assert holds_data_of(path, tmp_path / "sub" / "a.bin")
+    assert not holds_data_of(path, tmp_path / "a.bin")
 
 
 @pytest.mark.parametrize(
@@ -157,6 +173,21 @@ def test_data_of_an_earlier_version_is_put_back_where_the_new_file_cannot_get_it
         create(place, lambda _: None, own=("a.bin",))
     assert files(tmp_path) == {"a.bin"}
     assert place.read_bytes() == b"earlier"
+
+
+def test_a_foreign_file_stays_if_a_new_one_cannot_get_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "a.bin"
+    place.write_bytes(b"foreign")
+
+    def refuse(_: Path, __: Path) -> Path:
+        raise PermissionError(1, "not permitted")
+
+    monkeypatch.setattr(type(place), "replace", refuse)
+    with pytest.raises(ModelError, match="not permitted"):
+        create(place, lambda _: None)
+    assert place.read_bytes() == b"foreign"
 
 
 def test_equal_data_that_is_there_already_is_left_alone(tmp_path: Path) -> None:

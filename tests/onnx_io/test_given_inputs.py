@@ -225,6 +225,14 @@ def test_json_draws_as_the_model_collection_says(net: ModelProto, tmp_path: Path
     assert (drawn("ones") == 1).all()
     assert (drawn("const 7") == 7).all()
     assert set(drawn("randint 3 5").flat) == {3, 4}
+    assert (drawn("normal 0") == 0).all()
+
+
+def test_floats_are_drawn_between_ends_beyond_64_bits(tmp_path: Path) -> None:
+    model = parse("g (float[9] x) => (float[9] y) { y = Neg(x) }")
+    entry = {"shape": [9], "low": 2**70, "high": 2**71}
+    drawn = np.asarray(fed(as_json(tmp_path, {"x": entry}), model)["x"])
+    assert ((drawn >= 2**70) & (drawn <= 2**71)).all()
 
 
 def test_json_for_a_model_with_an_input_called_inputs(tmp_path: Path) -> None:
@@ -252,7 +260,12 @@ def test_json_without_values_gives_the_shape_alone(net: ModelProto, tmp_path: Pa
         ({"shape": [2, -5]}, "a shape is a list of numbers"),
         ({"shape": [2**40, 2**40]}, "more than inputs may have"),
         ({"shape": [2, 5], "low": 5, "high": 5}, "drawn from low up to high"),
+        ({"shape": [2, 5], "low": 0, "high": 10**400}, "drawn from low up to high"),
+        ({"shape": [2, 5], "low": 0.5, "high": 10**400}, "drawn from low up to high"),
         ({"shape": [2, 5], "gen": "sorcery"}, "is not a known generator"),
+        ({"shape": [2, 5], "gen": "const x"}, "is not a known generator"),
+        ({"shape": [2, 5], "gen": "zeros 1"}, "is not a known generator"),
+        ({"shape": [2, 5], "value": [[1], [2, 3]]}, "not a number"),
         ({}, "neither a shape nor a value"),
         ([1, 2], "not a table"),
     ],
@@ -270,6 +283,13 @@ def test_values_by_name_take_the_form_of_their_input(net: ModelProto) -> None:
     assert got["words"].tolist() == ["hello"] * len(got["words"])
     refused(Inputs(values={"x": ["a", "b", "c"]}), net, "is str")
     refused(Inputs(values={"ids": np.float32(1)}), net, "is float32")
+
+
+def test_nested_tuples_are_lists(net: ModelProto) -> None:
+    model = parse("g (string[2,2] words) => (string[2,2] y) { y = Identity(words) }")
+    got = fed(Inputs(values={"words": (("a", "b"), ("c", "d"))}), model)
+    assert got["words"].tolist() == [["a", "b"], ["c", "d"]]
+    refused(Inputs(values={"ids": ((1,), (2, 3))}), net, "not a number")
 
 
 def test_one_input_is_given_once(net: ModelProto, tmp_path: Path) -> None:

@@ -222,7 +222,9 @@ def test_a_cycle_is_refused_and_a_node_on_it_named() -> None:
 
 
 def test_a_node_that_only_depends_on_a_cycle_is_not_named() -> None:
-    text = "g (float[4] x) => (float[4] z) { [n0] z = Neg(b) [n1] a = Add(x, b) [n2] b = Neg(a) }"
+    text = (
+        "g (float[4] x) => (float[4] z) { [n0] z = Neg(b) [n1] a = Add(x, b) [n2] b = Neg(a) }"
+    )
     assert re.search("cycle through node 'n[12]'", refusal(text))
 
 

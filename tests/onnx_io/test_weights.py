@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from memplan_cli.api.models.model_file import read_model
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.weights.sizes import check_sums, check_tensor
+from memplan_cli.onnx_io.weights.stored import stored_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +71,15 @@ def test_data_elsewhere_is_as_long_as_it_says() -> None:
     length.value = "20"
     with pytest.raises(ModelError, match="24 bytes, and its data has 20 bytes"):
         check_tensor(tensor)
+
+
+def test_packed_elements_of_external_data_share_bytes(tmp_path: Path) -> None:
+    tensor = weight(TensorProto.INT4, 5, data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="w.bin")
+    graph = helper.make_graph([], "g", [], [], [tensor])
+    onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
+    (stored,) = stored_model(tmp_path / "model.onnx").weights
+    assert stored.size == 3
 
 
 def test_large_weights_cannot_take_more_than_the_file() -> None:

@@ -57,6 +57,12 @@ def test_the_smallest_of_several_axes_bounds_an_index() -> None:
     assert spec_of(text, "ids").high == 5
 
 
+def test_an_index_of_gathernd_is_bounded_by_the_axes_after_the_batch() -> None:
+    text = """g (int64[2,3,1] ids, float[2,9,4] x) => (float[2,3,4] y)
+        { y = GatherND<batch_dims = 1>(x, ids) }"""
+    assert spec_of(text, "ids").high == 9
+
+
 def test_an_index_into_an_axis_of_unknown_length_is_zero() -> None:
     text = """g (int64[3] ids, float[] x) => (y)
         { s = Shape(x)  z = ConstantOfShape(s)  y = Gather<axis = 0>(z, ids) }"""

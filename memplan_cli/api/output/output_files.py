@@ -72,7 +72,7 @@ def _model_with_weights(
     from memplan_cli.onnx_io.weights.external_data import holds_data_of
 
     for source in sources:
-        if place.exists() and holds_data_of(source, place):
+        if holds_data_of(source, place):
             return source.name
     return None
 

@@ -163,16 +163,19 @@ def _literal_entries(values: Mapping[str, object]) -> Iterator[InputEntry]:
         array = array_of(value, where)
         if array.dtype.hasobject and not all(isinstance(item, str) for item in array.flat):
             raise SettingsError(f"{where} is not a number, a text, or a regular list of them")
-        dtype = array.dtype.name if isinstance(value, np.ndarray | np.generic) else ""
+        is_typed_by_hand = not isinstance(value, np.ndarray | np.generic)
         if array.dtype.kind in "OU":
             dtype = "str"
+        else:
+            dtype = "" if is_typed_by_hand else array.dtype.name
+        shape = array.shape or None  # a single value fills the input
         yield InputEntry(
             name,
             where,
-            array.shape or None,
+            shape,
             dtype,
             lambda array=array: (array,),  # type: ignore[misc]
-            is_literal=not isinstance(value, np.ndarray),
+            is_literal=is_typed_by_hand,
         )
 
 
@@ -190,7 +193,8 @@ def _check_type(entry: InputEntry, value: ValueInfoProto) -> None:
         )
     if container.startswith("map"):
         raise SettingsError(f"{entry.where} is an array, and the input is a map: leave it out")
-    if (container == "sequence") != entry.is_sequence:
+    # An entry is a sequence only if it was read for an input that is one.
+    if container == "sequence" and not entry.is_sequence:
         raise SettingsError(f"{entry.where} is a tensor, and the input is a sequence")
     if not entry.is_sequence:
         _fed_shape(entry, tensor)  # only for its errors

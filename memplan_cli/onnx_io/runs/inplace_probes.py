@@ -42,7 +42,10 @@ class OneOp:
     result: str = "float32"
     opset: int = 21
     later: tuple[tuple[int, int], ...] = ()
-    """(input, output) positions that ONNX Runtime's sources declare to share memory, output 0 aside."""
+    """(input, output) positions that ONNX Runtime's sources declare to share memory, output 0 aside.
+
+    The outputs are distinct, and the op's outputs after output 0 in order.
+    """
 
     @property
     def key(self) -> str:
@@ -208,11 +211,13 @@ def probes() -> Iterator[Probe]:
 
 
 def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
-    """Return the serialized model of a probe.
+    """Return the serialized model of a probe: whether ``op`` writes over its operand at ``position``.
 
     Each operand ``in<i>`` is computed from a graph input ``x<i>``. The op's result ``r`` is read by one
-    more op, which gives ``y``. All operands but the probed one, at ``position``, are read again at the
-    end, so that the op cannot write over them; the probed one only if it is ``kept``.
+    more op, which gives ``y``. Further results ``r<n>``, those in `OneOp.later`, are unused.
+
+    The other operands are read again at the end, so that the op cannot write over them. So is the
+    probed one if it is ``kept``: then only an alias shares its memory.
     """
     from onnx import helper
 
@@ -236,8 +241,8 @@ def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
             nodes.append(_copy(names[index], f"y{index}", operand.dtype))
             outputs.append(helper.make_value_info(f"y{index}", _tensor_type(operand.dtype)))
     graph = helper.make_graph(nodes, "probe", inputs, outputs, weights)
-    domains = {ONNX: op.opset, ML: 3, MICROSOFT: 1, NCHWC: 1}
-    opsets = [helper.make_opsetid(name, version) for name, version in domains.items()]
+    versions = {ONNX: op.opset, ML: 3, MICROSOFT: 1, NCHWC: 1}
+    opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     model: bytes = helper.make_model(
         graph, opset_imports=opsets, ir_version=10
     ).SerializeToString()

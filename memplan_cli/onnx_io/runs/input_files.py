@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import zipfile
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +46,11 @@ _MAX_PROTOBUF_BYTES = (1 << 31) - 1
 _DRAWN_ITEM_BYTES = 8
 """Bytes of a drawn value before it is converted to the dtype of its input."""
 
+_MAX_FLOAT = sys.float_info.max
+"""The largest finite float. NaN and infinity are not between ``-_MAX_FLOAT`` and ``_MAX_FLOAT``."""
+
+_IRREGULAR = "{}: its value is not a number, a text, or a regular list of them"
+
 _FORMATS = "inputs come as .npz, as a folder of input_*.pb, or as .json"
 
 
@@ -59,7 +65,7 @@ class InputEntry:
         dtype: numpy's name, ``str``, or empty if the values are Python numbers.
         load: loads the arrays, one for each tensor of a sequence; None if only the shape is given.
         is_sequence: whether the input is a sequence of tensors.
-        is_literal: whether the values were typed by hand: they are converted to the input's dtype.
+        is_literal: whether the values were typed by hand: a list is then the last axis of the input.
     """
 
     name: str
@@ -343,13 +349,16 @@ def array_of(value: object, where: str) -> NDArray[Any]:
     """Return a number, a text, or (nested) lists of either as an array.
 
     Raises:
-        SettingsError: numpy would change a text: it drops zeros at its end, and turns numbers
-            beside it into text.
+        SettingsError: nested lists differ in length, or numpy would change a text: it drops ``chr(0)``
+            at its end, and turns numbers beside it into text.
     """
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise SettingsError(_IRREGULAR.format(where)) from error
     if array.dtype.kind == "U" and not isinstance(value, np.ndarray | np.generic):
-        texts = value if isinstance(value, str) else list(value)  # type: ignore[call-overload]
-        if array.tolist() != texts:
+        unchanged = np.asarray(value, dtype=object)
+        if not np.array_equal(array, unchanged):
             raise SettingsError(
                 f"{where}: its value is not a text that a run can take",
                 hint="texts do not end in a zero, and do not stand beside numbers",
@@ -365,9 +374,7 @@ def _with_values(entry: InputEntry, data: NDArray[Any]) -> InputEntry:
     """
     where, shape = entry.where, entry.shape
     if data.dtype.kind not in "biufU":
-        raise SettingsError(
-            f"{where}: its value is not a number, a text, or a regular list of them"
-        )
+        raise SettingsError(_IRREGULAR.format(where))
     literal = replace(entry, is_literal=True)
     if shape is None:  # a single number then fills the input, whatever its shape
         return replace(literal, shape=data.shape or None, load=lambda: (data,))
@@ -410,32 +417,47 @@ def _distribution(entry: Mapping[str, Any], where: str) -> Draw | None:
     if "gen" not in entry:
         return None
     kind, *words = str(entry["gen"]).split() or [""]
-    # A float has a point or an exponent, or is nan or inf.
-    numbers = [float(word) if re.search(r"[.eEn]", word) else int(word) for word in words]
-    if kind == "randint" and len(numbers) == 2:
-        return _uniform(numbers[0], numbers[1], where)
-    if kind == "normal" and len(numbers) <= 1:
-        scale = np.float32(numbers[0] if numbers else 1)
-        return lambda generator, shape: (
-            generator.standard_normal(shape, dtype=np.float32) * scale
-        )
-    if kind == "const" and len(numbers) == 1:
-        return lambda _, shape: np.full(shape, numbers[0])
-    if kind in ("zeros", "ones"):
-        return lambda _, shape: np.full(shape, int(kind == "ones"))
+    match kind, _parse_numbers(words):
+        case "randint", [low, high]:
+            return _uniform(low, high, where)
+        case "normal", [] | [_] as numbers:
+            scale = np.float32(numbers[0] if numbers else 1)
+            return lambda generator, shape: (
+                generator.standard_normal(shape, dtype=np.float32) * scale
+            )
+        case "const", [number]:
+            return lambda _, shape: np.full(shape, number)
+        case (("zeros" | "ones"), []):
+            return lambda _, shape: np.full(shape, int(kind == "ones"))
     raise SettingsError(
         f"{where}: {str(entry['gen'])[:60]!r} is not a known generator",
         hint="the generators are normal [SCALE], randint LOW HIGH, zeros, ones and const VALUE",
     )
 
 
+def _parse_numbers(words: Sequence[str]) -> list[int | float] | None:
+    """Return words as numbers; None if one is no number.
+
+    A float has a point or an exponent, or is ``nan`` or ``inf``.
+    """
+    try:
+        return [float(word) if re.search(r"[.eEn]", word) else int(word) for word in words]
+    except ValueError:
+        return None
+
+
 def _uniform(low: object, high: object, where: str) -> Draw:
-    """Return a uniform distribution over ``[low, high)``: integers if both ends are ints."""
+    """Return a uniform distribution over ``[low, high)``.
+
+    It draws integers if both ends are ints of 64 bits, else floats.
+    """
     match low, high:
         case (int(), int()) if -(2**63) <= low < high <= 2**63:
             return lambda generator, shape: generator.integers(low, high, shape)
-        case (int() | float(), int() | float()) if low < high and np.isfinite(high - low):
-            return lambda generator, shape: generator.uniform(low, high, shape)
+        case (int() | float(), int() | float()) if (
+            -_MAX_FLOAT <= low < high <= _MAX_FLOAT and high - low <= _MAX_FLOAT
+        ):
+            return lambda generator, shape: generator.uniform(float(low), float(high), shape)
     raise SettingsError(f"{where}: values are drawn from low up to high, without high itself")
 
 

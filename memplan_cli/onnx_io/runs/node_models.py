@@ -64,7 +64,7 @@ class NodeModels:
         """Whether a value is a map that the caller feeds."""
         return name in self.maps
 
-    def reads(self, node: NodeProto) -> tuple[str, ...]:
+    def computed_reads(self, node: NodeProto) -> tuple[str, ...]:
         """Return the inputs and captures of a node that are not weights, each once."""
         names = dict.fromkeys(filter(None, reads(node)))
         return tuple(name for name in names if name not in self.weights)
@@ -74,26 +74,27 @@ class NodeModels:
 
         Args:
             node: A node of the main graph.
-            types: ONNX Runtime's type (``tensor(float)``) of each value in ``self.reads(node)``,
-                maps aside.
+            types: ONNX Runtime's type (``tensor(float)``) of each value in
+                ``self.computed_reads(node)``. Those in `maps` need none.
         """
         from onnx import ValueInfoProto, helper
 
         inputs = [
             self.maps.get(name) or helper.make_value_info(name, _type_proto(types[name]))
-            for name in self.reads(node)
+            for name in self.computed_reads(node)
         ]
         outputs = [ValueInfoProto(name=name) for name in node.output if name]
         names = dict.fromkeys(reads(node))
         weights = [self._loaded(name) for name in names if name in self.weights]
-        # A weight that is a graph input too can be overridden: kernels do not pack it.
+        # A weight that is a graph input of the whole model stays one: callers can override such a weight,
+        # so kernels do not pack it.
         weight_names = {tensor.name for tensor in weights}
         inputs += [value for value in self.model.graph.input if value.name in weight_names]
         graph = helper.make_graph([node], "one", inputs, outputs, weights)
         model = helper.make_model(
             graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version
         )
-        # onnx does not inline functions of another opset.
+        # Functions of another opset than the model's are left by `load_model`: onnx does not inline them.
         model.functions.extend(self.model.functions)
         data: bytes = model.SerializeToString()
         return data
@@ -106,12 +107,20 @@ class NodeModels:
 
 
 def _type_proto(text: str) -> TypeProto:
-    """Parse ONNX Runtime's text of a type, such as ``seq(tensor(int64))``."""
+    """Parse ONNX Runtime's text of a type, such as ``seq(tensor(int64))``.
+
+    Raises:
+        ValueError: it is no tensor, sequence or optional.
+    """
     from onnx import TensorProto, helper
 
     kind, _, inner = text.removesuffix(")").partition("(")
-    if kind == "tensor":
-        return helper.make_tensor_type_proto(TensorProto.DataType.Value(inner.upper()), None)
-    if kind == "seq":
-        return helper.make_sequence_type_proto(_type_proto(inner))
-    return helper.make_optional_type_proto(_type_proto(inner))
+    match kind:
+        case "tensor":
+            elem_type = TensorProto.DataType.Value(inner.upper())
+            return helper.make_tensor_type_proto(elem_type, None)
+        case "seq":
+            return helper.make_sequence_type_proto(_type_proto(inner))
+        case "optional":
+            return helper.make_optional_type_proto(_type_proto(inner))
+    raise ValueError(f"{text} is no type of a tensor, sequence or optional")

@@ -34,7 +34,10 @@ _NO_LIMIT = 2**31 - 1
 
 
 class _Distribution(NamedTuple):
-    """How the values of an input are drawn: the fields of a `FeedSpec` with these names."""
+    """How the values of an input are drawn: the fields of a `FeedSpec` with these names.
+
+    Integers are drawn from ``[low, high)``.
+    """
 
     kind: str
     low: int = 0
@@ -60,6 +63,8 @@ class Requirement:
     Attributes:
         kind: ``index``: in ``[0, high)``; ``values``: exactly ``values``; ``equal``: ``values``, if
             the operand is a single number; ``positive``: greater than zero.
+        high: of an ``index``, the length of the indexed axis.
+        values: of ``values`` and ``equal``, the values of the operand.
     """
 
     kind: Literal["index", "values", "equal", "positive"]
@@ -72,6 +77,9 @@ _CONVERSIONS = frozenset({"Cast", "CastLike"})
 
 _KEEPS_SIGN = frozenset({"Add", "Mul", "Div", "Sum", "Max", "ReduceSum", "ReduceMean"})
 """Operators whose results are positive if their inputs are."""
+
+_ONE_HOT_DEPTH = 8
+"""The depth of a OneHot, the number of its classes, if it is drawn."""
 
 _SMALL_VALUES: Mapping[tuple[str, int], tuple[int, ...]] = {
     ("TopK", 1): (1,),
@@ -86,7 +94,7 @@ _SMALL_VALUES: Mapping[tuple[str, int], tuple[int, ...]] = {
     ("Range", 2): (1,),
     ("Loop", 0): (3,),
     ("Loop", 1): (1,),
-    ("OneHot", 1): (8,),
+    ("OneHot", 1): (_ONE_HOT_DEPTH,),
     ("Resize", 2): (1,),
     ("CumSum", 1): (0,),
     ("Trilu", 1): (0,),
@@ -132,7 +140,10 @@ _INDEXED: Mapping[tuple[str, int], int] = {
 """Operator and input position of indices -> input position of the indexed tensor."""
 
 _Transfer = Literal["same", "sign"]
-"""What a value has in common with the input that it is computed from: its values, or their sign."""
+"""What a value has in common with the model input that it is computed from.
+
+``same``: its elements; ``sign``: it is positive if the input is.
+"""
 
 
 class Requirements:
@@ -198,32 +209,34 @@ class Requirements:
         self, node: NodeProto, position: int, dims: Mapping[str, int]
     ) -> Requirement | None:
         """Return what a node requires of the input at ``position``; None if any value will do."""
-        operand = (node.op_type, position)
+        operand = (node.op_type, position)  # in one of the tables at most
         if operand in _INDEXED:
             return Requirement("index", high=self._index_limit(node, _INDEXED[operand], dims))
         if operand == ("OneHot", 0):
-            # A depth that is fed is 8 (`_SMALL_VALUES`).
-            return Requirement("index", high=self._integers.get(node.input[1], 8))
-        values = _SMALL_VALUES.get(operand)
+            depth = self._integers.get(node.input[1], _ONE_HOT_DEPTH)
+            return Requirement("index", high=depth)
+        if operand in _SMALL_VALUES:
+            return Requirement("values", values=_SMALL_VALUES[operand])
         if operand in _SHAPES:
-            values = self._result_shape(node, dims)
-        elif operand == ("Split", 1):
-            values = self._split_lengths(node, dims)
-        if values is not None:
-            return Requirement("values", values=values)
+            return Requirement("values", values=self._result_shape(node, dims))
+        if operand == ("Split", 1):
+            return Requirement("values", values=self._split_lengths(node, dims))
+        if operand in _POSITIVE:
+            return Requirement("positive")
         if node.op_type == "Equal":
             other = self._integers.get(node.input[1 - position])
             return None if other is None else Requirement("equal", values=(other,))
-        return Requirement("positive") if operand in _POSITIVE else None
+        return None
 
     def _shape_of(self, name: str, dims: Mapping[str, int]) -> tuple[int | None, ...]:
         """Return the shape of a value, None for unknown dims; empty if no shape is declared."""
         return _bound_shape(self._shapes.get(name, ()), dims)
 
     def _result_shape(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the shape of a node's result, which its operand holds; (1,) if unknown.
+        """Return the values for a shape operand (see `_SHAPES`): the dims of the node's result.
 
-        A Resize without a declared result is drawn such that it keeps the shape of its input.
+        If the result of a Resize is not declared, the dims of its input: then it changes no size. (1,) if
+        the dims are unknown, a guess that the run may refuse.
         """
         shape = self._shape_of(node.output[0], dims)
         if not shape and node.op_type == "Resize":
@@ -237,7 +250,7 @@ class Requirements:
         Any lengths whose sum is the split dim are valid. (1,) if that dim is unknown.
         """
         shape = self._shape_of(node.input[0], dims)
-        axis = _axis(node)
+        axis = _int_attribute(node, "axis")
         length = shape[axis] if -len(shape) <= axis < len(shape) else None
         if length is None:
             return (1,)
@@ -247,43 +260,48 @@ class Requirements:
     def _index_limit(self, node: NodeProto, indexed: int, dims: Mapping[str, int]) -> int:
         """Return the smallest length of the axes of input ``indexed`` that a node indexes; 1 if one is unknown.
 
-        A GatherND or ScatterND indexes as many leading axes as the last axis of its indices is long, a
-        loss the classes on axis 1, an ArrayFeatureExtractor the last axis, others their ``axis``.
+        These are, for GatherND and ScatterND, as many axes after the batch dims as the last axis of the
+        indices is long (all axes, if that length is unknown), for a loss the classes on axis 1, for an
+        ArrayFeatureExtractor the last axis, and for other operators their ``axis``.
         """
         shape = self._shape_of(node.input[indexed], dims)
         if not shape:
             return 1
-        axes: Sequence[int | None]
+        indexed_dims: Sequence[int | None]
         if node.op_type in ("GatherND", "ScatterND"):
             indices_shape = self._shape_of(node.input[1], dims)
-            depth = indices_shape[-1] if indices_shape else None
-            axes = shape[:depth] if depth else shape
+            index_length = indices_shape[-1] if indices_shape else None
+            indexed_dims = shape[_int_attribute(node, "batch_dims") :][:index_length]
         elif node.op_type.endswith("Loss"):
-            axes = shape[1:2]
+            indexed_dims = shape[1:2]
         elif node.op_type == "ArrayFeatureExtractor":
-            axes = shape[-1:]
+            indexed_dims = shape[-1:]
         else:
-            axes = (shape[_axis(node)],)
-        lengths = [dim for dim in axes if dim is not None]
-        return max(1, min(lengths)) if lengths and len(lengths) == len(axes) else 1
+            indexed_dims = (shape[_int_attribute(node, "axis")],)
+        lengths = [dim for dim in indexed_dims if dim is not None]
+        return max(1, min(lengths)) if lengths and len(lengths) == len(indexed_dims) else 1
 
 
-def _axis(node: NodeProto) -> int:
-    """Return the ``axis`` of a node; 0 if it has none."""
-    return next((a.i for a in node.attribute if a.name == "axis"), 0)
+def _int_attribute(node: NodeProto, name: str) -> int:
+    """Return an integer attribute of a node whose default is 0, such as ``axis``."""
+    return next((a.i for a in node.attribute if a.name == name), 0)
 
 
 def _reached_values(
     node: NodeProto, position: int, transfer: _Transfer
 ) -> Iterator[tuple[str, _Transfer]]:
-    """Yield the values that a node passes its input on to, and what they keep of the original."""
+    """Yield the values to which a node moves or converts its input ``position``, and those that have its sign.
+
+    ``transfer`` is what that input has in common with a model input. Each value is yielded with what it
+    has in common with the same model input.
+    """
     is_converted = position == 0 and node.op_type in _CONVERSIONS
     # A Min often limits a value by a constant: it is taken to pass the value on.
     if position in operator(node).moves or is_converted or node.op_type == "Min":
         yield from ((name, transfer) for name in node.output if name)
     elif node.op_type in _KEEPS_SIGN:
         yield from ((name, "sign") for name in node.output if name)
-    # Input i of a Loop or Scan is input i of its body.
+    # Input i of a Loop, or of a Scan from opset 9 on, is input i of its body.
     for _, body in subgraphs(node):
         if position < len(body.input):
             yield body.input[position].name, transfer
@@ -335,8 +353,9 @@ def feed_specs(
 
 def _given_spec(drawn: FeedSpec, feed: Feed) -> FeedSpec:
     """Return ``drawn`` with what the user gave: one value for any shape, only a shape, or arrays."""
-    if feed.shape is None:
+    if feed.shape is None:  # the file has one value, which fills the drawn shape
         return replace(drawn, kind="fill", files=feed.files)
+    # Without files, values of this shape are drawn; but a given sequence may have no tensors.
     if not feed.files and feed.container == "tensor":
         return replace(drawn, shape=feed.shape)
     return replace(
@@ -373,10 +392,10 @@ def _drawn_spec(
 def _distribution(
     dtype: str, requirements: Sequence[Requirement], *, is_number: bool
 ) -> _Distribution:
-    """Return a distribution that meets the requirements.
+    """Return a distribution that meets the requirements, or the most important of them.
 
-    Exact values count before all other requirements, and limits of indices before positive numbers. A
-    single number that is compared with several others, such as a sample rate, gets the first of them.
+    The order of importance is: exact values, limits of indices, positive numbers. A single number
+    (``is_number``) that is compared with several others, such as a sample rate, gets the first of them.
     Positive integers are small: they may be sizes.
     """
     kinds = ("values", "equal") if is_number else ("values",)
@@ -388,7 +407,7 @@ def _distribution(
         return _Distribution("positive" if must_be_positive else "normal")
     limits = [each.high for each in requirements if each.kind == "index"]
     if limits:
-        return _Distribution("integers", 0, min(limits))
+        return _Distribution("integers", 0, high=min(limits))  # without ``high`` itself
     if must_be_positive:
-        return _Distribution("integers", 1, 4)
+        return _Distribution("integers", 1, high=4)
     return _UNRESTRICTED.get(dtype, _MASK)

@@ -25,6 +25,7 @@ from memplan_cli.core.files import file_mode
 from memplan_cli.core.temporary import temporary_beside
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_as_written
+from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.weights.sizes import check_tensor, tensor_bytes
 
 if TYPE_CHECKING:
@@ -55,10 +56,11 @@ def external_copies(model: ModelProto) -> tuple[TensorProto, ...]:
 
 
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield all tensors of a model, those in node attributes and subgraphs included."""
-    stack = [model.graph]
-    while stack:
-        graph = stack.pop()
+    """Yield all tensors of a model, those in node attributes and subgraphs included.
+
+    A sparse tensor yields the tensors of its values and indices.
+    """
+    for graph in graphs(model.graph):
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield from (sparse.values, sparse.indices)
@@ -69,10 +71,14 @@ def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
             for attribute in attributes:
                 if attribute.HasField("t"):
                     yield attribute.t
-                if attribute.HasField("g"):
-                    stack.append(attribute.g)
+                if attribute.HasField("sparse_tensor"):
+                    yield from (
+                        attribute.sparse_tensor.values,
+                        attribute.sparse_tensor.indices,
+                    )
                 yield from attribute.tensors
-                stack.extend(attribute.graphs)
+                for sparse in attribute.sparse_tensors:
+                    yield from (sparse.values, sparse.indices)
 
 
 def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:
@@ -97,11 +103,11 @@ def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:
 
 
 def holds_data_of(model: Path, place: Path) -> bool:
-    """Whether the file ``place`` holds weights of a model; False if ``model`` is no model.
+    """Whether the file ``place`` holds weights of a model; False if it does not exist, or ``model`` is no model.
 
     The model is parsed only if the file is in the model's folder and its name occurs in the model.
     """
-    if not place.resolve().is_relative_to(model.parent.resolve()):
+    if not place.exists() or not place.resolve().is_relative_to(model.parent.resolve()):
         return False
     try:
         with model.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
@@ -247,7 +253,13 @@ def create(
 ) -> tuple[Path, ...]:
     """Write a new data file and return it, for `remove` and `forget`.
 
-    The file gets its name once it is complete. A file of ``own`` with that name is set aside.
+    The file gets its name once it is complete. If it cannot be written, all files are as before.
+
+    Args:
+        place: The file. One of that name must be in ``own``.
+        write: Writes the content.
+        own: Files that belong to an earlier version of the same output. One of them at ``place`` is
+            set aside until `remove` restores or `forget` deletes it.
 
     Raises:
         ModelError: it cannot be written.
@@ -263,7 +275,7 @@ def create(
         try:
             partial.replace(place)
         except OSError:
-            remove([place])  # restores the file that was set aside
+            _restore(place)
             raise
     except OSError as error:
         raise ModelError(f"{place} cannot be written: {error.strerror}") from error
@@ -291,8 +303,13 @@ def remove(created: Sequence[Path]) -> None:
                 path.rmdir()
         else:
             path.unlink(missing_ok=True)
-            if _aside(path).exists():
-                _aside(path).replace(path)
+            _restore(path)
+
+
+def _restore(path: Path) -> None:
+    """Give a file that this process set aside its name back."""
+    if _aside(path).exists():
+        _aside(path).replace(path)
 
 
 def _copy_file(source: Path, target: Path) -> Iterator[Path]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memplan_cli.core.program import Origin
 from memplan_cli.errors import ModelError
@@ -79,8 +79,16 @@ class Scope:
         )
 
 
-_Value = tuple[int, str]
-"""A value: ``id`` of the scope that defines it, and its name."""
+class _Value(NamedTuple):
+    """A value that a node reads or produces.
+
+    Attributes:
+        scope_id: ``id`` of the scope that defines it.
+        name: its name in that scope.
+    """
+
+    scope_id: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,30 +105,31 @@ class Evaluator:
             ModelError: weights are missing, or a node cannot be computed (it is named).
         """
         order = _evaluation_order(scope, wanted)
+        # Nodes that still have to read each value.
         remaining_reads = Counter(
             value for node, inner in order for value in _operand_values(node, inner)
         )
         held: dict[_Value, Array] = {}  # results that later nodes of the order read
         names = set(wanted)
         for node, inner in order:
+            operand_values = _operand_values(node, inner)
             operands: dict[str, Array] = {}
-            for value in _operand_values(node, inner):
-                name = value[1]
+            for value in operand_values:
                 if value in held:
-                    operands[name] = held[value]
+                    operands[value.name] = held[value]
                 else:
-                    tensor = inner.defining(name).tensors[name]
-                    operands[name] = read_tensor(tensor, self.folder)
+                    tensor = inner.defining(value.name).tensors[value.name]
+                    operands[value.name] = read_tensor(tensor, self.folder)
             results = self._run(node, operands)
-            for value in _operand_values(node, inner):
+            for value in operand_values:
                 remaining_reads[value] -= 1
                 if not remaining_reads[value]:
                     held.pop(value, None)
             del operands  # their memory is free while the caller stores the results
             for name in filter(None, node.output):
-                result = results.pop(name)
-                if remaining_reads[id(inner), name]:
-                    held[id(inner), name] = result
+                result, value = results.pop(name), _Value(id(inner), name)
+                if remaining_reads[value]:
+                    held[value] = result
                 if inner is scope and name in names:
                     yield name, result
 
@@ -217,13 +226,14 @@ _CORRECTED: Mapping[str, Callable[[NodeProto, Sequence[Array | None]], Array]] =
 def _operand_values(node: NodeProto, scope: Scope) -> list[_Value]:
     """Return the values that a node reads, each once."""
     names = dict.fromkeys(filter(None, node.input))
-    return [(id(scope.defining(name)), name) for name in names]
+    return [_Value(id(scope.defining(name)), name) for name in names]
 
 
 def _evaluation_order(scope: Scope, wanted: Iterable[str]) -> list[tuple[NodeProto, Scope]]:
     """Return the nodes that names depend on, producers first, each with its scope.
 
-    A depth-first search: a name is pushed back below its operands, and its node follows theirs.
+    A depth-first search: a name is pushed back below its operands, and its node follows theirs. There is no
+    cycle: a model with one is refused when its program is read.
     """
     order: dict[int, tuple[NodeProto, Scope]] = {}  # by id of the node
     # Name, scope of its reader, and whether the operands of its node are in the order already.
@@ -256,15 +266,17 @@ def _carried(array: Array) -> Array:
 
 
 def _restored(result: Array, operands: Iterable[Array]) -> Array:
-    """Undo `_carried` in the result of a node that moves elements of its operands.
+    """Return the result of a node in its own dtype, if it was computed from arrays of `_carried`.
 
-    The result gets the dtype of an operand whose carrier has the dtype of the result.
+    Only operands of one extension dtype occur in a node, since it moves their elements into one result.
+    A result with the integers that carry this dtype consists of such elements.
     """
     import numpy as np
 
     result = np.asarray(result)
     for operand in operands:
-        if _carried(operand).dtype == result.dtype != operand.dtype:
+        is_carried = is_extension_dtype(operand.dtype)
+        if is_carried and _carried(operand).dtype == result.dtype:
             return result.view(operand.dtype)
     return result
 
@@ -323,7 +335,8 @@ class _Folding:
         Args:
             graph: The graph to change.
             original: The same graph unchanged, from which values are computed.
-            block: The ops that remain.
+            block: The ops that remain; nodes without an op are removed. Several ops may be copies of one
+                node, but not ops with subgraphs (`may_run_twice`).
             outer: The scope around the graph; None for the main graph.
         """
         kept = sorted({op.source for op in block.ops if op.source >= 0})
@@ -368,14 +381,17 @@ class _Folding:
             path: The path of the graph's block; empty for the main graph.
             removed: Names of the results of removed nodes.
         """
-        weights = self.weights.get(path, {})
+        weights = self.weights.get(
+            path, {}
+        )  # those that only folded ops read are not among them
         keep(graph.initializer, lambda tensor: tensor.name in weights)
         keep(graph.value_info, lambda value: value.name not in removed)
-        computed = [name for name in weights if name in removed and name in scope.producers]
+        computed = [name for name in weights if name in removed]
+        store = store_inside if path else self.store
         for name, array in self.evaluator.values(scope, computed):
             tensor = graph.initializer.add()
             _declare(tensor, weights[name], array)
-            (store_inside if path else self.store)(tensor, array)
+            store(tensor, array)
 
 
 def _declare(tensor: TensorProto, var: Var, array: NDArray[Any]) -> None:

@@ -58,9 +58,9 @@ def packed_blobs(tensor: TensorProto) -> Iterator[tuple[str, tuple[Blob, ...]]]:
     entries = entries_of(tensor)
     for name, value in entries.items():
         if name.startswith(_PREPACKED):
-            key, *parts = value.split("|")
+            key, *blob_texts = value.split("|")
             location = entries.get("location", "")
-            yield key, tuple(_parse_blob(location, part, tensor)[0] for part in parts)
+            yield key, tuple(_parse_blob(location, text, tensor)[0] for text in blob_texts)
 
 
 def write_on_pages(model: ModelProto, data: Path) -> None:
@@ -147,18 +147,27 @@ def _read_blob(folder: Path, blob: Blob) -> Iterator[bytes]:
 
 
 def _refer_to_copies(tensor: TensorProto, offsets: Mapping[Blob, int], location: str) -> None:
-    """Replace the external data entries of a tensor by those of its copied blobs, in place."""
+    """Let a tensor refer to the copies of its data and packed blobs in the file ``location``, in place.
+
+    ``offsets`` are those of the copies. The form of the entries is described at the top of this file.
+    """
     old = entries_of(tensor)
-    own = _own_blob(tensor)
-    new = {**old, "location": location, "offset": str(offsets[own]), "length": str(own.length)}
+    data = _own_blob(tensor)
+    new = {
+        **old,
+        "location": location,
+        "offset": str(offsets[data]),
+        "length": str(data.length),
+    }
     new.pop("checksum", None)  # of the old file as a whole
     for name, value in old.items():
         if name.startswith(_PREPACKED):
-            key, *parts = value.split("|")
-            new[name] = key
-            for part in parts:
-                blob, checksum = _parse_blob(old["location"], part, tensor)
-                new[name] += f"|{offsets[blob]};{blob.length};{checksum}"
+            key, *blob_texts = value.split("|")
+            new_texts = []
+            for text in blob_texts:
+                blob, checksum = _parse_blob(old["location"], text, tensor)
+                new_texts.append(f"{offsets[blob]};{blob.length};{checksum}")
+            new[name] = "|".join([key, *new_texts])
     del tensor.external_data[:]
     for name, value in new.items():
         tensor.external_data.add(key=name, value=value)

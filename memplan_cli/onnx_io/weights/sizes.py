@@ -1,7 +1,8 @@
 """Checks that a tensor has as much data as its dims and dtype need.
 
-Counting the values of a weight copies them. So weights above a megabyte are only checked one by one
-if all of them together exceed the size of the file.
+Counting the values of a weight copies them. So initializers above a megabyte are only checked if, by
+their dims, all of them together exceed the size of the file (`check_sums`). Smaller ones, and external
+ones, whose length is stated, are always checked (`check_tensor`).
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ _MAX_TENSOR_BYTES = 2**63 - 1
 """Sizes are 64-bit ints."""
 
 _ALWAYS_COUNTED_BYTES = 1 << 20
-"""The values of tensors up to this size are always counted."""
+"""The values of tensors up to this size, by their dims, are always counted."""
 
 
 def check_tensor(tensor: TensorProto) -> None:
     """Refuse a tensor with negative dims, or with data of another size than its dims and dtype.
 
-    A tensor without any data passes: its weights were taken out, and planning does not need them.
+    The data of large tensors in the model file is left to `check_sums`. A tensor without any data
+    passes: its weights were taken out, and planning does not need them.
 
     Raises:
         ModelError: naming the tensor.
@@ -52,16 +54,18 @@ def check_tensor(tensor: TensorProto) -> None:
         # A length that is no number is refused where the data is read.
         length = next((e.value for e in tensor.external_data if e.key == "length"), "")
         is_number = length.isdecimal() and len(length) < 20
-        if _bits(tensor) and is_number and int(length) != needed:
+        has_sized_elements = _bits(tensor) is not None  # they are no strings
+        if has_sized_elements and is_number and int(length) != needed:
             raise _mismatch(tensor, f"{int(length)} bytes")
     elif needed <= _ALWAYS_COUNTED_BYTES:
         _check_data(tensor)
 
 
 def check_sums(graph: GraphProto, size: int) -> None:
-    """Refuse initializers that are defined twice, have no dtype, or exceed the model file.
+    """Refuse initializers that are defined twice, have no dtype, or need more data than the file has.
 
-    Large ones (see the module) are only counted if, by their dims, they exceed the file together.
+    If, by their dims, the large ones in the model file take more bytes together than the file has, the
+    data of each is checked. One that has no data, because its weights were taken out, passes.
 
     Args:
         graph: The main graph.

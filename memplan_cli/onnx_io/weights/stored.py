@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import prod
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.constants import stored_tensor
 from memplan_cli.onnx_io.load import load_as_written
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.weights.prepacked import packed_blobs
-from memplan_cli.onnx_io.weights.sizes import TYPED_FIELDS
+from memplan_cli.onnx_io.weights.sizes import TYPED_FIELDS, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +26,8 @@ class StoredWeight:
         name: of the initializer, or of the output of a Constant node.
         size: bytes of its data.
         inside: whether the data is in the model file itself.
-        packed_in_file: bytes of its packed copies in an external file; 0: there are none.
+        packed_in_file: bytes of the copies in an external file that ONNX Runtime has packed for its
+            kernels; 0: there are none.
     """
 
     name: str
@@ -83,14 +83,9 @@ def _weights(model: ModelProto) -> list[StoredWeight]:
 
 
 def _stored(name: str, tensor: TensorProto) -> StoredWeight:
-    """Describe a weight; external data has the bytes of its dims and dtype, other data those present."""
+    """Describe a weight: the size of external data is that of its dims and dtype, of other data its bytes."""
     if tensor.data_location != tensor.EXTERNAL:
         typed = sum(len(getattr(tensor, field)) * size for field, size in TYPED_FIELDS.items())
         return StoredWeight(name, len(tensor.raw_data) or typed, inside=True)
-    from onnx import helper
-
-    itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     packed = sum(blob.length for _, blobs in packed_blobs(tensor) for blob in blobs)
-    return StoredWeight(
-        name, prod(tensor.dims) * itemsize, inside=False, packed_in_file=packed
-    )
+    return StoredWeight(name, tensor_bytes(tensor), inside=False, packed_in_file=packed)

@@ -35,6 +35,9 @@ _CHUNK = 16 << 20
 def read_tensor(tensor: TensorProto, folder: Path) -> NDArray[Any]:
     """Return the values of a tensor; external data is memory-mapped.
 
+    Elements of external data must have whole bytes: smaller ones, such as int4, are packed in a file.
+    No caller reads those: folding leaves them to the runtime, and other rewrites read floats.
+
     Raises:
         ModelError: the tensor has no data, or its file in ``folder`` is missing or too short.
     """

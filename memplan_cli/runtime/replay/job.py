@@ -240,7 +240,7 @@ class _Replay:
         Raises:
             ValueError: an input was not computed yet.
         """
-        inputs = self.node_models.reads(node)
+        inputs = self.node_models.computed_reads(node)
         for name in inputs:
             if name not in self.values and name not in self.bound:
                 raise ValueError(
