@@ -186,6 +186,10 @@ CHANGES: dict[str, tuple[Change, str]] = {
         "the If that makes 'y' was lost",
     ),
     "a node is repeated": (repeat, "made twice"),
+    "a result has the name of a weight": (
+        lambda m: m.graph.node.add(op_type="Exp", input=["x"], output=["w"]),
+        "'w' is made twice",
+    ),
     "a value is read too early": (lambda m: put(m, 1, 0, 2, 3), "before it is made"),
     "a body is rewired": (shadow, "the If that makes 'y' was lost"),
     "a body loses a node": (lambda m: body(m, "then_branch").node.pop(), "was lost"),

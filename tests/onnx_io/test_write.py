@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from memplan_cli.onnx_io.metadata import (
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.traversal import graphs
+from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.onnx_io.writing.verify import graph_differences
 from memplan_cli.onnx_io.writing.write import rewrite, written_model
 from memplan_cli.planning.candidate import Source
@@ -402,3 +404,12 @@ def test_notes_of_an_earlier_plan_go_where_the_next_has_none() -> None:
 def test_a_graph_that_no_viewer_draws_has_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memplan_cli.onnx_io.writing.annotate._MAX_DRAWN_NODES", 1)
     assert all("pkg.memplan.memory" not in notes(n) for n in written(parse(FREE)).graph.node)
+
+
+def test_changed_attribute_of_an_op_with_its_old_names_is_written() -> None:
+    model = parse("g (float[4,6] x) => (float[4,6] y) { y = Softmax<axis = 0>(x) }")
+    program = read_program(model).program
+    (op,) = program.body.ops
+    changed = replace(program.body, ops=(op._replace(attributes={"axis": 1}),))
+    written, _ = chunked_model(model, replace(program, body=changed), {})
+    assert [a.i for a in written.graph.node[0].attribute] == [1]

@@ -54,14 +54,16 @@ def annotated(
         return _assembled(model, plain_nodes, other, values)
     notes = PlanNotes.of(program, plan)
     value_notes = ValueNotes(notes, "")
-    # A list: notes of declared values must be taken before the undeclared ones are listed.
+    # A list: all notes on declared values must be popped before the undeclared values are listed.
     declared = list(
         _joined(
-            _value_info_field(_serialized(value) + value_notes.take(value.name))
+            _value_info_field(_serialized(value) + value_notes.pop(value.name))
             for value in graph.value_info
         )
     )
-    other = _OtherFields.of(model, value_notes.take, metadata)
+    other = _OtherFields.of(
+        model, value_notes.pop, metadata
+    )  # pops those on inputs and outputs
     undeclared = _joined(map(_value_info_field, value_notes.undeclared()))
     nodes = _annotated_nodes(graph, program.body, notes)
     return _assembled(model, nodes, other, chain(declared, undeclared))
@@ -134,6 +136,7 @@ class _OtherFields(NamedTuple):
         graph = rest.graph
         for value in (*graph.input, *graph.output):
             value.MergeFromString(value_notes(value.name))
+        # The graph has no value_info, and then the model no graph: their places are between the parts.
         after_values = _pop_fields_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
         before_values = graph.SerializeToString(deterministic=True)
         rest.ClearField("graph")
@@ -188,10 +191,9 @@ def _set_metadata(model: ModelProto, key: str, value: str) -> None:
 
 
 def _pop_fields_after(message: ModelProto | GraphProto, number: int) -> bytes:
-    """Remove the fields with numbers above ``number`` from a message; return their bytes.
+    """Remove the fields with numbers above ``number`` from a message, in place; return their bytes.
 
-    What is left of the message are the fields before a gap, into which the caller puts field ``number``. All
-    removed fields must be repeated or messages: others cannot be merged.
+    All removed fields must be repeated or messages: others cannot be merged.
     """
     popped = type(message)()
     for descriptor, value in message.ListFields():
@@ -204,9 +206,8 @@ def _pop_fields_after(message: ModelProto | GraphProto, number: int) -> bytes:
 
 def _annotated_nodes(graph: GraphProto, block: Block, notes: PlanNotes) -> Iterator[bytes]:
     """Yield each node of the main graph, serialized, with notes on it and on its subgraphs."""
-    clock = notes.steps.get(block.path, ())
     memory_texts = notes.memory_texts(block.path, len(graph.node))
-    for node, step in zip(graph.node, clock, strict=True):
+    for node, step in zip(graph.node, notes.steps_of(block.path), strict=True):
         annotated_node = node
         if step.op.bodies:
             annotated_node = type(node)()
@@ -220,20 +221,23 @@ def _annotate_bodies(node: NodeProto, op: Op, notes: PlanNotes) -> None:
     """Add notes to the nodes and values of a node's subgraphs, in place."""
     for (_, graph), block in zip(subgraphs(node), op.bodies, strict=True):
         memory_texts = notes.memory_texts(block.path, len(graph.node))
-        for inner, step in zip(graph.node, notes.steps.get(block.path, ()), strict=True):
+        for inner, step in zip(graph.node, notes.steps_of(block.path), strict=True):
             if step.op.bodies:
                 _annotate_bodies(inner, step.op, notes)
             text = _memory_text(inner, memory_texts)
             inner.MergeFromString(notes.node_entries(step.start, step.end, text))
         value_notes = ValueNotes(notes, block.path)
         for value in (*graph.value_info, *graph.input, *graph.output):
-            value.MergeFromString(value_notes.take(value.name))
+            value.MergeFromString(value_notes.pop(value.name))
         undeclared = map(_value_info_field, value_notes.undeclared())
         graph.MergeFromString(b"".join(undeclared))
 
 
 def _memory_text(node: NodeProto, memory_texts: Mapping[str, str]) -> str:
-    """Return where a node's planned results lie, in words; empty if there are none."""
+    """Return where a node's planned results lie, in words; empty if there are none.
+
+    ``memory_texts`` has the text of each tensor of the block, by name.
+    """
     if not memory_texts:
         return ""
     return "; ".join(memory_texts[name] for name in node.output if name in memory_texts)
@@ -244,22 +248,23 @@ class PlanNotes:
     """A plan, indexed by the nodes and values that get its notes.
 
     Attributes:
-        steps: the steps of each block, by its path.
+        steps: the steps of each block, by its path; one for each node, in order.
         placements: the placements of each block in the order of the plan, by its path.
         released: names of the tensors that are released after each node, by the node's last tick.
-        units: the unit of each arena.
-        has_own_shapes: whether the plan's shapes are the model's own: no input was bound.
+        units: the unit of each arena, by its id.
+        has_bound_dims: whether dims were bound for the plan, so that its shapes hold for these numbers
+            only, and not for every run of the model.
     """
 
     steps: Mapping[str, Sequence[Step]]
     placements: Mapping[str, Sequence[Placement]]
     released: Mapping[int, Sequence[str]]
     units: Mapping[int, str]
-    has_own_shapes: bool
+    has_bound_dims: bool
 
     @classmethod
     def of(cls, program: Program, plan: Plan) -> PlanNotes:
-        """Index a plan by block, tick and name."""
+        """Group the steps of a program, and the placements and releases of its plan."""
         steps_of_block: dict[str, list[Step]] = {}
         for step in steps(program):
             steps_of_block.setdefault(step.block.path, []).append(step)
@@ -267,10 +272,14 @@ class PlanNotes:
         for placement in plan.tensors:
             placements.setdefault(placement.block, []).append(placement)
         bindings = ("dims", "shapes", "profile_shapes")
-        has_own_shapes = not any(plan.settings.get(name) for name in bindings)
+        has_bound_dims = any(plan.settings.get(name) for name in bindings)
         units = {arena.id: arena.unit for arena in plan.arenas}
         released = {release.step: release.tensors for release in plan.releases}
-        return cls(steps_of_block, placements, released, units, has_own_shapes)
+        return cls(steps_of_block, placements, released, units, has_bound_dims)
+
+    def steps_of(self, path: str) -> Sequence[Step]:
+        """Return the steps of a block, one for each node."""
+        return self.steps.get(path, ())  # a block without nodes has no steps
 
     def node_entries(self, start: int, end: int, memory_text: str) -> bytes:
         """Return the encoded metadata of a node: its first tick, what dies after it, and its memory.
@@ -294,30 +303,31 @@ class PlanNotes:
 
 
 class ValueNotes:
-    """The encoded notes on the values of one block; each is handed out once.
+    """The encoded notes on the values of one block, each for one declaration of its value.
 
-    Values that the graph declares are taken one by one; `undeclared` then yields the others.
+    First those on values that the graph declares are popped one by one. `undeclared` then yields the others.
     """
 
     def __init__(self, notes: PlanNotes, path: str) -> None:
         """Collect the notes on the block at ``path``; ``""`` is the main graph."""
         self._notes, self._is_nested = notes, bool(path)
-        # By name, the placements of values that were not taken yet.
+        # By name, the placements of values whose notes were not popped yet.
         self._remaining = {row.name: row for row in notes.placements.get(path, ())}
 
-    def take(self, name: str) -> bytes:
-        """Return the notes of a value; empty if it has none, or they were taken before."""
+    def pop(self, name: str) -> bytes:
+        """Return the notes of a value and forget them; empty if it has none, or they were popped before."""
         row = self._remaining.pop(name, None)
         return b"" if row is None else _placement_entries(row)
 
     def undeclared(self) -> Iterator[bytes]:
-        """Yield a serialized ValueInfoProto with notes for each value that was not taken."""
+        """Yield a serialized ValueInfoProto with notes for each value whose notes remain."""
         types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
         name_number = messages().ValueInfoProto.NAME_FIELD_NUMBER
         for name, row in self._remaining.items():
             dtype, shape = row.dtype, row.shape
+            # In a branch that is never run, memplan gives values the shape (0,), whatever their types.
             if self._is_nested and 0 in shape:
-                continue  # in a branch that is not taken: its type is not known
+                continue
             encoded_type = types.get((dtype, shape))
             if encoded_type is None:
                 value = _unnamed_value(dtype, shape, self._notes)
@@ -326,9 +336,9 @@ class ValueNotes:
 
 
 def _unnamed_value(dtype: str, shape: Sequence[int | str], notes: PlanNotes) -> ValueInfoProto:
-    """Return an unnamed ValueInfoProto with this dtype and shape.
+    """Return an unnamed ValueInfoProto with this dtype and shape, in which ``?`` is an unknown dim.
 
-    If inputs were bound for the plan, only the rank is declared: ONNX Runtime would constant-fold the
+    If dims were bound for the plan, only the rank is declared: ONNX Runtime would constant-fold the
     plan's dims.
     """
     value: ValueInfoProto = messages().ValueInfoProto()
@@ -336,7 +346,7 @@ def _unnamed_value(dtype: str, shape: Sequence[int | str], notes: PlanNotes) -> 
     tensor.elem_type = element_type(dtype)
     tensor.shape.SetInParent()
     for dim in shape:
-        if dim == "?" or not notes.has_own_shapes:
+        if dim == "?" or notes.has_bound_dims:
             tensor.shape.dim.add()
         elif isinstance(dim, int):
             tensor.shape.dim.add(dim_value=dim)

@@ -25,13 +25,17 @@ def chunked_model(
 ) -> tuple[ModelProto, Program]:
     """Return a copy of a model whose main graph has the ops of a program, and the copy's program.
 
-    Inputs and outputs are declared with the program's dims, for which regions were cut.
+    Inputs and outputs are declared with the fixed dims of the program: its slices have constant bounds, which
+    hold for these dims only.
 
     Args:
         model: The model before it was chunked.
-        program: The chunked program. Copies of an op have the ``source`` of its node; inserted ops
-            have none (-1).
+        program: The chunked program. The ``source`` of its ops is the index of a node of ``model``, which
+            may have several ops; that of an inserted op is -1.
         constants: The int64 values of new weights.
+
+    Returns:
+        The chunked model, and the program with the indices of its nodes as ``source``.
     """
     from onnx import helper
 
@@ -48,6 +52,7 @@ def chunked_model(
         graph.initializer.append(helper.make_tensor(name, INT64, [len(values)], values))
     for value in (*graph.input, *graph.output):
         _fix_dims(value, program.vars.get(VarId(value.name)))
+    # The node of each op is at the op's own position now.
     ops = tuple(op._replace(source=index) for index, op in enumerate(program.body.ops))
     return copy, replace(program, body=replace(program.body, ops=ops))
 
@@ -63,7 +68,10 @@ def _fix_dims(value: ValueInfoProto, var: Var | None) -> None:
 
 
 def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
-    """Return the node of an op: the model's own, a changed copy of it, or a new one."""
+    """Return the node of an op: the model's own, a changed copy of it, or a new one for an inserted op.
+
+    Attributes of the model's node that the op lacks stay: an op has only those that are numbers and strings.
+    """
     from onnx import helper
 
     inputs = [program.vars[var].name if var else "" for var in op.inputs]
@@ -72,13 +80,15 @@ def _node(program: Program, op: Op, model: ModelProto) -> NodeProto:
         return helper.make_node(
             op.type, inputs, outputs, op.name, domain=op.domain, **op.attributes
         )
-    node = model.graph.node[op.source]
-    copy = with_values(node, op.name, inputs, outputs)
-    if copy is node:
+    original = model.graph.node[op.source]
+    node = with_values(original, op.name, inputs, outputs)
+    old_attributes = plain_attributes(original)
+    changed = {
+        n: value for n, value in op.attributes.items() if old_attributes.get(n) != value
+    }
+    if not changed:
         return node
-    # An op holds numbers and strings only: other attributes stay those of the node.
-    original = plain_attributes(node)
-    changed = {n: value for n, value in op.attributes.items() if original.get(n) != value}
+    copy = deepcopy(node)
     keep(copy.attribute, lambda attribute: attribute.name not in changed)
     copy.attribute.extend(helper.make_attribute(*pair) for pair in changed.items())
     return copy

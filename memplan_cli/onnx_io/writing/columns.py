@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import chain, compress, pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -110,16 +110,23 @@ class _Product:
     def pays(self, piece_bytes: int, value_bytes: Mapping[str, int], widest: int) -> bool:
         """Whether cutting saves enough bytes while loading for the bytes it adds to a run.
 
-        The result is in memory twice while its pieces are joined, which may make the ``widest`` step wider.
+        Args:
+            piece_bytes: Size of the pieces of the operand.
+            value_bytes: Bytes of values, as far as they are known.
+            widest: Bytes of the step of a run that has the most operands and results (`widest_of`).
         """
+        if not self.can_be_cut or self.added_nodes(piece_bytes) == 0:
+            return False
         result = self.node.output[0]
+        # The runtime tells the sizes of the main graph; one that it does not know counts as 0.
         if self.in_subgraph and result not in value_bytes:
             return False
-        widening = 2 * value_bytes.get(result, 0) - widest
+        # The step that joins the pieces has them and the result in memory. It may be the new widest one.
+        joined_bytes = 2 * value_bytes.get(result, 0)
+        widening = max(0, joined_bytes - widest)
         # While the model loads, the operand, or now a piece of it, is in memory twice.
         saving = 2 * (_float_bytes(self.weight) - piece_bytes)
-        is_cut = self.can_be_cut and self.added_nodes(piece_bytes) > 0
-        return is_cut and widening * _SAVING_PER_WIDENING <= saving
+        return widening * _SAVING_PER_WIDENING <= saving
 
 
 def has_large_operand(model: ModelProto) -> bool:
@@ -224,22 +231,33 @@ def _best_cut(
 ) -> tuple[int, list[_Product]]:
     """Return the size of pieces, and the products to cut, with which loading takes least memory.
 
-    While a model loads, one operand (or piece) at a time is in memory twice. A node takes `NODE` bytes
-    then, and as many afterwards. Sizes are tried from `PIECE`, doubled each time.
+    While a model loads, one operand (or piece) at a time is in memory twice. Each added node takes `NODE`
+    bytes while the model loads, and counts twice, since it keeps them afterwards. Sizes are tried from
+    `PIECE`, doubled each time.
+
+    Args:
+        products: The products of all graphs.
+        node_count: Number of nodes of all graphs, of which only a share may be added.
+        value_bytes: Bytes of values, as far as they are known.
+        widest: See `_Product.pays`.
     """
-    sizes = [_float_bytes(product.weight) for product in products]
-    largest = max(sizes, default=0)
+    largest = max((_float_bytes(product.weight) for product in products), default=0)
     least = 2 * largest
     best: tuple[int, list[_Product]] = PIECE, []
     piece_bytes = PIECE
+    max_added = _MAX_ADDED_SHARE * max(node_count, _MIN_COUNTED_NODES)
     while piece_bytes < largest:
-        paying = [product.pays(piece_bytes, value_bytes, widest) for product in products]
-        whole = [size for size, pays in zip(sizes, paying, strict=True) if not pays]
-        cut = list(compress(products, paying))
+        cut: list[_Product] = []
+        largest_part = piece_bytes  # the largest piece or whole operand
+        for product in products:
+            if product.pays(piece_bytes, value_bytes, widest):
+                cut.append(product)
+            else:
+                largest_part = max(largest_part, _float_bytes(product.weight))
         added = sum(product.added_nodes(piece_bytes) for product in cut)
-        needed = 2 * max([piece_bytes, *whole]) + 2 * NODE * added
-        max_added = _MAX_ADDED_SHARE * max(node_count, _MIN_COUNTED_NODES)
-        if needed < least and (added <= max_added or piece_bytes >= _FREE_PIECE):
+        needed = 2 * largest_part + 2 * NODE * added
+        are_few = added <= max_added or piece_bytes >= _FREE_PIECE
+        if needed < least and are_few:
             least, best = needed, (piece_bytes, cut)
         piece_bytes *= 2
     return best

@@ -55,9 +55,17 @@ def make_fills(
 ) -> dict[str, TensorProto]:
     """Replace large constants of one value by ConstantOfShape nodes, in place.
 
-    A constant is replaced if all of its consumers are nodes of the main graph that overwrite a copy of
-    it, and none of these steps becomes wider than the widest step of the model. ``value_bytes`` are those
-    of values, as far as they are known.
+    A constant is replaced if all of its consumers are nodes of the main graph whose operator can write its
+    result over this operand. A constant must be copied first; its replacement, which is computed by the
+    run, is overwritten itself.
+
+    While such a node runs, the replacement is one more tensor in memory. A constant stays if the `width`
+    of one of its consumers would then exceed that of every node of the model.
+
+    Args:
+        model: The model.
+        folder: Where its external data lies.
+        value_bytes: Bytes of values, as far as they are known.
 
     Returns:
         The name of each new value, and the constant that it replaces.
@@ -68,22 +76,23 @@ def make_fills(
     large = {tensor.name: tensor for tensor in graph.initializer if _size(tensor) >= LEAST}
     consumers = _overwriting_consumers(graph, large)
     widest = widest_of(model, value_bytes)
-    room: dict[int, int] = {}  # by id of the node: bytes by which its step may become wider
+    allowed_bytes: dict[int, int] = {}  # by id of the node: bytes by which it may become wider
     for node in chain.from_iterable(consumers.values()):
-        # A step whose result has no known size must not become wider.
+        # A node whose result has no known size must not become wider.
         is_known = node.output[0] in value_bytes
-        room[id(node)] = widest - width(node, value_bytes) if is_known else 0
+        allowed_bytes[id(node)] = widest - width(node, value_bytes) if is_known else 0
     fill_values: dict[str, NDArray[Any]] = {}
     for name, nodes in consumers.items():
         # A node may read the constant twice, and other constants as well.
         reads = Counter(map(id, nodes))
-        needed = {key: count * _size(large[name]) for key, count in reads.items()}
-        if any(size > room[key] for key, size in needed.items()):
+        added_bytes = {key: count * _size(large[name]) for key, count in reads.items()}
+        if any(added > allowed_bytes[key] for key, added in added_bytes.items()):
             continue
         value = _common_value(read_tensor(large[name], folder))
         if value is not None:
             fill_values[name] = value
-            room |= {key: room[key] - size for key, size in needed.items()}
+            for key, added in added_bytes.items():
+                allowed_bytes[key] -= added
     return _insert_fills(model, large, fill_values) if fill_values else {}
 
 
@@ -116,10 +125,11 @@ def _size(tensor: TensorProto) -> int:
 def _common_value(array: NDArray[Any]) -> NDArray[Any] | None:
     """Return the first element, if all elements have the same bits; None otherwise.
 
-    Bits are compared, because 0.0 equals -0.0, and NaN differs from itself.
+    ``array`` has elements, of one of `_DTYPES`. Bits are compared, because 0.0 equals -0.0, and NaN differs
+    from itself.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
-    bits = flat.view(f"u{flat.dtype.itemsize}")
+    bits = flat.view(f"u{flat.dtype.itemsize}")  # as unsigned ints of 1 to 8 bytes
     for start in range(0, bits.size, _COMPARED_AT_A_TIME):
         if (bits[start : start + _COMPARED_AT_A_TIME] != bits[0]).any():
             return None

@@ -5,7 +5,7 @@ outputs; each value is produced once, before it is read. Two kinds of nodes may 
 
 - a recomputed copy of a node, whose outputs are called ``<name>__recompute``; it may omit outputs that
   its operator's schema calls optional,
-- a Shape node that reads ``<name>`` and produces an unused ``<name>__memplan_read``.
+- a reader: a Shape node that reads ``<name>`` and produces an unused ``<name>__memplan_read``.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
 
 
 def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str]:
-    """Yield which nodes were lost or added; the added nodes that the module allows are no difference."""
+    """Yield which nodes were lost or added; added copies and readers (see the module) are no difference."""
     names = _OriginalNames(frozenset(_value_names(original)))
     # A reader that the original has too was not added.
     added_readers = frozenset(_unused_reader_outputs(written)) - names.known
-    # A recomputed copy has the key of its original, unless it omits outputs.
+    # Keys have the original names of values. So a copy has the key of its original, unless it omits outputs.
     before = dict.fromkeys(_key(node, names) for node in original.node)
     after = dict.fromkeys(
         _key(node, names) for node in written.node if added_readers.isdisjoint(node.output)
@@ -208,16 +208,21 @@ def _key(node: NodeProto, names: _OriginalNames) -> NodeKey:
 
 
 def _attribute_key(attribute: AttributeProto, names: _OriginalNames) -> tuple[object, ...]:
-    """Return a comparable form of an attribute; the node order of subgraphs does not count."""
+    """Return a comparable form of the content of an attribute, whose name is compared beside it.
+
+    The node order of subgraphs does not count.
+    """
     bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
     if not bodies:
         return (attribute.SerializeToString(deterministic=True),)
     return tuple(
         (
+            # Inputs and weights keep their names: only results of nodes are recomputed under others.
             tuple(value.name for value in graph.input),
             tuple(names.of(value.name) for value in graph.output),
             tuple(map(_serialized_weight, _weights(graph))),
-            tuple(sorted(repr(tuple(_key(node, names))) for node in graph.node)),
+            # As text: keys of attributes with and without subgraphs cannot be sorted together.
+            tuple(sorted(repr(_key(node, names)) for node in graph.node)),
         )
         for graph in bodies
     )
@@ -231,14 +236,13 @@ def _label(key: NodeKey) -> str:
 def _order_errors(graph: GraphProto, outer: frozenset[str]) -> Iterator[str]:
     """Yield values that are read before they are produced, or produced twice, in subgraphs too.
 
-    ``outer`` are the values of outer graphs that nodes can read.
+    ``outer`` are the values of outer graphs that nodes can read. A result may have the name of one of them,
+    which it then hides.
     """
-    own_start = {"", *(value.name for value in graph.input)}
-    own_start.update(tensor.name for tensor in graph.initializer)
-    own_start.update(sparse.values.name for sparse in graph.sparse_initializer)
-    available = {*outer, *own_start}
-    # Results with the name of an outer value, an input or a weight: allowed once each.
-    shadowing: set[str] = set()
+    own = {value.name for value in graph.input}
+    own.update(tensor.name for tensor in graph.initializer)
+    own.update(sparse.values.name for sparse in graph.sparse_initializer)
+    available = {"", *outer, *own}  # "": an omitted input
     for node in graph.node:
         if not available.issuperset(node.input[:]):
             where = node.name or node.op_type
@@ -246,13 +250,11 @@ def _order_errors(graph: GraphProto, outer: frozenset[str]) -> Iterator[str]:
             yield from (f"{where!r} reads {name[:80]!r} before it is made" for name in early)
         for _, body in subgraphs(node) if node.attribute else ():
             yield from _order_errors(body, frozenset(available))
-        for name in node.output[:]:
-            if name not in available:
-                available.add(name)
-            elif name not in shadowing and (name in own_start or name in outer):
-                shadowing.add(name)
-            elif name:
+        for name in filter(None, node.output[:]):
+            if name in own:
                 yield f"{name[:80]!r} is made twice"
+            own.add(name)
+            available.add(name)
     for value in graph.output:
         if not value.name or value.name not in available:
             yield f"the output {value.name[:80]!r} is not made"

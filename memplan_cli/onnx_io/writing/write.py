@@ -151,7 +151,8 @@ def _has_copies(graph: GraphProto, block: Block) -> bool:
 def _reorder(graph: GraphProto, block: Block, renamed: Program | None) -> None:
     """Put the nodes of a graph and its subgraphs in the order of a block, in place.
 
-    ``renamed`` is the program if ops were copied: nodes then get the names of its vars.
+    Several ops may be copies of one node, but not ops with subgraphs (`may_run_twice`): each subgraph is
+    reordered once. ``renamed`` is the program if ops were copied: nodes then get the names of its vars.
     """
     nodes = list(graph.node)
     for op in block.ops:
