@@ -19,6 +19,7 @@ from memplan_cli.core.results.observations import UNOPTIMIZED
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.features.kv_cache.buffered import BufferedDecoder
+from memplan_cli.features.kv_cache.report import kv_cache_section
 from memplan_cli.onnx_io.caches_metadata import CACHES, recorded_caches
 from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
@@ -129,6 +130,15 @@ def test_a_plan_of_caches_is_read_back_and_reported(tmp_path: Path) -> None:
     assert "Caches in place" in text.output
     assert "the step that fills them" in text.output
     assert to_json(plan.report) == to_json(found.plan.report)
+
+
+def test_memory_of_a_step_is_left_out_if_its_outputs_are_unknown(tmp_path: Path) -> None:
+    report = api.optimize(saved(tmp_path, decoder()), IN_PLACE).plan.report
+    texts = [
+        str(list(kv_cache_section(replace(report, memory=memory), 5)))
+        for memory in (report.memory, replace(report.memory, outputs=None))
+    ]
+    assert ["the step that fills them" in text for text in texts] == [True, False]
 
 
 def test_constants_are_folded_too(tmp_path: Path) -> None:
@@ -253,6 +263,53 @@ def test_a_merged_decoder_is_refused(tmp_path: Path) -> None:
         }"""
     )
     assert "a subgraph of If 'now' extends it" in refused(tmp_path, model)
+
+
+def test_a_cache_that_a_loop_extends_is_refused(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]>
+        g (float[1,p] past, float[1,n] new, int64 trips, bool go) => (float[1,t] now) {
+          now = Loop (trips, go, new) <
+            body = b (int64 i, bool c, float[1,m] x) => (bool d, float[1,q] y) {
+              d = Identity (c) y = Concat <axis=1> (past, x) }
+          >
+        }"""
+    )
+    assert "a subgraph of Loop 'now' extends it" in refused(tmp_path, model)
+
+
+def test_a_cache_behind_the_second_result_of_an_if_is_refused(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]>
+        g (float[1,p] past, float[1,n] new, bool flag) => (float[1,n] y, float[1,t] now) {
+          y, grown = If (flag) <
+            then_branch = a () => (float[1,n] u, float[1,t] v) {
+              u = Identity (new) v = Concat <axis=1> (past, new) },
+            else_branch = b () => (float[1,n] r, float[1,t] s) {
+              r = Neg (new) s = Identity (new) }
+          >
+          now = Identity (grown)
+        }"""
+    )
+    assert "a subgraph of If 'now' extends it" in refused(tmp_path, model)
+
+
+def test_the_error_of_a_step_with_a_long_past_is_reported(tmp_path: Path) -> None:
+    model = decoder()
+    graph = model.graph  # the table has a row for up to 5 entries, and the second trial has 6
+    graph.initializer.append(
+        helper.make_tensor("table", TensorProto.FLOAT, [6], [0.0] * 6),
+    )
+    graph.node.extend(
+        [
+            helper.make_node("Shape", ["a0_now"], ["entries"], start=2, end=3),
+            helper.make_node("Gather", ["table", "entries"], ["row"], "lookup"),
+        ]
+    )
+    graph.output.append(helper.make_tensor_value_info("row", TensorProto.FLOAT, [1]))
+    said = refused(tmp_path, model)
+    assert "lookup" in said
+    assert "grow by the same number" not in said
 
 
 def test_a_model_without_a_cache_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from cache_models import WORDS, Shape, decoder
 from memplan_cli.errors import ModelError, SettingsError
@@ -140,6 +141,23 @@ def test_operators_with_a_past_of_their_own_give_the_same(means: Any, batch: int
     groups = 1 if means == "multihead" else 2
     like = Shape(2, 2, groups, 8, means=means, mask="none", opset=23)
     assert_equal_loops(like, [3, 1, 1, 1], batch, spare=2)
+
+
+def test_heads_whose_repetition_an_input_decides_are_kept() -> None:
+    model = with_tensor_scatter(decoder(Shape(groups=2)))
+    found, _ = with_cache_buffers(model, find_caches(model), 8)
+    assert without_repeated_heads(found) is not found
+    graph = found.graph
+    graph.input.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, [1]))
+    graph.initializer.append(helper.make_tensor("ones", TensorProto.INT64, [5], [1] * 5))
+    for node in graph.node:
+        if node.op_type == "Expand" and node.input[0].startswith("unsqueeze"):
+            shape = node.input[1]
+            node.input[1] = f"{shape}.chosen"
+            graph.node.append(
+                helper.make_node("Where", ["flag", "ones", shape], [node.input[1]])
+            )
+    assert without_repeated_heads(found) is found
 
 
 def started(capacity: int = 6) -> tuple[Decoder, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from itertools import islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -31,17 +31,24 @@ from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from memplan_cli.core.bindings import FeedSpec
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.observations import Difference
+    from memplan_cli.core.results.rewrites import CacheBuffer
 
 _MAX_RULES = 400
 """How many assignments of rules to dims are tried."""
 
 _TRIAL_STEPS: tuple[tuple[int, int], ...] = ((3, 2), (3, 1), (2, 1))
 """Past and new entries of the steps that are tried, to find the rules of the dims."""
+
+_SECOND_TRIAL_STEP = (5, 1)
+"""Past and new entries of a step that must run too. In the first one, a wrong rule may give the right
+number: 3 past and 2 new entries are ``five`` in all."""
+
+_UNEVEN_GROWTH = "its caches do not all grow by the same number of entries"
 
 _START_SEED = 99
 """The seed of the cache entries with which a loop begins that cannot begin with empty caches."""
@@ -64,112 +71,143 @@ def run(job: Json) -> Json:
             its ``rules`` and ``start``.
 
     Returns:
-        ``differences`` of outputs, named ``name@step``, and of caches. Of the original, also what
-        `_OriginalLoop.observations` returns.
+        Of the original, what `_OriginalLoop.observations` returns. Of the written model,
+        ``differences`` of outputs, named ``name@step``, and of caches.
     """
-    spec = SessionSpec.of_job(job)
-    is_original = job["role"] == "original"
-    loop = _OriginalLoop(spec, job) if is_original else _WrittenLoop(spec, job)
+    spec, folder = SessionSpec.of_job(job), Path(job["folder"])
+    if job["role"] == "original":
+        original = _OriginalLoop(spec, job)
+        for values in _loop_values(original):
+            _save(values, folder)
+        return original.observations()
     tolerance = Tolerance(*map(float, job["tolerance"]))
-    differences: list[Difference] = []
+    differences = [
+        difference
+        for values in _loop_values(_WrittenLoop(spec, job))
+        for difference in _differences(values, folder, tolerance)
+    ]
+    return {"differences": to_json(differences)}
 
-    def save_or_compare(folder: Path, values: Mapping[str, Any], step: str = "") -> None:
-        """Save the original's outputs, or add the differences of the written model's to the list."""
-        names, arrays = list(values), list(values.values())
-        if is_original:
-            folder.mkdir(exist_ok=True)
-            save_values(folder, names, names, arrays)
-            return
-        for difference in compare_with_saved(folder, names, names, arrays, tolerance):
-            name = f"{difference.output}{step}"
-            differences.append(dataclasses.replace(difference, output=name))
 
-    folder = Path(job["folder"])
-    for index, new_entries in enumerate(loop.step_lengths()):
+class _LoopValues(NamedTuple):
+    """Values of a decode loop that are compared: the outputs of one step, or the caches after the last.
+
+    Attributes:
+        folder: the name of the folder for the original's values.
+        suffix: what follows the name of a value in reports: ``@1`` after the first step; empty for
+            caches.
+        arrays: the values by name.
+    """
+
+    folder: str
+    suffix: str
+    arrays: Mapping[str, Any]
+
+
+def _loop_values(loop: _OriginalLoop | _WrittenLoop) -> Iterator[_LoopValues]:
+    """Run a decode loop, and yield the values to compare."""
+    for index, new_entries in enumerate(loop.lengths):
         outputs = loop.step(loop.feed(new_entries, index))
-        save_or_compare(folder / f"{index}", outputs, f"@{index + 1}")
-    save_or_compare(folder / "caches", loop.cache_entries())
-    return {"differences": to_json(differences), **loop.observations()}
+        yield _LoopValues(f"{index}", f"@{index + 1}", outputs)
+    yield _LoopValues("caches", "", loop.cache_entries())
+
+
+def _save(values: _LoopValues, folder: Path) -> None:
+    """Save values of the original's loop to their folder in ``folder``."""
+    names, arrays = list(values.arrays), list(values.arrays.values())
+    target = folder / values.folder
+    target.mkdir(exist_ok=True)
+    save_values(target, all_names=names, names=names, values=arrays)
+
+
+def _differences(
+    values: _LoopValues, folder: Path, tolerance: Tolerance
+) -> Iterator[Difference]:
+    """Yield how values of the written model's loop differ from those that `_save` saved."""
+    names, arrays = list(values.arrays), list(values.arrays.values())
+    differences = compare_with_saved(
+        folder / values.folder,
+        all_names=names,
+        names=names,
+        values=arrays,
+        tolerance=tolerance,
+    )
+    for difference in differences:
+        name = f"{difference.output}{values.suffix}"
+        yield dataclasses.replace(difference, output=name)
 
 
 class _OriginalLoop:
     """The decode loop of the original: the outputs of its growing caches are fed back.
 
+    The loop begins with empty caches if the model runs with them, else with one entry.
+
     Attributes:
-        requested_lengths: new entries of each step, from the job.
-        rules: how the value of each dim follows from past and new entries; found by `step_lengths`.
+        rules: how the value of each dim follows from past and new entries.
+        lengths: new entries of each step: those of the job that the capacity has room for, or ones
+            if the model runs with no more.
+        position: valid entries of the growing caches; each step adds its own.
         state: the caches after the last step, by input name.
-        position: valid entries of the growing caches; `step_lengths` sets those of the start, and
-            each step adds its own.
         shapes_of_steps: the shapes of the inputs of each step that ran, by name.
         growth_of_steps: the entries that each step that ran added to the caches.
-        planned_lengths: ``requested_lengths`` without the steps that the capacity has no room for; ones,
-            if the model runs with no more. Set by `step_lengths`.
     """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
-        """Create the session of the original for a job of `run`; no step runs yet."""
+        """Create the session of the original for a job of `run`, and find out how a step is fed.
+
+        Raises:
+            RuntimeUnavailableError: no step runs.
+        """
         self.spec = spec
         self.caches = from_json(CacheSummary, job["caches"], "the job")
-        self.requested_lengths: list[int] = list(job["lengths"])
         self.inputs = _StepInputs(spec.model, self.caches, job)
         self.session = spec.create()
         self.names = [output.name for output in self.session.get_outputs()]
-        self.rules: Rules = {}
-        self.state: dict[str, Any] = {}
-        self.position = 0
         self.shapes_of_steps: list[dict[str, list[int]]] = []
         self.growth_of_steps: list[int] = []
-        self.planned_lengths: list[int] = []
-
-    def step_lengths(self) -> list[int]:
-        """Find out how a step is fed, and return the new entries of each step.
-
-        The loop begins with empty caches if the model runs with them, else with one entry. Steps
-        that the capacity has no room for are left out. Steps have one entry each if the model
-        runs with no more. Sets `rules`, `position`, `state` and `planned_lengths`.
-
-        Raises:
-            RuntimeUnavailableError: no step runs.
-        """
-        self.rules, trial_length = self._find_rules()
-        has_single_entries = trial_length == 1
-        first_length = 1 if has_single_entries else 2  # a prefill of several entries
-        outputs, _ = self._try_step(self.rules, past=0, new=first_length)
-        if outputs is None:  # the model does not run with empty caches
+        self.rules, has_single_entries = self._find_rules()
+        self.position = 0
+        self.state: dict[str, Any] = {}
+        if not self._runs_with_empty_caches(1 if has_single_entries else 2):
             self.position = 1
-            drawn = self.inputs.draw(self.rules, 1, 1, seed=_START_SEED)
+            drawn = self.inputs.draw(self.rules, past=1, new=1, seed=_START_SEED)
             self.state = {cache.input: drawn[cache.input] for cache in self.caches.growing}
-        room = self.caches.capacity - self.position
-        lengths = self.requested_lengths
-        if has_single_entries:
-            lengths = [1] * len(lengths)
-        for length in lengths:
-            if length <= room:
-                room -= length
-                self.planned_lengths.append(length)
-        return self.planned_lengths
+        requested: list[int] = job["lengths"]
+        lengths = [1] * len(requested) if has_single_entries else requested
+        self.lengths = _lengths_with_room(lengths, self.caches.capacity - self.position)
 
-    def _find_rules(self) -> tuple[Rules, int]:
-        """Return rules with which steps run, and the new entries of the step that found them.
+    def _find_rules(self) -> tuple[Rules, bool]:
+        """Return rules with which steps run, and whether a step can only have one new entry.
 
         Raises:
             RuntimeUnavailableError: no step runs.
         """
-        reason = ""
+        reasons: list[str] = []
         for past, new in _TRIAL_STEPS:
             for rules in islice(self.inputs.candidate_rules(), _MAX_RULES):
-                outputs, error = self._try_step(rules, past, new)
-                if outputs is None:
-                    reason = reason or error
-                    continue
-                if self._growth(outputs, past):
-                    # Another past too: "five" or "one" may be right by accident for a single one.
-                    outputs, _ = self._try_step(rules, past=5, new=1)
-                    if outputs is not None and self._growth(outputs, past=5):
-                        return rules, new
-                reason = "its caches do not all grow by the same number of entries"
+                reason = self._trial_failure(rules, past, new)
+                if not reason:
+                    reason = self._trial_failure(rules, *_SECOND_TRIAL_STEP)
+                if not reason:
+                    return rules, new == 1
+                reasons.append(reason)
+        # Uneven growth is more than a wrong rule: the step ran.
+        reason = _UNEVEN_GROWTH if _UNEVEN_GROWTH in reasons else reasons[0]
         raise RuntimeUnavailableError(f"no decoding step of the model runs: {reason[:400]}")
+
+    def _trial_failure(self, rules: Rules, past: int, new: int) -> str:
+        """Return why a step with random inputs fails; empty if it extends all caches equally."""
+        try:
+            outputs = self._run(self.inputs.draw(rules, past, new))
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime raises errors of many types
+            return " ".join(f"{error}".split())
+        return "" if self._growth(outputs, past) else _UNEVEN_GROWTH
+
+    def _runs_with_empty_caches(self, new: int) -> bool:
+        """Return whether a step with ``new`` entries runs without past entries."""
+        failure = self._trial_failure(self.rules, past=0, new=new)
+        # A step that extends the caches unequally runs too: `step` refuses the model.
+        return failure in ("", _UNEVEN_GROWTH)
 
     def _growth(self, outputs: Mapping[str, Any], past: int) -> int:
         """Return by how many entries all caches grew; 0 if the numbers differ."""
@@ -177,15 +215,6 @@ class _OriginalLoop:
             np.shape(outputs[cache.output])[cache.axis] - past for cache in self.caches.growing
         }
         return growths.pop() if len(growths) == 1 else 0
-
-    def _try_step(
-        self, rules: Rules, past: int, new: int
-    ) -> tuple[dict[str, Any] | None, str]:
-        """Return the outputs of a step with random inputs, or None and the error."""
-        try:
-            return self._run(self.inputs.draw(rules, past, new)), ""
-        except Exception as error:  # noqa: BLE001 - ONNX Runtime raises errors of many types
-            return None, " ".join(f"{error}".split())
 
     def _run(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Run the session, and return all outputs by name."""
@@ -231,16 +260,16 @@ class _OriginalLoop:
         """Return how steps are fed, and how many entries they added.
 
         Returns:
-            ``rules``; ``start``: entries before the first step; ``steps``: entries that each step
-            added; ``lengths``: new entries that each step was asked for; ``tokens``: an input and
-            its axis that is as long as the new entries, in a list; empty if there is none.
+            ``rules`` and ``lengths``: the attributes; ``start``: entries before the first step;
+            ``steps``: entries that each step added; ``tokens``: ``[input, axis]`` of an input that is
+            as long as the new entries, in a list that is empty if there is none.
         """
         tokens = self._token_axis()
         return {
             "rules": self.rules,
             "start": self.position - sum(self.growth_of_steps),
             "steps": self.growth_of_steps,
-            "lengths": self.planned_lengths,
+            "lengths": self.lengths,
             "tokens": [list(tokens)] if tokens else [],
         }
 
@@ -259,11 +288,24 @@ class _OriginalLoop:
         return None
 
 
+def _lengths_with_room(lengths: Sequence[int], room: int) -> list[int]:
+    """Return new entries of steps without the steps that are longer than the room left by earlier ones.
+
+    A shorter step after one that is left out may still have room.
+    """
+    kept = []
+    for length in lengths:
+        if length <= room:
+            kept.append(length)
+            room -= length
+    return kept
+
+
 class _WrittenLoop:
     """The decode loop of the written model: a `Decoder` keeps its caches in buffers.
 
     It is fed by the rules of the original's loop, with the same random values, and begins with the same
-    entries.
+    entries. ``rules`` and ``lengths`` are those of the original's loop.
     """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
@@ -273,18 +315,15 @@ class _WrittenLoop:
         self.rules: Rules = dict(job["rules"])
         self.lengths: list[int] = list(job["lengths"])
         session = spec.create()
-        # For dims that only caches have; such a dim does not depend on past and new entries.
-        dims = self.inputs.dim_values(self.rules, 1, 1)
+        # The decoder needs the dims of its buffers besides the capacity, such as the batch. They are
+        # the same in every step, so the past and new entries do not matter.
+        dims = self.inputs.dim_values(self.rules, past=1, new=1)
         self.decoder = Decoder(session, self.caches, dims, run_options(spec.settings))
         if job["start"]:
-            drawn = self.inputs.draw(self.rules, job["start"], 1, seed=_START_SEED)
+            drawn = self.inputs.draw(self.rules, past=job["start"], new=1, seed=_START_SEED)
             self.decoder.load(
                 {cache.input: drawn[cache.input] for cache in self.caches.growing}
             )
-
-    def step_lengths(self) -> list[int]:
-        """Return the new entries of each step."""
-        return self.lengths
 
     def feed(self, new_entries: int, index: int) -> dict[str, Any]:
         """Return the inputs of a step; constant caches are inputs of the first step only."""
@@ -301,26 +340,23 @@ class _WrittenLoop:
         """Return the entries of the growing caches after the last step."""
         return {cache.input: self.decoder.valid(cache.input) for cache in self.caches.growing}
 
-    def observations(self) -> Json:
-        """Return nothing more: only the original's loop finds out how steps are fed."""
-        return {}
-
 
 class _StepInputs:
     """Draws the inputs of the original's steps, given rules for the values of its dims.
 
     Attributes:
         fixed_dims: values of dims that the user gave.
-        past_dims: dims along which caches grow.
+        past_dims: dims along which caches grow; their value is the number of past entries.
+        growing_dims: all dims of growing caches, such as the batch.
+        constant_dims: dims that constant caches have and growing ones do not, such as the length of an
+            encoder's output.
         free_dims: dims that need a rule.
-        has_ones_masks: whether masks are all ones, because fused attention reads the sum of a
-            mask as the number of entries.
+        has_ones_masks: whether masks are all ones.
         _user_specs: inputs that the user gave, by name.
-        _cache_dims: other dims of growing caches, such as the batch.
-        _constant_dims: dims of constant caches only, such as the length of an encoder's output.
     """
 
     def __init__(self, model: Path, caches: CacheSummary, job: Json) -> None:
+        """Load the original, and find the dims of its caches and those that need a rule."""
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])
         self._user_specs = {spec.name: spec for spec in InputSet.of_job(job).specs}
@@ -330,31 +366,31 @@ class _StepInputs:
             value.name: tensor_dims(value, tensor_type(value)[1], taken_names)
             for value in fed_inputs(original)
         }
+
+        def dims_of(buffers: Sequence[CacheBuffer]) -> set[str]:
+            return {str(dim) for buffer in buffers for dim in dims[buffer.input]}
+
+        constant_caches = [cache for cache in caches.buffers if cache.form == "constant"]
         self.past_dims = {str(dims[cache.input][cache.axis]) for cache in caches.growing}
-        self._cache_dims = {
-            str(dim) for cache in caches.growing for dim in dims[cache.input]
-        } - self.past_dims
-        self._constant_dims = {
-            str(dim)
-            for cache in caches.buffers
-            if cache.form == "constant"
-            for dim in dims[cache.input]
-        } - self._cache_dims
+        self.growing_dims = dims_of(caches.growing)
+        self.constant_dims = dims_of(constant_caches) - self.growing_dims
         known_dims = self.past_dims | self.fixed_dims.keys()
         self.free_dims = [name for name in free_dims(original) if name not in known_dims]
+        # GroupQueryAttention reads the sum of a mask as the number of entries.
         self.has_ones_masks = any(cache.form == "shared" for cache in caches.buffers)
 
     def candidate_rules(self) -> Iterator[Rules]:
         """Yield assignments of rules to the free dims, the likely ones first.
 
-        The length of a constant cache is likely to be independent of a step, a batch to be 1, and
-        any other dim to follow from the entries.
+        A dim of caches is likely to be the same in every step: 1 if growing caches have it, such as the
+        batch, and more if only constant caches have it, such as their length. Any other dim is likely
+        to follow from the entries. The rules are keys of `STEP_NUMBERS`.
         """
         choices: list[tuple[str, ...]] = []
         for name in self.free_dims:
-            if name in self._constant_dims:
+            if name in self.constant_dims:
                 choices.append(("five", "one"))
-            elif name in self._cache_dims:
+            elif name in self.growing_dims:
                 choices.append(("one", "five"))
             else:
                 choices.append(("new", "total", "one", "past"))

@@ -175,8 +175,8 @@ def validate_decoding(
 
     Args:
         models: the original and the written model.
-        caches: what the written model says of its caches.
-        plan: its plan, for dims that the user gave.
+        caches: the description of the caches in the written model's metadata.
+        plan: the written model's plan, for dims that the user gave.
         check: where both run, and what counts as equal.
 
     Raises:
@@ -188,7 +188,8 @@ def validate_decoding(
     settings = (
         RuntimeSettings() if recorded is None else replace(recorded.settings, io_binding={})
     )
-    # Recorded if fusions change the outputs: then the original is run without them too.
+    # The written model's metadata turns graph optimization off if fusions change the outputs. Then
+    # the original must be run without graph optimization too.
     is_unoptimized = UNOPTIMIZED.session.items() <= settings.session.items()
     bindings = {} if plan is None else plan.report.bindings
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:

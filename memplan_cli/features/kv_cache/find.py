@@ -22,6 +22,7 @@ from memplan_cli.core.operators import (
 from memplan_cli.core.results.rewrites import KeptCache
 from memplan_cli.onnx_io.constants import constant_tensors, small_numbers
 from memplan_cli.onnx_io.graph_editor import producers
+from memplan_cli.onnx_io.traversal import subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -140,12 +141,12 @@ _SELECTIONS = frozenset({Family.GATHER, Family.SLICE})
 
 @dataclass(frozen=True, slots=True)
 class CacheMatch:
-    """A cache that can be updated in place, and the nodes that extend it.
+    """A cache whose input and output can share one buffer, and the nodes that extend it.
 
     Attributes:
         input: the graph input.
         output: the graph output.
-        axis: the axis that grows; 0 for a constant cache.
+        axis: the axis of the graph input that grows; 0 for a constant cache, where it has no meaning.
         form: how the node extends the cache: ``concat``; ``cast`` (a Concat between Casts); ``operator``
             (an attention operator); ``shared`` (one of `SHARED`, which writes into the past itself);
             ``constant`` (the output passes the input on).
@@ -168,8 +169,8 @@ class CacheSearch:
     """The caches of a graph.
 
     Attributes:
-        matches: caches that can be updated in place.
-        kept: caches that cannot, with the reason.
+        matches: caches whose input and output can share one buffer.
+        kept: caches whose input and output stay two tensors, with the reason.
     """
 
     matches: tuple[CacheMatch, ...]
@@ -208,14 +209,13 @@ def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> CacheSearc
 def _caches_of_output(output: str, index: GraphIndex) -> Iterator[CacheMatch | KeptCache]:
     """Yield the cache that a graph output extends or passes on, if there is one.
 
-    A `CacheMatch` can be updated in place. A `KeptCache` cannot, and has the reason.
+    It is a `KeptCache` with the reason if its input and output stay two tensors.
     """
     # ``after`` is the path (see `GraphIndex`) from the source to the output.
     source, after = index.trace_back(output)
-    if source in index.ranks:  # a graph input: the output passes it on
-        keeps_axes = index.keeps_axes(after, index.ranks[source])
+    if source in index.ranks:  # a graph input
         # Without a path, input and output are one name: there is no second tensor to save.
-        if after and not index.rounds(after) and keeps_axes:
+        if after and _is_unchanged(source, after, index):
             yield CacheMatch(source, output, axis=0, form="constant", after=after)
         return
     node = index.producer_of(source)
@@ -228,7 +228,12 @@ def _caches_of_output(output: str, index: GraphIndex) -> Iterator[CacheMatch | K
     elif operator(node).family in _SELECTIONS:
         yield from _rearranged_cache(output, node, index)
     else:
-        yield from _cache_in_subgraph(output, node, index)
+        yield from _cache_in_subgraph(output, source, index)
+
+
+def _is_unchanged(name: str, path: tuple[int, ...], index: GraphIndex) -> bool:
+    """Return whether a graph input has the same elements, in the same order, behind a path."""
+    return index.keeps_axes(path, index.ranks[name]) and not index.rounds(path)
 
 
 def _concatenated_cache(
@@ -236,7 +241,7 @@ def _concatenated_cache(
 ) -> Iterator[CacheMatch | KeptCache]:
     """Yield the cache that a Concat extends; ``after`` is the path from the Concat to the output."""
     past, before = index.trace_back(node.input[0])
-    if past not in index.ranks:
+    if past not in index.ranks:  # not a graph input: the cache may be a later operand
         yield from _cache_behind_new_values(output, node, past, index)
         return
     rank = index.ranks[past]
@@ -259,31 +264,35 @@ _OTHER_AXES = "the output has its axes in another order"
 
 
 def _operator_cache(
-    output: str, present: str, after: tuple[int, ...], index: GraphIndex
+    output: str, result: str, after: tuple[int, ...], index: GraphIndex
 ) -> Iterator[CacheMatch | KeptCache]:
     """Yield the cache that an attention operator extends.
 
-    ``present`` is the operator's result, ``after`` the path from it to the output.
+    ``result`` is a result of the operator, ``after`` the path from it to the output. There is no cache if
+    the result is not a present, or if the operator's past is omitted or not a graph input.
     """
-    node_index = index.producer[present]
+    node_index = index.producer[result]
     node = index.nodes[node_index]
-    for cache in OPERATORS[_operator_key(node)]:
-        if list(node.output).index(present) != cache.present_output:
-            continue
-        if len(node.input) <= cache.past_input or not node.input[cache.past_input]:
-            return  # the past is omitted
-        past, before = index.trace_back(node.input[cache.past_input])
-        if past not in index.ranks:
-            return
-        rank = index.ranks[past]
-        if not index.keeps_axes((*before, *after), rank) or cache.axis >= rank:
-            yield KeptCache(past, output, _OTHER_AXES)
-            return
-        is_shared = _operator_key(node) in SHARED and not before and not after
-        form = "shared" if is_shared else "operator"
-        axis = index.permutation(before, rank)[cache.axis]
-        match = CacheMatch(past, output, axis, form, node_index, before, after)
-        yield _checked(match, index.graph)
+    position = list(node.output).index(result)
+    caches = {cache.present_output: cache for cache in OPERATORS[_operator_key(node)]}
+    cache = caches.get(position)
+    if cache is None or len(node.input) <= cache.past_input:
+        return
+    if not node.input[cache.past_input]:
+        return
+    past, before = index.trace_back(node.input[cache.past_input])
+    if past not in index.ranks:
+        return
+    rank = index.ranks[past]
+    if not index.keeps_axes((*before, *after), rank) or cache.axis >= rank:
+        yield KeptCache(past, output, _OTHER_AXES)
+        return
+    is_shared = _operator_key(node) in SHARED and not before and not after
+    form = "shared" if is_shared else "operator"
+    # The axis of the graph input that becomes the growing axis of the operator's past.
+    axis = index.permutation(before, rank)[cache.axis]
+    match = CacheMatch(past, output, axis, form, node_index, before, after)
+    yield _checked(match, index.graph)
 
 
 def _checked(match: CacheMatch, graph: GraphProto) -> CacheMatch | KeptCache:
@@ -341,19 +350,20 @@ def _rearranged_cache(output: str, node: NodeProto, index: GraphIndex) -> Iterat
         yield KeptCache(source, output, f"a {node.op_type} drops its oldest values")
 
 
-def _cache_in_subgraph(output: str, node: NodeProto, index: GraphIndex) -> Iterator[KeptCache]:
+def _cache_in_subgraph(output: str, result: str, index: GraphIndex) -> Iterator[KeptCache]:
     """Yield the cache that a subgraph of a node extends, with the reason.
 
-    If the node's output only reaches ``output`` by a path, the body's first output is assumed to be it.
+    ``result`` is the result of the node from which a path leads to the output. The subgraph reads the past
+    as a capture.
     """
-    for body_attribute in node.attribute:
-        if not body_attribute.HasField("g"):
-            continue
-        body = body_attribute.g
-        inner = GraphIndex.of(body)
-        position = list(node.output).index(output) if output in node.output else 0
+    node = index.nodes[index.producer[result]]
+    position = list(node.output).index(result)
+    if node.op_type == "Loop":  # the body returns the condition first
+        position += 1
+    for _, body in subgraphs(node):
         if position >= len(body.output):
             continue
+        inner = GraphIndex.of(body)
         source, _ = inner.trace_back(body.output[position].name)
         producer = inner.producer_of(source)
         if producer is None or producer.op_type != "Concat":

@@ -28,13 +28,15 @@ _HEADS = 1
 """The axis of heads in a cache of rank `_RANK`."""
 
 _MIN_HEADS = 2
-"""With one cached head, ONNX Runtime makes one product of all queries, which rounds otherwise."""
+"""With one cached head, ONNX Runtime would compute one large product of all queries, which rounds
+differently than one product for each query head."""
 
 _SWAP = (0, 1, 3, 2)
 """The Transpose of keys before a product."""
 
-_NUMBERS = ("Identity", "Add", "Unsqueeze", "Gather", "Squeeze", "Slice", "Cast")
-"""Operators whose result is taken as one element of a shape."""
+_ONE_ELEMENT = ("Identity", "Add", "Unsqueeze", "Gather", "Squeeze", "Slice", "Cast")
+"""Operators with which exporters compute one element of a shape. Their result is assumed to have one
+element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,43 +98,48 @@ def _repeat(
     index: GraphIndex,
     readers: dict[str, list[NodeProto]],
 ) -> _Repeat | None:
-    """Return the repetition that begins with an Unsqueeze, or None.
+    """Return the repetition that begins with an Unsqueeze of axis 2, or None.
 
-    An Expand repeats each head ``times`` times along the new axis, a Reshape joins this axis with the heads,
-    and one MatMul must be all that reads the result. ``heads`` are those of the cache; ``readers`` has the
-    consumers of each value.
+    The shapes are, for keys or values of one cache:
+
+        Unsqueeze   [batch, heads, 1, length, size]
+        Expand      [batch, heads, times, length, size]
+        Reshape     [batch, heads * times, length, size]
+
+    One MatMul must be all that reads the result of the Reshape, perhaps behind Transposes and scalings.
+    ``heads`` are those of the cache; ``readers`` has the consumers of each value.
     """
     expand = _only(readers, unsqueeze.output[0], "Expand")
     reshape = expand and _only(readers, expand.output[0], "Reshape")
-    if expand is None or reshape is None:
+    if expand is None or reshape is None or heads < _MIN_HEADS:
         return None
-    if heads < _MIN_HEADS:  # the product's bits would change
-        return None
-    times = _elements(index, expand.input[1])[2:3]  # for the axis behind the heads
+    expanded = _elements(index, expand.input[1])
     joined = _elements(index, reshape.input[1])
-    if not times or times[0] is None or times[0] < 2 or len(joined) != _RANK:
+    if len(expanded) != _RANK + 1 or len(joined) != _RANK:
         return None
-    if joined[_HEADS] not in (heads * times[0], -1):
+    times = expanded[_HEADS + 1]
+    if times is None or times < 2 or joined[_HEADS] not in (heads * times, -1):
         return None
     path = _path_to_product(reshape.output[0], index, readers)
     if path is None:
         return None
     moves, product = path
-    scale = _scale_of(product.output[0], index, readers)
-    return _Repeat(unsqueeze.output[0], times[0], heads, moves, product, scale)
+    scale = _scaling(product.output[0], index, readers)
+    return _Repeat(unsqueeze.output[0], times, heads, moves, product, scale)
 
 
-def _scale_of(
-    name: str, index: GraphIndex, readers: dict[str, list[NodeProto]]
+def _scaling(
+    product: str, index: GraphIndex, readers: dict[str, list[NodeProto]]
 ) -> NodeProto | None:
-    """Return the only consumer of a product if it scales the product by one number.
+    """Return the node that scales a product by one number, if that is the product's only consumer.
 
-    ONNX Runtime fuses both into one operator, which rounds otherwise, so they must stay adjacent.
+    ONNX Runtime fuses a MatMul and such a node right behind it into one operator. It rounds differently
+    than the two nodes do, so the rewritten graph must have the scaling right behind the MatMul too.
     """
-    nodes = readers.get(name, [])
-    return (
-        nodes[0] if len(nodes) == 1 and _scales_by_one_number(nodes[0], name, index) else None
-    )
+    nodes = readers.get(product, [])
+    if len(nodes) == 1 and _scales_by_one_number(nodes[0], product, index):
+        return nodes[0]
+    return None
 
 
 def _scales_by_one_number(node: NodeProto, name: str, index: GraphIndex) -> bool:
@@ -170,7 +177,8 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
     """Replace repetitions by products with one more axis, in the main graph, in place.
 
     The right operand of such a product has shape ``[B, heads, 1, ..]``, the left one
-    ``[B, heads, times, ..]``; the result is reshaped to ``[B, heads * times, ..]``.
+    ``[B, heads, times, ..]``; the result is reshaped to ``[B, heads * times, ..]``. The nodes that repeated
+    the heads have no consumer then, and are dropped.
     """
     graph = model.graph
     edit = GraphEditor(model)
@@ -180,9 +188,9 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
         product = nodes[repeat.product.output[0]]
         left, output, right = product.input[0], product.output[0], repeat.unsqueezed
         for move in repeat.moves:
-            if move.op_type == "Transpose":
+            if move.op_type == "Transpose":  # by `_SWAP`, which has one axis less
                 right = _add_node(edit, "Transpose", [right], right, perm=[0, 1, 2, 4, 3])
-            else:
+            else:  # a Mul or Div by the number in input 1
                 right = _add_node(edit, move.op_type, [right, move.input[1]], right)
         left_shape = _shape_with_heads(edit, left, _RANK, (repeat.heads, repeat.times), left)
         grouped = _add_node(edit, "Reshape", [left, left_shape], left)
@@ -196,7 +204,7 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
         output_shape = _shape_with_heads(edit, result, _RANK + 1, heads, output)
         graph.node.remove(product)
         edit.add_named_node("Reshape", [result, output_shape], output)
-    edit.set_nodes(graph.node)
+    edit.set_nodes(graph.node)  # in order, without unused nodes
 
 
 def _shape_with_heads(
@@ -248,7 +256,8 @@ def _axes(index: GraphIndex, node: NodeProto) -> tuple[int | float, ...]:
 def _elements(index: GraphIndex, name: str) -> tuple[int | None, ...]:
     """Return the elements of a computed shape, None for those that are not constant.
 
-    Returns an empty tuple if the number of elements is unknown.
+    Returns an empty tuple if the number of elements is unknown. A Reshape to a vector is assumed to have
+    one element, as are results of `_ONE_ELEMENT`.
     """
     if name in index.constants:
         return tuple(int(value) for value in index.constants[name])
@@ -258,13 +267,26 @@ def _elements(index: GraphIndex, name: str) -> tuple[int | None, ...]:
     if node.op_type == "Concat":
         parts = [_elements(index, part) for part in node.input]
         return tuple(element for part in parts for element in part) if all(parts) else ()
-    if node.op_type == "Shape" and (end := attribute(node, "end")):
-        start = attribute(node, "start") or (0,)
-        return (None,) * (end[0] - start[0])
-    # PyTorch exports Where(shape == -1, 1, shape) as the shape of an Expand.
+    if node.op_type == "Shape":
+        return (None,) * _dim_count(node)
     if node.op_type == "Where":
-        return _elements(index, node.input[2])
-    is_scalar = node.op_type in _NUMBERS or (
-        node.op_type == "Reshape" and index.constants.get(node.input[1], ()) in ((-1,), (1,))
+        # PyTorch exports Where(shape == -1, 1, shape) as the shape of an Expand. An element of at
+        # least 2, as `_repeat` needs it, is the same in both shapes.
+        condition = index.producer_of(node.input[0])
+        is_expand_shape = condition is not None and (
+            condition.op_type == "Equal" and node.input[2] in condition.input
+        )
+        return _elements(index, node.input[2]) if is_expand_shape else ()
+    is_vector = node.op_type == "Reshape" and (
+        index.constants.get(node.input[1], ()) in ((-1,), (1,))
     )
-    return (None,) if is_scalar else ()
+    return (None,) if is_vector or node.op_type in _ONE_ELEMENT else ()
+
+
+def _dim_count(shape: NodeProto) -> int:
+    """Return the number of dims that a Shape node returns; 0 if that depends on the rank of its input."""
+    (start,) = attribute(shape, "start") or (0,)
+    end = attribute(shape, "end")
+    if not end or (start < 0) != (end[0] < 0):
+        return 0
+    return max(end[0] - start, 0)

@@ -70,10 +70,12 @@ def _step_memory(report: Report) -> Iterator[doc.Paragraph]:
     Nothing is yielded if a size of either is unknown.
     """
     before, memory = report.caches.before, report.memory
-    if before is None or memory.inputs is None or memory.planned is None:
+    if before is None or memory.inputs is None:
+        return
+    if memory.outputs is None or memory.planned is None:
         return
     # Each cache is an output in the buffer of its input, and counts as an input only.
-    after = memory.inputs, (memory.outputs or 0) - report.caches.bytes, memory.planned
+    after = memory.inputs, memory.outputs - report.caches.bytes, memory.planned
     yield doc.Paragraph(
         f"the step that fills them: {_sum(before)} before, {_sum(after)} now "
         "(inputs + outputs + planned)"
@@ -81,5 +83,8 @@ def _step_memory(report: Report) -> Iterator[doc.Paragraph]:
 
 
 def _sum(sizes: tuple[int, int, int]) -> str:
-    """Return sizes and their sum as text: ``1 KiB + 2 KiB + 3 KiB = 6 KiB``, with two decimals."""
+    """Return the bytes of inputs, outputs and plan, and their sum, as text.
+
+    For example ``1.00 KiB + 2.00 KiB + 3.00 KiB = 6.00 KiB``.
+    """
     return f"{' + '.join(map(format_size, sizes))} = {format_size(sum(sizes))}"

@@ -77,7 +77,8 @@ def with_cache_buffers(
 ) -> tuple[ModelProto, CacheSummary]:
     """Return a copy of a model whose caches are buffers, and the description of the caches.
 
-    The model is in an opset with TensorScatter; each buffer has ``capacity`` entries.
+    The model is in an opset with TensorScatter. At least one of its caches grows. Each buffer has
+    ``capacity`` entries.
     """
     copy = type(model)()
     copy.CopyFrom(model)
@@ -113,34 +114,39 @@ class _Rewriting(GraphEditor):
 
     The graph gets an input ``position``, the number of valid entries before a step, and an output
     ``length``, the number after it. Both are int64 tensors of one element, as are all lengths here.
+    The *valid part* of a buffer is a Slice: the entries before ``position`` of a past, before ``length``
+    of a present.
 
     Attributes:
         capacity: the length of each buffer.
         index: the graph before it was changed.
         position: the name of the input.
         length: the name of the output.
-        lengths: the computed length of each cache after the step; all are equal.
-        removed: indices of nodes to remove.
-        renamed: values whose consumers read another value instead.
-        cache_shapes: the shape of each past and present, so that a Shape node need not read them.
-        whole_buffer_reads: (index of a node, buffer): the node reads the buffer and not its valid part.
         zero: the name of an int64 constant [0].
         one: the name of an int64 constant [1].
+        lengths: the values with the length of each cache after the step; all are equal.
+        removed: indices of nodes to remove.
+        redirected: value -> the value that its consumers are to read instead.
+        cache_shapes: past or present -> the shape of its valid part, so that a Shape need not read it.
+        whole_buffer_reads: (index of a node, buffer): this node reads the buffer although other consumers
+            are redirected to its valid part.
     """
 
     def __init__(self, model: ModelProto, capacity: int) -> None:
+        """Begin with the graph as it is; the names of the new input and output are chosen."""
         super().__init__(model)
         self.capacity = capacity
         self.index = GraphIndex.of(model.graph)
         self.position = self.fresh("memplan_position")
         self.length = self.fresh("memplan_length")
-        self.lengths: list[str] = []
-        self.removed: set[int] = set()
-        self.renamed: dict[str, str] = {}
-        self.cache_shapes: dict[str, _CacheShape] = {}
-        self.whole_buffer_reads: set[tuple[int, str]] = set()
         self.zero = self.add_constant("cache_zero", [0])
         self.one = self.add_constant("cache_one", [1])
+        # Filled by the rewrite of each cache, used by `finish`.
+        self.lengths: list[str] = []
+        self.removed: set[int] = set()
+        self.redirected: dict[str, str] = {}
+        self.cache_shapes: dict[str, _CacheShape] = {}
+        self.whole_buffer_reads: set[tuple[int, str]] = set()
 
     def axis_constant(self, axis: int) -> str:
         """Return the name of an initializer that holds an axis."""
@@ -191,19 +197,27 @@ class _Rewriting(GraphEditor):
         inputs = [buffer, *span, self.axis_constant(axis)]
         return self.add_node("Slice", inputs, f"{buffer}.valid")
 
-    def redirect_present(self, cache: CacheMatch, valid: str) -> None:
-        """Let the consumers of a present, and of the result of its removed Concat, read the valid part.
+    def replace_concat(self, cache: CacheMatch, valid: str) -> None:
+        """Remove the Concat of a cache, and let the consumers of its result read ``valid`` instead.
 
-        ``valid`` is the valid part of the buffer, with the axes of the Concat's result.
+        ``valid`` is the valid part of the present's buffer, with the axes of the Concat's result.
         """
-        if not cache.after:  # the Concat's result is the present itself
-            self.renamed[cache.output] = valid
-            return
-        result = self.index.nodes[cache.node].output[0]
-        self.renamed[result] = valid
-        # The nodes from the Concat to the present stay. The last one gives up the name of the
-        # present, which is now the buffer's.
-        self.renamed[cache.output] = self.rename_result(cache.after[-1], cache.output)
+        self.removed.add(cache.node)
+        self.redirected[self.index.nodes[cache.node].output[0]] = valid
+        if cache.after:  # else the Concat's result is the present itself
+            # The nodes behind the Concat stay for the consumers of the present, by a fresh name.
+            self.keep_present(cache)
+
+    def keep_present(self, cache: CacheMatch) -> str:
+        """Keep the node that computes a present; return its result's fresh name.
+
+        The buffer gets the name of the present. The consumers of the present read the kept node's
+        result.
+        """
+        last = cache.after[-1] if cache.after else cache.node
+        present = self.rename_result(last, cache.output)
+        self.redirected[cache.output] = present
+        return present
 
     def rename_result(self, node_index: int, output: str) -> str:
         """Give the result ``output`` of a node a fresh name, which is returned."""
@@ -216,10 +230,13 @@ class _Rewriting(GraphEditor):
         """Let the consumers of a past read its valid part, the entries before ``position``."""
         self.cache_shapes[cache.input] = _CacheShape(cache.input, cache.axis, self.position)
         valid = self.cut(cache.input, cache.axis, (self.zero, self.position))
-        self.renamed.setdefault(cache.input, valid)
+        self.redirected.setdefault(cache.input, valid)
 
     def finish(self) -> None:
-        """Redirect all consumers, add ``position`` and ``length``, and put the nodes in order."""
+        """Redirect consumers as in `redirected`, add ``position`` and ``length``, and order the nodes.
+
+        At least one cache was rewritten.
+        """
         from onnx import helper
 
         graph = self.graph
@@ -228,20 +245,24 @@ class _Rewriting(GraphEditor):
             if index in self.removed:
                 continue
             replacement = self._without_cache_shape(node)
-            whole = {name for reader, name in self.whole_buffer_reads if reader == index}
-            renamed = {old: new for old, new in self.renamed.items() if old not in whole}
-            rename_reads([replacement], renamed)
+            redirected = {
+                old: new
+                for old, new in self.redirected.items()
+                if (index, old) not in self.whole_buffer_reads
+            }
+            rename_reads([replacement], redirected)
             nodes.append(replacement)
-        if self.lengths:
-            self.add_named_node("Identity", [self.lengths[0]], self.length)
+        self.add_named_node("Identity", [self.lengths[0]], self.length)
         graph.input.append(helper.make_tensor_value_info(self.position, INT64, [1]))
         graph.output.append(helper.make_tensor_value_info(self.length, INT64, [1]))
         self.set_nodes(nodes)
 
     def _without_cache_shape(self, node: NodeProto) -> NodeProto:
-        """Return the replacement of a Shape of a cache, which does not read its valid part.
+        """Return a node in place of a Shape of a past or present; any other node itself.
 
-        The nodes that it reads are added to the graph. Any other node is returned itself.
+        The new node returns the shape of the valid part without reading the valid part: the dims of the
+        buffer, and the number of valid entries on the growing axis. The nodes that compute them are added
+        to the graph.
         """
         if node.op_type != "Shape" or node.domain not in STANDARD_DOMAINS:
             return node
@@ -279,19 +300,22 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     is_transposed = axes != tuple(range(rank))
     new = _new_entries(edit, cache)
     if is_transposed:
-        new = _transposed_back(edit, cache, new)
-    edit.removed.add(cache.node)
+        inverse = [axes.index(axis) for axis in range(rank)]
+        new = edit.add_node("Transpose", [new], f"{cache.output}.new", perm=inverse)
     edit.declare(cache)
     length = edit.scatter(cache, new)
     valid = edit.cut(cache.output, cache.axis, (edit.zero, length))
     if is_transposed:
         valid = edit.add_node("Transpose", [valid], valid, perm=list(axes))
     edit.redirect_past(cache)
-    edit.redirect_present(cache, valid)
+    edit.replace_concat(cache, valid)
 
 
 def _new_entries(edit: _Rewriting, cache: CacheMatch) -> str:
-    """Return what a Concat appends to a cache; several operands are concatenated first."""
+    """Return the entries that a Concat appends to a cache, with the axes of the Concat.
+
+    Several operands are concatenated by a new node.
+    """
     concat = edit.index.nodes[cache.node]
     if len(concat.input) <= 2:
         return str(concat.input[1])
@@ -299,19 +323,12 @@ def _new_entries(edit: _Rewriting, cache: CacheMatch) -> str:
     return edit.add_node("Concat", concat.input[1:], f"{cache.output}.new", axis=axis)
 
 
-def _transposed_back(edit: _Rewriting, cache: CacheMatch, new: str) -> str:
-    """Transpose new entries to the axes of the cache's graph input; return the result."""
-    rank = edit.index.ranks[cache.input]
-    axes = edit.index.permutation(cache.before, rank)
-    perm = [axes.index(axis) for axis in range(rank)]  # the inverse of ``axes``
-    return edit.add_node("Transpose", [new], f"{cache.output}.new", perm=perm)
-
-
 def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
     """Keep a Concat between Casts, and write the new entries, rounded, into the buffer.
 
-    The Concat's consumers read the new entries before they are rounded. The nodes between the Concat and the
-    output are copied for the new entries: they round them, and undo Transposes of the past.
+    The Concat stays because its consumers read the new entries before they are rounded. The nodes from the
+    Concat to the output are copied for the new entries. They cast these to the dtype of the cache, and
+    transpose them to its axes.
     """
     index = edit.index
     new = _new_entries(edit, cache)
@@ -321,46 +338,40 @@ def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
         copy.name = edit.fresh(f"{copy.output[0]}/{copy.op_type}")
         edit.new_nodes.append(copy)
         new = copy.output[0]
-    # Without nodes after it, the Concat has the axes of the cache: the Transpose is the identity.
-    if not cache.after:
-        new = _transposed_back(edit, cache, new)
     edit.declare(cache)
     edit.scatter(cache, new)
     edit.redirect_past(cache)
-    _keep_present(edit, cache)
+    edit.keep_present(cache)
 
 
 def _rewrite_operator(edit: _Rewriting, cache: CacheMatch) -> None:
-    """Give an attention operator the valid past, and write what its present adds to it."""
+    """Let an attention operator read the valid part of the past, and save its new entries.
+
+    The present that the operator returns is the valid past and the new entries behind it. A TensorScatter
+    writes these new entries into the buffer.
+    """
     edit.declare(cache)
     edit.redirect_past(cache)
     axis = cache.axis
-    present = _keep_present(edit, cache)
+    present = edit.keep_present(cache)
     end = edit.add_node("Shape", [present], f"{present}.length", start=axis, end=axis + 1)
     new = edit.cut(present, axis, (edit.position, end))
     edit.scatter(cache, new)
 
 
 def _rewrite_shared(edit: _Rewriting, cache: CacheMatch) -> None:
-    """Give an operator that writes into its past the whole buffer.
+    """Let an operator that writes into its past read and write the whole buffer.
 
-    GroupQueryAttention takes the number of valid entries from its own inputs. Other consumers read the
-    valid parts.
+    GroupQueryAttention reads the number of valid entries from its other inputs. All other consumers of
+    the past and of the present read the valid parts.
     """
     edit.declare(cache)
-    # The query, input 0, is [batch, new entries, ...].
-    length = edit.length_after(cache, edit.index.nodes[cache.node].input[0], 1)
-    edit.redirect_past(cache)
     edit.whole_buffer_reads.add((cache.node, cache.input))
-    edit.renamed[cache.output] = edit.cut(cache.output, cache.axis, (edit.zero, length))
-
-
-def _keep_present(edit: _Rewriting, cache: CacheMatch) -> str:
-    """Keep the nodes that compute a present, for its consumers, and return its fresh name."""
-    last = cache.after[-1] if cache.after else cache.node
-    present = edit.rename_result(last, cache.output)
-    edit.renamed[cache.output] = present
-    return present
+    # The query, input 0, is [batch, new entries, ...].
+    length = edit.length_after(cache, edit.index.nodes[cache.node].input[0], axis=1)
+    edit.redirect_past(cache)
+    valid = edit.cut(cache.output, cache.axis, (edit.zero, length))
+    edit.redirected[cache.output] = valid
 
 
 _REWRITES: Mapping[str, Callable[[_Rewriting, CacheMatch], None]] = {
