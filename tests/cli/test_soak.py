@@ -67,6 +67,7 @@ def test_a_soak_is_drawn_as_text_and_as_a_page(model: Path, tmp_path: Path) -> N
     page = tmp_path / "soak.html"
     assert memplan(*words, "--format", "html", "-o", page).exit_code == 0
     assert page.read_text("utf-8").count("<svg") == 4
+    assert ": 3 requests, random, seed 0" in page.read_text("utf-8")
 
 
 def test_a_soak_whose_time_is_over_says_how_many_requests_it_served(model: Path) -> None:

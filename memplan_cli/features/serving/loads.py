@@ -75,7 +75,8 @@ class SampledSizes:
     """Sizes of requests to simulate, with the executed graph at each of them.
 
     Attributes:
-        executed: the executed graph by size, the largest size first.
+        executed: for each size, the graph that ONNX Runtime executes, with the dims of this size.
+            The largest size comes first.
         workspace: bytes of each kernel's workspace, measured at the largest size and used for all;
             None if it was not measured.
     """
@@ -128,17 +129,22 @@ def predict_sizes(service: Service) -> SampledSizes:
 
 
 def measure_sizes(service: Service) -> SampledSizes:
-    """Return sizes with their executed graphs, and workspace measured at the largest size.
+    """Return sizes with their executed graphs, and the workspace of kernels.
+
+    The workspace is measured in a run at the largest size. If the graph does not tell the bytes of all
+    tensors, the model is run at the other sizes too.
 
     Raises:
         RuntimeUnavailableError: the model does not run here.
     """
+    # Without a memory pattern, as with nearly all settings that are compared.
     settings = service.base.updated(NO_MEMORY_PATTERN)
     conditions = service.conditions(service.extent.largest)
     record = record_run(service.model, settings, conditions, "arena", runs=1)
-    workspace = record.workspace or {}
-    sample = _sample_by_symbols(service) or _sample_by_runs(service)
-    return replace(sample, workspace=workspace)
+    sample = _sample_by_symbols(service)
+    if sample is None:
+        sample = _sample_by_runs(service)
+    return replace(sample, workspace=record.workspace)
 
 
 def _sample_by_symbols(service: Service) -> SampledSizes | None:
@@ -151,16 +157,20 @@ def _sample_by_symbols(service: Service) -> SampledSizes | None:
 
 
 def _sample_by_runs(service: Service) -> SampledSizes:
-    """Run the model at some sizes, and return these sizes with the bytes observed in the runs."""
+    """Run the model at some sizes, and return these sizes with the bytes observed in the runs.
+
+    A session writes a dump, the graph that it executes, and this dump is run.
+    """
     points = service.extent.points(_SIMULATED_SIZES)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump = Path(name) / "whole.onnx"
         session = SessionSpec(service.model, CPU, service.base)
         write_dump(session, dump)
-        shapes, dims = runtime_shapes(dump), service.binding.dims
-        base = read_dump(dump, shapes, session, dims)
-        # ``specs`` has the dims of each run; all else in the conditions is the same for all.
-        specs, conditions = service.specs(points), service.conditions(points[0])
+        # Dims within the bounds stay symbols.
+        base = read_dump(dump, runtime_shapes(dump), session, service.binding.dims)
+        # Provider and time limit, the same at all sizes; the inputs of each run follow from ``specs``.
+        conditions = service.conditions(points[0])
+        specs = service.specs(points)
         runs = observe_many(dump, base.program, specs, conditions)
     pairs = zip(points, runs, strict=True)
     return SampledSizes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,7 +13,7 @@ from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import html
 from memplan_cli.reporting.media import draw_document, json_text, renderers, result_json
 from memplan_cli.reporting.media.chart import bar_lines, sampled_maxima
-from memplan_cli.reporting.media.html import draw
+from memplan_cli.reporting.media.html import draw, said
 from memplan_cli.reporting.snippets import c_snippet, cpp_snippet, settings_snippet
 
 if TYPE_CHECKING:
@@ -218,11 +218,12 @@ def _soak_page(soak: Soak) -> str:
         caption = f"private memory over {run.requests} requests, at most {growth}"
         chart = doc.Chart(_private_curve(run), run.requests, 0, caption)
         charts += doc.section(run.name, chart)
-    head, sections = draw(doc.Document("", (*soak_document(soak).blocks, *charts)))
-    title = f"{html(soak.model)}: {html(bounds_text(soak.bounds))}"
+    document = soak_document(soak)
+    head, sections = draw(replace(document, blocks=(*document.blocks, *charts)))
+    window_title = f"{html(soak.model)}: {html(bounds_text(soak.bounds))}"
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{_STYLE}</style><h1>{title}</h1>{head}{sections}</html>\n"
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{window_title}</title>'
+        f"<style>{_STYLE}</style><h1>{said(document.title)}</h1>{head}{sections}</html>\n"
     )
 
 

@@ -40,8 +40,7 @@ ONE_REGION = "one region for the largest request"
 
 _SHRINKING = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
-MANUAL_SETTINGS: Mapping[str, RuntimeSettings] = {
-    DEFAULTS: RuntimeSettings(),
+_MANUAL_SETTINGS: Mapping[str, RuntimeSettings] = {
     NO_ARENA: NO_MEMORY_PATTERN.updated(
         RuntimeSettings(session={"enable_cpu_mem_arena": False})
     ),
@@ -51,7 +50,7 @@ MANUAL_SETTINGS: Mapping[str, RuntimeSettings] = {
         )
     ),
 }
-"""Common settings that users choose without a search, by name."""
+"""Common settings that users choose without a search, besides the defaults, by name."""
 
 _REUSE_OFF = RuntimeSettings(session={"enable_mem_reuse": False})
 
@@ -64,6 +63,7 @@ class Candidate:
     """Settings, and the bytes that the arena is predicted to hold under them, without weights.
 
     Attributes:
+        name: describes the settings to the user.
         held: the most bytes held in the simulated sequences of requests; the bound, if there is one.
         bound: the most bytes held in any sequence; null if that depends on the sequence.
     """
@@ -154,22 +154,30 @@ def choose_settings(
 
 
 def _candidates(sampled: SampledSizes, base: RuntimeSettings) -> Iterator[Candidate]:
-    """Yield the manual settings and one region for all sizes, each with and without buffer reuse."""
-    for reuse in (RuntimeSettings(), _REUSE_OFF):
-        suffix = ", reuse off" if reuse.session else ""
-        without_pattern = base.updated(NO_MEMORY_PATTERN).updated(reuse)
-        traces = sampled.traces(without_pattern)
-        for name, manual in MANUAL_SETTINGS.items():
-            settings = base.updated(manual).updated(reuse)
-            if name != DEFAULTS:
-                yield Candidate(name + suffix, settings, _most_held(traces, settings))
-            elif not suffix:
-                # Only the defaults plan a memory pattern: they have traces of their own.
-                yield Candidate(name, settings, _most_held(sampled.traces(settings), settings))
-        size = shared_region([trace.first for trace in traces.values()], _largest_peak(traces))
-        if size is not None:
-            arena = RuntimeSettings(arena=one_region(size), session_config=OWN_INITIALIZERS)
-            yield Candidate(ONE_REGION + suffix, without_pattern.updated(arena), size, size)
+    """Yield the defaults, and the candidates without a memory pattern, with and without buffer reuse."""
+    yield Candidate(DEFAULTS, base, _most_held(sampled.traces(base), base))
+    yield from _candidates_without_pattern(sampled, base, RuntimeSettings(), suffix="")
+    yield from _candidates_without_pattern(sampled, base, _REUSE_OFF, suffix=", reuse off")
+
+
+def _candidates_without_pattern(
+    sampled: SampledSizes, base: RuntimeSettings, reuse: RuntimeSettings, suffix: str
+) -> Iterator[Candidate]:
+    """Yield the manual settings and, if it is possible, one region for all sizes.
+
+    None of them has a memory pattern, so all have the same allocation traces. ``reuse`` are the settings
+    of buffer reuse, added to ``base`` in each; ``suffix`` marks them in the names.
+    """
+    without_pattern = base.updated(NO_MEMORY_PATTERN).updated(reuse)
+    traces = sampled.traces(without_pattern)
+    for name, manual in _MANUAL_SETTINGS.items():
+        settings = base.updated(manual).updated(reuse)
+        yield Candidate(name + suffix, settings, _most_held(traces, settings))
+    size = shared_region([trace.first for trace in traces.values()], _largest_peak(traces))
+    if size is not None:
+        arena = RuntimeSettings(arena=one_region(size), session_config=OWN_INITIALIZERS)
+        settings = without_pattern.updated(arena)
+        yield Candidate(ONE_REGION + suffix, settings, held=size, bound=size)
 
 
 def _largest_peak(traces: Mapping[Point, SessionTraces]) -> int:

@@ -234,8 +234,8 @@ def confirm_bound(service: Service, serving: ServingSettings) -> ServingSettings
 def enlarged_candidates(serving: ServingSettings) -> list[ServingSettings]:
     """Return the settings with each bounded candidate chosen, at several sizes of its region.
 
-    The lowest bound comes first: with buffer reuse or without, the candidate that is slightly better in
-    simulation may need a region that is a third larger in a run.
+    The size of the region is the bound. The smallest region of all comes first, whatever its candidate is:
+    the candidate with the lower bound in simulation may need a region that is a third larger in a run.
     """
     enlarged = [
         replace(serving, chosen=candidate).with_larger_region(factor)
@@ -243,7 +243,7 @@ def enlarged_candidates(serving: ServingSettings) -> list[ServingSettings]:
         if candidate.bound is not None
         for factor in _ENLARGEMENTS
     ]
-    return sorted(enlarged, key=lambda settings: settings.chosen.bound or 0)
+    return sorted(enlarged, key=lambda settings: settings.chosen.held)  # held: the bound
 
 
 def serve(
@@ -254,7 +254,8 @@ def serve(
     """Serve the same requests under each configuration, each in a process of its own.
 
     If the time ends before the first configuration has served all requests, the others serve only
-    as many as the first.
+    as many as the first. They get nearly all of the time that a process may take, because a slower
+    configuration needs longer for them. One that is still too slow serves fewer.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not run here.
@@ -264,7 +265,7 @@ def serve(
     for name, settings in configurations.items():
         run = _run_configuration(service, sequence, name, settings)
         if not runs:
-            seconds = _LATER_RUNS_SHARE * service.timeout
+            seconds = _LATER_RUNS_SHARE * service.timeout  # the process ends in time by itself
             sequence = RequestSequence(sequence.sizes[: run.requests], seconds)
         runs.append(run)
     return tuple(runs)

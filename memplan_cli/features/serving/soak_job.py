@@ -83,7 +83,7 @@ def run(job: Json) -> Json:
         if end and start:
             samples.append((len(milliseconds) - 1, end.anonymous - start.anonymous))
         arena.read()
-        held = arena.readings()
+        held = arena.end()
     return {
         "milliseconds": milliseconds,
         "cpu_milliseconds": cpu_milliseconds,
@@ -97,14 +97,16 @@ def run(job: Json) -> Json:
 class _ArenaReader:
     """Reads the bytes that the arena of the process holds, by a session of one op that shares it.
 
-    Only the profile of a session has them, and a profile of the model would be long. An arena
-    that belongs to one session cannot be read so; then there are no readings.
+    Only the profile of a session has these bytes, and a profile of the model would be long. So a model of
+    one op is run between requests, and its profile is read at the end. An arena that belongs to one
+    session cannot be read so; then there are no readings.
     """
 
     def __init__(self, spec: SessionSpec, folder: Path) -> None:
         """Create the session of one op, which writes its profile into a folder.
 
-        Only settings with options of the arena let the sessions of a process share it.
+        ``spec`` is that of the model. Its sessions share an arena of the process only if its settings have
+        options of the arena; otherwise no session of one op is created.
         """
         self._session: Any = None
         if spec.settings.arena and spec.provider == CPU:
@@ -118,20 +120,22 @@ class _ArenaReader:
             self._session = make_session(smallest_model(), profiled, CPU)
 
     def read(self) -> None:
-        """Take a reading, if the arena can be read."""
+        """Record the bytes that the arena holds now, if the arena can be read.
+
+        The run of one op adds an event with these bytes to the profile.
+        """
         if self._session is not None:
             self._session.run(None, {"x": np.ones(4, np.float32)})
 
-    def readings(self) -> list[int]:
-        """End the session, and return the bytes of all readings, without weights.
-
-        Bytes in use between requests are those of weights.
-        """
+    def end(self) -> list[int]:
+        """End the session, and return the bytes that the arena held at each `read`, without weights."""
         if self._session is None:
             return []
         profile = Path(self._session.end_profiling())
         runs = read_profile(json.loads(profile.read_text(encoding="utf-8")))
-        return [event.held - event.requested_before for run in runs for event in run]
+        events = [event for run in runs for event in run]
+        # No request of the model is served during a `read`: the bytes in use are those of weights.
+        return [event.held - event.requested_before for event in events]
 
 
 def _digest(outputs: Sequence[Any]) -> str:

@@ -56,8 +56,8 @@ class StepNodes:
 
     Attributes:
         nodes: all nodes in order.
-        outputs: outputs besides the loss, each with the parameter that it has the type of.
-        state: inputs of the optimizer's state, each with the parameter that it has the type of.
+        outputs: output besides the loss -> the parameter whose type it has.
+        state: input of the optimizer's state -> the parameter whose type it has.
         scalars: the inputs for learning rate and step number; empty if the gradients are outputs.
         gradients: the gradient of each parameter.
     """
@@ -72,28 +72,30 @@ class StepNodes:
 def gradient_nodes(trained: TrainedTensors, passes: DifferentiatedModel) -> StepNodes:
     """Return a step whose outputs are the gradients.
 
-    Outputs of a graph must be computed by a node, and distinct. So a gradient is copied by an Identity
-    to a new output ``<parameter>_grad`` if it is a constant or the loss itself, or if several parameters
-    have it, except for the parameter after which it is named.
+    A graph output must be computed by a node, and outputs must be distinct. So an Identity copies a
+    gradient to a new output ``<parameter>_grad`` in two cases:
+
+    - The gradient is a constant, or it is the loss itself.
+    - Several parameters have the same gradient. The one after which `differentiate` named the gradient
+      needs no copy.
     """
-    tape, outputs = passes.tape, dict[str, str]()
-    tape.nodes.clear()  # the backward nodes, which are in ``passes.nodes`` already
+    tape = passes.tape
     computed = {name for node in passes.nodes for name in node.output} - {trained.loss}
     uses = Counter(trained.gradients.values())
-    for name, gradient in trained.gradients.items():
-        is_own = uses[gradient] == 1 or gradient == f"{name}_grad"
+    output_of: dict[str, str] = {}
+    for parameter, gradient in trained.gradients.items():
+        is_own = uses[gradient] == 1 or gradient == f"{parameter}_grad"
         if gradient in computed and is_own:
-            outputs[name] = gradient
+            output_of[parameter] = gradient
         else:
-            outputs[name] = tape.pool.fresh(f"{name}_grad")
-            tape.copy_to(outputs[name], gradient)
-    nodes = [*passes.nodes, *tape.nodes]
+            output_of[parameter] = tape.pool.fresh(f"{parameter}_grad")
+            tape.copy_to(output_of[parameter], gradient)
     return StepNodes(
-        nodes=nodes,
-        outputs={outputs[p.name]: p for p in trained.parameters},
+        nodes=[*passes.nodes, *tape.take_nodes()],
+        outputs={output_of[p.name]: p for p in trained.parameters},
         state={},
         scalars=(),
-        gradients=outputs,
+        gradients=output_of,
     )
 
 
@@ -103,31 +105,32 @@ def update_nodes(
     """Return a step whose outputs are the new values of parameters and of the optimizer's state.
 
     Each parameter's update follows the node that computes its gradient, so that the gradient can
-    be freed early. The nodes are added by the tape of ``passes``.
+    be freed early. The nodes are written by the tape of ``passes``.
     """
     tape, rule = passes.tape, OPTIMIZERS[optimizer.kind]
     tape.phase = Phase.UPDATE
-    tape.nodes.clear()  # the backward nodes, which are in ``passes.nodes`` already
     scalars: dict[int, UpdateScalars] = {}
     for dtype in dict.fromkeys(p.dtype for p in trained.parameters):
         scalars[dtype] = update_scalars(tape, optimizer, LEARNING_RATE, STEP, dtype)
-    scalar_nodes = list(tape.nodes)
-    updates: dict[str, list[NodeProto]] = {}  # by gradient
-    outputs: dict[str, Parameter] = {}
+    scalar_nodes = tape.take_nodes()
+    updates: dict[str, list[NodeProto]] = {}  # gradient -> the nodes that update by it
+    outputs: dict[str, Parameter] = {}  # as in `StepNodes`
     state: dict[str, Parameter] = {}
     for parameter in trained.parameters:
-        tape.nodes.clear()
         gradient = trained.gradients[parameter.name]
-        inputs = {kind: f"{parameter.input}.{kind}" for kind in rule.state}
-        update = WeightUpdate(parameter.name, gradient, inputs, scalars[parameter.dtype])
+        state_inputs = {kind: f"{parameter.input}.{kind}" for kind in rule.state}
+        update = WeightUpdate(parameter.name, gradient, state_inputs, scalars[parameter.dtype])
         new = rule.write(tape, optimizer, update)
+        nodes = tape.take_nodes()
         # The tensors with the new values get the names of the step's outputs.
-        names = {new.weight: parameter.output}
-        names |= {value: f"{parameter.output}.{kind}" for kind, value in new.state.items()}
-        rename_values(tape.nodes, names)
-        outputs |= dict.fromkeys(names.values(), parameter)
-        state |= dict.fromkeys(inputs.values(), parameter)
-        updates.setdefault(gradient, []).extend(tape.nodes)
+        output_names = {new.weight: parameter.output}
+        for kind, value in new.state.items():
+            output_names[value] = f"{parameter.output}.{kind}"
+        rename_values(nodes, output_names)
+        updates.setdefault(gradient, []).extend(nodes)
+        # The optimizer's state has the type of its weight.
+        outputs |= dict.fromkeys(output_names.values(), parameter)
+        state |= dict.fromkeys(state_inputs.values(), parameter)
     return StepNodes(
         nodes=[*scalar_nodes, *_with_updates(passes.nodes, updates)],
         outputs=outputs,
@@ -169,25 +172,25 @@ def assemble(
 
     A weight ``w`` that is updated becomes an input, so the nodes of ``step``, which are renamed in
     place, read ``in.w`` (`Parameter.input`) instead of the initializer. Its new value is the output
-    ``new.w`` (`Parameter.output`). Other weights and inputs are those of the forward ``model``, and the
-    constants on the tape of ``passes``.
+    ``new.w`` (`Parameter.output`). All other inputs and weights are taken from the forward ``model``, and
+    constants from the tape of ``passes``.
 
     Raises:
         ModelError: the model uses the name of one of the step's inputs for another tensor.
     """
     updated = {p.name: p for p in (*trained.parameters, *trained.running)}
     outputs = {**step.outputs, **{p.output: p for p in trained.running}}
-    # A weight that a ConstantOfShape computes becomes an input, so its node goes.
+    # A ConstantOfShape may compute a weight. The weight becomes an input, so this node is removed.
     nodes = [node for node in step.nodes if updated.keys().isdisjoint(node.output)]
     nodes = live_nodes(nodes, [trained.loss, *outputs])
     rename_values(nodes, {name: p.input for name, p in updated.items()})
-    fixed = {name for node in nodes for name in reads(node)} - updated.keys()
+    read_names = {name for node in nodes for name in reads(node)}
     weights = [*model.graph.initializer, *passes.tape.pool.initializers]
     state_inputs = [
         *(_typed_like(p.input, p) for p in updated.values()),
         *(_typed_like(name, p) for name, p in step.state.items()),
     ]
-    model_inputs = [value for value in model.graph.input if value.name in fixed]
+    model_inputs = [value for value in model.graph.input if value.name in read_names]
     _reject_taken_names([*state_inputs, *step.scalars], model_inputs, nodes, weights)
 
     result = deepcopy(model)
@@ -195,12 +198,10 @@ def assemble(
     for part in ("node", "initializer", "input", "output", "value_info"):
         graph.ClearField(part)
     graph.node.extend(nodes)
-    graph.initializer.extend(tensor for tensor in weights if tensor.name in fixed)
+    graph.initializer.extend(tensor for tensor in weights if tensor.name in read_names)
     graph.input.extend([*state_inputs, *model_inputs, *step.scalars])
     loss = passes.tape.tensor(trained.loss)
-    graph.output.append(
-        helper.make_tensor_value_info(trained.loss, loss.dtype, loss.shape or [])
-    )
+    graph.output.append(helper.make_tensor_value_info(trained.loss, loss.dtype, loss.shape))
     graph.output.extend(_typed_like(name, p) for name, p in outputs.items())
     graph.value_info.extend(_inner_types(passes, nodes, {trained.loss, *outputs}))
     return result

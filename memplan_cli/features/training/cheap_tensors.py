@@ -49,14 +49,14 @@ def recompute_cheap_tensors(
 ) -> list[NodeProto]:
     """Return the backward nodes with copies of cheap forward nodes, where that saves memory.
 
-    A tensor that the backward pass reads is computed again from the root of its chain (see
-    `_BackwardReads.chain`), which must then be alive in its place and is as large. So this is done only
-    if the root is alive anyway, or replaces several tensors.
+    A tensor that the backward pass reads is computed again from the root of its chain, see
+    `_BackwardReads.chain`. The root, which is as large, is then alive in place of the tensor. That saves
+    memory in two cases: the root is alive anyway, or several tensors are computed from it.
 
     Args:
         forward: The forward pass in order.
         backward: The backward pass in order; its nodes are changed to read the copies.
-        outputs: Forward tensors that are alive at the end anyway.
+        outputs: Forward tensors that are alive until the end, because they are outputs of the step.
         tape: Has the shapes of tensors; records types and names of the copies.
     """
     producers = producer_nodes(forward)
@@ -72,7 +72,7 @@ def recompute_cheap_tensors(
         candidates = [name for name in names if name != root and name not in outputs]
         root_is_alive = reads.is_kept(root) or root in readers or root in outputs
         if len(candidates) > 1 or (candidates and root_is_alive):
-            # All tensors of a chain but its root need copies of their nodes.
+            # All tensors of a chain but its root, which is last, need copies of their nodes.
             recomputed.update(name for tensor in candidates for name in chains[tensor][:-1])
     return _with_copies(backward, recomputed, producers, tape)
 
@@ -93,7 +93,8 @@ class _BackwardReads:
     def is_kept(self, name: str) -> bool:
         """Whether a tensor is alive in the backward pass even if all cheap tensors are recomputed.
 
-        These are graph inputs, weights, and what a node of `_keeps_operand` reads.
+        These are graph inputs, weights, and operands of matrix products and convolutions in the backward
+        pass (`_keeps_operand`). Any other backward node may read a copy instead.
         """
         if name not in self.producers:
             return True
@@ -102,10 +103,10 @@ class _BackwardReads:
     def chain(self, name: str) -> list[str]:
         """Return the chain of a tensor: itself, its cheap producer's large input, and so on to the root.
 
-        For D = X - m and H = D / s, with small m and s, the chain of H is [H, D, X]. It ends at the first
-        tensor after ``name`` that is kept, at one that has no `_cheap_source`, or after `_MAX_CHAIN`
-        producers, so that the root may be the result of a cheap node too. Without a cheap producer, a
-        tensor is its own root.
+        For D = X - m and H = D / s, with small m and s, the chain of H is [H, D, X]. The root is the first
+        tensor that has no `_cheap_source`, or the first one after ``name`` that is kept. A chain of
+        `_MAX_CHAIN` producers ends too, at a root that could be computed again itself. A tensor without a
+        cheap source is its own root.
         """
         chain = [name]
         while len(chain) <= _MAX_CHAIN:
@@ -134,8 +135,9 @@ class _BackwardReads:
     def _is_large(self, name: str, result: str) -> bool:
         """Whether an input of a node is as large as its result, that is, not repeated by broadcasting.
 
-        A forward tensor counts as large if that is not known. A graph input or weight must have the
-        result's shape; it is alive anyway.
+        A forward tensor counts as large if its shape or that of the result is unknown. A graph input or
+        weight is alive anyway, so it is large only as a root with the shape of the result; unknown shapes
+        count as equal. A wrong answer may cost memory, and never changes a value.
         """
         shape, full = self.tape.tensor(name).shape, self.tape.tensor(result).shape
         if name not in self.producers:
@@ -144,7 +146,11 @@ class _BackwardReads:
 
 
 def _keeps_operand(reader: NodeProto) -> bool:
-    """Whether what a backward node reads is kept; a Transpose prepares an operand of a matrix product."""
+    """Whether the operands of a backward node are kept.
+
+    The forward pass reads them as operands of matrix products and convolutions too. A Transpose prepares
+    such an operand.
+    """
     traits = operator(reader)
     return traits.family in _KEEPS_OPERAND or traits.name == "Transpose"
 

@@ -35,7 +35,8 @@ class DifferentiatedModel:
     Attributes:
         nodes: forward and backward nodes in order, each with its phase in its metadata.
         gradients: tensor -> its gradient.
-        tape: can write further nodes; has the types and constants of the new tensors.
+        tape: for further nodes, of which it has none yet; it has the types and constants of the new
+            tensors.
     """
 
     nodes: list[NodeProto]
@@ -90,7 +91,7 @@ def differentiate(
     ]
     # Only what the parameters' gradients depend on remains.
     needed = [gradients[name] for name in parameters if name in gradients]
-    backward = live_nodes(tape.nodes, needed)
+    backward = live_nodes(tape.take_nodes(), needed)
     backward = recompute_cheap_tensors(forward, backward, [loss, *results], tape)
     read_by_backward = [name for node in backward for name in reads(node)]
     forward = live_nodes(forward, [loss, *results, *read_by_backward])

@@ -104,11 +104,15 @@ def _reject_old_resizes(model: ModelProto) -> None:
 
 
 _FORMER_ATTRIBUTES: Mapping[str, tuple[int, ...]] = {"Clip": (1, 2), "Pad": (2,)}
-"""Inputs that were attributes in old opsets. onnx's converter makes them float32 whatever X is."""
+"""Inputs that were attributes in old opsets. onnx's converter adds a float32 Constant for each of them,
+whatever the element type of X is."""
 
 
 def _retype_former_attributes(model: ModelProto) -> None:
-    """Give constants that were attributes the element type of their node's first input, in place."""
+    """Give constants that were attributes the element type of their node's first input, in place.
+
+    No other node reads such a constant: the converter has added one for each input.
+    """
     tensors = infer_tensors(model)
     for graph in graphs(model.graph):
         weights = dict(constant_tensors(graph))

@@ -135,6 +135,11 @@ class Tape:
         set_phase(node, self.phase)
         return node
 
+    def take_nodes(self) -> list[NodeProto]:
+        """Return the nodes that were added so far; the tape then has none."""
+        taken, self.nodes = self.nodes, []
+        return taken
+
     def copy_to(self, output: str, name: str) -> None:
         """Add an Identity node that gives the tensor ``name`` the second name ``output``."""
         node = self.make_node("Identity", [name])

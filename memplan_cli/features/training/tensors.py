@@ -37,7 +37,7 @@ _MAX_CONSTANT_ELEMENTS = 4096
 """Larger constants are weights; no shape and no rule depends on their values."""
 
 _LIKE_THEIR_INPUT = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
-"""Operators whose output has the shape of their first input, which onnx 1.23 does not infer."""
+"""Operators with one output, of the shape of their first input, which onnx 1.23 does not infer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,8 @@ def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
     """Return the inferred types of all tensors of a model and its subgraphs, by name."""
     light = _without_large_weights(model)  # shapes do not depend on their values
     for node in (node for graph in graphs(light.graph) for node in graph.node):
-        # Inference knows no Identity of another domain, so it skips a node of that domain as before.
+        # In this copy, an Identity stands for each operator that inference does not know. (It knows no
+        # Identity of another domain, so the results of a node of another domain stay unknown.)
         if node.op_type in _LIKE_THEIR_INPUT:
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]

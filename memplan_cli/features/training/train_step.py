@@ -34,6 +34,7 @@ from memplan_cli.features.training.parameters import (
 from memplan_cli.features.training.prepare import prepare
 from memplan_cli.features.training.rules import RULES
 from memplan_cli.onnx_io.graph_editor import FreshNames, live_nodes, rename_values
+from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,11 +116,11 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
         loss = add_loss(forward, loss)
     selection = select_parameters(forward.graph, recipe.train, recipe.freeze)
     selected = selection.parameters
-    # Counted before `differentiate` changes the nodes.
-    readers = Counter(name for node in forward.graph.node for name in set(node.input))
     running: tuple[Parameter, ...] = ()
     if recipe.statistics is Statistics.BATCH:
         running = _use_batch_statistics(forward, loss, selected)
+    # The nodes of the model, before `differentiate` changes them; an If reads what its branches read.
+    readers = Counter(name for node in forward.graph.node for name in set(reads(node)))
 
     passes = differentiate(
         forward,
@@ -130,7 +131,7 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
     )
     parameters = tuple(p for p in selected if p.name in passes.gradients)
     unreached = [p.name for p in selected if p.name not in passes.gradients]
-    # All weights that the user names must be trained; of the default selection, one is enough.
+    # All weights that the user names must be trained. Without names, one trained weight is enough.
     if not parameters or (recipe.train and unreached):
         names = ", ".join(unreached[:5]) if recipe.train else "any of the parameters"
         raise SettingsError(f"the loss does not depend on {names}")
@@ -144,6 +145,7 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
 
     reasons = dict(selection.not_trained)
     reasons |= dict.fromkeys(unreached, "the loss does not depend on it")
+    # By their names in the model: a statistic may be an input with a new name.
     updated = {p.origin for p in (*parameters, *running)}
     return TrainStep(
         assemble(forward, trained, passes, step),
@@ -160,11 +162,11 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
 def _use_batch_statistics(
     model: ModelProto, loss: str, trained: Sequence[Parameter]
 ) -> tuple[Parameter, ...]:
-    """Set the batch normalizations before the loss to training mode, in place.
+    """Set the batch normalizations of a prepared model before the loss to training mode, in place.
 
-    Returns the running statistics that are weights or graph inputs. Their new values are outputs
-    of the nodes, named as in `Parameter.output`: output 1 is the new mean, input 3, and output 2 the new
-    variance, input 4.
+    Returns the running statistics that are weights or graph inputs. Inputs 3 and 4 of a node are its
+    running mean and variance; outputs 1 and 2 are their new values. These outputs get the names of
+    `Parameter.output`.
     """
     known = {**float_weights(model.graph), **float_inputs(model.graph)}
     fresh_names = FreshNames.of(model)
@@ -183,11 +185,13 @@ def _use_batch_statistics(
             if node.input[index + 2] not in known:
                 continue
             statistic = known[node.input[index + 2]]
-            if statistic.name in updated:
+            if statistic.name in updated:  # it is trained, or another node updates it
                 name = fresh_names.fresh(f"{node.name or node.output[0]}.{kind}")
                 statistic = _separate_statistic(model, node, index, statistic, name)
             updated.add(statistic.name)
-            if node.output[index]:  # other nodes may read it by its former name
+            # Other nodes may read the new value by its former name. As an output of the model it is not
+            # needed: the outputs of the step are others.
+            if node.output[index]:
                 rename_values(model.graph.node, {node.output[index]: statistic.output})
             node.output[index] = statistic.output
             running.append(statistic)

@@ -55,10 +55,10 @@ _MAX_ROUNDS = 8
 def expand(
     model: ModelProto, loss: str, parameters: Sequence[str], rules: Mapping[str, Rule]
 ) -> None:
-    """Replace nodes without a rule between the parameters and the loss, in place.
+    """Replace the nodes between the parameters and the loss that have no gradient rule, in place.
 
-    Their nodes may be nested, and their replacements may contain further ones, so this is repeated.
-    Operators for which no expansion is known stay, and so do those nested more than `_MAX_ROUNDS` deep.
+    The nodes in place of such a node may have no rule either, so this is repeated up to `_MAX_ROUNDS`
+    times. Operators for which no expansion is known stay.
 
     Raises:
         ModelError: a loop's length is not fixed, or an operator has a form that is not supported.
@@ -122,14 +122,13 @@ def _expand_nodes(graph: GraphProto, tape: Tape, on_path: Collection[str]) -> bo
 def _expansion(node: NodeProto, tape: Tape) -> list[NodeProto] | None:
     """Return nodes in place of a node, None if it has a gradient rule or no expansion is known.
 
-    The tape's nodes are replaced by the result.
+    The tape, on which an expansion writes them, has no nodes before and after.
     """
     if node.domain not in STANDARD_DOMAINS or node.op_type in tape.rules:
         return None
     call = Call(node, reads(node), (), (), tape)
-    tape.nodes = []
     if node.op_type in EXPANSIONS:
         EXPANSIONS[node.op_type](call)
     elif not inline_function(call):
         return None
-    return tape.nodes
+    return tape.take_nodes()

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def inline_function(call: Call) -> bool:
     """Write the function body that ONNX defines for an operator to the tape.
 
-    Returns False, and writes nothing, if ONNX defines no body, or only one in older operators
-    than those that have gradient rules.
+    Returns False, and writes nothing, if ONNX defines no body that uses operators of `OLDEST_OPSET` or
+    later. Older operators have no gradient rules.
     """
     function = _function_body(call)
     if function is None:
@@ -81,8 +81,10 @@ def _attribute_defaults(call: Call) -> Iterable[AttributeProto]:
 def unroll_loop(call: Call) -> None:
     """Copy the body of a Loop once per iteration; each iteration reads the carried values of the one before.
 
+    There is at least one iteration, so that there are slices to stack.
+
     Raises:
-        ModelError: the number of iterations is not constant.
+        ModelError: the number of iterations is not constant, or 0.
     """
     tape, body = call.tape, call.attribute("body")
     trip_count = _trip_count(call, body)
@@ -103,7 +105,7 @@ def unroll_loop(call: Call) -> None:
 
 
 def _trip_count(call: Call, body: GraphProto) -> int:
-    """Return the number of iterations of a Loop, at least 1: without any there is nothing to stack.
+    """Return the number of iterations of a Loop, at least 1.
 
     Raises:
         ModelError: it is not constant or less than 1, or the condition may end the loop earlier.

@@ -59,13 +59,15 @@ def _reject_random_branches(call: Call) -> None:
 
 
 def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> GraphProto:
-    """Return a branch that outputs the gradient of each wanted capture, zeros if none flows to it.
+    """Return a branch that computes a branch again, and outputs the gradient of each wanted capture.
 
-    Nodes that read only captures may be added to the forward pass of the call's tape.
+    The gradient is zeros if none flows to the capture. Nodes that read only captures may be added to the
+    forward pass of the call's tape.
     """
     names = _new_names(call.tape, branch)
     tape = _branch_tape(call.tape, names)
     nodes = [_renamed_copy(node, names) for node in branch.node]
+    # The gradients of the branch's outputs are those of the If's.
     seeds: dict[str, str] = {}
     for value, gradient in zip(branch.output, call.gradients, strict=True):
         name = names.get(value.name, value.name)
@@ -77,10 +79,11 @@ def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> 
     gradients = call.sweep(nodes, seeds, wanted, tape)
 
     results = _distinct_results(tape, wanted, gradients)
-    # Nodes that follow a capture belong to the graph around the If, where the capture is computed.
-    defined = {name for node in nodes for name in node.output}
+    # A rule may have added nodes behind a capture. They belong to the graph around the If, where the
+    # capture is computed; `Tape.forward_nodes` leaves them out of the branch.
+    computed = {name for node in nodes for name in node.output}
     for name, additions in tape.forward_additions.items():
-        if name not in defined:
+        if name not in computed:
             for node in additions:
                 call.tape.add_to_forward(name, node)
     branch_nodes = live_nodes([*tape.forward_nodes(nodes), *tape.nodes], results)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class Window:
     """One spatial axis of a convolution or pool.
 
+    A ConvTranspose from X to Y has the window of the convolution from Y to X, see `conv_transpose`.
+
     Attributes:
         kernel: elements of the kernel.
         stride: inputs from one output to the next.
@@ -35,7 +37,8 @@ class Window:
         end: padding behind the last input.
         input_size: length of the input; None: unknown.
         output_size: length of the output; None: unknown.
-        output_padding: the tail, if it is known without the sizes (that of a ConvTranspose).
+        output_padding: of a ConvTranspose whose padding does not depend on its sizes: the tail; else
+            None.
     """
 
     kernel: int
@@ -58,7 +61,7 @@ class Window:
 
         It is negative if the last output reads beyond the padding (``ceil_mode``).
         """
-        if self.output_padding is not None:
+        if self.output_padding is not None:  # elements of Y that no X was added to
             return self.output_padding
         if self.input_size is None or self.output_size is None:
             return 0 if self.stride == 1 else None  # a stride of 1 skips no input
@@ -129,29 +132,36 @@ def _with_same_padding(call: Call, window: Window) -> Window:
 
 
 def conv(call: Call) -> Gradients:
-    """Y = X * W + B: dX = transposed conv of dY with W, dW = X * dY, dB = sum of dY."""
-    x, w = call.input(0), call.input(1)
-    axes = windows(call, call.tape.shape(w)[2:], x, call.output())
+    """Y = X * W + B: dX = transposed conv of dY with W, dW = X * dY, dB = sum of dY.
+
+    ``*`` is a convolution. In that of dW, strides and dilations are exchanged, see `_kernel_gradient`.
+    """
+    x, w, y = call.input(0), call.input(1), call.output()
+    axes = windows(call, call.tape.shape(w)[2:], x, y)
     dx = dw = db = ""
     if call.wants(2):
         db = _bias_gradient(call)
     if call.wants(1):
-        data = _Operand(x, x)
-        dw = _kernel_gradient(call, data, _Operand(call.dy, call.output()), axes)
+        data, result = _Operand(x, like=x), _Operand(call.dy, like=y)
+        dw = _kernel_gradient(call, data, result, axes)
     if call.wants(0):
         dx = transposed_conv(call.tape, call.dy, w, x, axes, call.attribute("group", 1))
     return (dx, dw, db)
 
 
 def conv_transpose(call: Call) -> Gradients:
-    """Y is the data gradient of a conv: dX = dY * W, dW = dY * X, dB = sum of dY."""
+    """Y is the data gradient of a conv: dX = dY * W, dW = dY * X, dB = sum of dY.
+
+    This convolution reads Y, and X is the gradient of its output. ``*`` is as in `conv`.
+    """
     tape, x, w, y = call.tape, call.input(0), call.input(1), call.output()
     axes = _transposed_windows(call)
     dx = dw = db = ""
     if call.wants(2):
         db = _bias_gradient(call)
     if call.wants(1):
-        dw = _kernel_gradient(call, _Operand(call.dy, y), _Operand(x, x), axes)
+        data, result = _Operand(call.dy, like=y), _Operand(x, like=x)
+        dw = _kernel_gradient(call, data, result, axes)
     if call.wants(0):
         dx = tape.emit(
             "Conv",
@@ -163,7 +173,8 @@ def conv_transpose(call: Call) -> Gradients:
             pads=[*(axis.begin for axis in axes), *(axis.end for axis in axes)],
             group=call.attribute("group", 1),
         )
-        # With an output padding of a stride or more, the convolution of dY has more outputs than X.
+        # With a tail of a stride or more, the convolution of dY has more outputs than X. All tails are
+        # known: a tail is the output padding, or follows from the sizes.
         if any(axis.tail is not None and axis.tail >= axis.stride for axis in axes):
             dx = _crop(tape, dx, x)
     return (dx, dw, db)
@@ -178,19 +189,20 @@ def _bias_gradient(call: Call) -> str:
 def transposed_conv(
     tape: Tape, dy: str, kernel: str, like: str, axes: tuple[Window, ...], group: int
 ) -> str:
-    """Return the data gradient of a convolution: each dY times the kernel, added to what Y read.
+    """Return the data gradient of a convolution: each dY times the kernel, added to the inputs that Y read.
 
     ``axes`` are the windows of the convolution. The result has the spatial shape of the forward tensor
-    ``like``: inputs that no output read get 0 by output padding, and if sizes are unknown, the result is
-    cropped at run time.
+    ``like``. Inputs behind the last one that an output read, the tail, get 0 by output padding. If the tail
+    is unknown, the result is as long as for the longest tail, and is cropped at run time.
     """
     end_pads, output_padding = [], []
     for axis in axes:
-        if axis.tail is None:  # the longest result that may be needed; it is cropped below
+        if axis.tail is None:  # a longer tail would be room for one more output
             end_pads.append(0)
             output_padding.append(axis.stride - 1)
         else:
-            # Behind a negative tail the last window read more padding than ``end``: it is cut off too.
+            # With a negative tail, the last output read so many elements more than ``end`` behind the
+            # input. The gradient of none of them is needed.
             end_pads.append(max(axis.end - min(axis.tail, 0), 0))
             output_padding.append(max(axis.tail, 0))
     result = tape.emit(
@@ -226,11 +238,16 @@ class _Operand(NamedTuple):
 def _kernel_gradient(
     call: Call, data: _Operand, result: _Operand, axes: tuple[Window, ...]
 ) -> str:
-    """Return the kernel gradient of a convolution that reads ``data`` and whose output is ``result``.
+    """Return the kernel gradient of a convolution from ``data`` to an output with gradient ``result``.
 
-    One of both is a gradient. The kernel is input 1 of the call. Its gradient is a sum over samples, so
-    it is a convolution of the data by the result in which samples and channels are exchanged, and so
-    are strides and dilations. It has one output for each tap of the kernel.
+    The kernel is input 1 of the call. With N samples and G groups of C input and C' output channels:
+
+        data [N, G C, ...] as [C, G N, ...]  *  result [N, G C', ...] as [G C', N, ...]
+            ->  [C, G C', taps]  ->  transposed to the kernel [G C', C, taps]
+
+    The convolution ``*`` with the result as its kernel sums over samples, so samples take the place of
+    channels. Its strides are the dilations of the forward convolution, and the other way round. It has one
+    output for each tap of the kernel.
     """
     tape, w, group = call.tape, call.input(1), call.attribute("group", 1)
     if any(0 in tape.shape(operand.like) for operand in (data, result)):
@@ -239,8 +256,7 @@ def _kernel_gradient(
     if group == 1 and all(map(_is_point, axes)):
         return _point_kernel_gradient(tape, data, result, w)
     swapped = [1, 0, *range(2, len(axes) + 2)]
-    # None: the padded data may be too long, and give outputs behind the last tap, which are cut off.
-    end_pads = [_end_pad_without_tail(axis) for axis in axes]
+    end_pads = [_end_pad_to_last_read(axis) for axis in axes]
     product = tape.emit(
         "Conv",
         _channels_to_batch(call, data, group),
@@ -256,7 +272,7 @@ def _kernel_gradient(
         ],
         group=group,
     )
-    if None in end_pads:
+    if None in end_pads:  # longer data may give outputs behind the last tap: they are cut off
         starts, ends = [0] * len(axes), [axis.kernel for axis in axes]
         spatial_axes = tape.ints(*range(2, len(axes) + 2))
         product = tape.emit(
@@ -265,10 +281,11 @@ def _kernel_gradient(
     return tape.emit("Transpose", product, perm=swapped)
 
 
-def _end_pad_without_tail(axis: Window) -> int | None:
-    """Return the end padding with which the padded input ends where the last output ends reading.
+def _end_pad_to_last_read(axis: Window) -> int | None:
+    """Return the end padding behind which no output reads: ``end`` without the tail.
 
-    None if the tail is not known, or if it is longer than the padding, so that inputs would have to go.
+    It is more than ``end`` if the tail is negative. None if there is no such padding: the tail is unknown,
+    or so long that it has elements of the input too.
     """
     if axis.tail is None or axis.tail > axis.end:
         return None
@@ -294,6 +311,8 @@ def _point_kernel_gradient(tape: Tape, data: _Operand, result: _Operand, w: str)
 def _channels_to_batch(call: Call, data: _Operand, group: int) -> str:
     """Return data [N, G C, ...] as [C, G N, ...], for G groups of C channels.
 
+    That makes samples the channels of the convolution in `_kernel_gradient`.
+
     Raises:
         ModelError: there are several groups, and C is not known.
     """
@@ -301,7 +320,9 @@ def _channels_to_batch(call: Call, data: _Operand, group: int) -> str:
     swapped = [1, 0, *range(2, rank)]
     if group == 1:
         return tape.emit("Transpose", data.name, perm=swapped)
-    channels = tape.shape(call.input(1))[1]  # the kernel has C at axis 1
+    # The kernels of Conv and ConvTranspose have at axis 1 the channels of X or Y in a group, those of
+    # ``data``.
+    channels = tape.shape(call.input(1))[1]
     if not isinstance(channels, int):
         raise ModelError(f"the channels of {call.node.op_type} {call.node.name!r} are dynamic")
     if channels == 1:  # groups and channels are one axis already
@@ -313,7 +334,7 @@ def _channels_to_batch(call: Call, data: _Operand, group: int) -> str:
 
 
 def _with_leading_dims(tape: Tape, name: str, dims: tuple[int, ...], like: str) -> str:
-    """Reshape a tensor to ``dims`` followed by the spatial dims of the forward tensor ``like``."""
+    """Reshape a tensor to ``dims`` followed by the spatial dims, axes 2 and up, of a forward tensor ``like``."""
     shape = tape.shape(like)
     sizes = [dim for dim in shape[2:] if isinstance(dim, int)]
     if len(sizes) == len(shape) - 2:
@@ -324,10 +345,12 @@ def _with_leading_dims(tape: Tape, name: str, dims: tuple[int, ...], like: str) 
 
 
 def _transposed_windows(call: Call) -> tuple[Window, ...]:
-    """Return the windows of the convolution from Y to X whose data gradient a ConvTranspose is.
+    """Return the windows of the convolution from Y to X whose data gradient is a ConvTranspose's Y.
+
+    The input of this convolution is Y, its output X.
 
     Raises:
-        UnknownShapeError: the padding depends on the sizes of X and Y, which are not known.
+        ModelError: the padding depends on the sizes of X and Y, which are not known.
     """
     tape, x, w, y = call.tape, call.input(0), call.input(1), call.output()
     axes = windows(call, tape.shape(w)[2:], y, x)
@@ -344,7 +367,8 @@ def _transposed_windows(call: Call) -> tuple[Window, ...]:
     for axis, padding, input_size, output_size in zip(
         axes, output_padding, input_sizes[2:], output_sizes[2:], strict=True
     ):
-        # As in the standard: the padding is what Y, here the input, lacks of its unpadded size.
+        # As in the standard: the padding is what Y, the input here, lacks of its unpadded size. The
+        # tail, which includes the output padding, follows from the sizes.
         unpadded_size = (output_size - 1) * axis.stride + axis.span + padding
         total = max(unpadded_size - input_size, 0)
         begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2

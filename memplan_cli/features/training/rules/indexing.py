@@ -56,20 +56,20 @@ def _with_merged_index_axes(call: Call, axis: int) -> str:
 
     With X [a, b, c], axis 1 and an index [i, j]: dY [a, i, j, c] is returned as [a, i * j, c].
     """
-    tape, x = call.tape, call.input(0)
-    dims = tape.shape(x)
-    before, after = dims[:axis], dims[axis + 1 :]
-    sizes = [dim for dim in (*before, *after) if isinstance(dim, int)]
-    if len(sizes) == len(before) + len(after) and 0 not in sizes:  # with a 0, -1 is ambiguous
-        shape = tape.ints(*sizes[:axis], -1, *sizes[axis:])
-        return tape.emit("Reshape", call.dy, shape)
+    tape, x, rank = call.tape, call.input(0), call.tape.rank(call.input(0))
+    sizes = [dim if isinstance(dim, int) else 0 for dim in tape.shape(x)]  # 0: unknown too
+    sizes[axis] = -1
+    if 0 not in sizes:
+        return tape.emit("Reshape", call.dy, tape.ints(*sizes))
+    # With a dim of size 0, a Reshape cannot infer the -1: the indices are counted.
     x_shape = tape.shape_of(x)
-    parts = [tape.ints(-1)]
-    if before:
+    index_count = tape.emit("Size", call.input(1))
+    parts = [tape.emit("Reshape", index_count, tape.ints(1))]
+    if axis > 0:
         parts.insert(0, tape.emit("Slice", x_shape, tape.ints(0), tape.ints(axis)))
-    if after:
-        parts.append(tape.emit("Slice", x_shape, tape.ints(axis + 1), tape.ints(len(dims))))
-    return tape.emit("Reshape", call.dy, tape.emit("Concat", *parts, axis=0))
+    if axis + 1 < rank:
+        parts.append(tape.emit("Slice", x_shape, tape.ints(axis + 1), tape.ints(rank)))
+    return tape.emit("Reshape", call.dy, tape.emit("Concat", *parts, axis=0), allowzero=1)
 
 
 def _as_int32_if_safe(tape: Tape, index: str, axis_size: Dim) -> str:
@@ -105,9 +105,12 @@ def gather_nd(call: Call) -> Gradients:
     tuple_length = tape.shape(index)[-1]
     if not isinstance(tuple_length, int):
         raise UnknownShapeError(f"the length of the index tuples {index!r} is not known")
-    indexed = sizes[: batch_rank + tuple_length]
-    row_count, width = prod(indexed), prod(sizes[batch_rank + tuple_length :])
-    rows = tape.emit("Reshape", _row_numbers(call, indexed, batch_rank), tape.ints(-1, 1))
+    batch_sizes = sizes[:batch_rank]
+    indexed_sizes = sizes[batch_rank : batch_rank + tuple_length]
+    row_count = prod(batch_sizes) * prod(indexed_sizes)
+    width = prod(sizes[batch_rank + tuple_length :])
+    row_numbers = _row_numbers(call, batch_sizes, indexed_sizes)
+    rows = tape.emit("Reshape", row_numbers, tape.ints(-1, 1))
     dy = tape.emit("Reshape", call.dy, tape.ints(-1, width))
     indices = tape.emit("Expand", rows, tape.emit("Shape", dy))
     zeros = tape.emit("Expand", tape.scalar(0, x), tape.ints(row_count, width))
@@ -115,26 +118,27 @@ def gather_nd(call: Call) -> Gradients:
     return (tape.reshape_like(dx, x),)
 
 
-def _row_numbers(call: Call, indexed: tuple[int, ...], batch_rank: int) -> str:
+def _row_numbers(
+    call: Call, batch_sizes: tuple[int, ...], indexed_sizes: tuple[int, ...]
+) -> str:
     """Return the row number of each index tuple of a GatherND, as int64.
 
-    Rows are counted in row-major order over the axes ``indexed`` of X, of which the first ``batch_rank``
-    are batch axes. Negative indices count from the end of their axis.
+    Rows are counted in row-major order over the leading axes of X: the batch axes, and those that a tuple
+    indexes. Negative indices count from the end of their axis.
     """
     tape, index, int64 = call.tape, call.input(1), TensorProto.INT64
-    sizes = indexed[batch_rank:]  # of the axes that a tuple indexes
-    strides = [prod(sizes[i + 1 :]) for i in range(len(sizes))]
-    sizes_tensor = tape.constant(sizes, int64)
+    strides = [prod(indexed_sizes[i + 1 :]) for i in range(len(indexed_sizes))]
+    sizes_tensor = tape.constant(indexed_sizes, int64)
     is_negative = tape.emit("Less", index, tape.constant(0, int64))
     from_start = tape.emit("Where", is_negative, tape.emit("Add", index, sizes_tensor), index)
     products = tape.emit("Mul", from_start, tape.constant(strides, int64))
     rows = tape.emit("ReduceSum", products, tape.ints(-1), keepdims=0)
-    if not batch_rank:
+    if not batch_sizes:
         return rows
-    samples = prod(indexed[:batch_rank])
     # Each sample, an element of the batch axes, has rows of its own.
+    samples = prod(batch_sizes)
     rows_by_sample = tape.emit("Reshape", rows, tape.ints(samples, -1))
-    first_rows = [[sample * prod(sizes)] for sample in range(samples)]
+    first_rows = [[sample * prod(indexed_sizes)] for sample in range(samples)]
     return tape.emit("Add", rows_by_sample, tape.constant(first_rows, int64))
 
 

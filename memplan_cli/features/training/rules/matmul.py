@@ -232,30 +232,36 @@ def _in_operand_shape(call: Call, equation: _Equation, index: int, product: str)
         if i != index:
             for letter, dim in zip(letters, tape.shape(call.input(i)), strict=True):
                 other_dims.setdefault(letter, []).append(dim)
-    # An axis that Y does not have has size 1 in the product, unless another operand has more there.
-    may_be_shorter = any(
-        letter not in equation.result
-        and dim != 1
-        and (dim is None or dim not in other_dims.get(letter, []))
-        for letter, dim in zip(own_letters, shape, strict=True)
-    )
-    if may_be_shorter:
+
+    def may_be_shorter(letter: str, dim: Dim) -> bool:
+        """Whether the product may have size 1 on an axis on which the operand has more.
+
+        On an axis of Y it has the size of Y. On another axis it has the size of the other operands, or 1
+        if none has the axis. One of them has the operand's size if its dim is equal and not unknown.
+        """
+        if letter in equation.result or dim == 1:
+            return False
+        return dim is None or dim not in other_dims.get(letter, [])
+
+    axes = list(zip(own_letters, shape, strict=True))
+    if any(may_be_shorter(letter, dim) for letter, dim in axes):
         product = tape.emit("Expand", product, tape.shape_of(name))
     full_shape = tuple(
-        _broadcast_dim(dim, other_dims.get(letter, []))
-        for letter, dim in zip(own_letters, shape, strict=True)
+        _broadcast_dim([dim, *other_dims.get(letter, [])]) for letter, dim in axes
     )
     return sum_to_shape(tape, product, full_shape, name)
 
 
-def _broadcast_dim(dim: Dim, others: Sequence[Dim]) -> Dim:
-    """Return the size of an axis of one operand after broadcasting with others; None: unknown."""
-    if dim == 1:
-        return next((other for other in others if other != 1), 1)
-    # The others are 1 or equal to a fixed size.
-    if isinstance(dim, int) or all(other == dim and other is not None for other in others):
-        return dim
-    return None
+def _broadcast_dim(dims: Sequence[Dim]) -> Dim:
+    """Return the size of an axis on which operands with these dims are broadcast; None: unknown."""
+    distinct = set(dims) - {1}
+    for dim in distinct:
+        if isinstance(dim, int):
+            return dim  # each other dim is equal to it, or 1
+    if not distinct:
+        return 1
+    # Of two symbols, or a symbol and None, either may be 1.
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 RULES: Mapping[str, Rule] = {

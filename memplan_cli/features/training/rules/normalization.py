@@ -210,9 +210,10 @@ def _replace_forward_batch_normalization(call: Call) -> tuple[str, str, str]:
 
 
 def _running_statistic_nodes(call: Call, mean: str, variance: str) -> list[NodeProto]:
-    """Return forward nodes that compute the new running mean and variance, unless they are omitted outputs.
+    """Return forward nodes that compute the new running mean and variance of a BatchNormalization.
 
-    New running statistic = old momentum + that of the batch (1 - momentum).
+    The nodes replace the BatchNormalization, so they compute its outputs 1 and 2; none for an output that
+    is omitted. New running statistic = old momentum + that of the batch (1 - momentum).
     """
     tape, nodes = call.tape, list[NodeProto]()
     momentum = call.attribute("momentum", 0.9)

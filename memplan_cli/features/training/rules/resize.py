@@ -92,6 +92,8 @@ def _scales(
     values = call.constant_input(2)
     if values is None:
         raise UnknownShapeError(f"the scales of Resize {call.node.name!r} are not constant")
+    if not values.size:  # older exports omit the scales by an empty constant
+        return scales
     axes = call.attribute("axes", range(len(input_sizes)))
     for axis, scale in zip(axes, values.ravel().tolist(), strict=True):
         scales[axis] = scale
