@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from features.training.forms import form, single
+from features.training.gradient_checks import Case
 
 if TYPE_CHECKING:
     from typing import Any
@@ -209,6 +210,11 @@ RESIZES: Forms = {
         x=single(1, 2, 3, 4),
         n=[1, 2, 6, 5],
     ),
+    "Resize-scales-empty": Case(
+        'y = Resize<mode="linear">(x, , s, n)',
+        {"x": single(1, 1, 2, 2)},
+        constants={"s": np.zeros(0, np.float32), "n": np.array([1, 1, 4, 4])},
+    ),
     "Resize-roi-unused": form(
         'y = Resize<mode="linear">(x, r, n)',
         x=single(1, 1, 2, 3),
@@ -239,6 +245,8 @@ EMPTY: Forms = {
     "Expand-to-empty": form("y = Expand(x, n)", x=(1, 3), n=[0, 3]),
     "Tile-no-copies": form("y = Tile(x, n)", x=(2, 3), n=[0, 1]),
     "Gather-of-nothing": form("y = Gather(x, n)", x=(3, 2), n=[]),
+    "Gather-empty-before": form("y = Gather<axis=1>(x, n)", x=(0, 3), n=[[0, 1], [2, 0]]),
+    "Gather-empty-behind": form("y = Gather<axis=0>(x, n)", x=(3, 0), n=[[0, 1], [2, 0]]),
     "Slice-of-empty": form("y = Slice(x, a, b)", x=(0, 3), a=[0], b=[9]),
     "Pad-empty": form("y = Pad(x, n)", x=(0, 2), n=[1, 0, 0, 1]),
     "Relu-empty": form("y = Relu(x)", x=(0, 2)),

@@ -73,6 +73,44 @@ def test_kernel_gradient_of_an_empty_batch_is_zero_without_a_convolution(name: s
     assert kinds_of(EMPTY[name]).count("Conv") == 1, "the forward pass"
 
 
+HEADER = '<ir_version: 10, opset_import: ["": 20]>'
+
+
+def branching(read: str) -> onnx.ModelProto:
+    """Return a model in which one branch of an If multiplies by a weight."""
+    return parse(f"""{HEADER} g (float[2] x, bool c) => (float loss)
+        <float[2] w = {{1, 2}}, float[2] v = {{3, 4}}> {{
+            h = Mul(x, w)
+            y = If (c) <
+                then_branch = a () => (float[2] p) {{ p = Mul(h, {read}) }},
+                else_branch = b () => (float[2] q) {{ q = Neg(h) }}>
+            loss = ReduceSum<keepdims=0>(y) }}""")
+
+
+def test_a_weight_that_a_node_and_a_branch_read_is_shared() -> None:
+    assert make_train_step(branching("w"), Recipe("loss")).shared == {"w": 2}
+
+
+def test_a_weight_that_only_a_branch_reads_is_fixed() -> None:
+    step = make_train_step(branching("v"), Recipe("loss", freeze=("v",)))
+    assert step.fixed == {"v": "frozen"}
+
+
+def test_a_loss_of_unknown_rank_is_declared_without_a_shape() -> None:
+    model = parse(f"""{HEADER} g (float[2] x, int64[r] s) => (float[2] h) <float[2] w = {{1, 2}}> {{
+        h = Mul(x, w)  y = ReduceSum<keepdims=0>(h)  loss = Reshape(y, s) }}""")
+    output = make_train_step(model, Recipe("loss")).model.graph.output[0]
+    assert not output.type.tensor_type.HasField("shape")
+
+
+def test_an_einsum_with_a_symbol_and_a_one_finds_its_axes_before_the_run() -> None:
+    model = parse(f"""{HEADER} g (float[N,3] x, float[1,3] z) => (float loss) <float[1] w = {{1}}> {{
+        h = Mul(x, w)  y = Einsum<equation="ij,ij->ij">(h, z)
+        loss = ReduceSum<keepdims=0>(y) }}""")
+    kinds = {node.op_type for node in make_train_step(model, Recipe("loss")).model.graph.node}
+    assert "NonZero" not in kinds
+
+
 def test_fixed_weights_are_those_that_are_read_and_not_updated() -> None:
     model = parse(NORMALIZED.replace("<float[2] s", "<float[2] unread = {1, 2}, float[2] s"))
     assert make_train_step(model, mse()).fixed == {}
