@@ -68,18 +68,23 @@ def script(data: object) -> str:
 
 
 def markdown(text: str) -> str:
-    """Return text as a Markdown code span, also inside tables.
+    """Return text as a Markdown code span, but for tables: see `markdown_in_table`.
 
     In a code span nothing is a link, a mention, HTML or emphasis.
     """
     shown = terminal(text)
     runs = re.findall(r"`+", shown)
     fence = "`" * (1 + max((len(run) for run in runs), default=0))
-    # A blank separates backticks of the text from the fence; a span of blanks needs it too.
-    padding = " " if runs or not shown.strip() else ""
-    # GitHub splits table cells at bars before it parses code spans.
-    inner = shown.replace("|", "\\|")
-    return f"{fence}{padding}{inner}{padding}{fence}"
+    # A blank separates backticks of the text from the fence, and fills an empty span. If a span has
+    # blanks at both ends, Markdown removes one at each.
+    has_blank_ends = shown.startswith(" ") and shown.endswith(" ")
+    padding = " " if runs or not shown or has_blank_ends else ""
+    return f"{fence}{padding}{shown}{padding}{fence}"
+
+
+def markdown_in_table(text: str) -> str:
+    """Return text as a Markdown code span in a table, where a bar would end the cell."""
+    return markdown(text).replace("|", "\\|")
 
 
 def markdown_prose(text: str) -> str:

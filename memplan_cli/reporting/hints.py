@@ -65,20 +65,24 @@ def budget_message(
 
     It gives the lower bound, if one is known, and the ``smallest`` plan found: its bytes of
     intermediates and outputs, None if a size is unknown. The sentence is empty if the budget is
-    met or there is none.
+    met or there is none. Plans of older versions have no bound of recomputation with outputs.
     """
     chunks = chunks or ChunkingSummary()
     if not chunks.met and chunks.budget is not None:
         return _budget_sentence(chunks.budget, smallest, chunks.needs)
     if recompute.met or recompute.budget is None:
         return ""
-    bound = recompute.resident_bound or recompute.bound
-    bound_text = "" if bound is None else f"{format_size(bound)} for any order, with outputs"
+    bound_text = ""
+    if recompute.resident_bound is not None:
+        bound_text = f"{format_size(recompute.resident_bound)} for any order, with outputs"
+    elif recompute.bound is not None:
+        bound_text = f"{format_size(recompute.bound)} for any order, without outputs"
     return _budget_sentence(recompute.budget, smallest, bound_text)
 
 
-def _budget_sentence(budget: int, smallest: int | None, bound: str) -> str:
-    lower_bound = f" (lower bound: {bound})" if bound else ""
+def _budget_sentence(budget: int, smallest: int | None, bound_text: str) -> str:
+    """Return the sentence that a budget is not met; ``bound_text`` describes the lower bound."""
+    lower_bound = f" (lower bound: {bound_text})" if bound_text else ""
     found = "some sizes are unknown"
     if smallest is not None:
         found = f"the smallest plan found needs {format_size(smallest)}"
@@ -103,9 +107,9 @@ def free_inputs(report: Report) -> tuple[InputShape, ...]:
 
 
 def dim_options(report: Report) -> str:
-    """Return options that bind every dim of the inputs; empty if no dim is free.
+    """Return options that bind every dim of the inputs: bound, assumed and unbound ones.
 
-    The options include the dims that the user bound.
+    Empty if no dim is free: each is a number or bound by the user.
     """
     if not free_inputs(report):
         return ""
@@ -120,13 +124,15 @@ def report_command(report: Report) -> str:
 
 
 def model_arguments(report: Report) -> str:
-    """Return the path of the model, and the options that repeat the bindings of the user.
+    """Return the path of the model, and the options that bind its dims as in this report.
 
-    Dims that the user did not bind get no option: they will be assumed again.
+    If the user bound at least one dim by an option, all dims get an option, also assumed ones: a
+    ``--shape`` has a number for each dim of an input. Otherwise there are no options, and values
+    are assumed again.
     """
     values = {name: dim.value for name, dim in report.bindings.items()}
-    is_bound = any(dim.source == "given" for dim in report.bindings.values())
-    options = binding_options(report.model.inputs, values) if is_bound else ""
+    has_user_options = any(dim.source == "given" for dim in report.bindings.values())
+    options = binding_options(report.model.inputs, values) if has_user_options else ""
     return f"{path_argument(report)} {options}".strip()
 
 
@@ -143,17 +149,22 @@ def unknown_sizes_hint(plan: Plan) -> str:
     Empty if no option helps.
     """
     report = plan.report
-    was_run = plan.settings.get("run", True)
-    # Units that depend on data suggest --run, which is of no use if runs were allowed already.
-    units = () if was_run else [arena.unit for arena in plan.arenas]
-    assumed_or_bound = {name: dim.value for name, dim in report.bindings.items()}
+    may_run = plan.settings.get(
+        "run", True
+    )  # runs are allowed if the settings have no such key
+    known_values = {name: dim.value for name, dim in report.bindings.items()}
     inputs = free_inputs(report)
+    # Units with symbols that depend on data call for --run, which helps only if it was not allowed.
+    units = () if may_run else [arena.unit for arena in plan.arenas]
     free_dims = [dim for item in inputs for dim in item.shape]
     free_symbols = {name for dim in free_dims for name in symbols_of(dim)}
-    # If every free dim has an assumed value already, other values would not help.
-    may_help = units or None in free_dims or not free_symbols <= assumed_or_bound.keys()
-    options = sizing_options(inputs, units, assumed_or_bound) if may_help else ""
-    if report.partial and not was_run:
+    has_nameless_dim = None in free_dims
+    has_unbound_symbol = not free_symbols <= known_values.keys()
+    options = ""
+    # Other values for dims that are all bound or assumed would not make a size known.
+    if units or has_nameless_dim or has_unbound_symbol:
+        options = sizing_options(inputs, units, known_values)
+    if report.partial and not may_run:
         # The options may end with --run already: it is added once.
         options = f"{options.removesuffix(RUN_OPTION).strip()} {RUN_OPTION}".strip()
     hints = []

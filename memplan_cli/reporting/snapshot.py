@@ -128,11 +128,14 @@ class Snapshot:
 
 
 def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
-    """Return the snapshot of a plan, in which symbolic sizes get the numbers of its bindings.
+    """Return the snapshot of a plan.
 
-    ``model`` is the name in a baseline; ``runtime`` is recorded if the report has none.
+    The report has the numbers for its bindings already. Sizes of tensors that depend on symbols get
+    the numbers of the same bindings. ``model`` is the name in a baseline; ``runtime`` is recorded if
+    the report has none.
     """
-    report, plan = plan.report, with_bound_symbols(plan)
+    report = plan.report
+    plan = with_bound_symbols(plan)
     run = report.runtime
     bytes_at_peak = dict(report.peak.tensors) if report.peak else {}
     return Snapshot(
@@ -162,7 +165,11 @@ def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
 
 
 def metrics_of(report: Report) -> dict[str, int]:
-    """Return each of `METRICS` that is known; runtime metrics are of the written model."""
+    """Return each of `METRICS` that is known; runtime metrics are of the written model.
+
+    Those of the process are observed, or predicted if the model was not run. No plan has
+    ``serving.bound``, which `gate` computes from the model.
+    """
     runtime = report.runtime
     predicted = runtime.predicted.get("optimized") if runtime else None
     observed = runtime.observed.get("optimized") if runtime else None
@@ -172,6 +179,7 @@ def metrics_of(report: Report) -> dict[str, int]:
         "predicted": predicted,
         "observed": observed,
         "process": process,
+        "serving": None,
     }
     metrics: dict[str, int] = {}
     for name in METRICS:
@@ -180,9 +188,10 @@ def metrics_of(report: Report) -> dict[str, int]:
             size = getattr(report, f"original_{key}")
         elif group == "levels":
             size = report.levels.get(key)
-        else:  # a plan has no serving bound
+        else:
+            # A prediction counts no weights in ``held``, so its metric has a longer name.
             field_name = "held" if key == "held_without_weights" else key
-            size = getattr(records.get(group), field_name, None)
+            size = getattr(records[group], field_name, None)
         if size is not None:
             metrics[name] = size
     return metrics

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memplan_cli.reporting import document as doc
 from memplan_cli.reporting import escape
+from memplan_cli.reporting.media.markdown import draw
 
 ANYTHING = st.text(st.characters(codec=None), max_size=60)
 
@@ -69,7 +71,25 @@ def test_a_markdown_code_span_closes_only_at_its_end(text: str) -> None:
     inner = span[len(fence[0]) : -len(fence[0])]
     assert len(fence[0]) not in {len(run) for run in re.findall("`+", inner)}
     assert "\n" not in span
-    assert not re.search(r"(?<!\\)\|", span), "a bar would end the table's cell"
+    assert inner.strip(" ") == escape.terminal(text).strip(" ")
+    cell = escape.markdown_in_table(text)
+    assert not re.search(r"(?<!\\)\|", cell), "a bar would end the table's cell"
+    assert cell.replace(r"\|", "|") == span
+
+
+def test_a_markdown_code_span_keeps_blanks_at_both_ends() -> None:
+    """Markdown removes one at each end."""
+    assert escape.markdown(" a ") == "`  a  `"
+    assert escape.markdown(" a") == "` a`"
+    assert escape.markdown("") == "`  `"
+
+
+def test_a_bar_is_escaped_in_a_table_only() -> None:
+    """Elsewhere a code span would show the backslash."""
+    table = doc.Table(doc.columns("name"), ((doc.Name("a|b"),),))
+    lines = draw(doc.Document((doc.Name("a|b"),), (table,))).splitlines()
+    assert lines[0] == "## `a|b`"
+    assert lines[-1] == r"| `a\|b` |"
 
 
 def test_prose_has_no_links_mentions_or_markup() -> None:

@@ -105,3 +105,12 @@ def test_a_whole_command_keeps_the_numbers_that_were_given(tmp_path: Path) -> No
 def test_a_missed_budget_of_unknown_sizes_names_no_size() -> None:
     message = budget_message(None, RecomputeSummary(), ChunkingSummary(budget=1024, met=False))
     assert message == "the budget of 1.00 KiB cannot be met: some sizes are unknown"
+
+
+def test_a_missed_budget_has_the_bound_that_is_known() -> None:
+    summary = RecomputeSummary(budget=1024, met=False, bound=2048)
+    assert "lower bound: 2.00 KiB for any order, without outputs" in budget_message(
+        4096, summary
+    )
+    summary = replace(summary, resident_bound=3072)
+    assert "lower bound: 3.00 KiB for any order, with outputs" in budget_message(4096, summary)

@@ -34,14 +34,16 @@ def fit_document(fit: Fit) -> doc.Document:
 def _largest_values(fit: Fit) -> Iterator[doc.Block]:
     """Yield a row for each point of the answer, or what the smallest values need if none fits.
 
-    A point has a value for each unknown dim; the need of the next larger value is a dash if no
-    machine has so much. If there is only one point, the caption gives the terms of its need.
+    A point has a value for each unknown dim. Its last cell is the need if the first unknown dim is
+    larger by one: a dash if no machine has so much. If there is only one point, the caption gives
+    the terms of its need.
     """
     heads = (*(f">{name}" for name in fit.unknown), ">needs", ">with one more")
     rows = tuple(
         (
             *(str(point.dims[name]) for name in fit.unknown),
             format_size(point.total + fit.overhead),
+            # Unlike `total`, `beyond` contains the overhead already.
             "-" if point.beyond is None else format_size(point.beyond),
         )
         for point in fit.points

@@ -95,14 +95,15 @@ def _pass_or_fail(verdict: Verdict) -> str:
 def _markdown(verdicts: tuple[Verdict, ...]) -> str:
     """Return a GitHub step summary of at most `_MAX_MARKDOWN_BYTES`.
 
-    The number of models shown is halved until the text is small enough, down to none.
+    The number of models shown is halved until the text is small enough, down to none: then it is
+    a title and an empty table.
     """
     max_models = len(verdicts)
-    while True:
-        text = draw_document(gate_document(verdicts, max_models), "markdown")
-        if len(text.encode()) <= _MAX_MARKDOWN_BYTES:
-            return text
+    text = draw_document(gate_document(verdicts), "markdown")
+    while max_models > 0 and len(text.encode()) > _MAX_MARKDOWN_BYTES:
         max_models //= 2
+        text = draw_document(gate_document(verdicts, max_models), "markdown")
+    return text
 
 
 def github_commands(verdicts: tuple[Verdict, ...]) -> str:

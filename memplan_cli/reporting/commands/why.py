@@ -217,15 +217,17 @@ def _live_buffer(
 def _peak_without(points: Sequence[tuple[int, int]], occupancy: Occupancy) -> int:
     """Return the peak if a buffer were live at its first and last tick only.
 
-    The last tick is ``occupancy.last - 1``, as ``last`` is exclusive. The points are ``(tick, live
-    bytes from this tick on)``. The bytes are constant until the next point, so they are lower only in
-    intervals that lie wholly between the two ticks: those of the points ``low`` to ``high - 1``.
+    The points are ``(tick, live bytes from this tick on)``: the bytes are constant until the next
+    point. They are lower by the buffer's bytes between its first and last tick. For example, with
+    ``(0, 8) (1, 12) (3, 4)`` a buffer of 4 bytes with the ticks 0 to 3 is not needed at ticks 1 and
+    2, where 8 bytes remain.
     """
-    low = bisect_left(points, (occupancy.first + 1, 0))
-    high = bisect_left(points, (occupancy.last, 0)) - 1  # its interval contains the last tick
+    first_tick, last_tick = occupancy.first, occupancy.last - 1
+    low = bisect_left(points, (first_tick + 1, 0))  # the first point after the first tick
+    high = bisect_left(points, (last_tick + 1, 0)) - 1  # the last tick is in its interval
     sizes = [size for _, size in points]
-    # If the peak is not between the two ticks, it is in the other sizes.
-    return max([*sizes[:low], *sizes[high:], max(sizes) - occupancy.bytes])
+    between, others = sizes[low:high], sizes[:low] + sizes[high:]
+    return max([*others, *(size - occupancy.bytes for size in between)])
 
 
 def why_tensor(plan: Plan, name: str) -> TensorExplanation:

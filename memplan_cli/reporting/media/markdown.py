@@ -7,11 +7,16 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.escape import markdown, markdown_prose, printable
+from memplan_cli.reporting.escape import (
+    markdown,
+    markdown_in_table,
+    markdown_prose,
+    printable,
+)
 from memplan_cli.reporting.media.chart import chart_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 _CHART_WIDTH = 80
@@ -45,14 +50,19 @@ def _block(block: doc.Block) -> str:
             label = kind if kind == "note" else f"**{kind}**"
             return f"- {label}: {_prose_text(text)}"
     # The only kind of block without a case is a table.
-    table = _table(block.columns, (map(_prose_text, row) for row in block.rows))
+    table = _table(block.columns, (map(_cell_text, row) for row in block.rows))
     return f"{table}\n\n{_prose_text(block.caption)}" if block.caption else table
 
 
-def _prose_text(prose: doc.Prose) -> str:
+def _cell_text(prose: doc.Prose) -> str:
+    """Return a sentence for a cell of a table."""
+    return _prose_text(prose, markdown_in_table)
+
+
+def _prose_text(prose: doc.Prose, code_span: Callable[[str], str] = markdown) -> str:
     """Return a sentence whose names are code spans; an empty name is left out."""
     return "".join(
-        (markdown(part.text) if part.text else "")
+        (code_span(part.text) if part.text else "")
         if isinstance(part, doc.Name)
         else markdown_prose(part)
         for part in doc.parts(prose)

@@ -36,6 +36,12 @@ def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -
     """Return the data of a plan's page, with the live bytes of another plan if there is one.
 
     ``facts`` are op types and categories from the model; None: the model is not at hand.
+
+    The keys are those that the script reads. ``types`` has the distinct op types, and ``type`` the
+    index of each tick's op type in it, or nothing if no type is known. ``arenas`` and ``units``
+    have an entry for each arena: its unit as text, and as an expression (see `evaluable`).
+    ``figures`` has the expressions of cards; none if all sizes are fixed. ``given`` has bytes
+    beside the intermediates, and ``other`` the live bytes of the other plan.
     """
     facts = facts or GraphFacts()
     ticks = max((tensor.last for tensor in plan.tensors), default=0)
@@ -44,23 +50,17 @@ def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -
     chunked_regions = regions(plan)
     symbols = _symbol_indices(plan, other)
     type_indices = _indices(facts.type_of(node) for node in nodes)
+    has_types = any(type_indices)  # the type is "" for a node that is not in the facts
     return {
         "arenas": [{"unit": terminal(a.unit), "height": a.height} for a in plan.arenas],
         "units": [evaluable(arena.unit, symbols) for arena in plan.arenas],
         "symbols": [_symbol(plan, name) for name in symbols],
-        "figures": {
-            name: expression
-            for name in _FIGURES
-            if symbols
-            and (expression := evaluable(plan.report.symbolic.get(name, "?"), symbols))
-        },
+        "figures": _figure_expressions(plan, symbols) if symbols else {},
         "coverage": plan.report.coverage,
         "ticks": ticks,
         "nodes": [terminal(node) for node in nodes],
         "types": [terminal(op_type) for op_type in type_indices],
-        "type": (
-            [type_indices[facts.type_of(node)] for node in nodes] if any(type_indices) else []
-        ),
+        "type": [type_indices[facts.type_of(node)] for node in nodes] if has_types else [],
         "regions": [
             {"label": terminal(region.label), "first": region.first, "last": region.last}
             for region in chunked_regions
@@ -80,6 +80,16 @@ def _symbol_indices(plan: Plan, other: Plan | None) -> dict[str, int]:
         texts += [symbolic[name] for name in _FIGURES if name in symbolic]
     names = frozenset().union(*map(symbols_of, texts))
     return {name: index for index, name in enumerate(sorted(names))}
+
+
+def _figure_expressions(plan: Plan, symbols: Mapping[str, int]) -> dict[str, list[object]]:
+    """Return the expressions of `_FIGURES` in these symbols, but those that the report lacks."""
+    expressions = {
+        name: evaluable(plan.report.symbolic[name], symbols)
+        for name in _FIGURES
+        if name in plan.report.symbolic
+    }
+    return {name: expression for name, expression in expressions.items() if expression}
 
 
 def _symbol(plan: Plan, name: str) -> Json:

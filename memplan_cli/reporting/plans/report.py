@@ -79,10 +79,12 @@ def answer(plan: Plan) -> Iterator[doc.Block]:
 
 
 def _proofs(report: Report) -> Iterator[str]:
-    """Yield what was proved on outputs and on memory, one phrase each.
+    """Yield what was proved on outputs and on memory, at most one phrase each.
 
-    Nothing is yielded on outputs if the model was not run, and nothing on memory if neither the
-    order nor the layout of the plan is proved to be the best.
+    Nothing is yielded on outputs if the model was not run. On memory, an order is proved if no
+    other has a lower live peak; a layout, if it needs no more than the live peak of its order.
+    Nothing is yielded if neither is. The phrase of a partial report is that unknown sizes prevent
+    such a proof.
     """
     validation, memory = report.validation, report.memory
     if validation is not None:
@@ -94,9 +96,13 @@ def _proofs(report: Report) -> Iterator[str]:
             yield f"outputs are within the tolerance on {validation.provider}"
     if report.partial:
         yield "nothing on unknown sizes"
-    elif memory.order_proved:
+        return
+    has_best_layout = memory.live_peak is not None and memory.live_peak == memory.planned
+    if memory.order_proved and has_best_layout:
         yield "no order of these nodes needs less"
-    elif memory.live_peak is not None and memory.live_peak == memory.planned:
+    elif memory.order_proved:
+        yield "no order of these nodes has a lower live peak"
+    elif has_best_layout:
         yield "no plan of this order is smaller"
 
 

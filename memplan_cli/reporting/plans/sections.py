@@ -52,10 +52,10 @@ def generic_sections(
 ) -> Iterator[doc.Block]:
     """Yield all sections of a plan's report, with those of features before the orders.
 
-    Sizes that depend on symbols are shown as numbers if the report binds all symbols.
+    Sizes of tensors that depend on symbols are shown as numbers if the report binds all symbols.
+    The report itself has its numbers and its expressions already.
     """
     report = plan.report
-    left_alone = is_left_alone(plan)
     plan = with_bound_symbols(plan)
     yield doc.Paragraph(headline(report), "soft")
     yield from dims_blocks(report)
@@ -71,7 +71,8 @@ def generic_sections(
     yield from runtime.evidence(report.runtime)
     yield from runtime.settings_section(report.runtime)
     yield from runtime.validation_section(report)
-    if not left_alone:  # otherwise no tensor reuses memory, for the same reason
+    # In a model that is left as it is no tensor reuses memory: no reason for each is listed.
+    if not is_left_alone(plan):
         yield from _not_reused_section(plan, max_rows)
     yield from remarks_sections(report)
 

@@ -107,13 +107,13 @@ def _frame(top: int, height: int) -> str:
 def _rectangle(item: Occupancy, number: int, scale: _Scale) -> str:
     """Return the rectangle of a range of bytes over its steps, with a tooltip of up to 4 names.
 
-    The ``number`` chooses the color.
+    ``item.last`` is exclusive; the tooltip names the last step itself. The ``number`` chooses the
+    color.
     """
     tensor = item.tensor
     names = ", ".join(shortened(member.id, 60) for member in item.members[:4])
-    tooltip = (
-        f"{names}: {item.bytes} bytes at {tensor.offset}, steps {item.first} to {item.last}"
-    )
+    steps = f"steps {item.first} to {item.last - 1}"
+    tooltip = f"{names}: {item.bytes} bytes at {tensor.offset}, {steps}"
     return (
         f'<rect class="b" x="{scale.x(item.first):.2f}" '
         f'y="{scale.y(tensor.offset + item.bytes):.2f}" '
