@@ -68,7 +68,9 @@ def fit(
     with model_paths(model) as files:
         path = files.path
         settings = settings_of(path, settings, config, options)
-        _refuse_settings(settings, names, runs_answer=provider is not None)
+        if provider is not None:
+            refuse_run(settings, "--confirm")
+        _refuse_settings(settings, names)
         file = read_model(path)
         settings = bind(file.model, settings)
         _refuse_decided(names, settings)  # again: the data of inputs may decide a dim
@@ -116,13 +118,12 @@ def _bytes(size: int | str) -> int:
     return size if isinstance(size, int) else parse_size(size)
 
 
-def _refuse_settings(
-    settings: Settings, unknown: tuple[str, ...], *, runs_answer: bool
-) -> None:
+def _refuse_settings(settings: Settings, unknown: tuple[str, ...]) -> None:
     """Refuse settings that contradict the search, or that change the model for one size."""
-    refuse_run(settings, "--confirm" if runs_answer else "")
     _refuse_decided(unknown, settings)
     refuse_cache_settings(settings)
+    # ``auto`` changes the model until it meets --budget at one size. Other values, such as
+    # checkpoints that the user names, change it in the same way at every size.
     for option, value in (("chunk", settings.chunk), ("recompute", settings.recompute)):
         if value == "auto":
             raise SettingsError(
@@ -158,12 +159,17 @@ def _nothing_to_find(open_names: tuple[str, ...]) -> SettingsError:
 def _confirmed(
     needs: ModelNeeds, question: Question, point: Point, confirmation: Confirmation
 ) -> Point:
-    """Return the point that a run confirmed, whose value may be below the predicted one."""
+    """Return the point of the value that was run last, which may be below the predicted point."""
     value = confirmation.dims[question.symbol]
     if value == point.dims[question.symbol]:
         return point
     dims = {**point.dims, question.symbol: value}
+    need = needs.at(dims)
+    if (
+        need is None
+    ):  # a run for its sizes failed: the need of the larger value is an upper bound
+        need = point
     next_need = needs.at({**dims, question.symbol: value + 1})
+    # Of a point's numbers only ``beyond`` includes the overhead.
     beyond = None if next_need is None else next_need.total + question.overhead
-    # Where the smaller value has no need of its own, that of the larger one is an upper bound.
-    return Point.of(needs.at(dims) or point, dims, beyond)
+    return Point.of(need, dims, beyond)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.binding_options import (
@@ -55,6 +55,12 @@ _SOURCE = Source(path="", sha256="", graph_sha256="")
 _MAX_CONFIRMING_RUNS = 12
 """After so many runs the search for a value that fits ends, and the last run is the result."""
 
+_HOPELESS = 2
+"""At so many times the limit, the need of the plan shows that the process does not fit either.
+
+The process of a smaller plan is predicted, which takes longer: it may need less than its plan.
+"""
+
 _DIM_BY_DATA = 64
 """The number that a hint suggests for a dim that data decides."""
 
@@ -70,10 +76,13 @@ class ModelNeeds:
         settings: of the plans, which keep the order of ``program``.
         totals: bytes of one plan for all values, see `_totals`; empty if unknown.
         warnings: what all needs depend on.
-        limit: the memory size in bytes. Needs above it may lack what only a run or a prediction tells.
+        limit: the memory size in bytes. A need above it may be too small: it may lack what only a run
+            or a prediction tells.
+        growing_dim: the dim whose small values are run, while larger ones are extrapolated; None:
+            no value takes a run.
         process: predicts the process; None: the planned tensors are counted.
         by_run: plans at the sizes of runs, if data decides sizes that no dim of the search tells.
-        growth: extrapolates from runs at small values; None: no value takes a run.
+        growth: extrapolates by ``growing_dim``; None without it.
         known: needs by binding.
     """
 
@@ -82,11 +91,16 @@ class ModelNeeds:
     totals: Mapping[str, int]
     warnings: tuple[str, ...]
     limit: int
+    growing_dim: str | None = None
     progress: Progress | None = None
     process: ProcessPrediction | None = None
     by_run: NeedsByRun | None = None
-    growth: Growth | None = None
+    growth: Growth | None = field(init=False, default=None)
     known: dict[tuple[tuple[str, int], ...], Need | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.growing_dim is not None:
+            self.growth = Growth(self.compute, self.growing_dim)
 
     def at(self, dims: Mapping[str, int]) -> Need | None:
         """Return the need at a binding; None if it cannot fit, for one of the reasons of `compute`.
@@ -105,25 +119,32 @@ class ModelNeeds:
         """Plan at a binding, predict the process, and run the model if data decides sizes.
 
         None if the sizes exceed 64 bits, or if the run does not tell all of them, which counts as
-        not fitting and is noted in ``by_run.failed``.
+        not fitting and is noted in ``by_run.failed``. A model whose known sizes exceed the limit is
+        not run for the unknown ones, which then count as 0.
 
         Raises:
-            UnknownSizeError: the size of an input or output is unknown.
+            UnknownSizeError: the size of an input or output is unknown, and is none that a run tells.
         """
         try:
             program = bind_program(self.program, dims)
             memory = make_plan(program, self.settings, _SOURCE, REWRITES).plan.report.memory
-            # A model whose known sizes exceed the limit already is not run for the others.
-            if self.by_run and memory.weights + (memory.planned or 0) <= self.limit:
+            if self.by_run:
+                known_bytes = memory.weights + (memory.planned or 0)
+                if known_bytes > self.limit:
+                    return Need(
+                        weights=memory.weights,
+                        inputs=memory.inputs or 0,
+                        outputs=memory.outputs or 0,
+                        planned=memory.planned or 0,
+                    )
                 memory = self.by_run.memory(dims)
-        except ModelError:  # an `UnknownSizeError` of the run is one, too
+        except ModelError:  # sizes exceed 64 bits, or (`UnknownSizeError`) the run lacks some
             return None
         numbers = (memory.weights, memory.inputs, memory.outputs, memory.planned)
         if None in numbers:
             raise UnknownSizeError("an input's or output's size is not known for some dims")
         need = Need(*(number for number in numbers if number is not None))
-        # A plan far above the limit does not fit as a process either.
-        if self.process is None or need.total > 2 * self.limit:
+        if self.process is None or need.total > _HOPELESS * self.limit:
             return need
         return replace(need, process=self.process.highest(dims))
 
@@ -141,7 +162,7 @@ class ModelNeeds:
 def read_needs(
     file: ModelFile,
     settings: Settings,
-    unknown: tuple[str, ...],
+    searched_dims: tuple[str, ...],
     limit: int,
     of: str,
     progress: Progress | None,
@@ -155,7 +176,7 @@ def read_needs(
     Args:
         file: the model.
         settings: numbers or bounds of the other dims, and settings of the plan.
-        unknown: the dims that stay symbolic, at least one; the first is the dim that grows.
+        searched_dims: the dims that stay symbolic, at least one; the first is the dim that grows.
         limit: the memory size in bytes that the needs will be compared with.
         of: what has to fit: ``process``, ``tensors``, or ``auto``: the process if it can be
             predicted.
@@ -169,43 +190,52 @@ def read_needs(
     from memplan_cli.api.models.binding import assumption_notes
     from memplan_cli.api.models.resolve_sizes import open_dims, resolve_all_but
 
-    resolved = resolve_all_but(file.lazy, file.path, settings, unknown)
-    bound, program = resolved.settings, resolved.loaded.program
-    by_data = _dims_by_data(program, open_dims(file.lazy, file.path, bound), bound)
-    _check_symbols(program, (*unknown, *by_data), bound)
-    planned = make_plan(program, bound, _SOURCE, REWRITES, progress=progress)
+    resolved = resolve_all_but(file.lazy, file.path, settings, searched_dims)
+    bound_settings, program = resolved.settings, resolved.loaded.program
+    input_dims = open_dims(file.lazy, file.path, bound_settings)
+    by_data = _dims_by_data(program, input_dims, bound_settings)
+    _check_dims(program, (*searched_dims, *by_data), bound_settings)
+    planned = make_plan(program, bound_settings, _SOURCE, REWRITES, progress=progress)
     by_run = None
-    interface_bytes = input_bytes(program), output_bytes(program)
-    has_unknown_sizes = planned.plan.report.coverage < 1.0 or None in interface_bytes
-    if has_unknown_sizes or set(by_data) - set(unknown):
-        by_run = NeedsByRun(file.lazy, file.path, bound)
-        by_run.memory(dict.fromkeys(unknown, 1))  # fails now if runs do not tell the sizes
-    process, notes = predict_process_of(file.path, of, unknown, bound)
-    needs = ModelNeeds(
+    has_unknown_sizes = planned.plan.report.coverage < 1.0 or None in (
+        input_bytes(program),
+        output_bytes(program),
+    )
+    # A searched dim has a number at each binding, also if data would decide it in a run.
+    dims_to_observe = set(by_data) - set(searched_dims)
+    if has_unknown_sizes or dims_to_observe:
+        by_run = NeedsByRun(file.lazy, file.path, bound_settings)
+        by_run.memory(
+            dict.fromkeys(searched_dims, 1)
+        )  # fails now if runs do not tell the sizes
+    process, notes = predict_process_of(file.path, of, searched_dims, bound_settings)
+    # A run at a large value may take minutes, and more memory than the limit.
+    takes_runs = by_run is not None or (
+        process is not None and process.model_to_run is not None
+    )
+    return ModelNeeds(
         program=planned.program,
-        settings=replace(bound, order="keep"),  # the nodes of `planned.program` are ordered
-        totals={} if by_run else _totals(planned.program, planned.plan, bound),
-        warnings=(*resolved.loaded.warnings, *assumption_notes(bound), *notes),
+        # The nodes of ``planned.program`` are ordered already.
+        settings=replace(bound_settings, order="keep"),
+        totals={} if by_run else _totals(planned.program, planned.plan, bound_settings),
+        warnings=(*resolved.loaded.warnings, *assumption_notes(bound_settings), *notes),
         limit=limit,
+        growing_dim=searched_dims[0] if takes_runs else None,
         progress=progress,
         process=process,
         by_run=by_run,
     )
-    # A run at a large value may take minutes, and more memory than the limit.
-    if by_run or (process and process.model_to_run):
-        needs.growth = Growth(needs.compute, unknown[0])
-    return needs
 
 
 def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
     """Return a program with numbers for symbols of its shapes."""
-    bound = {
+    bound_vars = {
         identity: var
         if var.shape is None or not any(isinstance(dim, str) for dim in var.shape)
         else var._replace(shape=tuple(bind_dim(dim, dims) for dim in var.shape))
         for identity, var in program.vars.items()
     }
-    return replace(program, vars=bound)
+    return replace(program, vars=bound_vars)
 
 
 def _dims_by_data(
@@ -219,10 +249,15 @@ def _dims_by_data(
     return tuple(name for name in names if name not in {*input_dims, *settings.bounds})
 
 
-def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Settings) -> None:
-    """Refuse names that are no symbols of a program, and symbols without a number or bounds."""
-    names = free_dims(program, unknown)
-    missing = [name for name in names if name not in unknown and name not in settings.bounds]
+def _check_dims(program: Program, without_number: tuple[str, ...], settings: Settings) -> None:
+    """Refuse a free dim without a number or bounds, unless its name is in ``without_number``.
+
+    Raises:
+        SettingsError: there is such a dim, or a name in ``without_number`` is no free dim.
+    """
+    names = free_dims(program, without_number)  # raises for names that are no free dims
+    allowed = {*without_number, *settings.bounds}
+    missing = [name for name in names if name not in allowed]
     if not missing:
         return
     usual = suggested_numbers(input_shapes(program))
@@ -236,16 +271,16 @@ def _check_symbols(program: Program, unknown: tuple[str, ...], settings: Setting
 def _totals(program: Program, plan: Plan, settings: Settings) -> dict[str, int]:
     """Return weights, inputs, outputs and arenas together, in bytes by product of dims.
 
-    ``{"1": 64, "batch": 4096}`` is ``4096*batch + 64`` bytes. Empty if an input or output has no
-    size.
+    ``{"1": 64, "batch": 4096}`` is ``4096*batch + 64`` bytes: ``"1"`` is the product of no dims. Empty
+    if an input or output has no size.
     """
     inputs = input_bytes(program, settings.bounds)
     outputs = output_bytes(program, settings.bounds)
     if inputs is None or outputs is None:
         return {}
     weights = {"1": plan.report.memory.weights}
-    heights = {arena.unit: arena.height for arena in plan.arenas}
-    return dict(sorted(summed(weights, inputs, outputs, heights).items()))
+    heights = ({arena.unit: arena.height} for arena in plan.arenas)
+    return dict(sorted(summed(weights, inputs, outputs, *heights).items()))
 
 
 @dataclass(slots=True)
@@ -280,21 +315,21 @@ class NeedsByRun:
         """
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
 
-        bound = replace(self.settings, dims={**self.settings.dims, **dims})
-        resolved = resolve_sizes(self.source, self.path, bound)
-        loaded = resolved.loaded
-        report = make_plan(loaded.program, resolved.settings, _SOURCE, REWRITES).plan.report
+        settings = replace(self.settings, dims={**self.settings.dims, **dims})
+        resolved = resolve_sizes(self.source, self.path, settings)
+        program = resolved.loaded.program
+        report = make_plan(program, resolved.settings, _SOURCE, REWRITES).plan.report
         if report.coverage < 1.0:
             first = next(iter(report.unplanned))
-            may_run = self.settings.run
-            # The last warning says why the run failed; the plan only knows that no size is known.
-            reason = loaded.warnings[-1] if may_run and loaded.warnings else first.reason
+            # The plan only knows that there is no size, and not why the run failed.
+            reason = resolved.run_failure or first.reason
             self.failed = f"{binding_text(dims)}, for {reason}"
             raise UnknownSizeError(
                 f"the size of {first.name!r} is not known: {reason}",
-                hint="" if may_run else RUN_OPTION,
+                hint="" if self.settings.run else RUN_OPTION,
             )
-        self.run_warnings = self.run_warnings or loaded.warnings
+        if not self.run_warnings:
+            self.run_warnings = resolved.loaded.warnings
         return report.memory
 
 
@@ -353,7 +388,7 @@ class ProcessPrediction:
 
 
 def predict_process_of(
-    path: Path, of: str, unknown: Sequence[str], settings: Settings
+    path: Path, of: str, searched_dims: Sequence[str], settings: Settings
 ) -> tuple[ProcessPrediction | None, tuple[str, ...]]:
     """Return what predicts the memory of the process that runs a model, and notes for the user.
 
@@ -373,7 +408,7 @@ def predict_process_of(
             raise
         return None, (f"{_NOT_PREDICTED}: {error}",)
     # One prediction tells whether they are possible; if it takes a run, that is shortest with 1.
-    smallest = dict.fromkeys(unknown, 1)
+    smallest = dict.fromkeys(searched_dims, 1)
     # A prediction that takes no run comes first.
     by_run = [replace(prediction, model_to_run=path)] if settings.run else []
     for candidate in (prediction, *by_run):
@@ -403,6 +438,13 @@ def _load_prediction(path: Path, settings: Settings) -> ProcessPrediction:
     return ProcessPrediction(stored_model(path), executed, settings, loaded)
 
 
+class TakenMemory(NamedTuple):
+    """The bytes that a run took: of the ``process``, or of ONNX Runtime's ``arena``."""
+
+    bytes: int
+    of: Literal["process", "arena"]
+
+
 @dataclass(frozen=True, slots=True)
 class ConfirmationRuns:
     """Runs of the unchanged model with ONNX Runtime's defaults.
@@ -416,12 +458,15 @@ class ConfirmationRuns:
     provider: str
     settings: Settings
 
-    def taken(self, dims: Mapping[str, int]) -> tuple[int, str]:
-        """Run at a binding; return bytes, and what they are of.
+    def taken(self, dims: Mapping[str, int]) -> TakenMemory:
+        """Run at a binding; return the memory that the run took.
 
-        They are the highest of the ``process``, or, if this is unknown, what the ``arena`` reserved.
-        On other providers than the CPU they are the arena's, as a process does not show the memory of
-        a device.
+        It is the highest memory of the process, or, if this is unknown, what the arena reserved. On
+        other providers than the CPU it is the arena's, as a process does not show the memory of a
+        device.
+
+        Raises:
+            RuntimeUnavailableError: the run fails, or neither memory is known.
         """
         from memplan_cli.core.bindings import Binding
         from memplan_cli.runtime.run.run_model import process_of_run, record_run
@@ -433,11 +478,15 @@ class ConfirmationRuns:
         if self.provider == CPU:
             process = process_of_run(self.model, RuntimeSettings(), conditions)
             if process is not None:
-                return process.run, "process"
+                return TakenMemory(process.run, "process")
         # An arena that grows by powers of two would hold up to twice of what is needed.
         settings = RuntimeSettings(arena=EXACT_UNSPLIT)
-        record = record_run(self.model, settings, conditions, "arena")
-        return record.peaks.held or 0, "arena"
+        held = record_run(self.model, settings, conditions, "arena").peaks.held
+        if held is None:
+            raise RuntimeUnavailableError(
+                f"the memory of a run on {self.provider} is not known: it reports no arena"
+            )
+        return TakenMemory(held, "arena")
 
 
 def confirm(question: Question, point: Point, runs: ConfirmationRuns) -> Confirmation:
@@ -452,12 +501,21 @@ def confirm(question: Question, point: Point, runs: ConfirmationRuns) -> Confirm
     input_bytes_per_value = point.inputs / value
     for number in range(1, _MAX_CONFIRMING_RUNS + 1):
         dims = {**runs.settings.dims, **point.dims, question.symbol: value}
-        taken, of = runs.taken(dims)
+        taken = runs.taken(dims)
         inputs = int(input_bytes_per_value * value)
-        total = taken + inputs + question.overhead
-        confirmation = Confirmation(dims, runs.provider, taken, inputs, of, number, total)
-        if total <= question.memory or value == 1:
+        without_overhead = taken.bytes + inputs
+        confirmation = Confirmation(
+            dims=dims,
+            provider=runs.provider,
+            taken=taken.bytes,
+            inputs=inputs,
+            of=taken.of,
+            runs=number,
+            total=without_overhead + question.overhead,
+        )
+        if confirmation.total <= question.memory or value == 1:
             break
-        # As if the bytes without the overhead were proportional to the value.
-        value = max(1, min(value - 1, value * question.limit // (taken + inputs)))
+        # As if the bytes without the overhead were proportional to the value. ``question.limit`` is
+        # the memory size without the overhead.
+        value = max(1, min(value - 1, value * question.limit // without_overhead))
     return confirmation

@@ -11,8 +11,8 @@ from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.models.binding import binding_of, binding_settings
-from memplan_cli.api.models.model_file import bind_fully, plan_model, read_model
+from memplan_cli.api.models.binding import binding_of, sizes_and_inputs_only
+from memplan_cli.api.models.model_file import bind_all_dims, plan_model, read_model
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.errors import RuntimeUnavailableError, UnknownSizeError
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from memplan_cli.settings.settings import Settings
 
 
-def bound_for_run(path: Path, settings: Settings) -> Settings:
+def settings_of_run(path: Path, settings: Settings) -> Settings:
     """Return the sizes and inputs of a run of a model, with a number for every dim."""
-    return bind_fully(read_model(path), binding_settings(settings))
+    return bind_all_dims(read_model(path), sizes_and_inputs_only(settings))
 
 
-def prediction_conditions(bound: Settings) -> PredictionConditions:
+def prediction_conditions(bound_settings: Settings) -> PredictionConditions:
     """Return how a process is predicted: on the CPU, at the sizes of bound settings."""
     from memplan_cli.runtime.settings_search.model_prediction import (
         PredictionConditions,
@@ -40,8 +40,10 @@ def prediction_conditions(bound: Settings) -> PredictionConditions:
     )
     from memplan_cli.runtime.workers.spec import RunConditions
 
-    run = RunConditions(CPU, binding_of(bound))
-    return PredictionConditions(run, RunPolicy.FOR_SIZES if bound.run else RunPolicy.NEVER)
+    run = RunConditions(CPU, binding_of(bound_settings))
+    return PredictionConditions(
+        run, RunPolicy.FOR_SIZES if bound_settings.run else RunPolicy.NEVER
+    )
 
 
 @contextmanager
@@ -66,7 +68,7 @@ def process_with_defaults(path: Path, settings: Settings) -> ProcessBytes:
     from memplan_cli.runtime.settings_search.model_prediction import predict_process
 
     with hint_to_optimize(path):
-        conditions = prediction_conditions(bound_for_run(path, settings))
+        conditions = prediction_conditions(settings_of_run(path, settings))
         return predict_process(path, DEFAULTS, conditions).process
 
 
@@ -82,7 +84,7 @@ def plan_with_prediction(
     try:
         from memplan_cli.runtime.settings_search.model_prediction import predicted_facts
 
-        conditions = prediction_conditions(bind_fully(file, settings))
+        conditions = prediction_conditions(bind_all_dims(file, settings))
         nodes = [node.name for node in file.model.graph.node]
         facts = predicted_facts(path, planned.program, conditions, nodes)
     except (RuntimeUnavailableError, ImportError):

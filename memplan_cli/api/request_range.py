@@ -15,10 +15,10 @@ from memplan_cli.api.models.binding import (
     assumption_notes,
     bind,
     binding_of,
-    binding_settings,
     refuse_run,
+    sizes_and_inputs_only,
 )
-from memplan_cli.api.models.model_file import bind_fully, read_model
+from memplan_cli.api.models.model_file import bind_all_dims, read_model
 from memplan_cli.core.binding_options import bounds_options
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT, RuntimeSettings
@@ -73,8 +73,11 @@ def range_settings(
     from memplan_cli.features.serving.loads import predict_sizes
     from memplan_cli.features.serving.settings import choose_settings
 
-    refuse_run(settings, "--measure" if timeout is not None else "")
-    service, notes = service_of(Path(model), settings, timeout or DEFAULT_TIMEOUT)
+    if timeout is not None:
+        refuse_run(settings, "--measure")
+    service, notes = service_of(
+        Path(model), settings, DEFAULT_TIMEOUT if timeout is None else timeout
+    )
     if required is not None:
         service = replace(service, base=required)
     if timeout is not None:
@@ -119,13 +122,13 @@ def service_of(
 
     file, bounds = read_model(path), settings.bounds
     # Only bounds, sizes and inputs count: settings of the plan have no effect on requests.
-    settings = replace(binding_settings(settings), bounds=bounds)
+    settings = replace(sizes_and_inputs_only(settings), bounds=bounds)
     _refuse_wrong_bounds(file, settings)
     bind(file.model, settings)  # rejects wrong names
     # The other dims get the numbers with which the model runs at the largest request.
     largest = {name: high for name, (_, high) in bounds.items()}
     at_largest = replace(settings, dims={**settings.dims, **largest}, bounds={})
-    bound = bind_fully(file, at_largest)
+    bound = bind_all_dims(file, at_largest)
     binding = binding_of(bound)
     fixed = {name: value for name, value in binding.dims.items() if name not in bounds}
     binding = replace(binding, dims=fixed)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from memplan_cli.api.models.binding import (
     assumption_notes,
     binding_of,
-    binding_settings,
     refuse_run,
+    sizes_and_inputs_only,
 )
-from memplan_cli.api.models.model_file import bind_fully, read_model
+from memplan_cli.api.models.model_file import bind_all_dims, read_model
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.request import settings_of
 from memplan_cli.core.binding_options import bounds_options
@@ -41,7 +41,7 @@ def settings(
 
     Args:
         model: Its weights must exist, because ONNX Runtime loads it to find the graph it would run.
-        given: What binds dims and inputs in it counts.
+        given: Settings of memplan. Only dims, shapes, inputs and ``run`` have an effect.
         check: Confirm by a run on its provider, or search by measuring; None predicts only.
         progress: Called with the name of each stage.
         config: A settings file, in place of ``given``.
@@ -55,23 +55,23 @@ def settings(
 
     with model_paths(model) as files:
         given = settings_of(files.path, given, config, options)
-        refuse_run(given, "--measure" if check else "")
+        if check is not None:
+            refuse_run(given, "--measure")
         file = read_model(files.path)
-        # What else is given decides a plan, and this model is not planned.
-        bound = bind_fully(file, binding_settings(given))
+        # The other settings decide a plan, and this model is not planned.
+        bound_settings = bind_all_dims(file, sizes_and_inputs_only(given))
         recorded = recorded_settings(metadata_of(file.model))
-        # Of a graph that ONNX Runtime may optimize, every recorded setting is open to the search.
-        if recorded is not None and not recorded.settings.is_unoptimized:
-            recorded = None
+        # If ONNX Runtime may optimize the graph, the search may replace every recorded option.
+        fixed = recorded if recorded is not None and recorded.settings.is_unoptimized else None
         if check is None:
-            choice = _predicted(file, bound, recorded)
+            choice = _predicted(file, bound_settings, fixed)
         else:
-            choice = _confirmed(file, bound, check, recorded, progress or silent)
+            choice = _confirmed(file, bound_settings, check, fixed, progress or silent)
         if recorded is not None:  # the outputs that the file writes over inputs stay bound
             io_binding = recorded.settings.io_binding
             choice = replace(choice, settings=replace(choice.settings, io_binding=io_binding))
-        notes = (*choice.notes, *assumption_notes(bound))
-        assumed = sorted(binding_of(bound).assumed)
+        notes = (*choice.notes, *assumption_notes(bound_settings))
+        assumed = sorted(binding_of(bound_settings).assumed)
         if assumed:
             hint = f"{bounds_options(assumed)} finds those for a range"
             notes = (*notes, f"these settings are for one size of requests; {hint}")
@@ -79,14 +79,14 @@ def settings(
 
 
 def _predicted(
-    file: ModelFile, bound: Settings, recorded: RecordedSettings | None
+    file: ModelFile, bound_settings: Settings, fixed: RecordedSettings | None
 ) -> SettingsChoice:
     """Return the settings with the least predicted memory. The model is loaded, and not run.
 
     Args:
         file: the model.
-        bound: the sizes and inputs of a run.
-        recorded: the settings in the file's metadata if its graph must run as it is; those that
+        bound_settings: the sizes and inputs of a run.
+        fixed: the settings in the file's metadata if its graph must run as it is; the options that
             ensure this are kept. None: ONNX Runtime may optimize the graph.
     """
     from memplan_cli.runtime.graph.dumps import executed_graph
@@ -99,26 +99,29 @@ def _predicted(
     )
     from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph
 
-    binding, path = binding_of(bound), file.path
-    if recorded is None:
+    binding, path = binding_of(bound_settings), file.path
+    if fixed is None:
         executed, base = executed_graph(path, DEFAULTS, binding.dims), DEFAULTS
     else:
-        program = offline_program(path, binding.dims, recorded.provider)
-        executed = ExecutedGraph(program, binding.dims, provider=recorded.provider)
-        base = settings_as_recorded(RUN_AS_WRITTEN, recorded.settings)
+        program = offline_program(path, binding.dims, fixed.provider)
+        executed = ExecutedGraph(program, binding.dims, provider=fixed.provider)
+        base = settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
     return predict_settings(executed, settings_for_sizes(base, binding.assumed))
 
 
 def _confirmed(
     file: ModelFile,
-    bound: Settings,
+    bound_settings: Settings,
     check: Check,
-    recorded: RecordedSettings | None,
+    fixed: RecordedSettings | None,
     progress: Progress,
 ) -> SettingsChoice:
-    """Run the model with its usual settings and with the best ones; return the better of both.
+    """Run the model under its usual settings, then under those with the least predicted memory.
 
-    The parameters are as for `_predicted`.
+    Return the latter if they are confirmed: the outputs are equal, and runs are not far slower. If
+    not, others follow. ``check`` may ask for a search by measuring instead.
+
+    ``file``, ``bound_settings`` and ``fixed`` are as for `_predicted`.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_to_numbers
     from memplan_cli.runtime.graph.offline import offline_program
@@ -131,15 +134,18 @@ def _confirmed(
     from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN
     from memplan_cli.runtime.verification.verify import choose_settings
 
-    # Settings for one size are confirmed at that size only.
-    binding = replace(binding_of(bound), assumed=frozenset())
+    binding = binding_of(bound_settings)
+    # Outputs are compared at one size only, because the settings are for one size: without assumed
+    # dims, the run has no second input set of other sizes. The settings search needs to know them.
+    binding_of_run = replace(binding, assumed=frozenset())
     base = DEFAULTS
-    if recorded is not None:
-        base = settings_as_recorded(RUN_AS_WRITTEN, recorded.settings)
-    with BaselineRun(file.path, file.model, check, binding, base) as run:
-        baseline = replace(run.result(), binding=binding_of(bound))
-        if recorded is None:
-            program = resolve_to_numbers(file.lazy, file.path, bound).loaded.program
+    if fixed is not None:
+        base = settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
+    with BaselineRun(file.path, file.model, check, binding_of_run, base) as run:
+        baseline = replace(run.result(), binding=binding)
+        if fixed is None:
+            program = resolve_to_numbers(file.lazy, file.path, bound_settings).loaded.program
+            # ``base`` is for files that must not be optimized only.
             model = WrittenModel(file.path, program)
         else:
             program = offline_program(file.path, binding.dims, baseline.provider)

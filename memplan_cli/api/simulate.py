@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.models.binding import assumption_notes, binding_settings, refuse_run
+from memplan_cli.api.models.binding import assumption_notes, refuse_run, sizes_and_inputs_only
 from memplan_cli.api.models.model_file import plan_resolved, read_model
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.request import settings_of
@@ -59,19 +59,19 @@ def simulate(
         path = files.path
         settings = settings_of(path, settings, config, options)
         file = read_model(path)
-        resolved = resolve_to_numbers(file.lazy, path, binding_settings(settings))
-        loaded, bound = resolved.loaded, resolved.settings
-        executed = ExecutedGraph(loaded.program, bound.dims)
+        resolved = resolve_to_numbers(file.lazy, path, sizes_and_inputs_only(settings))
+        loaded, bound_settings = resolved.loaded, resolved.settings
+        executed = ExecutedGraph(loaded.program, bound_settings.dims)
         if needs_run(executed):
             refuse_run(settings, "simulating what data decides")
-            binding = Binding(bound.dims, bound.inputs.feeds or {})
+            binding = Binding(bound_settings.dims, bound_settings.inputs.feeds or {})
             # Any provider will do: it is run for its sizes only.
             conditions = RunConditions(resolve_provider("auto"), binding, timeout)
             observed = observe(path, loaded.program, conditions)
             executed = replace(executed, observed=observed)
         simulations = tuple(simulate_allocator(executed, name) for name in names)
         planned = plan_resolved(file, resolved).plan.report.memory.planned
-        notes = (*loaded.warnings, *assumption_notes(bound))
+        notes = (*loaded.warnings, *assumption_notes(bound_settings))
         return files.without_folder(AllocatorComparison(planned, simulations, notes))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.api.models.binding import bind, binding_of
 from memplan_cli.api.models.file_names import default_original, plan_beside
-from memplan_cli.api.models.model_file import ModelFile, bind_fully
+from memplan_cli.api.models.model_file import ModelFile, bind_all_dims
 from memplan_cli.api.models.plan_files import compare_with_model, planned_dims, planned_shapes
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.core.bindings import Inputs
@@ -263,7 +263,7 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     try:
         settings = bind(file.model, settings)
         bound_inputs = replace(settings.inputs, assumed=assumed)
-        return binding_of(bind_fully(file, replace(settings, inputs=bound_inputs)))
+        return binding_of(bind_all_dims(file, replace(settings, inputs=bound_inputs)))
     except SettingsError as error:
         if plan is None or not inputs.given:
             raise

@@ -12,7 +12,7 @@ from memplan_cli.api.model_or_plan import (
 )
 from memplan_cli.api.models.binding import dims_of_run
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.api.process import bound_for_run, hint_to_optimize, prediction_conditions
+from memplan_cli.api.process import hint_to_optimize, prediction_conditions, settings_of_run
 from memplan_cli.api.request import request_of
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import PlanError, SettingsError
@@ -94,11 +94,11 @@ def _why_process(path: Path, request: Request) -> ProcessBreakdown:
             f"{path} is a plan; a process can only be predicted for a model",
             hint="name the model that was written with it",
         )
-    bound = bound_for_run(path, request.load(path))
+    bound_settings = settings_of_run(path, request.load(path))
     recorded = recorded_settings(scanned_metadata(path))
     request.progress("loading the model")
     settings = recorded.settings if recorded else DEFAULTS
-    conditions = prediction_conditions(bound)
+    conditions = prediction_conditions(bound_settings)
     # A file that memplan wrote is loaded with its recorded settings, as `memplan_cli.load` does.
     run = replace(conditions.run, opened_by_memplan=recorded is not None)
     with hint_to_optimize(path):
@@ -108,5 +108,5 @@ def _why_process(path: Path, request: Request) -> ProcessBreakdown:
         f"onnxruntime {required_version()}",
         prediction.process,
         prediction.parts,
-        dims_of_run(bound),
+        dims_of_run(bound_settings),
     )

@@ -98,6 +98,18 @@ def test_the_file_says_how_its_buffers_are_bound(tmp_path: Path) -> None:
     assert memplan_cli.load(found.model).caches == caches
 
 
+def test_recommended_settings_keep_the_buffers_of_a_file_bound(tmp_path: Path) -> None:
+    path = saved(tmp_path, decoder())
+    found = api.optimize(path, IN_PLACE)
+    assert found.model is not None
+    runtime = found.plan.report.runtime
+    assert runtime is not None
+    assert runtime.settings is not None
+    assert not runtime.settings.is_unoptimized
+    chosen = api.settings(found.model).settings
+    assert chosen.io_binding == runtime.settings.io_binding != {}
+
+
 def test_the_decoder_of_a_file_gives_what_a_loop_gives(tmp_path: Path) -> None:
     path = saved(tmp_path, decoder(Shape(crossed=True)))
     found = api.optimize(path, IN_PLACE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
@@ -11,10 +12,12 @@ import pytest
 from builders import parse
 from memplan_cli import api
 from memplan_cli.api.fit import fit
-from memplan_cli.api.fit_needs import ConfirmationRuns, bind_program, confirm
+from memplan_cli.api.fit_needs import ConfirmationRuns, TakenMemory, bind_program, confirm
+from memplan_cli.core.results.observations import Peaks
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError, UnknownSizeError
 from memplan_cli.planning import fit as planning_fit
 from memplan_cli.planning.fit import Need, Point, Question
+from memplan_cli.runtime.run import run_model
 from memplan_cli.settings.settings import Settings
 from story import memplan
 
@@ -109,6 +112,18 @@ def test_an_output_whose_size_data_decides_is_as_large_as_in_a_run(tmp_path: Pat
     assert found.points[0].outputs == 8
 
 
+def test_an_output_of_unknown_size_does_not_fit_if_the_known_sizes_do_not(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "model.onnx"
+    text = "g (float[batch,200] x) => (float y) { e = Exp(x) z = NonZero(e)  y = Cast<to = 1>(z) }"
+    path.write_bytes(parse(text).SerializeToString())
+    found = fit(path, 100, ("batch",), overhead=0, of="tensors")
+    assert found.points == ()
+    assert found.least is not None
+    assert found.least.total > 100
+
+
 def test_values_too_large_to_run_follow_from_those_that_were(
     decided: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,9 +164,9 @@ class Taken(ConfirmationRuns):
 
     asked: ClassVar[list[int]] = []
 
-    def taken(self, dims: Mapping[str, int]) -> tuple[int, str]:
+    def taken(self, dims: Mapping[str, int]) -> TakenMemory:
         self.asked.append(dims["batch"])
-        return 12 * dims["batch"], "process"
+        return TakenMemory(12 * dims["batch"], "process")
 
 
 def test_a_run_that_takes_too_much_is_followed_by_smaller_ones_until_one_fits() -> None:
@@ -163,6 +178,15 @@ def test_a_run_that_takes_too_much_is_followed_by_smaller_ones_until_one_fits() 
     assert Taken.asked == [100, 76]
     assert (seen.dims, seen.runs) == ({"batch": 76}, 2)
     assert seen.total <= 1000
+
+
+def test_a_run_of_unknown_memory_does_not_count_as_one_of_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = SimpleNamespace(peaks=Peaks(None, None))
+    monkeypatch.setattr(run_model, "record_run", lambda *_: record)
+    with pytest.raises(RuntimeUnavailableError, match="it reports no arena"):
+        ConfirmationRuns(SAMPLE, "CPUExecutionProvider", Settings()).taken({"batch": 1})
 
 
 def test_a_fit_goes_by_the_predicted_process_and_the_next_value_does_not_fit() -> None:

@@ -36,7 +36,7 @@ import numpy as np
 import onnx
 
 from memplan_cli.api.models.binding import binding_of
-from memplan_cli.api.models.model_file import bind_fully, read_model
+from memplan_cli.api.models.model_file import bind_all_dims, read_model
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.workers.inputs import draw_all
@@ -145,7 +145,7 @@ def seconds(words: list[str]) -> float:
 
 def assumed(model: Path) -> Mapping[str, int]:
     """Return the numbers of free dims at which `optimize` runs a model."""
-    return binding_of(bind_fully(read_model(model), Settings())).dims
+    return binding_of(bind_all_dims(read_model(model), Settings())).dims
 
 
 def command(model: Path, way: str) -> list[str]:

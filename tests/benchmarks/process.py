@@ -34,7 +34,7 @@ import onnx
 
 from memplan_cli import Check, Settings, api
 from memplan_cli.api.models.binding import binding_of
-from memplan_cli.api.models.model_file import bind_fully, read_model
+from memplan_cli.api.models.model_file import bind_all_dims, read_model
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.random_inputs import feed_specs
@@ -84,7 +84,7 @@ def prepare(name: str, source: Path, out: Path = OUT) -> Json:
     if specs is not None:
         dims = dims_of(outside, specs)
     else:
-        settings = bind_fully(read_model(inside), Settings())
+        settings = bind_all_dims(read_model(inside), Settings())
         dims = dict(binding_of(settings).dims)
         specs = feed_specs(load_model(outside), dims)
     np.savez(folder / "feed.npz", **draw_all(specs))  # type: ignore[arg-type]

@@ -1,8 +1,13 @@
 """The binding of a model: all sizes and inputs that options, settings files and data give for it.
 
-`bind` is applied once, to the settings of a call and the model that they are for. It returns
-settings again, in which ``dims`` has every known number and ``inputs`` has what a run is fed.
-Planning and running use these settings alone.
+`bind` is applied once, to the settings of a call and the model that they are for. It returns bound
+settings: ``dims`` has every known number, and ``inputs`` has what a run is fed. Planning and running
+use bound settings alone. Four words are kept apart:
+
+- bound settings: `Settings` after `bind`. Dims without a number in them are free dims.
+- to bind all dims: to give the free dims assumed numbers as well (`bind_all_dims`).
+- a binding: a `Binding`, the numbers of all dims and the input data, which is what a run needs.
+- bounds: an interval of numbers for a dim; the plan holds for all of them.
 """
 
 from __future__ import annotations
@@ -26,9 +31,10 @@ if TYPE_CHECKING:
 
 
 def bind(model: ModelProto, settings: Settings) -> Settings:
-    """Return settings with the dims and inputs of a model. Bound settings are returned unchanged.
+    """Return the bound settings of a model.
 
-    Settings are bound if their ``inputs.feeds`` is not None.
+    Settings that are bound already, those whose ``inputs.feeds`` is not None, are checked and
+    returned unchanged.
 
     Raises:
         SettingsError: an input is not one of the model's, or does not fit it; a dim is unknown; or
@@ -131,15 +137,18 @@ def _reject_other_numbers(dims: Mapping[str, int], final: Mapping[str, int]) -> 
             raise SettingsError(f"dim {name!r} is given as both {final[name]} and {value}")
 
 
-def binding_settings(settings: Settings) -> Settings:
-    """Return settings with only the sizes and inputs of runs, and whether runs are allowed."""
+def sizes_and_inputs_only(settings: Settings) -> Settings:
+    """Return settings with only dims, shapes, inputs, and whether runs are allowed.
+
+    The other settings have their defaults: they decide plans, and runs do not depend on them.
+    """
     return Settings(
         dims=settings.dims, shapes=settings.shapes, inputs=settings.inputs, run=settings.run
     )
 
 
 def binding_of(settings: Settings) -> Binding:
-    """Return the dims and feeds of bound settings, with assumed dims and their names.
+    """Return the binding that bound settings give a run: their dims and feeds, and assumed dims.
 
     A dim is assumed if only ``inputs.assumed`` has a number for it, or if its number in ``dims`` has
     the provenance "assumed".
@@ -172,11 +181,8 @@ def assumption_notes(settings: Settings) -> tuple[str, ...]:
 
 
 def refuse_run(settings: Settings, what: str) -> None:
-    """Refuse an option or command that runs the model if settings forbid runs.
-
-    ``what`` is the option or command, for the message; an empty text refuses nothing.
-    """
-    if what and not settings.run:
+    """Refuse an option or command (``what``) that runs the model, if settings forbid runs."""
+    if not settings.run:
         raise SettingsError(
             f"{what} runs the model, and --no-run forbids it",
             hint="remove one of them",

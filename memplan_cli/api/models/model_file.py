@@ -81,7 +81,7 @@ def read_model(path: Path) -> ModelFile:
     return file
 
 
-def bind_fully(
+def bind_all_dims(
     file: ModelFile, settings: Settings, probing: SizeProbing = "probe"
 ) -> Settings:
     """Return bound settings with a number for every dim of a model, as a run needs them.

@@ -60,19 +60,26 @@ def with_runtime_inference(
 def read_observed(
     source: LazyModel, bindings: Bindings, observed: Known, inferred: Program, inputs: str
 ) -> Loaded:
-    """Read a model again with the types and shapes that were observed in a run.
+    """Read a model again with the types and shapes that were observed in one run.
 
-    Tensors of blocks that the run did not enter count as empty. Warnings say so, and which sizes
-    come from the run.
+    Inference starts from the observed types. Tensors of blocks that the run did not enter count as
+    empty. Warnings say so, and which sizes come from the run.
 
-    ``inferred`` is the program without them; it may be symbolic in dims that are bound now.
-    ``inputs`` describes the run's inputs in the warning.
+    Args:
+        source: the model.
+        bindings: the dims, shapes and input values of the run.
+        observed: the types and shapes of values in the run.
+        inferred: the program as it was read without the run. It may be symbolic in dims for which
+            ``bindings`` has numbers.
+        inputs: describes the run's inputs, for the warning.
     """
     dims = {**_observed_symbols(inferred, observed), **bindings.dims}
-    unresolved = dict.fromkeys((*missing_sizes(inferred), *unbound(inferred, bindings.dims)))
+    by_data = sized_by_data(inferred, bindings.dims)
+    unresolved = dict.fromkeys((*missing_sizes(inferred), *by_data))
     how = f"were learned from one run on {inputs}; other data may need more"
     loaded = _read_with(source, replace(bindings, dims=dims), observed, tuple(unresolved), how)
-    # Contradictory iterations of a loop may hide shapes again that were numbers before.
+    # If a value has another shape in each iteration of a loop, inference may give symbols where
+    # ``inferred`` has numbers. The observed shape comes first: it is that of this run.
     program = _with_known_shapes(loaded.program, {**numeric_types(inferred), **observed})
     absent = _in_blocks_not_run(program, observed)
     if absent:
@@ -83,7 +90,8 @@ def read_observed(
         loaded = replace(loaded, warnings=(*loaded.warnings, warning))
         empty = {var: program.vars[var]._replace(shape=(0,)) for var in absent}
         program = _with_vars(program, empty)
-    # They are no results of ops, but their shapes are known from the run as well.
+    # The run also gives the shapes of inputs without a declared rank. ``unresolved`` has only results
+    # of ops.
     inputs_without_rank = (
         identity
         for identity, var in inferred.vars.items()
@@ -103,14 +111,22 @@ def missing_sizes(program: Program) -> tuple[VarId, ...]:
     )
 
 
-def unbound(program: Program, free: Collection[str]) -> tuple[VarId, ...]:
-    """Return the results of ops whose shape has a symbol that is no free dim: data decides it."""
-    free_names = frozenset(free)
+def sized_by_data(program: Program, input_dims: Collection[str]) -> tuple[VarId, ...]:
+    """Return the results of ops whose shape has a symbol that is no dim of an input."""
+    input_symbols = frozenset(input_dims)
     return tuple(
         identity
         for identity in _op_results(program)
-        if any(not symbols_of(dim) <= free_names for dim in program.vars[identity].shape or ())
+        if any(
+            not symbols_of(dim) <= input_symbols for dim in program.vars[identity].shape or ()
+        )
     )
+
+
+def _without_numbers(program: Program) -> tuple[VarId, ...]:
+    """Return the results of ops that have no size, or a shape with symbols of any kind."""
+    symbolic = sized_by_data(program, ())
+    return tuple(dict.fromkeys((*missing_sizes(program), *symbolic)))
 
 
 def numeric_types(program: Program) -> Known:
@@ -136,27 +152,25 @@ def _read_with(
 
 
 def _with_known_shapes(program: Program, known: Known) -> Program:
-    """Return a program in which sizes that are not numbers are taken from a table of types.
+    """Return a program in which results without a size in numbers get their type in a table.
 
     Inference does not use the table if the file declares a wrong shape, or if a value grows in each
     iteration of a loop.
     """
-    unresolved = (*missing_sizes(program), *unbound(program, ()))
-    changed = {
-        var: program.vars[var]._replace(dtype=known[var][0], shape=known[var][1])
-        for var in unresolved
-        if var in known
-    }
+    changed = {}
+    for identity in _without_numbers(program):
+        if identity in known:
+            dtype, shape = known[identity]
+            changed[identity] = program.vars[identity]._replace(dtype=dtype, shape=shape)
     return _with_vars(program, changed)
 
 
 def _in_blocks_not_run(program: Program, observed: Known) -> tuple[VarId, ...]:
-    """Return the variables without a size in blocks of which nothing was observed."""
+    """Return the results without a size in numbers in blocks of which nothing was observed."""
     entered = {program.vars[VarId(var)].block for var in observed if var in program.vars}
-    unresolved = dict.fromkeys((*missing_sizes(program), *unbound(program, ())))
     return tuple(
         identity
-        for identity in unresolved
+        for identity in _without_numbers(program)
         if (var := program.vars[identity]).block not in entered and var.dtype in BITS
     )
 

@@ -25,7 +25,7 @@ from memplan_cli.api.models.reading import (
     missing_sizes,
     read_completely,
     read_observed,
-    unbound,
+    sized_by_data,
     with_runtime_inference,
 )
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
@@ -57,6 +57,13 @@ _MAX_SOLVED_CONSTRAINTS = 400
 _SOLVED_LENGTHS = frozenset({2, 4, 8, 16, 32, 64, 128, 224, 256, 512})
 """Lengths from which the demands are solved again for further candidates."""
 
+_SMALL_CANDIDATES = 2
+"""So many candidates, the first ones, are small in every dim.
+
+Of the default ones these are all 1, and the smallest dims that satisfy the constraints. Of those from
+error messages, they have a size that an op asked for.
+"""
+
 _MAX_MESSAGE_NUMBERS = 12
 """Numbers that are taken from ONNX Runtime's error messages."""
 
@@ -69,10 +76,16 @@ because the caller runs the model anyway and resolves the sizes again if that fa
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A program with its sizes, and settings in which every dim has a number for a run."""
+    """A program with its sizes, and settings in which every dim has a number for a run.
+
+    Attributes:
+        run_failure: the warning that says why no run observed sizes; empty if one did, or if none was
+            tried.
+    """
 
     settings: Settings
     loaded: Loaded
+    run_failure: str = ""
 
 
 def resolve_sizes(
@@ -80,8 +93,8 @@ def resolve_sizes(
 ) -> ResolvedModel:
     """Read a model, assume numbers for its unbound dims, and resolve data-dependent sizes.
 
-    Assumed dims stay symbolic in the program; the settings record their numbers. If sizes depend
-    on data, however, the model is run and the program has the sizes of that run.
+    Assumed dims stay symbolic in the program; the settings record their numbers. But if sizes depend
+    on data, the model is run, and the program has the sizes of that run.
 
     The settings need not be bound. ``probing`` tells whether assumed numbers are tried by
     running the model.
@@ -91,25 +104,21 @@ def resolve_sizes(
     """
     settings = bind(source.model, settings)
     search = _SizeSearch(source, path, settings)
-    free = search.free
     loaded = read_checked(source, search.bindings)
-    # A model whose dims are all bound is run below instead: that costs the same and tells more.
-    if missing_sizes(loaded.program) and (free or settings.bounds or not search.may_run):
+    # A model whose dims all have one number is run below if sizes are missing. This costs the same as
+    # ONNX Runtime's inference, and tells more.
+    is_run_for_sizes = search.may_run and not search.free_dims and not settings.bounds
+    if missing_sizes(loaded.program) and not is_run_for_sizes:
         loaded = with_runtime_inference(source, path, search.bindings, loaded)
     assumed = settings.inputs.assumed  # None: numbers of the free dims are still to be found
-    if assumed is None and not free:
-        assumed = {}
-    needs_run = bool(search.unresolved(loaded.program)) and search.may_run
-    if assumed is not None and not needs_run:
-        return ResolvedModel(_with_assumed(settings, assumed), loaded)
-    if not search.may_run:  # the constraints of the ops decide alone
-        smallest = smallest_satisfying_dims(
-            dim_constraints(loaded.program), UnboundDims(free, search.fixed)
-        )
-        return ResolvedModel(_with_assumed(settings, smallest), loaded)
-    if probing == "defer" and not needs_run:
-        return ResolvedModel(_with_assumed(settings, search.first_candidate(loaded)), loaded)
-    return search.run(loaded, assumed)
+    if search.may_run and search.unresolved(loaded.program):
+        return search.run(loaded, assumed)
+    # No run has to observe sizes: at most numbers of free dims are missing.
+    if assumed is None:
+        assumed = search.dims_without_run(loaded, probing)
+    if assumed is None:
+        return search.run(loaded, None)
+    return ResolvedModel(_with_assumed(settings, assumed), loaded)
 
 
 def resolve_to_numbers(source: LazyModel, path: Path, settings: Settings) -> ResolvedModel:
@@ -129,12 +138,14 @@ def resolve_all_but(
     """Resolve a model with numbers for all dims except those that have to stay symbolic."""
     settings = bind(source.model, settings)
     search = _SizeSearch(source, path, settings)
+    dims_to_assume = search.free_dims.keys() - set(symbolic)
+    # A name that is no dim of an input will be refused by the caller: the model is not run for it.
+    names_are_dims = search.input_dims.issuperset(symbolic)
     assumed: Mapping[str, int] = {}
-    # For a name that is no dim of an input the model is not run: the caller refuses the name.
-    if search.free.keys() - set(symbolic) and search.names.issuperset(symbolic):
+    if dims_to_assume and names_are_dims:
         resolved = resolve_sizes(source, path, settings).settings
         numbers = {**(resolved.inputs.assumed or {}), **resolved.dims}
-        assumed = {n: v for n, v in numbers.items() if n not in symbolic and n in search.free}
+        assumed = {name: value for name, value in numbers.items() if name in dims_to_assume}
     settings = _bound_to(settings, assumed)
     bindings = replace(search.bindings, dims=settings.dims)
     return ResolvedModel(settings, read_completely(source, path, bindings))
@@ -142,7 +153,7 @@ def resolve_all_but(
 
 def open_dims(source: LazyModel, path: Path, settings: Settings) -> tuple[str, ...]:
     """Return the names of the dims that settings leave open, as ``--dim`` takes them."""
-    return tuple(_SizeSearch(source, path, bind(source.model, settings)).free)
+    return tuple(_SizeSearch(source, path, bind(source.model, settings)).free_dims)
 
 
 def _with_assumed(settings: Settings, dims: Mapping[str, int]) -> Settings:
@@ -182,14 +193,16 @@ class _SizeSearch:
     Attributes:
         settings: bound to the model.
         bindings: what the settings give: dims, shapes, small input values.
-        fixed: dims that the settings bind. A dim with bounds counts as bound to the lower one,
-            because a plan for all values within bounds needs no search, and runs need any number.
-        names: all dims of the inputs.
-        free: the other dims of the inputs -> whether the dim is the first of a shape, such as a
-            batch. These need only be 1 in most models.
+        fixed_dims: the numbers that every candidate has in common: those of bound dims, and the
+            lower bounds of dims with bounds. A plan for all values within bounds needs no search, and
+            for a run any number within them will do.
+        input_dims: the names of all dims of the inputs.
+        free_dims: the dims of the inputs without a fixed number -> whether the dim leads a shape,
+            as a batch does. Leading dims need only be 1 in most models.
     """
 
     def __init__(self, source: LazyModel, path: Path, settings: Settings) -> None:
+        """Collect the dims of the inputs; run nothing. The settings are bound."""
         from memplan_cli.onnx_io.interface import free_dims
         from memplan_cli.onnx_io.shapes.light_model import small_values
 
@@ -197,15 +210,16 @@ class _SizeSearch:
         values = small_values(settings.inputs.feeds or {})
         self.bindings = Bindings(settings.dims, settings.shapes, values=values)
         lower_bounds = {name: low for name, (low, _) in settings.bounds.items()}
-        self.fixed = {**lower_bounds, **settings.dims}
+        self.fixed_dims = {**lower_bounds, **settings.dims}
         # ``--shape`` may give an input dims with names that the file does not have.
         symbols_in_shapes = frozenset().union(
             *(symbols_of(dim) for shape in settings.shapes.values() for dim in shape)
         )
-        input_dims = free_dims(source.model)
-        self.names = frozenset(input_dims) | symbols_in_shapes
-        leads_shape = {**dict.fromkeys(symbols_in_shapes, False), **input_dims}
-        self.free = {n: leads for n, leads in leads_shape.items() if n not in self.fixed}
+        leads_shape = {**dict.fromkeys(symbols_in_shapes, False), **free_dims(source.model)}
+        self.input_dims = frozenset(leads_shape)
+        self.free_dims = {
+            name: leads for name, leads in leads_shape.items() if name not in self.fixed_dims
+        }
 
     @cached_property
     def may_run(self) -> bool:
@@ -216,15 +230,29 @@ class _SizeSearch:
         return self.settings.run and bool(runtime_version()) and not missing_weights(self.path)
 
     def unresolved(self, program: Program) -> tuple[VarId, ...]:
-        """Return the results whose size a run could observe: it is unknown, or depends on data.
+        """Return the results whose size a run has to observe: it is unknown, or depends on data.
 
         With bounds there are none: one run does not tell the sizes within them. Nor are there any
         for models that are too large to be observed.
         """
         if self.settings.bounds or len(program.body.ops) > MAX_OBSERVED_OPS:
             return ()
-        by_data = unbound(program, self.names - self.fixed.keys())
+        by_data = sized_by_data(program, self.free_dims)
         return tuple(dict.fromkeys((*missing_sizes(program), *by_data)))
+
+    def dims_without_run(self, loaded: Loaded, probing: SizeProbing) -> Dims | None:
+        """Return numbers for the free dims without running the model; None if it must be run."""
+        if not self.free_dims:
+            return {}
+        if not self.may_run:  # the constraints of the ops decide alone
+            return self._smallest_dims(dim_constraints(loaded.program))
+        return self.first_candidate(loaded) if probing == "defer" else None
+
+    def _smallest_dims(self, constraints: Sequence[DimConstraint], start: int = 1) -> Dims:
+        """Return the smallest free dims, from ``start`` on, that satisfy the constraints."""
+        return smallest_satisfying_dims(
+            constraints, UnboundDims(self.free_dims, self.fixed_dims), start
+        )
 
     def run(self, loaded: Loaded, assumed: Mapping[str, int] | None) -> ResolvedModel:
         """Run the model with one candidate after the other; return the sizes of the first success.
@@ -245,29 +273,30 @@ class _SizeSearch:
                 decides sizes.
         """
         unresolved = self.unresolved(loaded.program)
-        constraints = dim_constraints(loaded.program) if self.free and assumed is None else ()
+        has_choice = assumed is None and bool(self.free_dims)
+        constraints = dim_constraints(loaded.program) if has_choice else ()
         if assumed is not None:
             candidates = [dict(assumed)]
         else:
             candidates = list(self._default_candidates(constraints))
         # If every candidate has an empty tensor, all are tried: an empty tensor may be intended.
-        candidates = _without_empty(candidates, loaded.program, self.fixed) or candidates
+        candidates = _without_empty(candidates, loaded.program, self.fixed_dims) or candidates
         trials = self._trials(candidates)
         result = self._first_that_runs(trials, unresolved)
-        if not result.ran and assumed is None and self.free and result.reasons:
+        if not result.ran and has_choice and result.reasons:
             further_trials = self._trials(self._candidates_from_messages(candidates, result))
             further_result = self._first_that_runs(further_trials, unresolved)
             if further_result.ran:
                 trials, result = further_trials, further_result
         if not result.ran:
             return self._assume_smallest(loaded, constraints, result, unresolved)
-        dims = trials[result.ran[0]].dims
-        # Later candidates may be larger than needed in some dims. The first two default ones are small
-        # in each, the first two from messages have a size that an op asked for, and a single dim is
-        # tried in rising order. Observed sizes hold only for the dims of the run that observed them.
-        if result.ran[0] > 1 and len(self.free) > 1 and not unresolved:
+        index = result.ran[0]
+        dims = trials[index].dims
+        # Later candidates may be larger than needed in some dims. A single free dim is not: its
+        # numbers are tried in rising order. Observed sizes hold for the dims of their run only.
+        if index >= _SMALL_CANDIDATES and len(self.free_dims) > 1 and not unresolved:
             dims = self._lowered(dims)
-        if not result.known:  # no shapes were recorded
+        if not result.known:  # no shapes were observed
             return ResolvedModel(_with_assumed(self.settings, dims), loaded)
         settings = _bound_to(self.settings, dims)
         inputs = "the inputs given" if self._has_data else "drawn inputs"
@@ -295,11 +324,11 @@ class _SizeSearch:
         """
         program = loaded.program
         # Mostly 1 will do: the constraints of the ops are then not collected.
-        ones = dict.fromkeys(self.free, 1)
-        if _without_empty([ones], program, self.fixed):
+        ones = dict.fromkeys(self.free_dims, 1)
+        if _without_empty([ones], program, self.fixed_dims):
             return ones
         for dims in self._default_candidates(dim_constraints(program)):
-            if _without_empty([dims], program, self.fixed):
+            if _without_empty([dims], program, self.fixed_dims):
                 return dims
         return ones
 
@@ -321,7 +350,7 @@ class _SizeSearch:
             key = tuple(dims.items())
             if key in trials:
                 continue
-            specs = feeder.specs({**self.fixed, **dims})
+            specs = feeder.specs({**self.fixed_dims, **dims})
             elements = sum(prod(spec.shape) for spec in specs)
             if not trials or elements <= _MAX_INPUT_ELEMENTS:
                 trials[key] = specs
@@ -330,23 +359,23 @@ class _SizeSearch:
     def _default_candidates(self, constraints: Sequence[DimConstraint]) -> Iterator[Dims]:
         """Yield candidates for the free dims, roughly by size.
 
-        First all dims are 1. Next come the smallest dims that satisfy the constraints. Then each
-        common length is given to all dims but those that lead a shape, which are 1; for some lengths
-        dims that satisfy the constraints and start at this length come before it, unless there are
-        too many constraints to solve them again. At last the leading dims get a small length as well.
-        Without free dims the only candidate is empty.
+        1. All dims are 1. Without free dims this candidate is empty, and the only one.
+        2. The smallest dims that satisfy the constraints.
+        3. For each common length: the smallest dims from this length on that satisfy the constraints,
+           if the length is in `_SOLVED_LENGTHS` and the constraints are not too many to be solved
+           again; then this length for all dims but those that lead a shape, which are 1.
+        4. A small length for all dims, also for those that lead a shape.
         """
-        yield dict.fromkeys(self.free, 1)
-        if not self.free:
+        yield dict.fromkeys(self.free_dims, 1)
+        if not self.free_dims:
             return
-        wanted = UnboundDims(self.free, self.fixed)
-        yield smallest_satisfying_dims(constraints, wanted)
+        yield self._smallest_dims(constraints)
         for length in COMMON_LENGTHS[1:]:
             if len(constraints) <= _MAX_SOLVED_CONSTRAINTS and length in _SOLVED_LENGTHS:
-                yield smallest_satisfying_dims(constraints, wanted, length)
-            yield {name: 1 if leads else length for name, leads in self.free.items()}
+                yield self._smallest_dims(constraints, length)
+            yield {name: 1 if leads else length for name, leads in self.free_dims.items()}
         for length in (2, 4, 8, 16):
-            yield dict.fromkeys(self.free, length)
+            yield dict.fromkeys(self.free_dims, length)
 
     def _candidates_from_messages(
         self, failed: Sequence[Dims], result: ProbeResult
@@ -361,8 +390,8 @@ class _SizeSearch:
             int(digits) for reason in result.reasons for digits in findall(r"\d{1,5}", reason)
         )
         sizes = [number for number in numbers if number > 1][:_MAX_MESSAGE_NUMBERS]
-        leading = [name for name, leads in self.free.items() if leads]
-        others = [name for name, leads in self.free.items() if not leads]
+        leading = [name for name, leads in self.free_dims.items() if leads]
+        others = [name for name, leads in self.free_dims.items() if not leads]
         for dims in failed[:2]:
             for length in (size * stride for size in sizes for stride in STRIDES):
                 yield {**dims, **dict.fromkeys(others, length)}
@@ -379,7 +408,7 @@ class _SizeSearch:
 
         one_lowered = self._trials(
             {**dims, name: length}
-            for name in self.free
+            for name in self.free_dims
             for length in COMMON_LENGTHS
             if length < dims[name]
         )
@@ -416,20 +445,20 @@ class _SizeSearch:
                 f"{self.path} could not be run for its shapes{inputs}: {reason}",
                 hint="--no-run plans without a run; give other inputs",
             )
-        dims = smallest_satisfying_dims(constraints, UnboundDims(self.free, self.fixed))
+        dims = self._smallest_dims(constraints)
         warning = f"the model does not load in ONNX Runtime: {reason}"
         if result.loaded:
             where = f" at {binding_text(dims)}" if dims else ""
             warning = f"the model does not run on drawn inputs{where}: {reason}"
             warning += f"; real ones tell more: {self._input_options()}"
         loaded = replace(loaded, warnings=(*loaded.warnings, warning))
-        return ResolvedModel(_with_assumed(self.settings, dims), loaded)
+        return ResolvedModel(_with_assumed(self.settings, dims), loaded, run_failure=warning)
 
     def _input_options(self) -> str:
         """Return the options that give this model its inputs, for a message."""
         from shlex import quote
 
-        specs = self._trials([dict.fromkeys(self.free, 1)])[0].specs
+        specs = self._trials([dict.fromkeys(self.free_dims, 1)])[0].specs
         # A single integer is often a length or a position, for which a drawn value is wrong.
         numbers = [s for s in specs if not s.shape and s.dtype.startswith(("int", "uint"))]
         options = [f"--input {quote(f'{spec.name}=N')}" for spec in numbers[:3]]

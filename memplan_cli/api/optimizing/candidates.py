@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from memplan_cli.api.models.model_file import (
     ModelFile,
-    bind_fully,
+    bind_all_dims,
     plan_resolved,
     refuse_cache_settings,
     source_of,
@@ -152,7 +152,7 @@ class TargetCandidates:
         self._packing = packing
         if is_first:
             request.progress("optimizing the graph for the runtime")
-            self._settings = bind_fully(self._file, self._settings, request.probing)
+            self._settings = bind_all_dims(self._file, self._settings, request.probing)
         # Without a check nothing is run to compare graphs by, and the first one is written.
         kinds = (FUSED,) if request.check is None else (FUSED, UNFUSED)
         with self._start_dump(packing, kinds) as dumping:

@@ -107,7 +107,7 @@ class BackgroundBaseline:
         if run is None or (run.path, run.check, run.binding) != (path, check, binding):
             self._end()
             # The optimized graph may have lost dims that the inputs of the original have.
-            model = load_model(path) if candidate.is_runtime_graph else candidate.file.model
+            model = load_model(path) if candidate.optimized_offline else candidate.file.model
             self._run = run = BaselineRun(path, model, check, binding)
         try:
             return run.result()
@@ -179,7 +179,7 @@ class Verifier:
             if pairs and verdict.passed:
                 # The original's graph runs as it is, unless the written one has its optimizations in it.
                 models = candidate.compared_with, path
-                settings = RuntimeSettings() if candidate.is_runtime_graph else UNOPTIMIZED
+                settings = RuntimeSettings() if candidate.optimized_offline else UNOPTIMIZED
                 steps = donated_steps(models, pairs, self.check, binding, settings)
                 verdict = with_donated_steps(verdict, steps)
             plan = _with_verdict(candidate, path, verdict)
@@ -293,7 +293,7 @@ def _written_model(candidate: Rewriting, path: Path) -> WrittenModel:
         path,
         candidate.planned.program,
         spoiled_by_optimization=candidate.unoptimized_only,
-        optimized_offline=candidate.is_runtime_graph,
+        optimized_offline=candidate.optimized_offline,
     )
 
 

@@ -125,7 +125,7 @@ class Rewriting:
         return self.original or self.file.path
 
     @property
-    def is_runtime_graph(self) -> bool:
+    def optimized_offline(self) -> bool:
         """Whether the planned model is a graph that ONNX Runtime optimized and wrote to a file."""
         return self.original is not None
 
@@ -140,7 +140,7 @@ class Rewriting:
         report = self.planned.plan.report
         has_copies = report.recompute.nodes > 0 or bool(report.chunked.regions)
         needs_order = bool(report.donated.pairs) and self.caches is None
-        return self.is_runtime_graph or has_copies or needs_order
+        return self.optimized_offline or has_copies or needs_order
 
 
 class RewrittenFiles(OutputFiles):
@@ -166,7 +166,7 @@ class RewrittenFiles(OutputFiles):
             file.path.parent,
             targets.model.parent,
             # Only the weight files of ONNX Runtime's graph are named after the output.
-            own=earlier_weights if rewriting.is_runtime_graph else (),
+            own=earlier_weights if rewriting.optimized_offline else (),
         )
         self._rewriting, self._targets = rewriting, targets
         # Weight files of an earlier version of the output, and those that the new version uses.
@@ -203,7 +203,7 @@ class RewrittenFiles(OutputFiles):
             from memplan_cli.onnx_io.writing.chunked import chunked_model
 
             model, program = chunked_model(model, program, planned.constants)
-        if not rewriting.is_runtime_graph and rewriting.settings.external_weights != "keep":
+        if not rewriting.optimized_offline and rewriting.settings.external_weights != "keep":
             moved = move_beside(model, out, self._used, self._earlier)
             self._add_weights(moved.created)
             self._moved, model = moved.facts, moved.model

@@ -137,7 +137,8 @@ def optimize(
     if not model_settings.run:
         # --no-run turns validation off; options that ask for it contradict --no-run.
         run_options = options_in_use(("tune", "validate")) if validation.depth else ()
-        refuse_run(model_settings, next(iter(run_options), ""))
+        if run_options:
+            refuse_run(model_settings, run_options[0])
         validation = replace(validation, depth=None)
     _check_options(validation, target, provider, output)
     if validation.search == "measured":
