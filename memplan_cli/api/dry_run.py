@@ -46,9 +46,13 @@ def with_dry_run(
 
 
 def _plan_training_step(model: Path, settings: Settings, report: Report) -> Plan:
-    """Plan the training step of a forward model, in its own order, at the dims of its report."""
-    recipe = Recipe(settings.loss or LossFunction("mse"), None)
+    """Plan the training step of a forward model, in its own order, at the dims of its report.
+
+    The step outputs gradients and updates no weights.
+    """
+    recipe = Recipe(loss=settings.loss or LossFunction("mse"), optimizer=None)
     step = make_train_step(load_model(model), recipe)
+    # Besides the dims of the settings, the report has those that input data gave or that were assumed.
     report_dims = {name: dim.value for name, dim in report.bindings.items()}
     dims = {**report_dims, **settings.dims}
     with TemporaryDirectory() as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from memplan_cli.packing import problem_file
 if TYPE_CHECKING:
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.certificate import Certificate
     from memplan_cli.packing.problem_file import PackingResult
 
 
@@ -57,34 +59,45 @@ def pack(
     )
     # A layout above the capacity is not written: a script could use it as a result.
     if layout_file is not None and packed.passed:
+        from memplan_cli.onnx_io.load import file_digest
+
         layout = problem_file.layout_csv(packed).encode()
         contents = {layout_file: layout}
         if certificate_file is not None:
-            contents[certificate_file] = _certificate(packed, problem, layout)
+            # The layout may replace the problem, and is then checked as both.
+            is_replaced = layout_file.exists() and layout_file.samefile(problem)
+            digest = sha256(layout).hexdigest()
+            problem_digest = digest if is_replaced else file_digest(problem)
+            certificate_of_layout = _certificate(packed, problem_digest, digest)
+            contents[certificate_file] = certificate_of_layout.dumps().encode()
         write_files(contents)
     return packed
 
 
-def _certificate(packed: PackingResult, problem: Path, layout: bytes) -> bytes:
-    """Return the certificate of a layout: the tick whose live bytes are the lower bound of its height.
+def _certificate(
+    packed: PackingResult, problem_digest: str, layout_digest: str
+) -> Certificate:
+    """Return the certificate of a layout, for CSV files with these digests.
 
-    A height that only an exhausted search proved is certified as not checkable.
-
-    ``problem`` and ``layout`` are the CSV files of the buffers, and of their offsets.
+    The proof is the tick at which most bytes are live: no layout is lower than that. A greater bound,
+    which only an exhausted search proved, is certified as not checkable.
     """
-    from hashlib import sha256
-
     from memplan_cli.core.results.certificate import NOT_CHECKABLE, ArenaProof, Certificate
     from memplan_cli.core.version import VERSION
-    from memplan_cli.onnx_io.load import file_digest
 
-    bound = packed.layout.height if packed.layout.proved else packed.lower_bound
     curve = pressure(packed.problem)
-    tick, _ = max(curve, key=lambda point: point[1], default=(0, 0))
-    if bound <= packed.lower_bound:
-        proof = ArenaProof(0, bound, "load", tick)
+    tick, live_bytes = max(curve, key=lambda point: point[1], default=(0, 0))
+    bound = packed.layout.height if packed.layout.proved else live_bytes
+    if bound == live_bytes:
+        proof = ArenaProof(arena=0, bound=bound, method="load", tick=tick)
     else:
-        why = f"by an exhausted search; {packed.lower_bound} bytes are live at tick {tick}"
-        proof = ArenaProof(0, bound, NOT_CHECKABLE, why=why)
-    digests = file_digest(problem), sha256(layout).hexdigest()
-    return Certificate(VERSION, *digests, None, (proof,), None).dumps().encode()
+        why = f"by an exhausted search; {live_bytes} bytes are live at tick {tick}"
+        proof = ArenaProof(arena=0, bound=bound, method=NOT_CHECKABLE, why=why)
+    return Certificate(
+        version=VERSION,
+        graph_sha256=problem_digest,
+        plan_sha256=layout_digest,
+        order=None,
+        arenas=(proof,),
+        recompute=None,
+    )

@@ -121,9 +121,10 @@ def report(
     source = newest_plan(Path.cwd()) if path is None else path
     if is_plan_file(source):
         plan_file = Path(cast("FilePath", source))
-        if settings or profiles:
+        if settings or profiles or config is not None or options or extras:
+            what = "extras" if extras else "settings"
             raise SettingsError(
-                f"settings have no effect: {plan_file} is a finished plan",
+                f"{what} have no effect: {plan_file} is a finished plan",
                 hint="name the model instead",
             )
         return NotebookPlan.of(_stored_plan(plan_file))
@@ -146,6 +147,7 @@ def report(
             from memplan_cli.api.dry_run import with_dry_run
 
             result = with_dry_run(result, files.path, settings, progress)
+        # Without the temporary folder of a model in memory, which messages may name.
         return NotebookPlan.of(files.without_folder(result))
 
 

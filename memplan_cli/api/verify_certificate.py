@@ -95,14 +95,19 @@ def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel
             hint="name the model that was written with the plan",
         )
     loaded = read_as_planned(model, plan)
-    # A block's path contains node indices where nodes have no names. The written model has other
-    # indices than the plan, which has those of the original; the blocks themselves correspond.
-    paths = [block.path for block in blocks(loaded.program.body)]
     if is_written:
+        # A block's path contains node indices where nodes have no names. The written model has other
+        # indices than the plan, which has those of the original. Its blocks are those of the plan,
+        # in the plan's order.
         paths = [order.block for order in plan.order]
+    else:
+        paths = [block.path for block in blocks(loaded.program.body)]
+    block_types = types_by_block(loaded)
+    if len(paths) != len(block_types):
+        raise PlanError(f"{path} has {len(block_types)} blocks, and the plan {len(paths)}")
     return CertifiedModel(
         model.graph,
         keep_written_order if is_written else move_to_planned_order,
-        dict(zip(paths, types_by_block(loaded), strict=False)),
+        dict(zip(paths, block_types, strict=True)),
         bounds_of(plan),
     )

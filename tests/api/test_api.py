@@ -47,6 +47,19 @@ def test_every_command_is_a_function_of_its_name() -> None:
     assert memplan.settings is memplan_cli.runtime_settings
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"dims": {"batch": 8}}, {"config": "memplan.yaml"}, {"extras": ["dry-run"]}]
+)
+def test_a_finished_plan_takes_no_settings_and_no_extras(
+    tmp_path: Path, arguments: dict[str, Any]
+) -> None:
+    plan_file = tmp_path / "net.memplan.json"
+    plan_file.write_text(memplan.plan(SYMBOLIC).dumps())
+    assert memplan.report(plan_file).report.model.nodes
+    with pytest.raises(SettingsError, match="have no effect"):
+        memplan.report(plan_file, **arguments)
+
+
 @pytest.mark.parametrize("module", ["memplan", "memplan_cli"])
 def test_importing_it_imports_no_workflow(module: str) -> None:
     code = (

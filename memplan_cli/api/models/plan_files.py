@@ -119,8 +119,8 @@ def read_as_planned(model: ModelProto, plan: Plan) -> Loaded:
 def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | None]]]:
     """Return dtype and shape by tensor name for each block, in order of execution.
 
-    Tensors in a branch that is not taken at these sizes are left out. A dim that is declared as -1
-    is None.
+    What nodes compute in a branch that is not taken at these sizes is left out. The weights of such a
+    branch are not: their types do not depend on sizes. A dim that is declared as -1 is None.
     """
     from memplan_cli.onnx_io.shapes.never_run import is_inside
 

@@ -90,9 +90,9 @@ def plan_profiles(
     from memplan_cli.core.results.plan import check
 
     common = plan_model(file, with_bounds_of(settings, profiles), progress)
-    free_dims(common.program, profiles)  # rejects unknown names
-    # All rows have the inputs of the common plan, and the numbers that were assumed for it, but not
-    # the lower bounds of the dims that each row binds.
+    free_dims(common.program, profiles)  # raises for a name that no shape of the program has
+    # The rows use the inputs and the assumed numbers of the common plan. These include the lower
+    # bounds of the profile dims, which each row binds to numbers of its own.
     inputs = common.settings.inputs
     if inputs.assumed is not None:
         assumed = {n: value for n, value in inputs.assumed.items() if n not in profiles}
@@ -120,7 +120,7 @@ def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, in
         InvalidLayoutError: a tensor is larger than the common plan assumes.
     """
     plan = common.plan
-    numeric_arenas = {arena.id for arena in plan.arenas if arena.unit == "1"}
+    numeric_arenas = _numeric_arenas(plan)
     tensors = []
     for tensor in plan.tensors:
         size = _exact_bytes(common.program, tensor, exact, dims)
@@ -136,6 +136,11 @@ def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, in
     return replace(plan, tensors=tuple(tensors))
 
 
+def _numeric_arenas(plan: Plan) -> frozenset[int]:
+    """Return the arenas whose sizes are bytes; those of the others are multiples of symbols."""
+    return frozenset(arena.id for arena in plan.arenas if arena.unit == "1")
+
+
 def _exact_bytes(
     program: Program, tensor: Placement, exact: Plan, dims: Mapping[str, int]
 ) -> int | None:
@@ -145,8 +150,7 @@ def _exact_bytes(
     """
     placement = exact.by_id.get(tensor.id)
     if placement is not None:
-        unit = next(arena.unit for arena in exact.arenas if arena.id == placement.arena)
-        return placement.bytes if unit == "1" else None
+        return placement.bytes if placement.arena in _numeric_arenas(exact) else None
     # Only the common plan recomputes this tensor: its bytes follow from its shape there.
     var = program.vars[VarId(tensor.id)]
     shape = tuple(bind_dim(dim, dims) for dim in var.shape or ())

@@ -88,7 +88,7 @@ def report(
     refuse_targets({"-o": out}, (path,))
     model_settings = None if is_plan else settings.load(path)
     extras: list[ReportExtra] = ["dry-run"] if dry_run else []
-    if form == "json" and not profiles:
+    if form == "json" and not is_plan and not profiles:
         # Only JSON contains the predicted process, which takes a session but no run. It is
         # predicted for one size, and profiles have several.
         extras.append("process")
