@@ -88,12 +88,13 @@ class _Call:
         rules: rules that apply to every model, whatever the settings files contain.
         baseline: the baseline's file; None: that of the settings files, or the default.
         updates: whether baselines are written.
+        verdict_files: the files to write verdicts into.
     """
 
     rules: Mapping[str, Any]
     baseline: FilePath | None
     updates: bool
-    files: Sequence[VerdictFile]
+    verdict_files: Sequence[VerdictFile]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +103,25 @@ class _FolderRules:
 
     Attributes:
         book: the rules of each model.
-        is_named: whether the call or a settings file names the baseline.
+        baseline: the path of the baseline's file, for messages as the user named it.
+        has_named_baseline: whether the call or a settings file names this file; otherwise it has the
+            default name.
     """
 
     book: RuleBook
     baseline: Path
-    is_named: bool
+    has_named_baseline: bool
 
-    def in_force(self, model: str, *, compared: bool) -> Rules:
-        """Return the rules for a model; if none compares it with the baseline, it must not grow.
+    def in_force(self, model: str, *, baseline_has_entries: bool) -> Rules:
+        """Return the rules for a model, with the default rule that it must not grow.
 
-        Growth is allowed to a model that has only a budget, unless the baseline is named, and to
-        all models if the baseline has no entries (not ``compared``).
+        The default is added if the baseline has entries, of this model or of others, and no rule says
+        how a model compares with its entry. But a budget alone is enough if no baseline is named.
         """
         rules = self.book.rules_for(model)
-        has_budget_only = rules.max_memory is not None and not self.is_named
-        if not compared or rules.needs_baseline or has_budget_only:
+        if not baseline_has_entries or rules.needs_baseline:
+            return rules
+        if rules.max_memory is not None and not self.has_named_baseline:
             return rules
         return replace(rules, max_increase=NO_INCREASE)
 
@@ -131,8 +135,8 @@ class _Case:
     folder_rules: _FolderRules
 
     @property
-    def baseline(self) -> Path:
-        """The absolute path of the baseline's file."""
+    def absolute_baseline(self) -> Path:
+        """The absolute path of the baseline's file: the same however folders name the file."""
         return self.folder_rules.baseline.resolve()
 
 
@@ -229,18 +233,20 @@ def _judge_files(
     recorded = {baseline: dict(entries) for baseline, entries in earlier.items()}
     verdicts = []
     for case in cases:
-        entries = earlier[case.baseline]
-        rules = case.folder_rules.in_force(case.key, compared=bool(entries))
+        entries = earlier[case.absolute_baseline]
+        rules = case.folder_rules.in_force(case.key, baseline_has_entries=bool(entries))
         snapshot = _snapshot(case, request, rules)
         verdict = _verdict(snapshot, entries.get(case.key), rules, call)
         if verdict.recorded:
-            recorded[case.baseline][case.key] = snapshot
+            recorded[case.absolute_baseline][case.key] = snapshot
         verdicts.append(verdict)
     contents: dict[Path, str] = {}
     if call.updates:
         changed = (path for path, entries in recorded.items() if entries != earlier[path])
         contents = {path: baseline_text(recorded[path]) for path in changed}
-    contents |= {file.path: RENDERERS[file.form](tuple(verdicts)) for file in call.files}
+    contents |= {
+        file.path: RENDERERS[file.form](tuple(verdicts)) for file in call.verdict_files
+    }
     if contents:
         write_files({path: text.encode() for path, text in contents.items()})
     return tuple(verdicts)
@@ -250,7 +256,8 @@ def _refuse_overwriting(
     call: _Call, models: Sequence[Path], baselines: Collection[Path]
 ) -> None:
     """Refuse to write over a model or a plan, or two results into one file."""
-    refuse_targets({file.option: file.path for file in call.files}, (*models, *baselines))
+    targets = {file.option: file.path for file in call.verdict_files}
+    refuse_targets(targets, (*models, *baselines))
     for path in sorted(baselines) if call.updates else ():
         refuse_targets({"the baseline": path}, models)
         if path.exists():
@@ -270,37 +277,46 @@ def _read_folder_rules(model: Path, call: _Call, request: Request) -> _FolderRul
         if "baseline" in own:  # relative to the settings file that names it
             baseline_folder = Path(layer.source).parent
         values.update(own)
-    by_pattern = values.pop("models", {})
-    common = rules_from(call.rules, rules_from(values, Rules()))
+    by_pattern, baseline_name = values.pop("models", {}), values.pop("baseline", None)
+    file_rules = rules_from(values, Rules())
+    common = rules_from(call.rules, file_rules)
     # The rules of the call apply to every model, also to those with rules of their own.
     special = {pattern: {**rules, **call.rules} for pattern, rules in by_pattern.items()}
-    name = values.get("baseline")
-    path = baseline_folder / name if name else Path.cwd() / DEFAULT_NAME
     if call.baseline:
-        path = Path(call.baseline)
-    return _FolderRules(RuleBook(common, special), path, bool(call.baseline or name))
+        baseline = Path(call.baseline)
+    elif baseline_name:
+        baseline = baseline_folder / baseline_name
+    else:
+        baseline = Path.cwd() / DEFAULT_NAME
+    return _FolderRules(
+        book=RuleBook(common, special),
+        baseline=baseline,
+        has_named_baseline=bool(call.baseline or baseline_name),
+    )
 
 
 def _read_baselines(cases: tuple[_Case, ...], call: _Call) -> dict[Path, dict[str, Snapshot]]:
-    """Return the entries of each baseline; none for one that does not exist and is not needed.
+    """Return the entries of each baseline, by its absolute path.
+
+    A baseline that does not exist has no entries, unless the call or a rule needs it.
 
     Raises:
         MemplanError: a baseline that is needed is missing or wrong, or there are neither a baseline
             nor rules for some models.
     """
-    baselines: dict[Path, dict[str, Snapshot]] = {}
-    for baseline in dict.fromkeys(case.baseline for case in cases):
-        own_cases = [case for case in cases if case.baseline == baseline]
-        path = own_cases[0].folder_rules.baseline
+    entries_by_path: dict[Path, dict[str, Snapshot]] = {}
+    for absolute_path in dict.fromkeys(case.absolute_baseline for case in cases):
+        own_cases = [case for case in cases if case.absolute_baseline == absolute_path]
+        path = own_cases[0].folder_rules.baseline  # the same file, as the user named it
         is_needed = call.baseline or any(
             case.folder_rules.book.rules_for(case.key).needs_baseline for case in own_cases
         )
-        # Reading a missing baseline that is needed raises the error.
-        is_read = path.exists() or (is_needed and not call.updates)
-        baselines[baseline] = read_baseline(path) if is_read else {}
-        if not baselines[baseline] and not call.updates:
+        must_exist = is_needed and not call.updates
+        entries = read_baseline(path) if must_exist or path.exists() else {}
+        entries_by_path[absolute_path] = entries
+        if not entries and not call.updates:
             _refuse_nothing_to_check(own_cases)
-    return baselines
+    return entries_by_path
 
 
 def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
@@ -354,16 +370,18 @@ def with_metrics(
 ) -> Snapshot:
     """Return a snapshot with further metrics: from the plan's report, or computed for the model.
 
-    ``model`` may be the plan's own file. Then metrics that the report lacks are left out, as are all
-    without a value, but `SERVING_BOUND` is refused: no other plan would have it either.
+    ``model`` may be the plan's own file, for which nothing is computed. A metric without a value is
+    left out.
 
     Raises:
-        MemplanError: a metric needs the model, and the model does not load or has no bounds.
+        MemplanError: a metric is computed, and the model does not load; or `SERVING_BOUND` is asked for,
+            and ``model`` is a plan file, or its dims have no bounds.
     """
     values: dict[str, int | None] = {**metrics_of(plan.report), **snapshot.metrics}
     if not is_plan_file(model):
         missing = [name for name in metrics if name not in values]
         values |= _predicted_metrics(model, missing, request)
+    # No report has this metric, so it is not left out of a plan file's metrics but refused.
     if SERVING_BOUND in metrics:
         values[SERVING_BOUND] = _serving_bound(model, request)
     with_value = {name: size for name in metrics if (size := values.get(name)) is not None}
