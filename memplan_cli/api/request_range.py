@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.progress import Progress
+    from memplan_cli.core.results.memory import Memory
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import RuntimeSummary
     from memplan_cli.features.serving.loads import Service
@@ -64,7 +65,8 @@ def range_settings(
     Args:
         model: the file; its weights must exist, because ONNX Runtime loads it.
         settings: bounds of the dims of requests, and what binds the other dims.
-        timeout: seconds for each process that confirms the settings; None: they are predicted only.
+        timeout: seconds for each process that confirms the settings; None: they are predicted only,
+            and nothing is run.
         required: runtime options that must not change; None: those recorded in the file.
 
     Raises:
@@ -112,7 +114,8 @@ def service_of(
 ) -> tuple[Service, tuple[str, ...]]:
     """Return a model with the sizes of its requests, and notes on dims that were assumed.
 
-    The settings give bounds of the dims of requests, and what binds the other dims.
+    The settings give bounds of the dims of requests, and numbers of other dims. Dims with neither get
+    assumed numbers, with which the model runs at the largest request.
 
     Raises:
         SettingsError: there are no bounds, or the model has no free dim of a name.
@@ -121,19 +124,24 @@ def service_of(
     from memplan_cli.features.serving.sizes import Extent
 
     file, bounds = read_model(path), settings.bounds
-    # Only bounds, sizes and inputs count: settings of the plan have no effect on requests.
+    # Settings of the plan have no effect on requests.
     settings = replace(sizes_and_inputs_only(settings), bounds=bounds)
     _refuse_wrong_bounds(file, settings)
-    bind(file.model, settings)  # rejects wrong names
-    # The other dims get the numbers with which the model runs at the largest request.
+    # Called for its errors: an unknown name, or input data that gives a dim with bounds a number.
+    bind(file.model, settings)
     largest = {name: high for name, (_, high) in bounds.items()}
     at_largest = replace(settings, dims={**settings.dims, **largest}, bounds={})
-    bound = bind_all_dims(file, at_largest)
-    binding = binding_of(bound)
-    fixed = {name: value for name, value in binding.dims.items() if name not in bounds}
-    binding = replace(binding, dims=fixed)
-    service = Service(path, Extent(bounds), binding, timeout, _recorded_settings(file))
-    return service, assumption_notes(bound)
+    bound_settings = bind_all_dims(file, at_largest)
+    binding = binding_of(bound_settings)
+    other_dims = {name: value for name, value in binding.dims.items() if name not in bounds}
+    service = Service(
+        model=path,
+        extent=Extent(bounds),
+        binding=replace(binding, dims=other_dims),
+        timeout=timeout,
+        base=_recorded_settings(file),
+    )
+    return service, assumption_notes(bound_settings)
 
 
 def _recorded_settings(file: ModelFile) -> RuntimeSettings:
@@ -142,17 +150,17 @@ def _recorded_settings(file: ModelFile) -> RuntimeSettings:
     from memplan_cli.onnx_io.settings_metadata import recorded_settings
 
     recorded = recorded_settings(metadata_of(file.model))
-    # Of a graph that ONNX Runtime may optimize, every recorded setting is open to the search.
+    # If ONNX Runtime may optimize the graph, the search may replace every recorded option.
     if recorded is None or not recorded.settings.is_unoptimized:
         return RuntimeSettings()
     graph_settings = _graph_settings(recorded.settings)
     return replace(graph_settings, io_binding=recorded.settings.io_binding)
 
 
-def _graph_settings(settings: RuntimeSettings) -> RuntimeSettings:
+def _graph_settings(runtime_settings: RuntimeSettings) -> RuntimeSettings:
     """Return the options that decide how the graph runs: a file needs them at requests of any size."""
-    session = {k: v for k, v in settings.session.items() if k in _GRAPH_OPTIONS}
-    return RuntimeSettings(session=session, session_config=settings.session_config)
+    session = {k: v for k, v in runtime_settings.session.items() if k in _GRAPH_OPTIONS}
+    return RuntimeSettings(session=session, session_config=runtime_settings.session_config)
 
 
 def _refuse_wrong_bounds(file: ModelFile, settings: Settings) -> None:
@@ -186,30 +194,47 @@ def with_range_settings(
     """Return a plan whose runtime settings suit every request within its bounds.
 
     The plan has settings for the one size that was run. Without bounds it is returned unchanged. If
-    settings for the range cannot be found, a warning says why. ``path`` is the written model, which
-    may have a temporary name.
+    settings for the range cannot be found, a warning says why.
+
+    Args:
+        plan: the plan of the written model.
+        settings: memplan's settings of the plan, with the bounds.
+        path: the written model.
+        timeout: seconds for each process that confirms the settings.
+        progress: called with the name of the stage.
     """
     facts = plan.report.runtime
     if not settings.bounds or facts is None or facts.settings is None:
         return plan
     if facts.provider != CPU:
         return plan.with_warnings(_for_one_size(f"on {facts.provider} no range is looked at"))
-    needed = plan.report.memory.total or 0
     # The confirming runs have the largest sizes, which must not exhaust the machine.
-    if needed > _half_of_machine():
-        reason = f"the largest takes {format_size(needed)}, and was not run"
+    largest_bytes = _known_bytes(plan.report.memory)
+    if largest_bytes > _half_of_machine():
+        reason = f"the largest takes {format_size(largest_bytes)}, and was not run"
         return plan.with_warnings(_for_one_size(reason))
     progress("choosing settings for the range")
     # Feeds and assumed dims were resolved for one run: they are resolved again for the largest sizes.
-    given = replace(settings, inputs=replace(settings.inputs, feeds=None, assumed=None))
+    unbound_inputs = replace(settings.inputs, feeds=None, assumed=None)
+    unbound_settings = replace(settings, inputs=unbound_inputs)
+    one_size = facts.settings
     try:
-        result = range_settings(path, given, timeout, _graph_settings(facts.settings))
+        result = range_settings(path, unbound_settings, timeout, _graph_settings(one_size))
     except MemplanError as error:
         return plan.with_warnings(_for_one_size(f"{error}"))
-    chosen = replace(result.serving.chosen.settings, io_binding=facts.settings.io_binding)
+    for_range = replace(result.serving.chosen.settings, io_binding=one_size.io_binding)
     # The sources explain the settings for one size, which are replaced.
-    report = replace(plan.report, runtime=replace(facts, settings=chosen, settings_sources={}))
-    return plan.with_report(report).with_warnings(_range_warning(result, facts), *result.notes)
+    facts_for_range = replace(facts, settings=for_range, settings_sources={})
+    plan = plan.with_report(replace(plan.report, runtime=facts_for_range))
+    return plan.with_warnings(_range_warning(result, facts), *result.notes)
+
+
+def _known_bytes(memory: Memory) -> int:
+    """Return the total of a plan, or the sum of the known parts if data decides sizes."""
+    if memory.total is not None:
+        return memory.total
+    parts = (memory.weights, memory.inputs, memory.outputs, memory.planned)
+    return sum(part for part in parts if part is not None)
 
 
 def _half_of_machine() -> int:

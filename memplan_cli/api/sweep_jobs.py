@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from memplan_cli.api.models.file_names import default_original, expanded_glob
 from memplan_cli.core.files import refuse_endless
@@ -83,9 +83,11 @@ def jobs_of(
     overrides: Mapping[str, object],
     config: Path | None = None,
 ) -> tuple[Job, ...]:
-    """Return a job for every model at every combination of dims, and for one plan of all of them.
+    """Return the jobs of a sweep: for every model, one at each combination of the dims that it has.
 
-    A model gets the dims that it has.
+    If there are several combinations, a further job has ranges instead of numbers: it makes one plan
+    that holds for all of them. The dims of ``profiles`` and ``overrides["bounds"]`` that a model
+    lacks are in the ``missing_dims`` of its jobs.
 
     Raises:
         ModelError: a path names no model.
@@ -204,26 +206,20 @@ def _report(job: Job) -> tuple[Report, tuple[str, ...]]:
 
     numbers = {name: value for name, value in job.dims.items() if isinstance(value, int)}
     ranges = {name: value for name, value in job.dims.items() if isinstance(value, str)}
-    given = {name: value for name, value in job.overrides.items() if name != "bounds"}
-    bounds = {**(job.overrides.get("bounds") or {}), **ranges}  # type: ignore[dict-item] # a table, as every reader of settings checks
+    bounds = {**cast("Mapping[str, object]", job.overrides.get("bounds") or {}), **ranges}
     config = None if job.config is None else Path(job.config)
-    overrides = {**given, "dims": numbers or None, "bounds": bounds or None}
+    overrides = {**job.overrides, "dims": numbers or None, "bounds": bounds or None}
     settings = load_settings(Path(job.model), config, overrides)
     file = read_model(Path(job.model))
-    model_dims = known_dims(file.model, settings.shapes.values())
-    # A settings file may give a number for a dim that has a range in this row, and dims that only
-    # other models have.
-    dims = {
-        name: value
-        for name, value in settings.dims.items()
-        if name not in ranges and (name in numbers or name in model_dims)
-    }
-    own_bounds = {
-        name: limits
-        for name, limits in settings.bounds.items()
-        if name in ranges or name in model_dims
-    }
-    settings = replace(settings, dims=dims, bounds=own_bounds)
+    # Settings files may name dims that only other models have, which are left out. The dims of the job
+    # stay: it has only dims of its model, unless the model could not be read before.
+    own_dims = {*known_dims(file.model, settings.shapes.values()), *job.dims}
+    settings = replace(
+        settings,
+        # The ranges of the job replace numbers in settings files.
+        dims={n: v for n, v in settings.dims.items() if n in own_dims and n not in ranges},
+        bounds={n: limits for n, limits in settings.bounds.items() if n in own_dims},
+    )
     settings, missing_inputs = _with_own_inputs(file.model, settings)
     return plan_model(file, settings).plan.report, missing_inputs
 
@@ -278,7 +274,7 @@ def _reject_unknown_inputs(
     from memplan_cli.api.models.model_file import read_model
     from memplan_cli.settings.sources import load_settings
 
-    value_names_by_model: list[frozenset[str] | None] = []
+    value_names_by_model: list[frozenset[str]] = []
     missing_by_model: list[tuple[str, ...]] = []
     for model in models:
         try:
@@ -286,11 +282,10 @@ def _reject_unknown_inputs(
             settings = load_settings(model, config, overrides)
             names, missing = value_names(proto), _with_own_inputs(proto, settings)[1]
         except MemplanError:
-            value_names_by_model.append(None)
-            missing_by_model.append(())
-            continue
+            return
         value_names_by_model.append(names)
         missing_by_model.append(missing)
+    # A settings file of one folder may name inputs that the files of the others do not name.
     candidates = dict.fromkeys(name for missing in missing_by_model for name in missing)
     in_no_model = [n for n in candidates if all(n in missing for missing in missing_by_model)]
     _reject_unknown("input", in_no_model, value_names_by_model)
@@ -299,9 +294,9 @@ def _reject_unknown_inputs(
 def _reject_unknown(
     kind: str, asked: Collection[str], names_by_model: Collection[frozenset[str] | None]
 ) -> None:
-    """Reject the name of a dim or an input that none of the models has.
+    """Reject a name in ``asked`` that none of the models has; the nearest name is in the hint.
 
-    Nothing is rejected if the names of a model are unknown (None).
+    Nothing is rejected if the names of a model are unknown (None). ``kind`` is a word for messages.
     """
     known: set[str] = set()
     for names in names_by_model:

@@ -66,10 +66,9 @@ def _one_process() -> Iterator[ProcessPoolExecutor]:
     )
     try:
         yield pool
-    except BaseException:  # an interrupt, too: no process may go on
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in multiprocessing.active_children():
+    except BaseException:  # an interrupt, too: its process must not go on
+        for process in tuple(pool._processes.values()):  # noqa: SLF001 - `kill_workers` is new in 3.14
             process.kill()
         raise
     finally:
-        pool.shutdown()
+        pool.shutdown()  # waits until the process has ended

@@ -6,7 +6,7 @@ from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
-from memplan_cli.api.models.binding import bind, binding_of
+from memplan_cli.api.models.binding import binding_of
 from memplan_cli.api.models.file_names import default_original, plan_beside
 from memplan_cli.api.models.model_file import ModelFile, bind_all_dims
 from memplan_cli.api.models.plan_files import compare_with_model, planned_dims, planned_shapes
@@ -238,39 +238,45 @@ def _compared(
 def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     """Return the dims that a plan was made for, with inputs that have these sizes.
 
+    Without a plan, dims that the inputs do not bind get assumed numbers.
+
     Raises:
         PlanError: the plan does not contain its sizes.
         SettingsError: the inputs have other sizes, or are none of the model's.
     """
-    from memplan_cli.onnx_io.interface import known_dims
-
-    dims: Mapping[str, int] = {}
-    assumed: Mapping[str, int] | None = None
-    shapes = {} if plan is None else planned_shapes(plan)
-    # An optimized graph may have lost dims of the original.
-    model_dims = known_dims(file.model, shapes.values())
+    settings = Settings(inputs=inputs)
     if plan is not None:
-        dims = {
-            name: value for name, value in planned_dims(plan).items() if name in model_dims
-        }
-        # The plan is symbolic in dims that its report lists as assumed.
-        assumed = {
-            name: dim.value
-            for name, dim in plan.report.bindings.items()
-            if dim.source == "assumed" and name in model_dims
-        }
-    settings = Settings(dims=dims, shapes=shapes, inputs=inputs)
+        settings = _settings_of_plan(file.model, plan, inputs)
     try:
-        settings = bind(file.model, settings)
-        bound_inputs = replace(settings.inputs, assumed=assumed)
-        return binding_of(bind_all_dims(file, replace(settings, inputs=bound_inputs)))
+        return binding_of(bind_all_dims(file, settings))
     except SettingsError as error:
-        if plan is None or not inputs.given:
+        if plan is None or not inputs.given:  # the inputs are not to blame
             raise
         raise SettingsError(
             f"the inputs are not those of the plan: {error}",
             hint=error.hint or _planning_command(plan.report, inputs),
         ) from error
+
+
+def _settings_of_plan(model: ModelProto, plan: Plan, inputs: Inputs) -> Settings:
+    """Return settings with the sizes of a plan and these inputs, as far as a model has the dims.
+
+    Raises:
+        PlanError: the plan does not contain its sizes.
+    """
+    from memplan_cli.onnx_io.interface import known_dims
+
+    shapes = planned_shapes(plan)
+    # A graph that ONNX Runtime optimized may have lost dims of the original.
+    model_dims = known_dims(model, shapes.values())
+    dims = {name: value for name, value in planned_dims(plan).items() if name in model_dims}
+    # The plan is symbolic in assumed dims, so that only its report has their numbers.
+    assumed = {
+        name: dim.value
+        for name, dim in plan.report.bindings.items()
+        if dim.source == "assumed" and name in model_dims
+    }
+    return Settings(dims=dims, shapes=shapes, inputs=replace(inputs, assumed=assumed))
 
 
 def _planning_command(report: Report, inputs: Inputs) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import multiprocessing
 import os
+import time
+from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -176,6 +179,21 @@ def test_a_file_of_something_else_is_neither_taken_for_rows_nor_changed(
     with pytest.raises(SettingsError, match="not a file of sweep rows"):
         run_jobs(jobs(1), one_by_one, resume=file)
     assert file.read_bytes() == content
+
+
+def test_an_interrupted_sweep_ends_its_own_processes_only() -> None:
+    context = multiprocessing.get_context("spawn")
+    other = context.Process(target=time.sleep, args=(600,))
+    other.start()
+    try:
+        rows = in_processes(jobs(1, 2, 3), count=1)
+        next(rows)
+        assert isinstance(rows, Generator)
+        rows.close()
+        assert multiprocessing.active_children() == [other]
+    finally:
+        other.kill()
+        other.join()
 
 
 def test_processes_give_the_rows_that_one_process_gives() -> None:

@@ -161,6 +161,17 @@ def test_optimize_within_bounds_runs_nothing_that_is_larger_than_the_machine(
     assert "was not run" in said
 
 
+def test_known_sizes_larger_than_the_machine_are_enough_to_run_nothing(tmp_path: Path) -> None:
+    text = "g (float[batch,64] x) => (float y) { z = NonZero(x)  y = Cast <to = 1> (z) }"
+    path = tmp_path / "model.onnx"
+    onnx.save(parse(text), path)
+    words = ("optimize", path, "--quiet", "--format", "json")
+    done = memplan(*words, "--bounds", "batch=1..4000000000")
+    assert done.exit_code == 0, done.stderr
+    (said,) = (line for line in json.loads(done.stdout)["warnings"] if "one size" in line)
+    assert "was not run" in said
+
+
 def test_optimize_within_bounds_says_where_no_run_chose_settings(
     model: Path, tmp_path: Path
 ) -> None:
