@@ -105,13 +105,14 @@ def resolve_sizes(
     settings = bind(source.model, settings)
     search = _SizeSearch(source, path, settings)
     loaded = read_checked(source, search.bindings)
-    # A model whose dims all have one number is run below if sizes are missing. This costs the same as
-    # ONNX Runtime's inference, and tells more.
-    is_run_for_sizes = search.may_run and not search.free_dims and not settings.bounds
-    if missing_sizes(loaded.program) and not is_run_for_sizes:
-        loaded = with_runtime_inference(source, path, search.bindings, loaded)
+    if missing_sizes(loaded.program):
+        has_one_size = not search.free_dims and not settings.bounds
+        # A model of one size is run below. This costs the same as ONNX Runtime's inference, and
+        # tells more.
+        if not (has_one_size and search.may_run):
+            loaded = with_runtime_inference(source, path, search.bindings, loaded)
     assumed = settings.inputs.assumed  # None: numbers of the free dims are still to be found
-    if search.may_run and search.unresolved(loaded.program):
+    if search.unresolved(loaded.program) and search.may_run:
         return search.run(loaded, assumed)
     # No run has to observe sizes: at most numbers of free dims are missing.
     if assumed is None:
