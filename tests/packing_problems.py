@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.packing.budget import BestPlacement
-from memplan_cli.packing.pieces import Piece, height_of, reduce
+from memplan_cli.packing.pieces import Piece, height_of, reduce_problem
 from memplan_cli.packing.skyline import best_sweep
 
 
@@ -78,7 +78,7 @@ def full_problems(draw: st.DrawFn) -> Problem:
 
 
 def heaviest(problem: Problem) -> Piece:
-    return max(reduce(problem).pieces, key=lambda piece: piece.load)
+    return max(reduce_problem(problem).pieces, key=lambda piece: piece.load)
 
 
 def start_of(piece: Piece) -> BestPlacement:

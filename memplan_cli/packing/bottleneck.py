@@ -27,7 +27,7 @@ import numpy as np
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
 from memplan_cli.packing.budget import BestPlacement
 from memplan_cli.packing.compiled import compiled
-from memplan_cli.packing.pieces import arena_offsets, height_of, reduce
+from memplan_cli.packing.pieces import arena_offsets, height_of, reduce_problem
 from memplan_cli.packing.search.exact import Answer, Searcher
 from memplan_cli.packing.skyline import best_sweep
 
@@ -107,17 +107,19 @@ def _large_buffers(piece: Piece, min_size: float, min_load: float) -> tuple[int,
 def _bundled(piece: Piece, buffers: Sequence[int]) -> BottleneckSubset:
     """Return the subset of these buffers, with buffers joined that have the same sections.
 
-    Sections are those of the subset alone, so that more live ranges are equal than in the piece.
+    These are sections of the subset alone, of which more buffers have the same than of the
+    sections of the piece.
     """
     members: list[tuple[int, ...]] = []
     subset = _problem((i, piece.start[i], piece.end[i], piece.size[i]) for i in buffers)
-    for part in reduce(subset).pieces:
+    for part in reduce_problem(subset).pieces:
         by_range: dict[tuple[int, int], list[int]] = defaultdict(list)
         for buffer, start, end in zip(part.ids, part.start, part.end, strict=True):
             by_range[start, end].append(int(buffer))
         members += map(tuple, by_range.values())
-    # A bundle gets the intersection of its live ranges, which overlaps the same bundles: all
-    # buffers of a bundle are live in each section that two buffers of the subset share.
+    # Two buffers of the subset overlap exactly if they share a section of the subset, and all
+    # buffers of a bundle have the same sections. So either all buffers of two bundles overlap, or
+    # none do, and the intersections of their live ranges overlap in the first case only.
     bundles = _problem(
         (
             index,
@@ -127,7 +129,7 @@ def _bundled(piece: Piece, buffers: Sequence[int]) -> BottleneckSubset:
         )
         for index, bundle in enumerate(members)
     )
-    return BottleneckSubset(tuple(members), reduce(bundles))
+    return BottleneckSubset(tuple(members), reduce_problem(bundles))
 
 
 def _problem(rows: Iterable[tuple[int, int, int, int]]) -> Problem:

@@ -45,10 +45,13 @@ def _cache_folder(default_folder: str) -> Path:
     """Return a cache folder named after the text of all files with compiled loops.
 
     numba itself uses cached code as long as the file of a function is unchanged, even if a
-    function that it calls has changed in another file.
+    function that it calls, or a constant, has changed in another file. So constants of compiled
+    loops must be in files with compiled loops too.
+
+    ``default_folder`` is numba's setting CACHE_DIR; empty: it has no value.
     """
     package = Path(__file__).parent
     texts = [path.read_bytes() for path in sorted(package.rglob("*.py"))]
-    loops = b"".join(text for text in texts if b"\n@compiled\n" in text)
+    loops = b"".join(text for text in texts if b"import compiled" in text)
     parent = Path(default_folder) if default_folder else package / "__pycache__"
     return parent / f"memplan-{sha256(loops).hexdigest()[:16]}"

@@ -61,7 +61,7 @@ class Reduction:
         pieces: The pieces, in the order of time.
         unit: Bytes of a unit: an offset in a piece times ``unit`` is an offset in the arena.
         weightless: Buffers without bytes or without time. They overlap nothing and get offset 0.
-        floor: Aligned bytes of the largest weightless buffer, which the arena must hold too.
+        floor: Aligned bytes of the largest weightless buffer.
     """
 
     pieces: tuple[Piece, ...]
@@ -74,12 +74,19 @@ class Reduction:
         """The most units live at once in any piece: a lower bound on the height."""
         return max((piece.load for piece in self.pieces), default=0)
 
+    def arena_bytes(self, height: int) -> int:
+        """Return the bytes of an arena whose pieces need ``height`` units.
+
+        The arena must hold the weightless buffers too, some of which have bytes but no time.
+        """
+        return max(height * self.unit, self.floor)
+
 
 Placement = tuple[int, ...]
 """Offsets of a piece's buffers, in units and in the order of its columns."""
 
 
-def reduce(problem: Problem) -> Reduction:
+def reduce_problem(problem: Problem) -> Reduction:
     """Divide a problem into pieces. An optimum of each piece is an optimum of the whole."""
     alignment = problem.alignment
     solid = [b for b in problem.buffers if b.size > 0 and b.live.start < b.live.end]
@@ -92,23 +99,23 @@ def reduce(problem: Problem) -> Reduction:
 
 
 def _pieces(buffers: Sequence[Buffer], sizes: Sequence[int]) -> Iterator[Piece]:
-    """Yield the pieces of buffers with these sizes in units.
+    """Yield the pieces of buffers with these sizes in units. No live range is empty.
 
     A sweep over all starts and ends opens a new section at the first start after an end, and
     a new piece when no buffer is live.
     """
-    # At one tick ends come before starts: the key of an end is even, that of a start odd.
+    # (tick, is_start, buffer): at one tick ends come before starts, because False < True.
     events = sorted(
-        [(2 * b.live.end, index) for index, b in enumerate(buffers)]
-        + [(2 * b.live.start + 1, index) for index, b in enumerate(buffers)]
+        [(b.live.end, False, index) for index, b in enumerate(buffers)]
+        + [(b.live.start, True, index) for index, b in enumerate(buffers)]
     )
     start, end = [0] * len(buffers), [0] * len(buffers)
     members: list[int] = []
     live_buffers, section, has_end = 0, 0, False  # has_end: a buffer ended in this section
-    for key, index in events:
-        if key % 2:
-            section += has_end
-            has_end = False
+    for _, is_start, index in events:
+        if is_start:
+            if has_end:
+                section, has_end = section + 1, False
             start[index] = section
             members.append(index)
             live_buffers += 1
@@ -160,6 +167,6 @@ def arena_offsets(
 def layout_of(reduction: Reduction, placements: Sequence[Placement]) -> Layout:
     """Return the layout of a placement of each piece, proved if it is as low as the load."""
     height = max(map(height_of, reduction.pieces, placements), default=0)
-    arena_height = max(height * reduction.unit, reduction.floor)
     offsets = arena_offsets(reduction, placements)
-    return Layout(offsets, arena_height, proved=height == reduction.load)
+    is_proved = height == reduction.load
+    return Layout(offsets, reduction.arena_bytes(height), proved=is_proved)

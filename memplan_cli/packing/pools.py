@@ -49,7 +49,8 @@ class SlotAssignment:
 
     Attributes:
         buffers: The buffers, sorted by start.
-        slots: The slot of each buffer. Slots are numbered in the order of their first buffer.
+        slots: The slot of each buffer. Slots are numbered from 0. All buffers of a slot have one
+            dtype.
     """
 
     buffers: tuple[Buffer, ...]
@@ -57,12 +58,9 @@ class SlotAssignment:
 
     def sizes(self, alignment: int) -> list[int]:
         """Return the aligned bytes of each slot: those of its largest buffer."""
-        sizes: list[int] = []
+        sizes = [0] * (max(self.slots, default=-1) + 1)
         for buffer, slot in zip(self.buffers, self.slots, strict=True):
-            if slot == len(sizes):
-                sizes.append(buffer.size)
-            elif sizes[slot] < buffer.size:
-                sizes[slot] = buffer.size
+            sizes[slot] = max(sizes[slot], buffer.size)
         return [align(size, alignment) for size in sizes]
 
     def height(self, alignment: int) -> int:
@@ -72,10 +70,12 @@ class SlotAssignment:
     def layout(self, alignment: int) -> Layout:
         """Return the layout with one slot on top of another.
 
-        Slots of wider elements lie below. So each starts at a multiple of its element size without
-        padding, whatever the alignment.
+        Slots of wider elements lie below. The size of a slot is a multiple of its element size, and
+        element sizes are powers of two. So each slot starts at a multiple of its own element size
+        without padding, whatever the alignment.
         """
         sizes = self.sizes(alignment)
+        # The bytes of an element of each slot: all buffers of a slot have the same.
         widths = dict(zip(self.slots, map(element_bytes, self.buffers), strict=True))
         stacked = sorted(range(len(sizes)), key=lambda slot: (-widths[slot], slot))
         *bases, top = accumulate([sizes[slot] for slot in stacked], initial=0)

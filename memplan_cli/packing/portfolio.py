@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Detail, silent
 from memplan_cli.packing.budget import BestPlacement, Budget
-from memplan_cli.packing.pieces import height_of, layout_of, reduce
+from memplan_cli.packing.pieces import height_of, layout_of, reduce_problem
 from memplan_cli.packing.skyline import best_sweep
 
 if TYPE_CHECKING:
@@ -67,12 +67,12 @@ def portfolio(
         progress: Called with the stage "packing" once a search begins, and with its details.
     """
     deadline = None if time_limit is None else time.monotonic() + time_limit
-    reduction = reduce(problem)
+    reduction = reduce_problem(problem)
     placements = [best_sweep(piece, reduction.load) for piece in reduction.pieces]
     layout = layout_of(reduction, placements)
     if layout.proved:
         return layout
-    bound = max(reduction.load * reduction.unit, reduction.floor)
+    bound = reduction.arena_bytes(reduction.load)
     if layout.height > max(bound, target_height) and work > 0:
         budget = Budget(work, deadline, target_height=target_height // reduction.unit)
         report = progress or silent
@@ -91,8 +91,8 @@ def _lower_pieces(
 ) -> tuple[Layout, int]:
     """Lower the pieces that are above the goal, the tallest first: all quickly, then thoroughly.
 
-    The goal is the load of the problem. A piece that ends above it raises the goal of all that
-    come after it, because the arena is as tall as the tallest piece.
+    The goal is the lower bound of the problem. A piece that ends above it raises the goal of all
+    that come after it, because the arena is as tall as the tallest piece.
 
     Returns:
         The layout, and the bytes that no layout can be below.
@@ -100,7 +100,7 @@ def _lower_pieces(
     placements = list(placements)
     pieces = reduction.pieces
     lowerings = [Lowering(piece, progress) for piece in pieces]
-    bound = reduction.load
+    bound = reduction.load  # in units, as the goal and all heights below
     for lower in (Lowering.quickly, Lowering.thoroughly):
         goal = bound
         heights = [
@@ -113,11 +113,13 @@ def _lower_pieces(
                 best = BestPlacement(placements[index], height, goal)
                 best = lower(lowerings[index], best, budget)
                 placements[index], height = best.placement, best.height
-                if best.bound > goal:  # a search has ruled out the goal itself
+                # ``best.bound`` was the goal. If a search has raised it, this piece, and so the
+                # problem, fits into no lower height. Otherwise the goal proves nothing: it may be
+                # the height of another piece.
+                if best.bound > goal:
                     bound = max(bound, best.bound)
             goal = max(goal, height)
-    layout = layout_of(reduction, placements)
-    return layout, max(bound * reduction.unit, reduction.floor)
+    return layout_of(reduction, placements), reduction.arena_bytes(bound)
 
 
 @dataclass(slots=True)

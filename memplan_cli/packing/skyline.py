@@ -25,9 +25,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from memplan_cli.packing.pieces import height_of, layout_of, reduce
+from memplan_cli.packing.pieces import height_of, layout_of, reduce_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,25 +46,28 @@ class _UnplacedBuffers:
     Attributes:
         order: The buffers as sorted; leaf ``i`` of the tree stands for ``order[i]``.
         tree: The least end of the unplaced buffers below each node; the root is node 1, the
-            children of node n are 2n and 2n + 1.
-        leaves: Index of the first leaf in the tree.
+            children of node n are 2n and 2n + 1. A leaf of no unplaced buffer has _INFINITE.
+        leaves: Number of leaves, a power of two, which is also the index of the first leaf.
         first: For each section, and for the end, the index in ``order`` of the first buffer that
             starts there or later.
     """
 
     def __init__(self, start: Sequence[int], end: Sequence[int], order: Sequence[int]) -> None:
+        """Build the tree. ``order`` has the indices of all buffers, sorted by start."""
         self.order = order
+        # More leaves than buffers: for a section after all starts `take` begins at a free leaf.
         self.leaves = 1 << len(order).bit_length()
         ends = [end[i] for i in order]
-        tree = [_INFINITE] * self.leaves + ends + [_INFINITE] * (self.leaves - len(ends))
+        free_leaves = self.leaves - len(ends)
+        tree = [_INFINITE] * self.leaves + ends + [_INFINITE] * free_leaves
         for node in range(self.leaves - 1, 0, -1):
             tree[node] = min(tree[2 * node], tree[2 * node + 1])
         self.tree = tree
-        self.first = [0] * (max(ends) + 1)
+        # ``first[s]`` is also the number of buffers that start before section s.
+        starting = [0] * max(ends)
         for i in order:
-            self.first[start[i] + 1] += 1
-        for section in range(1, len(self.first)):
-            self.first[section] += self.first[section - 1]
+            starting[start[i]] += 1
+        self.first = [*accumulate(starting, initial=0)]
 
     def take(self, begin: int, stop: int) -> int:
         """Remove and return the first buffer that starts at ``begin`` or later and ends by ``stop``.
@@ -224,5 +228,5 @@ def best_sweep(piece: Piece, goal: int) -> Placement:
 
 def skyline(problem: Problem) -> Layout:
     """Return the layout of the best of four skyline sweeps of each piece."""
-    reduction = reduce(problem)
+    reduction = reduce_problem(problem)
     return layout_of(reduction, [best_sweep(p, reduction.load) for p in reduction.pieces])

@@ -149,7 +149,7 @@ RULES = (
     rule("a slot is free only when its holder is dead",
          "_assign_same_shape", replace("start", "start + 1"), "test_layout_is_safe_and_between_the_bound_and_no_reuse"),
     rule("a slot is as large as its largest buffer",
-         "SlotAssignment.sizes", drop("if sizes[slot] < buffer.size:\n    sizes[slot] = buffer.size"), "test_layout_is_safe_and_between_the_bound_and_no_reuse"),
+         "SlotAssignment.sizes", drop("sizes[slot] = max(sizes[slot], buffer.size)"), "test_layout_is_safe_and_between_the_bound_and_no_reuse"),
     rule("a slot that is large enough is not enlarged",
          "best_fit", replace("bisect_left(sizes, size)", "len(sizes)"), "test_best_fit_takes_the_tightest_slot"),
     rule("a lost node is seen",

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.problem import Layout, Problem, lower_bound, violations
 from memplan_cli.core.version import VERSION
 from memplan_cli.packing import portfolio
-from memplan_cli.packing.pieces import layout_of, reduce
+from memplan_cli.packing.pieces import layout_of, reduce_problem
 from memplan_cli.packing.problem_file import read_problem
 
 from .packing_instances import FAMILIES, square
@@ -108,7 +108,7 @@ def _placed_in_order(
     choose_gap: Callable[[Sequence[tuple[int, int]]], int],
 ) -> Layout:
     """Place each buffer once, in one of the (floor, top) gaps that are large enough."""
-    reduction = reduce(problem)
+    reduction = reduce_problem(problem)
     placements = []
     for piece in reduction.pieces:
         offsets = [0] * len(piece.size)

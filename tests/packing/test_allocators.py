@@ -20,7 +20,7 @@ from memplan_cli.core.problem import (
 )
 from memplan_cli.packing import ALLOCATORS, portfolio
 from memplan_cli.packing.budget import Budget
-from memplan_cli.packing.pieces import reduce
+from memplan_cli.packing.pieces import reduce_problem
 from memplan_cli.packing.search.exact import Answer, Searcher
 from packing_problems import full_problems, problems, tiny_problems
 
@@ -82,7 +82,7 @@ def test_a_proved_height_is_the_least_there_is(problem: Problem) -> None:
 @settings(many, max_examples=3 * EXAMPLES)
 @given(problem=st.one_of(tiny_problems(), full_problems()))
 def test_the_search_answers_yes_exactly_if_a_layout_exists(problem: Problem) -> None:
-    for piece in reduce(problem).pieces:
+    for piece in reduce_problem(problem).pieces:
         searcher = Searcher(piece)  # which remembers failures from one capacity to the next
         for capacity in range(piece.load - 1, piece.load + 3):
             answer, offsets = searcher.fit(capacity, Budget(10**8))

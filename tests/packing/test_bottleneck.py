@@ -26,7 +26,7 @@ from memplan_cli.packing.bottleneck import (
     lowered_by_subsets,
 )
 from memplan_cli.packing.budget import BestPlacement, Budget
-from memplan_cli.packing.pieces import arena_offsets, layout_of, reduce
+from memplan_cli.packing.pieces import arena_offsets, layout_of, reduce_problem
 from memplan_cli.packing.search.depth_first import search
 from memplan_cli.packing.search.exact import Answer, Searcher
 from memplan_cli.packing.search.state import OVERFLOWED, new_state
@@ -77,7 +77,7 @@ def test_a_window_with_two_full_sections_is_filled_with_sections_weighed_by_fail
 @settings(deadline=None, max_examples=24)
 @given(problem=problems())
 def test_bundles_of_a_subset_unfold_to_buffers_that_do_not_overlap(problem: Problem) -> None:
-    for piece in reduce(problem).pieces:
+    for piece in reduce_problem(problem).pieces:
         for subset in bottleneck_subsets(piece):
             inner = subset.reduction
             placements = [best_sweep(part, part.load) for part in inner.pieces]
@@ -110,7 +110,7 @@ def test_one_of_the_subsets_is_the_whole_piece() -> None:
 @settings(deadline=None, max_examples=24)
 @given(problem=full_problems())
 def test_lowered_placements_are_safe_and_never_taller(problem: Problem) -> None:
-    for piece in reduce(problem).pieces:
+    for piece in reduce_problem(problem).pieces:
         start = start_of(piece)
         found = lowered_by_subsets(piece, start, Budget(2_000_000))
         assert start.bound <= found.height <= start.height

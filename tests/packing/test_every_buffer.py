@@ -6,7 +6,7 @@ import pytest
 
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, violations
 from memplan_cli.packing import ALLOCATORS
-from memplan_cli.packing.pieces import reduce
+from memplan_cli.packing.pieces import reduce_problem
 from memplan_cli.packing.slots import SlotBuffers, by_size, by_start
 
 
@@ -29,14 +29,14 @@ def test_every_allocator_places_buffers_without_bytes_or_time(name: str) -> None
 
 
 def test_buffers_without_bytes_or_time_are_in_no_piece() -> None:
-    found = reduce(ODD)
+    found = reduce_problem(ODD)
     assert sorted(found.weightless) == ["never", "never again", "none"]
     assert [sorted(piece.ids) for piece in found.pieces] == [["a", "b"], ["later"]]
 
 
 def test_each_piece_begins_at_its_own_first_section() -> None:
     stairs = Problem(tuple(buffer(f"b{at}", 1 + at, 3 * at, 3 * at + 2) for at in range(4)))
-    found = reduce(stairs)
+    found = reduce_problem(stairs)
     assert [(piece.start, piece.end) for piece in found.pieces] == [((0,), (1,))] * 4
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memplan_cli.packing import compiled
 from memplan_cli.packing.bottleneck import NOWHERE, fill
-from memplan_cli.packing.pieces import Piece, reduce
+from memplan_cli.packing.pieces import Piece, reduce_problem
 from packing_problems import problems
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def lowest(piece: Piece, offsets: list[int], index: int) -> int:
 def test_fill_places_each_buffer_at_its_lowest_free_offset(
     problem: Problem, data: st.DataObject
 ) -> None:
-    for piece in reduce(problem).pieces:
+    for piece in reduce_problem(problem).pieces:
         count = len(piece.size)
         order = data.draw(st.permutations(range(count)))
         fixed = [NOWHERE] * count

@@ -19,7 +19,7 @@ from memplan_cli.core.problem import (
 )
 from memplan_cli.packing import ALLOCATORS, portfolio
 from memplan_cli.packing.budget import Budget
-from memplan_cli.packing.pieces import height_of, reduce
+from memplan_cli.packing.pieces import height_of, reduce_problem
 from memplan_cli.packing.search.exact import Answer, Searcher
 from memplan_cli.packing.skyline import SWEEPS, best_sweep
 
@@ -51,7 +51,7 @@ def test_sweeps_reach_the_bound_if_at_most_two_buffers_are_live(
         start = min(free) + wait
         free = [max(free), start + length]
         spans.append((start, start + length, size))
-    for piece in reduce(problem(*spans)).pieces:
+    for piece in reduce_problem(problem(*spans)).pieces:
         assert height_of(piece, best_sweep(piece, piece.load)) == piece.load
 
 
@@ -64,12 +64,12 @@ def test_every_allocator_is_safe_on_every_family(family: str, name: str) -> None
 
 @pytest.mark.parametrize("sweep", list(SWEEPS))
 def test_every_sweep_places_nested_activations_at_the_bound(sweep: str) -> None:
-    for piece in reduce(training(300, 1)).pieces:
+    for piece in reduce_problem(training(300, 1)).pieces:
         assert height_of(piece, SWEEPS[sweep](piece)) == piece.load
 
 
 def test_the_best_sweep_is_the_lowest() -> None:
-    (piece, *_) = sorted(reduce(square(60, 2)).pieces, key=lambda p: -len(p.size))
+    (piece, *_) = sorted(reduce_problem(square(60, 2)).pieces, key=lambda p: -len(p.size))
     least = min(height_of(piece, sweep(piece)) for sweep in SWEEPS.values())
     assert height_of(piece, best_sweep(piece, 0)) == least
 
@@ -113,7 +113,7 @@ def test_a_failure_at_one_capacity_says_nothing_of_a_larger_one() -> None:
         (0, 6, 2), (0, 5, 4), (6, 8, 4), (0, 1, 3), (3, 6, 1), (7, 8, 1), (5, 8, 5), (3, 7, 1),
         (4, 5, 2), (1, 3, 4), (0, 1, 1),
     )  # fmt: skip
-    (piece,) = reduce(problem(*spans)).pieces
+    (piece,) = reduce_problem(problem(*spans)).pieces
     searcher = Searcher(piece)
     answers = [searcher.fit(piece.load + spare, Budget(10**8))[0] for spare in (0, 1, 2)]
     assert answers == [Answer.NO, Answer.YES, Answer.YES]

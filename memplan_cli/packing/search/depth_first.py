@@ -29,12 +29,14 @@ import numpy as np
 
 from memplan_cli.packing.compiled import compiled
 from memplan_cli.packing.search.state import (
+    BEGIN,
     CHOICE,
     DEPTH,
     ENTER,
     FAILED,
     FIRST,
     FROM,
+    HOLE,
     KIND,
     LAST,
     LEFT,
@@ -49,20 +51,21 @@ from memplan_cli.packing.search.state import (
     RIGHT,
     SECTION,
     SOLVED,
+    STOP,
     TRAIL,
+    UNFINISHED,
     UNTIL,
     UPCOMING,
     WORK,
+    hole_level,
+    hole_option,
     place_on_floor,
     raise_floor,
     undo,
 )
 from memplan_cli.packing.search.valleys import (
-    BEGIN,
     DEAD_END,
     RAISED,
-    SMALLEST_RIGHT,
-    STOP,
     count_inside,
     find_valleys,
     fits_into_hole,
@@ -113,7 +116,8 @@ def _fingerprint(
 def _is_known_failure(state: SearchState, fingerprint: np.uint64) -> bool:
     """Return whether a state with this fingerprint is known to have no solution.
 
-    A fingerprint is in the slot of its lowest bits, or in the neighboring one.
+    A fingerprint is in the slot of its lowest bits, or in the neighboring one. It is not 0, which
+    stands for an empty slot.
     """
     slot = np.int64(fingerprint & np.uint64(len(state.failed) - 1))
     return bool(state.failed[slot] == fingerprint or state.failed[slot ^ 1] == fingerprint)
@@ -138,11 +142,11 @@ def _list_options(
     """Write the options at a section to the option stack; return the index after the last.
 
     Buffers come first, by falling preference, then a hole if there is slack for one. Register
-    OPTIONS is not changed.
+    OPTIONS is not changed. `_has_room` has found room for the options.
 
     Args:
         piece: The buffers.
-        state: The state; `tightest_section` has left the level of the hole in its scratch row.
+        state: The state. `tightest_section` has chosen the section, and filled the scratch row HOLE.
         rank: For each buffer its place in the order in which options are tried.
         level_bonus: Added to a buffer's preference for each wall that it touches and is level
             with: the skyline gets smoother.
@@ -151,12 +155,13 @@ def _list_options(
     start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
     is_placed, floor = state.is_placed, state.floor
     options, preferences = state.options, state.preference
-    begin, stop = state.scratch[BEGIN, section], state.scratch[STOP, section]
+    begin, stop = state.scratch[BEGIN, section], state.scratch[STOP, section]  # of the valley
     left, right = state.registers[LEFT], state.registers[RIGHT]
     base = state.registers[OPTIONS]
     last = base
     for buffer in range(piece.first[begin], piece.first[section + 1]):
-        if is_placed[buffer] or end[buffer] <= section or end[buffer] > stop:
+        covers_section = end[buffer] > section  # it starts at the section or before
+        if is_placed[buffer] or not covers_section or end[buffer] > stop:
             continue
         if twin[buffer] >= 0 and not is_placed[twin[buffer]]:
             continue  # an equal buffer before it is an option already
@@ -173,9 +178,9 @@ def _list_options(
             index -= 1
         options[index] = buffer
         last += 1
-    hole = state.scratch[SMALLEST_RIGHT, section]
-    if hole >= 0:
-        options[last] = -1 - hole
+    level = state.scratch[HOLE, section]
+    if level >= 0:
+        options[last] = hole_option(level)
         last += 1
     return int(last)
 
@@ -192,6 +197,20 @@ def _push_frame(state: SearchState, kind: int, last: int) -> None:
     state.registers[DEPTH] = depth + 1
     state.registers[OPTIONS] = last
     state.registers[MODE] = NEXT
+
+
+@compiled
+def _push_choice(state: SearchState, section: int, fingerprint: np.uint64, last: int) -> None:
+    """Open a CHOICE frame for the options at a section of the part [LEFT, RIGHT).
+
+    The options are on the option stack up to index ``last``. ``fingerprint`` is that of the present
+    state, to which `_try_next_option` returns for each option.
+    """
+    registers = state.registers
+    frame = state.frames[registers[DEPTH]]
+    frame[MARK], frame[PRINT] = registers[TRAIL], np.int64(fingerprint)
+    frame[SECTION], frame[FROM], frame[UNTIL] = section, registers[LEFT], registers[RIGHT]
+    _push_frame(state, CHOICE, last)
 
 
 @compiled
@@ -219,7 +238,8 @@ def _enter(
     """Solve [LEFT, RIGHT) as far as nothing has to be chosen; then set the next mode.
 
     Buffers that are the only option are placed. At a choice, or if there are several parts, a
-    frame is opened (NEXT). Otherwise the mode becomes SOLVED, FAILED or OVERFLOWED.
+    frame is opened (NEXT). Otherwise the mode becomes SOLVED, FAILED or OVERFLOWED. After a failure
+    the placed buffers stay: the frame below undoes them.
     """
     registers = state.registers
     left, right = registers[LEFT], registers[RIGHT]
@@ -241,23 +261,22 @@ def _enter(
         find_valleys(state, left, right)
         count_inside(piece, state, left, right)
         section = tightest_section(state, left, right, capacity, weigh_failures)
-        if section == RAISED:
+        if section == RAISED:  # floors have changed, and so may have the valleys
             continue
         if section == DEAD_END or has_full_basin(piece, state, left, right, capacity):
             registers[MODE] = FAILED
             return
         last = _list_options(piece, state, rank, level_bonus, section)
-        if last == base + 1 and state.options[base] >= 0:
+        is_only_option = last == base + 1
+        is_buffer = state.options[base] >= 0
+        if is_only_option and is_buffer:
             place_on_floor(piece, state, state.options[base])
             continue
         fingerprint = _fingerprint(piece, state, left, right, capacity)
         if _is_known_failure(state, fingerprint):
             registers[MODE] = FAILED
             return
-        frame = state.frames[registers[DEPTH]]
-        frame[MARK], frame[PRINT] = registers[TRAIL], np.int64(fingerprint)
-        frame[SECTION], frame[FROM], frame[UNTIL] = section, left, right
-        _push_frame(state, CHOICE, last)
+        _push_choice(state, section, fingerprint, last)
         return
 
 
@@ -273,8 +292,8 @@ def _try_next_option(piece: PieceArrays, state: SearchState) -> None:
     is_choice = frame[KIND] == CHOICE
     if is_choice:
         undo(piece, state, frame[MARK])
-    option = frame[UPCOMING]
-    if option == frame[LAST]:  # none is left
+    index = frame[UPCOMING]
+    if index == frame[LAST]:  # no option is left
         if is_choice:
             _remember_failure(state, np.uint64(frame[PRINT]))
         registers[MODE] = FAILED if is_choice else SOLVED
@@ -283,29 +302,26 @@ def _try_next_option(piece: PieceArrays, state: SearchState) -> None:
         return
     registers[MODE] = ENTER
     registers[OPTIONS] = frame[LAST]
-    if not is_choice:
-        registers[LEFT], registers[RIGHT] = options[option], options[option + 1]
-        frame[UPCOMING] = option + 2
+    if (
+        not is_choice
+    ):  # the option is a part: its first section, and the section after its last
+        registers[LEFT], registers[RIGHT] = options[index], options[index + 1]
+        frame[UPCOMING] = index + 2
         return
     registers[LEFT], registers[RIGHT] = frame[FROM], frame[UNTIL]
-    frame[UPCOMING] = option + 1
-    chosen = options[option]
-    if chosen >= 0:
-        place_on_floor(piece, state, chosen)
+    frame[UPCOMING] = index + 1
+    option = options[index]
+    if option >= 0:  # a buffer
+        place_on_floor(piece, state, option)
         return
-    raise_floor(state, frame[SECTION], -1 - chosen)
-    # With an unplaced buffer in the hole, another option leads to a layout that is no taller.
+    raise_floor(state, frame[SECTION], hole_level(option))
     if fits_into_hole(piece, state, frame[SECTION], frame[FROM]):
         registers[MODE] = NEXT
 
 
 @compiled
 def _close_frames(state: SearchState, kind: int) -> None:
-    """Close the frames of one kind on top of the stack; the next one continues (mode NEXT).
-
-    After success these are CHOICE frames, which need no other option; after failure PARTS frames,
-    of which one part has none.
-    """
+    """Close the frames of one kind on top of the stack; the next one continues (mode NEXT)."""
     registers = state.registers
     while registers[DEPTH] > 0:
         frame = state.frames[registers[DEPTH] - 1]
@@ -325,10 +341,10 @@ def search(
     level_bonus: int,
     weigh_failures: int,
 ) -> int:
-    """Search until register WORK is used up, and return the mode; changes ``state``.
+    """Search until there is a result or register WORK is used up; changes ``state``.
 
-    SOLVED: ``state.offset`` holds a layout within ``capacity`` units. FAILED: there is none.
-    OVERFLOWED: the stacks or the undo log are too small. ENTER: the work is used up, and a
+    Returns SOLVED: ``state.offset`` holds a layout within ``capacity`` units. FAILED: there is none.
+    OVERFLOWED: the stacks or the undo log are too small. UNFINISHED: the work is used up, and a
     further call continues the search.
 
     For ``rank`` and ``level_bonus`` see `_list_options`, for ``weigh_failures`` `tightest_section`.
@@ -341,9 +357,13 @@ def search(
         elif mode == NEXT:
             _try_next_option(piece, state)
         elif mode == OVERFLOWED:
-            return int(mode)
-        else:
-            _close_frames(state, CHOICE if mode == SOLVED else PARTS)
+            return OVERFLOWED
+        elif mode == SOLVED:
+            _close_frames(state, CHOICE)  # one solved option is enough for a choice
             if registers[DEPTH] == 0:
-                return int(mode)
-    return ENTER
+                return SOLVED
+        else:
+            _close_frames(state, PARTS)  # one failed part is enough to fail all parts
+            if registers[DEPTH] == 0:
+                return FAILED
+    return UNFINISHED

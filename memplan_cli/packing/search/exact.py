@@ -122,9 +122,11 @@ class Searcher:
         """
         if capacity < self.piece.load:
             return Answer.NO, ()
-        # Each restart gets enough work to place all buffers, and more once all orders were tried.
+        # Each restart gets enough work to place all buffers, and more once all orders were tried. A
+        # step places one buffer. `split` and the search for basins charge it with about this work.
         sections, buffers = len(self.arrays.load), len(self.arrays.size)
-        straight_work = 2 * buffers * (2 * buffers + 6 * sections)  # without a step back
+        step_work = 2 * buffers + 6 * sections
+        straight_work = 2 * buffers * step_work  # with as many steps back
         for restart in count():
             if budget.is_over():
                 return Answer.UNKNOWN, ()

@@ -46,6 +46,7 @@ WORK = 6
 """Units of work that may still be spent."""
 NODES = 7
 """Number of states entered, for measurements."""
+_REGISTERS = 8
 
 # Modes: the values of ``registers[MODE]``.
 ENTER = 0
@@ -58,6 +59,9 @@ FAILED = 3
 """The part has no solution in the present state."""
 OVERFLOWED = 4
 """The undo log or a stack has no room for another step."""
+
+UNFINISHED = 5
+"""Result of a search, besides SOLVED, FAILED and OVERFLOWED: its work is used up."""
 
 # Columns of `SearchState.frames`.
 KIND = 0
@@ -78,11 +82,40 @@ FROM = 7
 """First section of the part to which the frame belongs."""
 UNTIL = 8
 """Section after the last of that part."""
+_FRAME_COLUMNS = 9
 
 CHOICE = 0
 """Kind of frame: one of the options must lead to a solution."""
 PARTS = 1
 """Kind of frame: all options are independent parts that must be solved."""
+
+# Rows of `SearchState.scratch`, with one entry for each section. For valleys and inside buffers see
+# `valleys`.
+CROSSING = 0
+"""In `split`: change in the number of unplaced buffers that continue in the next section."""
+BEGIN = 1
+"""First section of the level stretch of floor that holds the section."""
+STOP = 2
+"""Section after the last of that stretch."""
+CAP = 3
+"""Lower wall of the valley that holds the section, in units; -1 if the stretch is no valley."""
+STARTED = 4
+"""Number of inside buffers that start in the section, equal buffers counted once."""
+ENDED = 5
+"""Number of inside buffers whose last section this is, equal buffers counted once."""
+UNITS_IN = 6
+"""Units of the inside buffers that start in the section."""
+UNITS_OUT = 7
+"""Units of the inside buffers whose last section this is."""
+SMALLEST_STARTING = 8
+"""Size of the smallest inside buffer that starts in the section; INFINITE if none does."""
+SMALLEST_ENDING = 9
+"""Size of the smallest inside buffer whose last section this is; INFINITE if there is none."""
+SMALLEST_RIGHT = 10
+"""Size of the smallest inside buffer of the valley that starts further right, or INFINITE."""
+HOLE = 11
+"""Level up to which a hole at the section reaches, or -1 if there is no slack for a hole."""
+_SCRATCH_ROWS = 12
 
 INFINITE = 1 << 60
 """Higher than any arena: the height of the walls at the edges of a part."""
@@ -124,16 +157,18 @@ class SearchState(NamedTuple):
     frames: Ints
     """Stack of decisions, one row each."""
     options: Ints
-    """Stack of options: a buffer to place, -1 - level for a hole up to that level, or the first
-    and last section of a part."""
+    """Stack of options. An option of a CHOICE frame is one entry: a buffer to place, or a hole as
+    `hole_option`. An option of a PARTS frame is two: the first section of a part, and the section
+    after its last."""
     registers: Ints
     """The scalars of the search, at the indices TRAIL to NODES."""
     scratch: Ints
-    """Temporary rows with one entry for each section; see `valleys`."""
+    """Temporary rows with one entry for each section, at the indices CROSSING to HOLE."""
     preference: Ints
     """Temporary: of each buffer, the preference with which it is sorted among the options."""
     failed: Words
-    """Hash table with the fingerprints of states without a solution; kept over restarts."""
+    """Hash table with the fingerprints of states without a solution, 0 in empty slots; its length is
+    a power of two. Kept over restarts."""
     failures: Ints
     """One more than how often each section was the reason for a dead end; kept over restarts."""
 
@@ -159,13 +194,21 @@ def new_state(
 ) -> SearchState:
     """Return a state in which no buffer is placed.
 
-    ``failed``, a power of two long, and ``failures`` are shared, and changed by searches. The undo
-    log has room for ``trail_length`` entries.
+    Args:
+        piece: The buffers.
+        failed: The table of failed states that the state shares with earlier ones (`SearchState`).
+        failures: The counts of failures that it shares with them.
+        trail_length: Entries for which the undo log has room.
     """
     buffers, sections = len(piece.size), len(piece.load)
-    # The stacks have room for usual searches; a search that needs more ends with OVERFLOWED.
-    registers = np.zeros(8, np.int64)
+    registers = np.zeros(
+        _REGISTERS, np.int64
+    )  # DEPTH, OPTIONS and TRAIL 0, MODE ENTER, LEFT 0
     registers[RIGHT] = sections
+    # The stacks have room for usual searches; a search that needs more ends with OVERFLOWED.
+    max_frames = 4 * (buffers + sections) + 100
+    max_options = 64 * (buffers + sections) + 1000
+    scratch_length = sections + 2  # rows are also used as stacks, which may be longer
     return SearchState(
         floor=np.zeros(sections, np.int64),
         top=np.zeros(sections, np.int64),
@@ -173,14 +216,26 @@ def new_state(
         is_placed=np.zeros(buffers, np.int8),
         offset=np.zeros(buffers, np.int64),
         trail=np.zeros((trail_length, 3), np.int64),
-        frames=np.zeros((4 * (buffers + sections) + 100, 9), np.int64),
-        options=np.zeros(64 * (buffers + sections) + 1000, np.int64),
+        frames=np.zeros((max_frames, _FRAME_COLUMNS), np.int64),
+        options=np.zeros(max_options, np.int64),
         registers=registers,
-        scratch=np.zeros((10, sections + 2), np.int64),
+        scratch=np.zeros((_SCRATCH_ROWS, scratch_length), np.int64),
         preference=np.zeros(buffers, np.int64),
         failed=failed,
         failures=failures,
     )
+
+
+@compiled
+def hole_option(level: int) -> int:
+    """Return the option of a hole up to a level. It is negative; buffers are options from 0 on."""
+    return -1 - level
+
+
+@compiled
+def hole_level(option: int) -> int:
+    """Return the level up to which the hole of a negative option reaches."""
+    return -1 - option
 
 
 # The loops below read each array once into a local: every access to a tuple's array counts a

@@ -15,8 +15,8 @@ search may branch at the section with the fewest options.
       +----+--------------+->   to ``cap`` or higher. Where there is one, the units from the
                section          floor to ``cap`` that inside buffers cannot fill are wasted.
 
-The scratch rows of `SearchState` are used as follows. `find_valleys` and `count_inside` fill them
-for `tightest_section`, which leaves the levels of holes for `depth_first`.
+`find_valleys` and `count_inside` fill scratch rows of `SearchState` for `tightest_section`, which
+leaves the levels of holes for `depth_first`.
 """
 
 from __future__ import annotations
@@ -24,33 +24,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.packing.compiled import compiled
-from memplan_cli.packing.search.state import INFINITE, OPTIONS, TRAIL, WORK, raise_floor
+from memplan_cli.packing.search.state import (
+    BEGIN,
+    CAP,
+    CROSSING,
+    ENDED,
+    HOLE,
+    INFINITE,
+    OPTIONS,
+    SMALLEST_ENDING,
+    SMALLEST_RIGHT,
+    SMALLEST_STARTING,
+    STARTED,
+    STOP,
+    TRAIL,
+    UNITS_IN,
+    UNITS_OUT,
+    WORK,
+    raise_floor,
+)
 
 if TYPE_CHECKING:
     from memplan_cli.packing.search.state import PieceArrays, SearchState
-
-# Rows of `SearchState.scratch`, with one entry for each section.
-CROSSING = 0
-"""In `split`: change in the number of unplaced buffers that continue in the next section."""
-BEGIN = 1
-"""First section of the level stretch of floor that holds the section."""
-STOP = 2
-"""Section after the last of that stretch."""
-CAP = 3
-"""Lower wall of the valley that holds the section, in units; -1 if the stretch is no valley."""
-STARTED = 4
-"""Number of inside buffers that start in the section, equal buffers counted once."""
-ENDED = 5
-"""Number of inside buffers whose last section this is, equal buffers counted once."""
-UNITS_IN = 6
-"""Units of the inside buffers that start in the section."""
-UNITS_OUT = 7
-"""Units of the inside buffers whose last section this is."""
-SMALLEST_RIGHT = 8
-"""Size of the smallest inside buffer that starts in the section. After `tightest_section`, the
-level up to which a hole at the section reaches, or -1 if there is no slack for a hole."""
-SMALLEST_LEFT = 9
-"""Size of the smallest inside buffer whose last section this is."""
 
 # Results of `tightest_section` that are no section.
 DEAD_END = -1
@@ -103,7 +98,7 @@ def split(piece: PieceArrays, state: SearchState, left: int, right: int) -> int:
 
 @compiled
 def find_valleys(state: SearchState, left: int, right: int) -> None:
-    """Fill the scratch rows BEGIN, STOP and CAP of [left, right), and clear those of counts."""
+    """Fill the scratch rows BEGIN, STOP and CAP of [left, right)."""
     scratch, floor = state.scratch, state.floor
     begin = left
     while begin < right:
@@ -118,21 +113,26 @@ def find_valleys(state: SearchState, left: int, right: int) -> None:
         scratch[STOP, begin:stop] = stop
         scratch[CAP, begin:stop] = min(left_wall, right_wall) if is_valley else -1
         begin = stop
-    scratch[STARTED : UNITS_OUT + 1, left:right] = 0
-    scratch[SMALLEST_RIGHT : SMALLEST_LEFT + 1, left:right] = INFINITE
 
 
 @compiled
 def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) -> None:
     """Count the inside buffers of all valleys of [left, right) by their first and last section.
 
-    Fills the scratch rows from STARTED to SMALLEST_LEFT, which `find_valleys` has cleared.
+    A buffer is inside if it is unplaced and lies between the walls of a valley. `find_valleys` has
+    found the valleys. Fills the scratch rows STARTED, ENDED, UNITS_IN, UNITS_OUT, SMALLEST_STARTING
+    and SMALLEST_ENDING.
     """
     scratch, is_placed = state.scratch, state.is_placed
     start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
+    for row in (STARTED, ENDED, UNITS_IN, UNITS_OUT):
+        scratch[row, left:right] = 0
+    for row in (SMALLEST_STARTING, SMALLEST_ENDING):
+        scratch[row, left:right] = INFINITE
     for buffer in range(piece.first[left], piece.first[right]):
         begin, last, size = start[buffer], end[buffer] - 1, sizes[buffer]
-        if is_placed[buffer] or scratch[CAP, begin] < 0 or last >= scratch[STOP, begin]:
+        starts_in_valley = scratch[CAP, begin] >= 0
+        if is_placed[buffer] or not starts_in_valley or last >= scratch[STOP, begin]:
             continue
         scratch[UNITS_IN, begin] += size
         scratch[UNITS_OUT, last] += size
@@ -140,8 +140,8 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
         if twin[buffer] < 0 or is_placed[twin[buffer]]:
             scratch[STARTED, begin] += 1
             scratch[ENDED, last] += 1
-        scratch[SMALLEST_RIGHT, begin] = min(scratch[SMALLEST_RIGHT, begin], size)
-        scratch[SMALLEST_LEFT, last] = min(scratch[SMALLEST_LEFT, last], size)
+        scratch[SMALLEST_STARTING, begin] = min(scratch[SMALLEST_STARTING, begin], size)
+        scratch[SMALLEST_ENDING, last] = min(scratch[SMALLEST_ENDING, last], size)
 
 
 @compiled
@@ -158,8 +158,7 @@ def tightest_section(
     If ``weigh_failures`` is 1, numbers of options above 1 are divided by the failures of the
     section: sections that often failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
 
-    Changes the scratch row SMALLEST_RIGHT: for each section of a valley it becomes the level up to
-    which a hole would reach, or -1 if the hole would be larger than the slack.
+    Fills the scratch rows SMALLEST_RIGHT and HOLE for the sections with options.
     """
     scratch, floor, unplaced = state.scratch, state.floor, state.unplaced
     fewest, tightest = INFINITE, DEAD_END
@@ -170,12 +169,11 @@ def tightest_section(
         if cap < 0:
             begin = stop
             continue
-        # From the first sections of inside buffers: the smallest that starts further right.
-        smallest = INFINITE
+        smallest_right = INFINITE
         for section in range(stop - 1, begin - 1, -1):
-            starting = scratch[SMALLEST_RIGHT, section]
-            scratch[SMALLEST_RIGHT, section] = smallest
-            smallest = min(smallest, starting)
+            scratch[SMALLEST_RIGHT, section] = smallest_right
+            smallest_right = min(smallest_right, scratch[SMALLEST_STARTING, section])
+        # Units and number of the inside buffers at the section, size of the smallest on its left.
         inside, count, smallest_left = 0, 0, INFINITE
         for section in range(begin, stop):
             inside += scratch[UNITS_IN, section]
@@ -193,7 +191,7 @@ def tightest_section(
                 beside = level + min(smallest_left, scratch[SMALLEST_RIGHT, section])
                 hole = min(cap, beside)
                 is_hole_allowed = hole - level <= slack
-                scratch[SMALLEST_RIGHT, section] = hole if is_hole_allowed else -1
+                scratch[HOLE, section] = hole if is_hole_allowed else -1
                 options = count + 1 if is_hole_allowed else count
                 if options == 0:
                     state.failures[section] += 1
@@ -201,7 +199,7 @@ def tightest_section(
                     options = 1 + (options << FAILURE_BITS) // state.failures[section]
                 if options < fewest:
                     fewest, tightest = options, section
-            smallest_left = min(smallest_left, scratch[SMALLEST_LEFT, section])
+            smallest_left = min(smallest_left, scratch[SMALLEST_ENDING, section])
             inside -= scratch[UNITS_OUT, section]
             count -= scratch[ENDED, section]
         begin = stop
@@ -212,7 +210,7 @@ def tightest_section(
 def has_full_basin(
     piece: PieceArrays, state: SearchState, left: int, right: int, capacity: int
 ) -> bool:
-    """Return whether a basin of [left, right) must waste more than its slack.
+    """Return whether a section of a basin of [left, right) must waste more units than it may.
 
     A basin is an interval of sections between two walls, with any floors below these:
 
@@ -221,9 +219,12 @@ def has_full_basin(
         |   +---+ +-+   |
         +---+       +---+
 
-    The bound is that of a valley in `tightest_section`. Basins are found with a stack of falling
-    levels, as the rectangles in a histogram are. Counts the failure of the section. Uses the
-    scratch rows CROSSING and STARTED as stack, and UNITS_IN.
+    Such a section has no solution, as in a valley (see the module). Its failure is counted in
+    ``state.failures``.
+
+    Basins are found with a stack of falling levels, as the rectangles in a histogram are. The stack
+    is in the scratch rows CROSSING and STARTED, and `_is_basin_full` uses UNITS_IN: the counts of
+    `count_inside` are lost.
     """
     stack_begin, stack_level = state.scratch[CROSSING], state.scratch[STARTED]
     floor, height = state.floor, 0
@@ -247,11 +248,12 @@ def has_full_basin(
 def _is_basin_full(
     piece: PieceArrays, state: SearchState, begin: int, stop: int, cap: int, capacity: int
 ) -> bool:
-    """Return whether a section of the basin [begin, stop) must waste more than its slack.
+    """Return whether a section of the basin [begin, stop) must waste more units than it may.
 
-    Valleys are skipped: `tightest_section` has checked them. Changes the scratch row UNITS_IN.
+    Counts the failure of that section. Changes the scratch row UNITS_IN.
     """
-    if state.scratch[STOP, begin] >= stop:
+    has_one_floor = state.scratch[STOP, begin] >= stop
+    if has_one_floor:  # a valley, which `tightest_section` has checked
         return False
     first, start, end, sizes = piece.first, piece.start, piece.end, piece.size
     change, is_placed, unplaced = state.scratch[UNITS_IN], state.is_placed, state.unplaced
@@ -265,8 +267,10 @@ def _is_basin_full(
     inside = 0
     for section in range(begin, stop):
         inside += change[section]
-        # Wasted: cap - floor - inside. Slack: capacity - floor - unplaced.
-        if unplaced[section] > inside and cap - inside > capacity - unplaced[section]:
+        # A buffer that is not inside goes to the cap or higher. Below the cap are then wasted
+        # cap - floor - inside units; the slack is capacity - floor - unplaced units.
+        is_crossed = unplaced[section] > inside
+        if is_crossed and cap - inside > capacity - unplaced[section]:
             state.failures[section] += 1
             return True
     return False
@@ -276,14 +280,18 @@ def _is_basin_full(
 def fits_into_hole(piece: PieceArrays, state: SearchState, section: int, left: int) -> bool:
     """Return whether an unplaced buffer fits into the hole that was just left at ``section``.
 
-    A layout with such a hole is dominated: with the buffer in the hole it is no taller, and the
-    search finds that layout in another branch. ``left`` is the first section of the part.
+    Such a hole need not be tried. In any layout with it, the buffer can be moved down into the hole,
+    which makes no layout taller. The search finds that layout by placing the buffer, not a hole.
+
+    ``left`` is the first section of the part.
     """
     start, end, sizes = piece.start, piece.end, piece.size
     is_placed, floor, top = state.is_placed, state.floor, state.top
     for buffer in range(piece.first[left], piece.first[section + 1]):
-        if is_placed[buffer] or end[buffer] <= section:
+        if is_placed[buffer] or end[buffer] <= section:  # placed, or not live at the section
             continue
+        # The room under the floor over all sections of the buffer. Where no hole is, the floor is
+        # the top of the placed buffers, and there is no room.
         support, ceiling = 0, INFINITE
         for covered in range(start[buffer], end[buffer]):
             support = max(support, top[covered])
