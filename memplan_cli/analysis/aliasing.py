@@ -158,8 +158,10 @@ def _unite_branch_results(
                 continue
             if roots.count(root) == 1 and blocks.is_inside(groups.vars[root], path):
                 sharing.append(root)
-        for result in sharing:
-            groups.unite(result, output)
+        if sharing:
+            # The first result is the oldest, even if all live ranges are equal (`storage_facts`).
+            for member in (*sharing[1:], output):
+                groups.unite(sharing[0], member)
 
 
 class _Groups:
@@ -198,7 +200,7 @@ class _Groups:
         return var
 
     def unite(self, first: int, second: int) -> None:
-        """Merge the groups of two vars. The older of both roots becomes the root."""
+        """Merge the groups of two vars. The older of both roots becomes the root, else the first."""
         older, younger = self.root(first), self.root(second)
         if older == younger:
             return
