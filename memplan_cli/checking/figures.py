@@ -98,21 +98,19 @@ def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Ite
 def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
     """Yield the report's numbers of the original order.
 
-    If the plan has this order, they are those of the plan. They are None if the plan has no number
-    for its own order. If it has another order or other nodes, they cannot be counted: nothing is
-    yielded.
+    In a report without totals they must be None. Otherwise they are those of the plan if it has the
+    original order and nodes. Those of another order cannot be counted: nothing is yielded.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
+    has_totals = memory.planned is not None
     has_other_nodes = report.recompute.nodes or report.chunked.regions
-    is_original = report.chosen_order == "file" and not has_other_nodes
-    if memory.planned is None:
-        yield Figure("original.live_peak", report.original_live_peak, None)
-        yield Figure("original.planned", report.original_planned, None)
-        yield Figure("original.resident", report.original_resident, None)
-    elif is_original:
-        yield Figure("original.live_peak", report.original_live_peak, memory.live_peak)
-        yield Figure("original.planned", report.original_planned, memory.planned)
-        yield Figure("original.resident", report.original_resident, memory.resident)
+    if has_totals and (report.chosen_order != "file" or has_other_nodes):
+        return
+    live_peak = memory.live_peak if has_totals else None
+    resident = memory.resident if has_totals else None
+    yield Figure("original.live_peak", report.original_live_peak, live_peak)
+    yield Figure("original.planned", report.original_planned, memory.planned)
+    yield Figure("original.resident", report.original_resident, resident)
 
 
 def _peak_node_figures(planned: PlannedModel) -> Iterator[Figure]:

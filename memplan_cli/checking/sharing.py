@@ -263,8 +263,8 @@ def _late_reader(
     """Return the title of the first node that reads a donated input or a view of it too late.
 
     That is a node that starts after the last tick of the output's ``writer``. It is also the writer
-    itself, which reads the input by its last tick, unless it overwrites the input in place: it
-    reads no view of it, and the input only where its output may be written over it. Nodes in the
+    itself, unless it overwrites the input in place: it reads the input only where its output may be
+    written over it, and no view of it, whose elements it may read in another order. Nodes in the
     subgraphs of a writer start before its last tick. What they read, the writer reads too. Empty if
     there is no such node.
     """
