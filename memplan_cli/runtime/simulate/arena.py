@@ -108,7 +108,7 @@ def simulate_arena(
     last: AllocationTrace | None = None
     for trace in traces:
         if trace is last and arena.is_whole():
-            continue  # the same requests find the arena as the last run found it
+            continue  # one region has served all requests of the last run, and serves the same ones again
         is_complete = arena.run(trace)
         most_held = max(most_held, arena.held)
         if not is_complete:
@@ -200,16 +200,20 @@ class SimulatedArena:
         return self._held * CHUNK
 
     def is_whole(self) -> bool:
-        """Return whether the arena is one free region, so that an equal run would not change it."""
+        """Return whether the arena is one region, and all of it is free."""
         return len(self._sizes) == len(self._free) == 1
 
     def run(self, trace: AllocationTrace) -> bool:
-        """Serve the requests of one run. Return False if the arena exceeded its limit: it stopped there."""
+        """Serve the requests of one run. Return False if the arena exceeded its limit: it stopped there.
+
+        The maps of neighbors keep entries of chunks that were merged into others. A chunk at the same address
+        gets new entries before they are read.
+        """
         free, free_addresses, sizes = self._free, self._free_addresses, self._sizes
         previous, following, max_dead = self._previous, self._following, self._max_dead
         addresses = self.addresses = [0] * len(trace.sizes)
         for wanted, allocation in trace.steps:
-            if wanted:  # allocate the smallest chunk that fits, and split it
+            if wanted:  # allocate the smallest chunk that fits
                 position = bisect_left(free, (wanted, 0))
                 if position == len(free):
                     if not self._extend(wanted):
@@ -218,7 +222,7 @@ class SimulatedArena:
                 size, address = free.pop(position)
                 free_addresses.remove(address)
                 rest = size - wanted
-                if rest >= max_dead or size >= 2 * wanted:
+                if rest >= max_dead or size >= 2 * wanted:  # ONNX Runtime splits such a chunk
                     rest_address, after = address + wanted, following[address]
                     if after is not None:
                         previous[after] = rest_address
@@ -228,7 +232,7 @@ class SimulatedArena:
                     free_addresses.add(rest_address)
                     insort(free, (rest, rest_address))
                 addresses[allocation] = address
-            else:  # free a chunk, and merge it with its free neighbors
+            else:  # 0 chunks: a free; merge the chunk with its free neighbors
                 address = addresses[allocation]
                 size = sizes[address]
                 before, after = previous[address], following[address]

@@ -106,12 +106,13 @@ class _Tracer:
 def _height(trace: AllocationTrace) -> int:
     """Return the bytes held by an arena whose first region is as large as `best_fit_height`.
 
-    That is what best fit needs in a region without end. At the end of a real region there is a gap,
-    which best fit may prefer to the gap that it would take otherwise. Then the arena needs more regions
-    after all, here of one chunk or of the request.
+    Often that one region is enough. But it ends, unlike the region that `best_fit_height` simulates: the
+    unused bytes up to its end are a free chunk, which may fit a request more tightly than the gap that the
+    request would get otherwise. A later request may then find no chunk, and the arena adds a region for it.
     """
     height = rounded_up(best_fit_height(trace))
-    settings = ArenaSettings.from_settings(regions(max(height, CHUNK), CHUNK))
+    later_regions = CHUNK  # the smallest size, which is doubled until the request fits
+    settings = ArenaSettings.from_settings(regions(max(height, CHUNK), later_regions))
     return held_after_runs(trace, settings, runs=1)
 
 

@@ -44,7 +44,8 @@ Allocations = dict[VarId, int]
 """The allocation of each variable in memory of its own, as an index into `AllocationTrace.sizes`."""
 
 _ITERATIONS_TO_REPEAT = 3
-"""The first iteration traces a memory pattern, the second starts from its state, later ones are alike."""
+"""Iterations of which further ones would repeat the last: the first one traces a memory pattern, the second
+one reads the state that the first has made, later ones request and free the same as the third."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,8 @@ class RunSimulator:
         plans: the planner's decisions, by block.
         patterns: by block and key of the feeds.
         frames: how many frames of each block the current run has had.
-        keys: the exclusive or of the dims of each variable as it was last written.
+        keys: the exclusive or of the dims of each variable as it was last written, if a run was
+            observed; else its dims are the same in the whole run.
     """
 
     model: SimulatedModel
@@ -159,12 +161,12 @@ class RunSimulator:
     def pattern_key(self, block: Block) -> int | None:
         """Return the key by which ONNX Runtime finds the memory pattern of a block.
 
-        It is the exclusive or of the dims of all feeds; feeds whose shape is constant within a run
-        are left out, because they change no key.
+        It is the exclusive or of the dims of all feeds. Here it is only compared with other keys of the
+        same block. So feeds whose dims never change (those not in ``keys``) count as 0.
 
         Returns:
-            None if a feed is no tensor, so that there is no pattern. That includes a captured weight
-            that was freed after its kernels had packed it (measured).
+            None if the block has no pattern, because a feed is no tensor. A captured weight is no tensor
+            either when it has been freed, after its kernels had packed it (measured).
         """
         feeds = (*block.inputs, *captures(block)) if block.path else block.inputs
         types, packed = self.model.program.vars, self.model.packed
@@ -184,8 +186,9 @@ class Frame:
         number: how many frames of this block came before in this run.
         key: by which the memory pattern of this frame is found; None: it has no pattern.
         allocations: variables in memory of their own.
-        pattern: the memory pattern of an earlier frame with the same key.
-        traced: the pattern that this frame traces.
+        pattern: the memory pattern of an earlier frame with the same key, whose block this frame
+            allocates as a whole; None if there is none.
+        traced: the pattern that this frame makes for later frames, if there is none with its key.
     """
 
     simulator: RunSimulator
@@ -213,17 +216,18 @@ class Frame:
     def allocate(self, var: VarId) -> None:
         """Allocate the memory of an output, unless it has memory already or shares that of another value.
 
-        An output in memory of the control-flow op is allocated in the outer frame. Records the dims of
-        the output in ``simulator.keys``, and its place in the memory pattern that is traced.
+        Records the dims of the output in ``simulator.keys``, and its place in the memory pattern that is
+        traced.
         """
         if not var:  # an optional output that the op does not have
             return
         written = self._observed_write(var)
         if written is not None:
             self.simulator.keys[var] = written.key
-        if var in self.outer_results:
+        if var in self.outer_results:  # it is written into memory of the control-flow op
             outer_var = self.outer_results[var]
-            if outer_var is not None and self.outer is not None:
+            if outer_var is not None:  # which is allocated now
+                assert self.outer is not None  # noqa: S101 - only a body has outer results
                 self.outer.allocate(outer_var)
             return
         kind = self.plan.kind.get(var)
@@ -326,11 +330,14 @@ def _run_if(frame: Frame, op: Op) -> None:
     for inner, var in zip(body.outputs, op.outputs, strict=True):
         shape = frame.simulator.model.program.vars[inner].shape
         is_known = shape is not None and all(isinstance(dim, int) for dim in shape)
-        outer_results[inner] = None if is_known else var
         if is_known:
             frame.allocate(var)
+            outer_results[inner] = None
+        else:
+            outer_results[inner] = var
     frame.simulator.run_block(body, op, outer_results, frame)
-    # Outputs that no op of the branch has written, because it passes on other values.
+    # Outputs that no op of the branch has written, because it passes on other values. For outputs that
+    # have memory by now, `allocate` does nothing.
     for var in op.outputs:
         frame.allocate(var)
 
@@ -360,8 +367,9 @@ def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
 def _run_loop(frame: Frame, op: Op) -> None:
     """Run the iterations of a Loop.
 
-    Each iteration allocates the state of the next one: the condition and the carried values. Scan
-    outputs of all iterations stay until they are concatenated.
+    Each iteration reads a state (the condition and the carried values) and writes the next one. The state
+    that an iteration has read stays until the next iteration begins. Scan outputs of all iterations stay
+    until they are concatenated.
 
         inputs of the Loop: number of iterations, condition, carried values
         inputs of its body: index of the iteration, condition, carried values
@@ -369,54 +377,61 @@ def _run_loop(frame: Frame, op: Op) -> None:
     """
     (body,) = op.bodies
     recorder, keys = frame.simulator.recorder, frame.simulator.keys
-    state_count = len(op.inputs) - 1  # the condition and the carried values
+    state_count = _loop_state_count(op)
     state_vars = frozenset(body.outputs[:state_count])
     # These lists hold allocations, as indices of the recorder.
     kept = [recorder.allocate(PROFILE.loop_counter)]  # until the Loop ends
-    last_state: list[int] = []
-    state = [condition := recorder.allocate(PROFILE.loop_condition)]
+    first_condition = recorder.allocate(PROFILE.loop_condition)
+    read_state: list[int] = []  # that the last iteration has read
+    next_state = [first_condition]  # that the next iteration will read
     slices: list[int] = []  # the scan outputs of each iteration
-    sources = op.inputs[2:]  # of the carried values
+    carried_vars = op.inputs[2:]  # the variables whose values the next iteration gets
     for _ in range(_loop_iterations(frame, op)):
-        # The state before the last one stays until the iteration that reads the last one begins.
-        for index in last_state:
+        for index in read_state:
             recorder.free(index)
-        source_keys = [keys.get(var, 0) for var in sources]
-        keys.update(zip(body.inputs[2:], source_keys, strict=True))
-        sources = body.outputs[1:state_count]
+        carried_keys = [keys.get(var, 0) for var in carried_vars]
+        keys.update(zip(body.inputs[2:], carried_keys, strict=True))
+        carried_vars = body.outputs[1:state_count]
         results = frame.simulator.run_block(body, op, {}, frame)
-        if condition in state and body.outputs[0] not in results:
-            # A condition that is passed on unchanged lasts for the whole Loop.
-            state.remove(condition)
-            kept.append(condition)
-        last_state = state
-        state = [index for var, index in results.items() if var in state_vars]
+        read_state = next_state
+        if first_condition in read_state and body.outputs[0] not in results:
+            # In the first iteration: a condition that the body passes on lasts for the whole Loop.
+            read_state.remove(first_condition)
+            kept.append(first_condition)
+        next_state = [index for var, index in results.items() if var in state_vars]
         slices += [index for var, index in results.items() if var not in state_vars]
     for var in op.outputs:
         frame.allocate(var)
-    for index in (*last_state, *state, *slices, *kept):
+    for index in (*read_state, *next_state, *slices, *kept):
         recorder.free(index)
 
 
+def _loop_state_count(op: Op) -> int:
+    """Return the number of values in the state of a Loop: the condition and the carried values.
+
+    These are all inputs but the first, which is the number of iterations.
+    """
+    return len(op.inputs) - 1
+
+
 def _loop_iterations(frame: Frame, op: Op) -> int:
-    """Return how often a Loop iterates.
+    """Return how often a Loop iterates, or `_ITERATIONS_TO_REPEAT` if no run was observed.
 
     Raises:
         UnknownBytesError: no run was observed, and the size of its scan outputs depends on it.
     """
     iterations = frame.observed_iterations(op.bodies[0])
-    state_count = len(op.inputs) - 1
-    has_scan_outputs = len(op.bodies[0].outputs) > state_count
+    has_scan_outputs = len(op.bodies[0].outputs) > _loop_state_count(op)
     if iterations is None and has_scan_outputs:
         raise UnknownBytesError(f"iterations of {op.label}")
     return _ITERATIONS_TO_REPEAT if iterations is None else iterations
 
 
 def _run_scan(frame: Frame, op: Op) -> None:
-    """Run the iterations of a Scan: outputs are written in slices, and each state has two buffers.
+    """Run the iterations of a Scan, whose outputs in ``frame`` are allocated before.
 
-    The first iteration reads the input of the Scan and the last one writes its output. The states in
-    between, one less than iterations, lie in the two buffers in turn.
+    A state is read from the input of the Scan by the first iteration, and written into its output by the
+    last one. The states in between lie in two buffers in turn.
     """
     (body,) = op.bodies
     recorder = frame.simulator.recorder
@@ -424,13 +439,15 @@ def _run_scan(frame: Frame, op: Op) -> None:
         frame.allocate(var)
     state_count = len(op.inputs) - int(str(op.attributes["num_scan_inputs"]))
     iterations = _scan_iterations(frame, op)
+    states_between = max(iterations - 1, 0)
     buffers = [
         recorder.allocate(_state_bytes(frame, var))
         for var in body.outputs[:state_count]
-        for _ in range(min(max(iterations - 1, 0), 2))
+        for _ in range(min(states_between, 2))
     ]
+    in_allocated_memory: OuterResults = dict.fromkeys(body.outputs)  # slices and buffers
     for _ in range(iterations):
-        frame.simulator.run_block(body, op, dict.fromkeys(body.outputs), frame)
+        frame.simulator.run_block(body, op, in_allocated_memory, frame)
     for index in buffers:
         recorder.free(index)
 

@@ -6,7 +6,7 @@ of an op belongs to the n-th frame of its block, whatever the order of the ops w
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import xor
@@ -58,7 +58,7 @@ class OpExecution:
     """A kernel of a run that was assigned to the op that it executed.
 
     Attributes:
-        outputs: names of the outputs of the op.
+        outputs: ids of the outputs that the op has; those that it leaves out are not listed.
         read: the tensors that it read.
         wrote: the tensors that it wrote.
     """
@@ -77,15 +77,17 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
             of their control-flow op. Executions of unknown ops are ignored.
     """
     producer = {var: op for _, op in walk(program.body) for var in op.outputs if var}
-    # A body ran as often as its first named output was written; an empty body is never counted.
-    body_of_marker = {
-        marker: body.path
+    # A body ran as often as the first output of its first op was written; a body without ops is never
+    # counted. Outputs that an op leaves out have no id, here and in `OpExecution`.
+    body_of_first_output = {
+        first: body.path
         for _, op in walk(program.body)
         for body in op.bodies
-        if (marker := next((var for inner in body.ops for var in inner.outputs if var), None))
+        if (first := next((var for inner in body.ops for var in inner.outputs if var), None))
     }
-    runs: dict[str, int] = defaultdict(int)
-    counted_runs: dict[str, int] = defaultdict(int)  # `runs` at the last execution of the op
+    runs: Counter[str] = (
+        Counter()
+    )  # of each body since the last execution of its control-flow op
     written: dict[VarId, list[WrittenTensor]] = defaultdict(list)
     iterations: dict[str, list[int]] = defaultdict(list)
     packed: set[VarId] = set()
@@ -96,11 +98,9 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
             continue
         _append_written(program, op, execution.wrote, written)
         packed.update(_unread_weights(program, op, execution.read))
-        # All runs of a body since the last execution of its op belong to this execution.
         for body in op.bodies:
-            iterations[body.path].append(runs[body.path] - counted_runs[body.path])
-            counted_runs[body.path] = runs[body.path]
-        if (path := body_of_marker.get(first_output)) is not None:
+            iterations[body.path].append(runs.pop(body.path, 0))
+        if (path := body_of_first_output.get(first_output)) is not None:
             runs[path] += 1
     return RunObservation(
         {var: tuple(tensors) for var, tensors in written.items()},
@@ -126,7 +126,7 @@ def _append_written(
     for var, (type_name, dims) in zip(outputs, wrote, strict=True):
         size = bytes_of(dtype_of(type_name), tuple(dims), {})
         if size is not None:
-            written[var].append(WrittenTensor(size, reduce(xor, dims, 0)))
+            written[var].append(WrittenTensor(size, key=reduce(xor, dims, 0)))
 
 
 def _unread_weights(program: Program, op: Op, read: TensorTypes) -> Iterator[VarId]:

@@ -185,7 +185,9 @@ class _Walk:
     def count_uses(self, order: Order) -> None:
         """Count the uses of all variables, give each its own buffer, and mark those from outside.
 
-        The block's outputs, and variables from outside, have one use more, which no op of the block ends.
+        Reads and writes are uses, and end when the op has run (`release`): a value that no op reads is free
+        after the op that writes it. The block's outputs, and variables from outside, have one use more,
+        which no op of the block ends.
         """
         for op in order:
             self.uses.update(var for var in (*variables_read(op), *op.outputs) if var)

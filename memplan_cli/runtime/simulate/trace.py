@@ -150,7 +150,8 @@ class TraceRecorder:
     def end_kernel(self, op: Op) -> None:
         """Update ``peak``, and record the allocations and frees of the kernel's workspace.
 
-        Workspace is freed when the kernel ends. Some kernels allocate it before their outputs.
+        Workspace is freed when the kernel ends, and is not part of ``live`` and ``peak``. Some kernels allocate
+        it before their outputs: its steps are then inserted before those of the outputs.
         """
         self.peak = max(self.peak, self.live)
         if workspace := self.workspace.get(node_key(op)):
