@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _PROBE_JOB = "memplan_cli.runtime.probe:run_probes"
 
-_NO_REUSE = RuntimeSettings(
+_PROFILED_WITHOUT_REUSE = RuntimeSettings(
     session={
         "graph_optimization_level": "ORT_DISABLE_ALL",
         "execution_order": "PRIORITY_BASED",
@@ -40,7 +40,8 @@ _NO_REUSE = RuntimeSettings(
         "enable_profiling": True,
     }
 )
-"""With these settings a result shares memory only if its kernel declares that it may."""
+"""With these settings a result shares memory only if its kernel declares that it may. The profile has the
+bytes that each kernel requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +103,18 @@ def _positions_by_op(inputs: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
 def _later_outputs(results: Sequence[OpProbeResult]) -> dict[str, list[list[int]]]:
     """Return ``[input, output]`` of outputs besides the first that lie on an input, by op.
 
-    An op has such outputs if it requested just the bytes of its first output in every probe.
+    The later outputs of an op lie on inputs if it requested memory for its first output only, in every
+    probe. Which outputs these may be is the same in all probes of an op.
     """
-    needs_first_only: dict[str, list[bool]] = defaultdict(list)
+    requested_first_only: dict[str, list[bool]] = defaultdict(list)
     pairs: dict[str, list[list[int]]] = {}
     for result in results:
         if result.later:
             pairs[result.op] = [list(pair) for pair in result.later]
-            needs_first_only[result.op].append(result.requested == result.first_output)
-    return {op: pairs[op] for op, probes in sorted(needs_first_only.items()) if all(probes)}
+            requested_first_only[result.op].append(result.requested == result.first_output)
+    return {
+        op: pairs[op] for op, probes in sorted(requested_first_only.items()) if all(probes)
+    }
 
 
 def _allocating_dtypes(
@@ -135,7 +139,8 @@ def _allocating_dtypes(
 def run_probes(job: Json) -> Json:
     """Job: run every probe, and return ``results`` (`OpProbeResult`) and the runtime's ``version``.
 
-    ``provider`` of the job is ONNX Runtime's name of it.
+    A probe is a model of one op, which tests whether the result lies on one of the inputs. ``provider`` of the
+    job is ONNX Runtime's name of it.
     """
     import onnxruntime as ort
 
@@ -152,7 +157,8 @@ def run_probes(job: Json) -> Json:
             dtype=dtype,
             has_same_dtype=dtype == op.result,
             requested=_requested_bytes(probe, provider),
-            # Ops with later outputs have a float32 result with the shape of their first operand.
+            # True for all ops with later outputs: their result is float32, with the shape of the first
+            # operand. For other ops the number is not used.
             first_output=4 * prod(op.operands[0].shape),
             later=op.later,
         )
@@ -172,9 +178,10 @@ def _requested_bytes(probe: Probe, provider: str) -> int | None:
     with tempfile.TemporaryDirectory(prefix="memplan-probe-") as folder:
         prefix = RuntimeSettings(session={"profile_file_prefix": f"{folder}/p"})
         try:
-            session = make_session(probe.model, _NO_REUSE.updated(prefix), provider)
+            settings = _PROFILED_WITHOUT_REUSE.updated(prefix)
+            session = make_session(probe.model, settings, provider)
             session.run(None, feed)
-        except Exception:  # noqa: BLE001 - the provider has no kernel for the op
+        except Exception:  # noqa: BLE001 - the provider has no kernel for the op, or not for these types
             return None
         events: Any = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     for event in read_profile(events)[0]:

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.profile.packed_weights import WeightRead
 
 
+_STRING_END = 1
+"""The byte behind the last one of a ``std::string``."""
+
+
 @dataclass(slots=True)
 class SessionLoading:
     """The simulated creation of one session.
@@ -109,16 +113,16 @@ class SessionLoading:
             memory.free(text)
 
     def _read_text(self, size: int) -> MemoryBlock:
-        """Return the block into which protobuf reads the bytes of a weight.
+        """Return the block into which protobuf reads the bytes of a weight, a ``std::string``.
 
-        The block of a long text grows by doubling: the text is copied into each larger block. One more
-        byte ends the text.
+        The block of a long string grows by doubling. The string is copied into each larger block before
+        the smaller one is freed. Bytes of the last block behind the end of the string are never written.
         """
         capacity = min(size, PROFILE.reserved_text)
-        text = self.memory.allocate(PARSED_FILE, capacity + 1, SMALL_ALIGNMENT)
+        text = self.memory.allocate(PARSED_FILE, capacity + _STRING_END, SMALL_ALIGNMENT)
         while capacity < size:
             capacity, smaller_block = 2 * capacity, text
-            text = self.memory.reserve(PARSED_FILE, capacity + 1, SMALL_ALIGNMENT)
+            text = self.memory.reserve(PARSED_FILE, capacity + _STRING_END, SMALL_ALIGNMENT)
             self.memory.touch(text, 0, min(capacity, size))
             self.memory.free(smaller_block)
         return text
@@ -167,14 +171,15 @@ class SessionLoading:
         """Simulate how a filter is reordered into a blocked layout.
 
         Four copies exist at once: the source, the reordered filter, its serialized form, and the
-        new weight, which stays.
+        new weight, which stays. Source and new weight are tensors, with the alignment of tensors; the others
+        are a vector and a ``std::string``. The three are freed in reverse order.
         """
         memory = self.memory
         source = memory.allocate(BLOCKED_FILTERS, size)
         reordered = memory.allocate(BLOCKED_FILTERS, size, SMALL_ALIGNMENT)
-        text = memory.allocate(BLOCKED_FILTERS, size + 1, SMALL_ALIGNMENT)
+        serialized = memory.allocate(BLOCKED_FILTERS, size + _STRING_END, SMALL_ALIGNMENT)
         self.values[name] = memory.allocate(BLOCKED_FILTERS, size)
-        for block in (text, reordered, source):
+        for block in (serialized, reordered, source):
             memory.free(block)
 
     def _pack(self) -> None:
@@ -194,21 +199,27 @@ class SessionLoading:
     ) -> None:
         """Pack the operands of the nodes of a block, then those of their bodies.
 
-        The pages of a mapped weight stay resident until its last reader has packed it. Those of a
-        weight of an outer block stay until all bodies of the node have packed their operands.
+        A weight is freed when its last reader has packed it. A reader that packs no copy reads the weight in
+        each run, so the weight stays.
+
+        A body may read a weight of an outer block. The control-flow node counts as a further reader of it,
+        which packs nothing: a copy on the heap stays. The pages of a mapped weight are dropped when all
+        bodies of the node have packed their operands.
 
         Args:
             block: the main graph or a body.
             reads_of_op: the weights that an op reads, by the id of the op object.
-            readers: remaining readers of each weight, which are counted down.
+            readers: the readers of each weight that have not packed it, which are counted down.
         """
         for op in block.ops:
             for read in reads_of_op.get(id(op), ()):
-                if read.packed_copy:
-                    readers[read.weight] -= 1
-                    # The control-flow node counts as one more reader, until its bodies are done.
-                    is_outer = self.program.vars[read.weight].block != block.path
-                    self._pack_operand(read, readers[read.weight] + is_outer)
+                if not read.packed_copy:
+                    continue
+                readers[read.weight] -= 1
+                remaining = readers[read.weight]
+                if self.program.vars[read.weight].block != block.path:
+                    remaining += 1  # the control-flow node
+                self._pack_operand(read, remaining)
         for op in block.ops:
             for body in op.bodies:
                 self._pack_block(body, reads_of_op, readers)

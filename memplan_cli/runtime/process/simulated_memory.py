@@ -40,8 +40,8 @@ _TOP_PAD = 128 << 10
 """Bytes that the heap grows by beyond a request (``M_TOP_PAD``)."""
 
 _MIN_FREE_PIECE = 56
-"""A piece beside an aligned block that has fewer bytes is not freed, although it is a chunk: some small
-object takes it at once."""
+"""A piece beside an aligned block that has fewer bytes is neither a used nor a free chunk here: some small
+object that is not simulated takes it at once."""
 
 _MIN_TRIM = 64 << 10
 """Freeing at least this much trims the end of the heap (``FASTBIN_CONSOLIDATION_THRESHOLD``)."""
@@ -117,14 +117,17 @@ class Heap:
         return [(first, end) for first, end in ranges if first < end]
 
     def raise_threshold(self, size: int) -> None:
-        """Raise the threshold to the size of a freed mapping, unless it is fixed or that is too large.
+        """Raise the threshold to the size of a freed mapping, unless it is fixed.
+
+        glibc never raises it above `LOADED_THRESHOLD`.
 
         Args:
-            size: bytes of the block in the mapping, which also has a header and whole pages.
+            size: bytes of the block in the mapping. The mapping consists of whole pages, and also has two
+                headers and room to align the block.
         """
-        whole = _rounded_up(size + PROFILE.tensor_alignment + 2 * _HEADER, PAGE)
-        if not self.fixed and self.threshold < whole <= LOADED_THRESHOLD:
-            self.threshold = whole
+        mapping_size = _rounded_up(size + PROFILE.tensor_alignment + 2 * _HEADER, PAGE)
+        if not self.fixed and self.threshold < mapping_size <= LOADED_THRESHOLD:
+            self.threshold = mapping_size
 
     def _take(self, wanted: int) -> int | None:
         """Allocate the smallest free chunk that fits, or a new one at the top, and return its address.
@@ -152,29 +155,33 @@ class Heap:
     def _cut_aligned(self, chunk: int, size: int, alignment: int) -> int:
         """Cut an aligned chunk out of a larger one, free the pieces around it, and return its address.
 
-        A piece of fewer than `_MIN_CHUNK` bytes cannot be a chunk, so none is left: ahead, the block
-        moves on to the next multiple of the alignment; behind, the piece stays with the block. A piece
-        of fewer than `_MIN_FREE_PIECE` bytes is left, but counts neither as used nor as free.
+        A block begins two headers behind the start of its chunk, and there is the multiple of the alignment:
+
+            chunk          start                                            end
+            | piece ahead  | 2 headers | block of ``size`` bytes | piece behind |
+                                       ^ multiple of ``alignment``
+
+        A piece of fewer than `_MIN_CHUNK` bytes cannot be a chunk. Instead of such a piece ahead, the block
+        moves on to the next multiple. Such a piece behind becomes a part of the aligned chunk.
 
         Args:
             chunk: address of the larger chunk, which is used; it is replaced by the smaller chunk.
             size: bytes of the block.
-            alignment: of the block. It begins two headers behind its chunk: those of the size of the
-                chunk before, which that chunk uses while it is allocated, and of its own size.
+            alignment: of the block.
         """
-        available = self._used.pop(chunk)
+        end = chunk + self._used.pop(chunk)
         start = _rounded_up(chunk + 2 * _HEADER, alignment) - 2 * _HEADER
-        if start != chunk and start - chunk < _MIN_CHUNK:
+        if 0 < start - chunk < _MIN_CHUNK:
             start += alignment
-        wanted = _rounded_up(size + _HEADER, SMALL_ALIGNMENT)
-        behind = available - (start - chunk)
-        if behind - wanted < _MIN_CHUNK:
-            wanted = behind
-        self._used[start] = wanted
-        for address, piece in ((chunk, start - chunk), (start + wanted, behind - wanted)):
-            if piece >= _MIN_FREE_PIECE:
-                self._used[address] = piece
-                self.free(address)
+        # The block also uses the first header of the next chunk, hence one header.
+        block_end = start + _rounded_up(size + _HEADER, SMALL_ALIGNMENT)
+        if end - block_end < _MIN_CHUNK:
+            block_end = end
+        self._used[start] = block_end - start
+        for piece_start, piece_end in ((chunk, start), (block_end, end)):
+            if piece_end - piece_start >= _MIN_FREE_PIECE:
+                self._used[piece_start] = piece_end - piece_start
+                self.free(piece_start)
         return start
 
     def _add_free(self, start: int, size: int) -> None:
@@ -199,7 +206,7 @@ class MemoryBlock:
         purpose: by which its bytes are reported.
         size: its bytes.
         address: of its chunk on the heap; None if it is a mapping.
-        pages: for each page of the block, 1 if it was written.
+        pages: for each page of the block, counted from its first byte, 1 if the block was written there.
     """
 
     purpose: str
@@ -214,11 +221,13 @@ class SimulatedMemory:
 
     Attributes:
         heap: the addresses of its heap.
-        live: written bytes of blocks that are not freed, by purpose.
+        live: bytes of written pages of blocks that are not freed, by purpose. A page of the heap that two
+            blocks have written counts for both.
         file: resident bytes of mapped files, by purpose.
         highest: the most resident bytes so far.
         peak: the parts of ``highest``, by purpose.
-        _mapping_bytes: resident bytes of mappings, and of small objects.
+        _mapping_bytes: resident bytes of mappings and of small objects, and the difference to an observed
+            process (`continue_from`).
         _heap_pages: for each page of the heap, 1 if it is resident.
         _heap_bytes: resident bytes of the heap.
     """
@@ -277,7 +286,7 @@ class SimulatedMemory:
 
         A freed mapping also raises the size from which later requests get a mapping.
         """
-        freed = block.pages.count(1) * PAGE
+        freed = block.pages.count(1) * PAGE  # what `touch` has counted for this block
         self.live[block.purpose] -= freed
         if block.address is None:
             self._mapping_bytes -= freed
@@ -314,9 +323,10 @@ class SimulatedMemory:
     def continue_from(self, observed: ProcessBytes) -> None:
         """Replace the simulated resident bytes by those of a real process at the same point.
 
-        Parts keep their sizes; the free memory that the heap keeps makes up the difference.
+        Blocks and pages stay as simulated, and so do the bytes of each purpose. In reports, the difference
+        is free memory that the heap keeps (`HEAP_SLACK`).
         """
-        # Afterwards `anonymous` is `observed.private`: the pages of the heap stay as simulated.
+        # The difference is kept here, and may be negative. Afterwards `anonymous` is `observed.private`.
         self._mapping_bytes += observed.private - self.anonymous
         other_files = self.file.total() - self.file[MAPPED_WEIGHTS]
         self.file[MAPPED_WEIGHTS] = max(observed.file - other_files, 0)

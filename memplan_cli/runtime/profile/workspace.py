@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import MICROSOFT, ONNX
 from memplan_cli.core.program import walk
@@ -22,8 +22,21 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Op, Program, Var
 
 Dims = tuple[int, ...]
-Operands = tuple[tuple[str, Dims | None], ...]
-"""Dtype and dims of each input. Dims are None where they are unknown."""
+
+
+class Operand(NamedTuple):
+    """An input of an op.
+
+    Attributes:
+        dtype: of its elements; empty for an optional input that the op does not have.
+        dims: None if they are unknown.
+    """
+
+    dtype: str
+    dims: Dims | None
+
+
+Operands = tuple[Operand, ...]
 
 Requests = tuple[int, ...]
 """Bytes of each buffer, in the order in which a kernel allocates them. All are freed at its end."""
@@ -41,26 +54,31 @@ _INDEX = 8
 
 def _where(_: Op, inputs: Operands, __: Dims) -> Requests:
     """Return a buffer for each alternative, in which it is broadcast to the condition."""
-    condition, *others = (dims for _, dims in inputs)
-    width = _element_size(inputs[1][0])
+    condition, *others = (operand.dims for operand in inputs)
+    width = _element_size(inputs[1].dtype)
     spread = (_broadcast(condition, other) for other in others)
     return tuple(prod(dims) * width for dims in spread if dims is not None)
 
 
 def _conv(op: Op, inputs: Operands, output: Dims) -> Requests:
-    """Return the columns of the image (im2col) if there are more filters than pixels, else one piece of it."""
-    filters = inputs[1][1]
+    """Return the memory in which the image is laid out as a matrix, with a column for each output pixel (im2col).
+
+    If a group has more filters than there are output pixels, that is the whole matrix of one group. Else
+    the kernel lays out one piece after the other. A pointwise convolution needs no such matrix.
+    """
+    filters = inputs[1].dims
     if filters is None or _is_pointwise(op, filters):
         return ()
     pixels = prod(output[2:])
-    if filters[0] // _integer(op, "group", 1) <= pixels:
+    filters_of_group = filters[0] // _integer(op, "group", 1)
+    if filters_of_group <= pixels:
         return (PROFILE.image_piece,)
     return (prod(filters[1:]) * pixels * _FLOAT,)
 
 
 def _conv_transpose(_: Op, inputs: Operands, __: Dims) -> Requests:
     """Return the columns (col2im) of one image of one group."""
-    image, filters = inputs[0][1], inputs[1][1]
+    image, filters = inputs[0].dims, inputs[1].dims
     if image is None or filters is None:
         return ()
     return (prod(filters[1:]) * prod(image[2:]) * _FLOAT,)
@@ -68,7 +86,7 @@ def _conv_transpose(_: Op, inputs: Operands, __: Dims) -> Requests:
 
 def _attention(_: Op, inputs: Operands, __: Dims) -> Requests:
     """Return all scores, and a boolean mask converted to floats."""
-    query, key = inputs[0][1], inputs[1][1]
+    query, key = inputs[0].dims, inputs[1].dims
     if query is None or key is None or len(query) != 4 or len(key) != 4:
         return ()
     masks = [dims for dtype, dims in inputs[3:4] if dtype == "bool" and dims]
@@ -82,12 +100,12 @@ def _floats_like_output(_: Op, __: Operands, output: Dims) -> Requests:
 
 def _index_per_update(_: Op, inputs: Operands, __: Dims) -> Requests:
     """Return eight bytes for each index."""
-    return (_INDEX * prod(inputs[1][1] or ()),)
+    return (_INDEX * prod(inputs[1].dims or ()),)
 
 
 def _index_per_row(_: Op, inputs: Operands, __: Dims) -> Requests:
     """Return eight bytes for each row of indices, where a row is the last axis."""
-    return (_INDEX * prod((inputs[1][1] or ())[:-1]),)
+    return (_INDEX * prod((inputs[1].dims or ())[:-1]),)
 
 
 def _index_per_result(_: Op, __: Operands, output: Dims) -> Requests:
@@ -141,7 +159,7 @@ def requests_from_totals(
 
     ONNX Runtime's statistics have the sum of a node's requests. If the rules give the same sum, their
     requests are returned, else one request. Nodes without a name share one line of the statistics,
-    under their operator; their requests are those of the rules.
+    under their operator. Their own totals are not known, so their requests are those of the rules.
 
     Args:
         program: the graph that was run.
@@ -150,7 +168,7 @@ def requests_from_totals(
     """
     by_rule = workspace_by_rule(program, dims) if totals else {}
     requests: dict[str, Requests] = {}
-    for name, total in totals.items():
+    for name, total in totals.items():  # a line under an operator too, which no node looks up
         sizes = by_rule.get(name, ())
         requests[name] = sizes if sum(sizes) == total else (total,)
     nameless = (op for op in program.body.ops if not op.name and op.type in totals)
@@ -184,7 +202,9 @@ def _by_rules(
         if rule is None:
             continue
         inputs = tuple(
-            (program.vars[var].dtype, _dims(program.vars[var], dims)) if var else ("", None)
+            Operand(program.vars[var].dtype, _dims(program.vars[var], dims))
+            if var
+            else Operand("", None)
             for var in op.inputs
         )
         output = _dims(program.vars[op.outputs[0]], dims)

@@ -69,12 +69,12 @@ def first_that_runs(
         model: the file; its weights are there.
         input_sets: the input sets.
         observed: a copy of the model in which the shapes of values are recorded with the set that
-            runs; None records no shapes. With only one input set, only the copy is run.
+            runs; None records no shapes.
     """
-    if observed is None or len(input_sets) > 1:
-        result = _probe(model, input_sets, "at a set that runs")
-    else:
-        result = ProbeResult((0,) if input_sets else ())
+    if observed is not None and len(input_sets) == 1:
+        # The run of the copy shows whether the model runs with its only input set.
+        return _with_shapes(ProbeResult(ran=(0,)), model, input_sets[0], observed)
+    result = _probe(model, input_sets, "at a set that runs")
     if observed is None or not result.ran:
         return result
     return _with_shapes(result, model, input_sets[result.ran[0]], observed)
@@ -86,7 +86,7 @@ def all_that_run(model: Path, input_sets: Sequence[Sequence[FeedSpec]]) -> Probe
 
 
 def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> ProbeResult:
-    """Run a model once with each input set, in one process; ``stop`` is that of `RunSpec`."""
+    """Run a model once with each input set, in one process, until `RunSpec.stop` ends it."""
     if not input_sets:
         return ProbeResult()
     spec = RunSpec(
@@ -110,9 +110,10 @@ def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> 
 def _with_shapes(
     result: ProbeResult, model: Path, specs: Sequence[FeedSpec], copy: NumberedModel
 ) -> ProbeResult:
-    """Run a copy of a model with numbered nodes, and return the result with the shapes of its values.
+    """Run a copy of a model with numbered nodes, and return ``result`` with the shapes of its values.
 
-    ``model`` is the original's file, whose folder has the weights.
+    If the copy does not run, only the reason is returned. ``model`` is the original's file, whose folder has
+    the weights.
     """
     with tempfile.TemporaryDirectory(prefix="memplan-trial-") as folder:
         # The folder of the model may be read-only, so the copy is written elsewhere.
