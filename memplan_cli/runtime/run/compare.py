@@ -168,23 +168,38 @@ def compare_unrepeatable(
                 return _nondeterministic(baseline)
             original, written = seeded
         inputs = _saved_in(folder, "outputs", baseline.inputs)
-        timeout = baseline.check.timeout
-        first_run = _outputs_only(baseline.run_spec(original, original_settings, inputs), 1)
-        run_model(first_run, timeout=timeout).require(
-            f"{baseline.path}: the original's first run"
-        )
-        # The first run of another process of the original, compared with the outputs just saved.
-        repeated_run = compared_spec(baseline, original, original_settings, inputs)
-        repeated = run_model(_outputs_only(repeated_run, 1), timeout=timeout)
-        if repeated.failure is None and not repeated.differences:
-            written_run = compared_spec(baseline, written, settings, inputs)
-            record = run_model(_outputs_only(written_run, 1), timeout=timeout)
+        if _first_run_repeats(baseline, original, original_settings, inputs):
+            spec = compared_spec(baseline, written, settings, inputs)
+            record = run_model(_outputs_only(spec, 1), timeout=baseline.check.timeout)
             verdict = verdict_of(record, baseline.provider, baseline.check.tolerance)
             note = _SEEDED if baseline.random else _CHANGING
             return replace(verdict, notes=(*verdict.notes, note, *baseline.notes))
         if baseline.random:
             return _nondeterministic(baseline)
         return _compare_within_noise(baseline, path, settings, original_settings, folder)
+
+
+def _first_run_repeats(
+    baseline: Baseline, original: Path, settings: RuntimeSettings, inputs: Sequence[InputSet]
+) -> bool:
+    """Return whether the first runs of two processes of the original give equal outputs, which are saved.
+
+    Args:
+        baseline: the baseline run.
+        original: its file, or a copy with seeds.
+        settings: of the two runs.
+        inputs: input sets; the outputs are saved in their ``save_to`` folders.
+
+    Raises:
+        RuntimeUnavailableError: the original does not run.
+    """
+    timeout = baseline.check.timeout
+    saving = baseline.run_spec(original, settings, tuple(inputs))
+    first = run_model(_outputs_only(saving, 1), timeout=timeout)
+    first.require(f"{baseline.path}: the original's first run")
+    comparing = compared_spec(baseline, original, settings, inputs)
+    second = run_model(_outputs_only(comparing, 1), timeout=timeout)
+    return second.failure is None and not second.differences
 
 
 def _saved_in(folder: Path, name: str, inputs: Sequence[InputSet]) -> tuple[InputSet, ...]:
