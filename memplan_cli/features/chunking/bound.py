@@ -76,9 +76,10 @@ class _Needs:
     def _of_split(self, op: Op, split: Split) -> Need:
         """Return the need of an op's first chunk or of its last one, whichever is larger.
 
-        Both need the inputs that every chunk reads whole. The first chunk also needs inputs
-        that their producer cannot make in slices, the last chunk outputs that some consumer
-        cannot read in slices.
+        Both need the inputs that every chunk reads whole. The first chunk also needs inputs that
+        their producer cannot make in slices. The last one does not, in a lower bound: by then the
+        input may have been cut into slices that are freed one by one. But it needs outputs that
+        some consumer cannot read in slices, as all their slices are there.
         """
         whole_inputs: list[VarId] = []
         unsliceable_inputs: list[VarId] = []
@@ -95,7 +96,7 @@ class _Needs:
         first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
         last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
         if unsliceable_outputs:
-            # The last chunk may be written over an input that is read whole.
+            # An output's bytes may be those of an input that is counted too, so they count once.
             last_bytes = last_need.bytes - self._overwritten_bytes(op)
             last_need = last_need._replace(bytes=last_bytes)
         return max(first_need, last_need, key=lambda need: need.bytes)

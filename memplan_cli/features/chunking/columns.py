@@ -53,7 +53,12 @@ _SUFFIX = "__columns"
 def search_with_copies(
     graph: Graph, planned_vars: PlannedVars, without_copies: SearchResult, budget: int
 ) -> SearchResult:
-    """Return the result of a search in which products read copies, if its peak is lower."""
+    """Search again in a program with copies of tensors, and return the result with the lower peak.
+
+    Some products read a copy, which has ops of its own. So the product and these ops can be in
+    chunks along another axis than the original's ops and readers (see the module).
+    ``without_copies`` is the result so far. It is returned if no tensor needs a copy.
+    """
     copied = copy_for_products(graph, budget)
     if copied is None:
         return without_copies
@@ -64,7 +69,8 @@ def search_with_copies(
     planned_vars_with_copies = replace(planned_vars, sizes=sizes)
     result = search(copied_graph, planned_vars_with_copies, budget)
     if result.peak > budget:
-        # One product may have been chunked just enough to leave no room for the other.
+        # The region of one product may have got just enough chunks to fit the budget alone, but
+        # too few to leave room for the other product. A search for half the budget gives it more.
         tighter = search(copied_graph, planned_vars_with_copies, budget // 2)
         result = min(result, tighter, key=lambda candidate: candidate.peak)
     if result.peak >= without_copies.peak:
@@ -74,16 +80,15 @@ def search_with_copies(
         for var, values in copied.constants.items()
         if var in result.chunked.program.vars
     }
-    # The search counts added work against the program with copies: count it against the original.
+    # The new result compares with the program with copies, but the original is what counts.
     original_work = without_copies.work
-    total_work = (1 + result.added_work) * result.work
     return replace(
         result,
         chunked=replace(
             result.chunked, constants={**remaining_constants, **result.chunked.constants}
         ),
         before=without_copies.before,
-        added_work=total_work / original_work - 1 if original_work else 0.0,
+        added_work=result.chunked_work / original_work - 1 if original_work else 0.0,
         work=original_work,
     )
 
@@ -135,9 +140,15 @@ class Chain:
 def conflicting_chains(graph: Graph, budget: int) -> list[Chain]:
     """Return the chains to copy, those with a LogSoftmax first.
 
-    A chain is copied if it cannot be chunked as the product needs it while the others use it,
-    and if the other consumers of its result can be chunked along another axis once they are
-    alone.
+    A chain is copied if both hold:
+
+    - it cannot be in chunks along the product's axis, because a producer or another consumer of
+      one of its tensors cannot (`_has_conflict`);
+    - the consumers of its result that keep reading the original can be in chunks along another
+      axis (`_others_can_be_chunked`).
+
+    Of two chains with common ops only the first is copied. Only in a copy is a LogSoftmax replaced by
+    ops that can be split along its axis, so a chain that needs this must be the copied one.
     """
     chains = [
         chain
@@ -149,17 +160,20 @@ def conflicting_chains(graph: Graph, budget: int) -> list[Chain]:
 
 
 def _chains_of_product(graph: Graph, index: int, budget: int) -> Iterator[Chain]:
-    """Yield the chains of a matrix product's large inputs, sliced along its rows or columns."""
+    """Yield the chains (`Chain`) of a matrix product's large inputs.
+
+    Chunks of rows slice the first matrix, chunks of columns the second. They read the other one
+    whole. Chunks of batches slice both, so no other product reads them along another axis.
+    """
     op = graph.ops[index]
     if operator(op).family is not Family.MATRIX_PRODUCT:
         return
     for split in graph.splits(index):
-        sliced_inputs = [position for position in (0, 1) if split.inputs[position] is not None]
-        if len(sliced_inputs) != 1 or split.role not in {Role.ROWS, Role.COLUMNS}:
+        if split.role not in {Role.ROWS, Role.COLUMNS}:
             continue
-        position = sliced_inputs[0]
+        position = 0 if split.role is Role.ROWS else 1
         var, axis_map = op.inputs[position], split.inputs[position]
-        if axis_map is not None and graph.bytes(var) * _BUDGET_DIVISOR > budget:
+        if axis_map is not None and graph.bytes(var) > budget / _BUDGET_DIVISOR:
             chain = _chain(graph, index, var, axis_map.axis)
             if chain is not None:
                 yield chain
@@ -202,10 +216,11 @@ def _chain(graph: Graph, product: int, var: VarId, axis: int) -> Chain | None:
 def _sliced_inputs(
     graph: Graph, index: int, output: VarId, axis: int
 ) -> list[tuple[VarId, int]] | None:
-    """Return the inputs that an op reads in slices if it makes an output in slices.
+    """Return the inputs that an op reads in slices if its copy makes ``output`` in slices.
 
-    None if it cannot compute ``output`` in slices along ``axis``. It can if it has such a split,
-    or if it is a LogSoftmax or ScatterElements whose copy consists of other ops.
+    None if the copy cannot be split along ``axis``. The copy of a LogSoftmax, or of a
+    ScatterElements that adds to rows, consists of other ops, which can be split along the axis that
+    the original mixes. Only in float32 were such copies shown to have the same bits.
 
     Returns:
         The sliced inputs, each with its axis; inputs that are read whole are left out.
@@ -214,7 +229,9 @@ def _sliced_inputs(
     if node is None or graph.program.vars[output].dtype != "float32":
         return None
     if _is_log_softmax(node, axis) or _adds_one_element_per_row(graph, node, axis):
-        return [(op.inputs[0], axis)]
+        return [
+            (op.inputs[0], axis)
+        ]  # indices and updates have one column: they are read whole
     for split in graph.splits(index):
         output_map = graph.output_map(index, split, output)
         if output_map is not None and output_map.axis == axis:
@@ -282,8 +299,8 @@ def _others_can_be_chunked(graph: Graph, chain: Chain) -> bool:
 def _consumers_of_original(graph: Graph, chain: Chain) -> list[int]:
     """Return the consumers of a chain's result that keep reading the original.
 
-    The copy is read by the product, and by consumers that have splits along its axis only,
-    such as the sum over rows for the gradient of a bias.
+    The copy is read by the product, and by consumers that cannot be split along any other axis
+    than the product's, such as the sum over rows for the gradient of a bias.
     """
     own_axes = {chain.axes[chain.var]}
     return [
@@ -318,7 +335,7 @@ class _CopyWriter:
     def copy(self, chain: Chain) -> None:
         """Add a copy of a chain before its first reader, and let the product read the copy.
 
-        So do consumers that can be split along the product's axis only. Does nothing if some of
+        Some other consumers read the copy too (`_consumers_of_original`). Does nothing if some of
         the chain's ops are copied already.
         """
         if not self.copied_ops.isdisjoint(chain.ops):
@@ -330,22 +347,26 @@ class _CopyWriter:
             for reader in self._graph.consumers(chain.var)
             if reader not in original_readers
         ]
-        names: dict[VarId, VarId] = {}
+        names = {
+            var: self._writer.new_var(var, _SUFFIX)
+            for index in chain.ops
+            for var in self._graph.ops[index].outputs
+            if var in chain.axes
+        }
         new_ops = self._ops_before.setdefault(min(copy_readers), [])
         for index in chain.ops:
             new_ops += self._copy_op(index, chain, names)
         for reader in copy_readers:
             self._renamed_inputs.setdefault(reader, {})[chain.var] = names[chain.var]
 
-    def _copy_op(self, index: int, chain: Chain, names: dict[VarId, VarId]) -> list[Op]:
+    def _copy_op(self, index: int, chain: Chain, names: Mapping[VarId, VarId]) -> list[Op]:
         """Return the ops that compute an op's outputs once more.
 
-        ``names`` has the copy of each original var of the chain so far; the op's are added.
+        ``names`` has the copy of each var of the chain. Inputs that are not in the chain are read
+        whole, and outputs that are not in it are left out.
         """
         op, node = self._graph.ops[index], self._graph.node(index)
-        outputs = [var for var in op.outputs if var in chain.axes]
-        names |= {var: self._writer.new_var(var, _SUFFIX) for var in outputs}
-        axis = chain.axes[outputs[0]]
+        axis = next(chain.axes[var] for var in op.outputs if var in chain.axes)
         if _is_log_softmax(node, axis):
             return self._log_softmax_ops(index, axis, names)
         if node is not None and _adds_one_element_per_row(self._graph, node, axis):
@@ -354,9 +375,7 @@ class _CopyWriter:
             op._replace(
                 name=f"{op.label}{_SUFFIX}",
                 inputs=tuple(names.get(var, var) for var in op.inputs),
-                outputs=tuple(
-                    names[var] if var in outputs else VarId("") for var in op.outputs
-                ),
+                outputs=tuple(names.get(var, VarId("")) for var in op.outputs),
             )
         ]
 

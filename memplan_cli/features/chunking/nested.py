@@ -35,19 +35,24 @@ _ACCEPTED_ADDED_WORK = 0.1
 _MAX_OUTER_CHUNKS = 8
 """Regions of at most so many chunks keep them."""
 
-_DIVISORS = (2, 4, 6, 8)
-"""The other regions get so many times fewer chunks before these are cut again."""
+_COUNT_DIVISORS = (2, 4, 6, 8)
+"""The number of chunks of all other regions is divided by one of these before chunks are cut again."""
 
 
 def search_nested(
     graph: Graph, planned_vars: PlannedVars, one_axis: SearchResult, budget: int
 ) -> SearchResult:
-    """Return the best of a search result, with one axis per region, and its variants cut again."""
+    """Return the best of a search result with one axis per region, and of variants that are cut again.
+
+    The fewer outer chunks, the more often each is cut again. What is least work depends on the
+    operators, so several numbers are tried.
+    """
     is_good_enough = one_axis.peak <= budget and one_axis.added_work <= _ACCEPTED_ADDED_WORK
     if not one_axis.choices or is_good_enough:
         return one_axis
     variants = (
-        _cut_again(graph, planned_vars, one_axis, budget, divisor) for divisor in _DIVISORS
+        _cut_again(graph, planned_vars, one_axis, budget, divisor)
+        for divisor in _COUNT_DIVISORS
     )
     results = (one_axis, *(variant for variant in variants if variant is not None))
     return min(results, key=lambda result: (max(result.peak, budget), result.added_work))
@@ -56,18 +61,20 @@ def search_nested(
 def _cut_again(
     graph: Graph, planned_vars: PlannedVars, one_axis: SearchResult, budget: int, divisor: int
 ) -> SearchResult | None:
-    """Return a result whose regions have ``divisor`` times fewer chunks, which are cut again.
+    """Return a result with fewer chunks, which are cut again.
 
-    The result lists the choices of both searches: the regions of ``one_axis`` with fewer chunks (the
-    *outer* ones), and regions inside these chunks (the *inner* ones). None if the outer chunks cannot
-    be written.
+    The number of chunks of each region is divided by ``divisor``; few chunks stay, as they add little
+    work. The result lists the choices of both searches: the regions of ``one_axis`` with fewer
+    chunks (the *outer* ones), and regions inside these chunks (the *inner* ones). None if the outer
+    chunks cannot be written.
     """
-    outer = Search(graph, planned_vars, budget).with_measured_choices(
+    outer_choices = (
         replace(choice, count=max(choice.count // divisor, 2))
         if choice.count > _MAX_OUTER_CHUNKS
         else choice
         for choice in one_axis.choices
     )
+    outer = Search(graph, planned_vars, budget).with_measured_choices(outer_choices)
     if outer is None:
         return None
     program, constants = outer.chunked.program, outer.chunked.constants
@@ -81,6 +88,7 @@ def _cut_again(
     }
     choices = (*outer.choices, *_merge_inner_choices(inner_graph, inner.choices))
     work = sum(choice.work for choice in choices)
+    # Of ``one_axis`` stays what is known of the program without chunks: `before`, `work`, `bound`.
     return replace(
         one_axis,
         chunked=replace(

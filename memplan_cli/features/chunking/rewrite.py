@@ -72,7 +72,7 @@ def rewrite_in_chunks(
         start = len(writer.ops)
         _write_region(writer, regions[item], chunks_of_regions[item])
         written_ops[item] = start, len(writer.ops)
-    return _without_replaced(writer, [written_ops[number] for number in range(len(chosen))])
+    return _without_unused(writer, [written_ops[number] for number in range(len(chosen))])
 
 
 def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[Op | int] | None:
@@ -119,13 +119,13 @@ def _write_region(
 ) -> None:
     """Add the ops of all chunks of a region to the writer, and join the region's outputs.
 
-    Rows that a chunk reads of the one before it are carried over, not computed again. What only
-    the replaced ops made or read is added to ``writer.replaced``.
+    Rows that a chunk reads of the one before it are carried over, not computed again. Vars that the
+    replaced ops made or read are added to ``writer.maybe_unused``.
     """
     graph = writer.graph
     output_slices: dict[VarId, list[VarId]] = {var: [] for var in region.outputs}
-    carried: Mapping[VarId, VarId] = {}
-    # For each chunk the rows that the next one needs of it.
+    carried: Mapping[VarId, VarId] = {}  # the rows that come from the chunk before
+    # For each chunk the ranges of rows that the next one needs of it.
     next_carried = [*(chunk.carried for chunk in chunks[1:]), {}]
     for index, chunk in enumerate(chunks):
         chunk_writer = _ChunkWriter(writer, region, chunk, f"__chunk{index + 1}")
@@ -141,21 +141,25 @@ def _write_region(
         )
     for index in region.splits:
         op = graph.ops[index]
-        writer.replaced.update(var for var in op.outputs if var and var not in output_slices)
-        writer.replaced.update(var for var in op.inputs if var in graph.weights)
+        writer.maybe_unused.update(
+            var for var in op.outputs if var and var not in output_slices
+        )
+        writer.maybe_unused.update(var for var in op.inputs if var in graph.weights)
 
 
-def _without_replaced(writer: ProgramWriter, region_ranges: Sequence[Range]) -> ChunkedProgram:
-    """Return the written program without vars that only replaced ops made or read.
+def _without_unused(writer: ProgramWriter, region_ranges: Sequence[Range]) -> ChunkedProgram:
+    """Return the written program without those of ``writer.maybe_unused`` that no op reads.
 
-    Ops that only make such vars are removed too. ``region_ranges`` are the ops of each region,
-    counted before the removal.
+    Ops that only make such vars are removed too. These are Constant ops, whose weights only
+    replaced ops read. They have no inputs, so nothing else is unused without them.
+
+    ``region_ranges`` are the ops of each region, counted before the removal.
     """
     program = writer.graph.program
     read = {var for op in writer.ops for var in op.reads}
     unused = {
         var
-        for var in writer.replaced
+        for var in writer.maybe_unused
         if var not in read
         and var not in program.overridable
         and var not in program.body.outputs
@@ -339,9 +343,11 @@ class _ChunkWriter:
     def slice_of(self, var: VarId, axis: int, bounds: Range) -> VarId:
         """Return a var that holds a range of a tensor; adds a Slice if no var holds it yet.
 
-        The Slice reads what this chunk has of the tensor: its own slice, the one joined with
-        carried rows if it needs more, or the whole tensor if other ops make it. ``var`` and
-        ``bounds`` are a tensor of the original program and a range of its elements.
+        ``var`` and ``bounds`` are a tensor of the original program and a range of its elements.
+
+        Of a tensor that the region makes, this chunk has its own slice, and maybe the same slice
+        joined with rows that the previous chunk carried over. Both are along ``axis``, as all ops of
+        a region slice a tensor along the same axis. All other tensors are there whole.
         """
         dims = list(self._graph.dims(var))
         source = self._own_slices.get(var, _SlicedVar(var, (0, dims[axis])))

@@ -14,7 +14,7 @@ written as a program and measured by the live ranges with which the planner meas
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from itertools import islice
 from sys import maxsize
@@ -152,6 +152,11 @@ class SearchResult:
     added_work: float
     work: int
     bound: Need
+
+    @property
+    def chunked_work(self) -> float:
+        """The work of the program with chunks."""
+        return (1 + self.added_work) * self.work
 
 
 def search(graph: Graph, planned_vars: PlannedVars, budget: float) -> SearchResult:
@@ -411,52 +416,69 @@ class Search:
         if twice as many chunks as those of the last useful trial bring no useful gain; a
         number in between (3 after 2) may bring little.
 
+        The gain is that of the region's own bytes: the peak op may be outside the region, and then
+        needs the same bytes for any number of chunks.
+
         The region is added to the state in place of regions that overlap it. ``current_count`` is
         its number of chunks in the state; 0 if it is not there.
+        """
+        min_count = max(self._pattern_result(region).chunk_count, current_count + 1)
+        # Of the last trial with a useful gain; at first of the state.
+        useful_bytes, useful_count = state.peak, current_count
+        for count in _CHUNK_COUNTS[bisect_left(_CHUNK_COUNTS, min_count) :]:
+            trial = self._trial(state, region, count)
+            if trial is None:
+                continue
+            region_bytes = trial.choices[-1].after
+            max_useful_bytes = self._max_useful_bytes(useful_bytes)
+            # A region that is in chunks already is cut further only if that lowers the peak.
+            is_worth_it = not current_count or trial.peak <= max(self.budget, max_useful_bytes)
+            if is_worth_it:
+                yield trial
+                if region_bytes <= self.budget:
+                    return
+            if is_worth_it and region_bytes <= max_useful_bytes:
+                useful_bytes, useful_count = region_bytes, count
+            elif (
+                count >= 2 * useful_count
+            ):  # so the first trial of a new region may be the only one
+                return
+
+    def _trial(self, state: State, region: Region, count: int) -> _Trial | None:
+        """Return the trial of a region in ``count`` chunks; None if it cannot be written.
+
+        If the peak op is an original one, the region is measured without the other regions: its own
+        live bytes do not depend on them, and fewer ops are written. Otherwise the peak op is an op of
+        another region's chunks, which must be in the program.
         """
         ops = set(region.splits)
         others = tuple(
             choice for choice in state.choices if ops.isdisjoint(choice.region.splits)
         )
-        # If the peak op is an original one, the region is measured without the other regions:
-        # its own live bytes do not depend on them, and fewer ops are written. Otherwise the
-        # peak op is an op of another region's chunks, which must be in the program.
+        # Ops that were inserted between chunks, such as Slices, have a negative source.
         peak_is_original = state.peak_op.source >= 0 and state.peak_op in self.graph.ops
         written_beside = () if peak_is_original else others
-        min_count = self._pattern_result(region).chunk_count
-        # The last trial that lowered the bytes usefully.
-        useful_peak, useful_count = state.peak, current_count
-        for count in _CHUNK_COUNTS:
-            if count <= current_count or count < min_count:
-                continue
-            choice = Choice(region, count, before=state.peak)
-            trial_state = self.write_state((*written_beside, choice))
-            if trial_state is None:
-                continue
-            number = len(written_beside)
-            after = trial_state.region_peak(number)
-            work = self._added_work(trial_state, number)
-            peak = max(after, trial_state.op_peak(state.peak_op))
-            max_useful_peak = self._max_useful_peak(useful_peak)
-            # A region that is in chunks already is cut further only for a useful gain.
-            is_worth_it = not current_count or peak <= max(self.budget, max_useful_peak)
-            if is_worth_it:
-                yield _Trial((*others, replace(choice, after=after, work=work)), peak, work)
-                if after <= self.budget:
-                    return
-            if is_worth_it and after <= max_useful_peak:
-                useful_peak, useful_count = after, count
-            elif count >= 2 * useful_count:
-                return
+        choice = Choice(region, count, before=state.peak)
+        trial_state = self.write_state((*written_beside, choice))
+        if trial_state is None:
+            return None
+        number = len(written_beside)
+        after = trial_state.region_peak(number)
+        work = self._added_work(trial_state, number)
+        return _Trial(
+            choices=(*others, replace(choice, after=after, work=work)),
+            peak=max(after, trial_state.op_peak(state.peak_op)),
+            work=work,
+        )
 
-    def _max_useful_peak(self, last_peak: int) -> float:
-        """Return the bytes to which more chunks must lower a region's peak to be useful.
+    def _max_useful_bytes(self, last_bytes: int) -> float:
+        """Return the bytes to which more chunks must lower a region's bytes to be useful.
 
-        Either the peak falls to `_USEFUL_SHARE`, or its excess over the budget to
+        Either the bytes fall to `_USEFUL_SHARE`, or their excess over the budget to
         `_USEFUL_EXCESS_SHARE`.
         """
-        excess = max(last_peak - self.budget, 0)
-        return max(last_peak * _USEFUL_SHARE, self.budget + excess * _USEFUL_EXCESS_SHARE)
+        excess = max(last_bytes - self.budget, 0)
+        return max(last_bytes * _USEFUL_SHARE, self.budget + excess * _USEFUL_EXCESS_SHARE)
 
     def _added_work(self, state: State, number: int) -> int:
         """Return the work of the chunks of ``state.choices[number]`` less that of the ops they replace.

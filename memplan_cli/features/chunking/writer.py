@@ -53,14 +53,14 @@ class ProgramWriter:
     elements lie in memory as ``[N, C / block, H, W, block]``. An ordinary Slice or Concat of
     rows (H) would move the wrong elements. So such a tensor is first reshaped to its *row
     dims* ``[N, C / block, H, W * block]``, in which rows are contiguous, and reshaped back
-    after it.
+    after it. H is axis 2 of both, with the same length.
 
     Attributes:
         graph: the program that is rewritten.
         ops: the ops so far, in order; the caller appends the original's ops too.
         vars: the vars of the program and the added ones.
         constants: the name of each added int64 constant, by its values.
-        replaced: vars of the original that may be unused from now on.
+        maybe_unused: vars of the original that may be unused from now on.
     """
 
     def __init__(self, graph: Graph, constant_prefix: str = "chunk") -> None:
@@ -68,12 +68,15 @@ class ProgramWriter:
         self.ops: list[Op] = []
         self.vars = dict(graph.program.vars)
         self.constants: dict[Dims, VarId] = {}
-        self.replaced: set[VarId] = set()
+        self.maybe_unused: set[VarId] = set()
 
     def concat(
         self, name: str, parts: tuple[VarId, ...], output: VarId, axis: int, original: VarId
     ) -> None:
-        """Append a Concat of slices, with Reshapes around it in the blocked channel layout.
+        """Append a Concat of slices.
+
+        In the blocked channel layout, rows are joined in their *row dims* (see `ProgramWriter`):
+        Reshapes of the parts come before the Concat, and one of the result after it.
 
         Args:
             name: the name of the Concat.
@@ -95,7 +98,10 @@ class ProgramWriter:
     def slice(
         self, var: VarId, output: VarId, axis: int, bounds: Range, original: VarId
     ) -> None:
-        """Append a Slice, with Reshapes around it in the blocked channel layout.
+        """Append a Slice.
+
+        In the blocked channel layout, rows are sliced in their *row dims* (see `ProgramWriter`),
+        between two Reshapes. ``axis`` and ``bounds`` are the same there.
 
         ``bounds`` are a range of ``var``, which is ``original`` or a slice of it in the same layout.
         ``output`` is in ``self.vars`` already.
