@@ -295,7 +295,7 @@ RULES = (
     rule("in place, an output takes no more",
          "_overwritten_bytes", never("is_in_place"), "test_recompute_bound", "test_recompute_properties"),
     rule("what crosses segments is kept",
-         "_Segments.__init__", never("_crosses_segments"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
+         "_Segments._find_kept", never("_crosses_segments"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("a segment keeps what is read before it ends",
          "_Segments._is_late", always("_ends"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("a useless checkpoint is said",

@@ -6,7 +6,7 @@ The inputs and outputs of an op are live at once, and graph outputs stay live to
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.aliasing import SHARE_VIEWS
 from memplan_cli.features.recompute.values import bytes_of, find_values
@@ -42,31 +42,48 @@ def step_bytes(program: Program, planned_vars: PlannedVars) -> Sequence[int]:
 def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     """Return a lower bound of intermediates and graph outputs together.
 
-    When the last producer of an output runs, all outputs are live beside what it reads and makes;
-    which producer is last is not known, so the smallest of them counts. And each producer has its
-    largest output live beside what it reads and makes; a copy may make just that one.
+    Only views share bytes. The bound is the largest of three needs, which hold for any order and
+    any copies:
+
+    - Each op needs the intermediates that it reads and makes (`step_bytes`).
+    - An op that makes graph outputs needs one of them besides. The largest counts. Its others do
+      not, as each may be made by another copy of the op.
+    - When the last graph output is made, all graph outputs are live, and the intermediates that
+      its producer reads and makes. Which op is last is not known, so the smallest one counts.
 
     Args:
         program: the program without copies.
-        planned_vars: its `results` are the graph outputs.
+        planned_vars: its `results` are the graph outputs; its `sizes` are the intermediates.
     """
     results = planned_vars.results
-    intermediate_bytes = step_bytes(
-        program, replace(planned_vars.resident, sizes=planned_vars.sizes)
-    )
-    # For each op that makes graph outputs: the bytes live beside them, and the bytes of each output.
-    producers: list[tuple[int, list[int]]] = []
+    intermediate_bytes = step_bytes(program, replace(planned_vars, aliasing=SHARE_VIEWS))
+    producers: list[_OutputProducer] = []
     for op, op_bytes in zip(program.body.ops, intermediate_bytes, strict=True):
         output_sizes = [bytes_of(results, var) for var in op.outputs if var in results]
         if output_sizes and not SHARE_VIEWS.is_view(op):  # a view needs no bytes of its own
-            # What a subgraph reads may be gone when the outputs are made.
-            producers.append((0 if op.bodies else op_bytes, output_sizes))
+            # Intermediates that a subgraph reads may be freed before the outputs are made.
+            bytes_beside = 0 if op.bodies else op_bytes
+            producers.append(_OutputProducer(bytes_beside, output_sizes))
     if not producers:
         return max(intermediate_bytes, default=0)
-    all_outputs = sum(sum(output_sizes) for _, output_sizes in producers)
-    at_last_producer = all_outputs + min(beside for beside, _ in producers)
-    at_each_producer = (beside + max(output_sizes) for beside, output_sizes in producers)
+    all_outputs = sum(sum(producer.output_sizes) for producer in producers)
+    at_last_producer = all_outputs + min(producer.bytes_beside for producer in producers)
+    at_each_producer = (
+        producer.bytes_beside + max(producer.output_sizes) for producer in producers
+    )
     return max(at_last_producer, *at_each_producer, *intermediate_bytes)
+
+
+class _OutputProducer(NamedTuple):
+    """An op that makes graph outputs.
+
+    Attributes:
+        bytes_beside: the bytes of intermediates that are live when it makes its outputs.
+        output_sizes: the bytes of each graph output that it makes.
+    """
+
+    bytes_beside: int
+    output_sizes: list[int]
 
 
 def _touched_values(values: Values, op: Op, place: int) -> set[int]:

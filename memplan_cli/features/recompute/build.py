@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import operator
 from memplan_cli.core.program import Block, Op, Program, VarId
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.features.recompute.values import Values
+    from memplan_cli.features.recompute.values import Place, ValueNumber, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class RecomputedProgram:
 
     program: Program
     sizes: Mapping[VarId, Size]
-    places: tuple[int, ...]
+    places: tuple[Place, ...]
     copies: tuple[Op, ...]
-    recomputed_at: Mapping[int, Collection[int]]
-    copy_reads: tuple[tuple[int, int], ...]
+    recomputed_at: Mapping[ValueNumber, Collection[Place]]
+    copy_reads: tuple[tuple[ValueNumber, Place], ...]
 
 
 def write_copies(
     values: Values,
-    recomputed_at: Sequence[Collection[int]],
+    recomputed_at: Sequence[Collection[Place]],
     sizes: Mapping[VarId, Size],
-    required: Mapping[int, Sequence[VarId]] | None = None,
+    required: Mapping[Place, Sequence[VarId]] | None = None,
 ) -> RecomputedProgram:
     """Return the base program with copies.
 
@@ -63,6 +63,13 @@ def write_copies(
             read it.
     """
     return _CopyWriter(values, recomputed_at, sizes).write(required or {})
+
+
+class _PlacedOp(NamedTuple):
+    """An op of the program that is written; a copy has the place of the op that it precedes."""
+
+    op: Op
+    place: Place
 
 
 class _CopyWriter:
@@ -79,14 +86,14 @@ class _CopyWriter:
         _copy_of: the provisional name of the copy of a var that was made at a place.
         _original_of: the original var of each provisional name.
         _copy_reads: an ordered set of pairs: a value, and a place at which a copy reads it.
-        _ops: the ops emitted so far, each with its place.
+        _ops: the ops emitted so far.
         _current_place: the place of the op that is being emitted, or for which copies are.
     """
 
     def __init__(
         self,
         values: Values,
-        recomputed_at: Sequence[Collection[int]],
+        recomputed_at: Sequence[Collection[Place]],
         sizes: Mapping[VarId, Size],
     ) -> None:
         self._values = values
@@ -95,15 +102,15 @@ class _CopyWriter:
         }
         self._sizes = dict(sizes)
         self._vars = dict(values.program.vars)
-        self._copy_of: dict[tuple[VarId, int], VarId] = {}
+        self._copy_of: dict[tuple[VarId, Place], VarId] = {}
         self._original_of: dict[VarId, VarId] = {}
-        self._copy_reads: dict[tuple[int, int], None] = {}
-        self._ops: list[tuple[Op, int]] = []
-        self._current_place = 0
+        self._copy_reads: dict[tuple[ValueNumber, Place], None] = {}  # an ordered set
+        self._ops: list[_PlacedOp] = []
+        self._current_place: Place = 0
 
-    def write(self, required: Mapping[int, Sequence[VarId]]) -> RecomputedProgram:
+    def write(self, required: Mapping[Place, Sequence[VarId]]) -> RecomputedProgram:
         """Return the program with copies (`write_copies`); may be called once."""
-        program, value_of = self._values.program, self._values.value_of
+        program = self._values.program
         for place, op in enumerate(program.body.ops):
             self._current_place = place
             for var in required.get(place, ()):
@@ -112,31 +119,41 @@ class _CopyWriter:
                 var: self._latest(var, place) for var in self._values.dataflow.reads[place]
             }
             is_unchanged = all(old == new for old, new in read_names.items())
-            self._ops.append((op if is_unchanged else with_names(op, read_names), place))
-        # By value. Some places that were asked for need no copy, as nothing reads it.
-        written_copies: dict[int, set[int]] = {}
-        for var, place in self._copy_of:
-            if place in self._places_of_copies(var):
-                written_copies.setdefault(value_of[var], set()).add(place)
-        names = self._drop_unread_originals()
-        # ``names`` has the copies that replace an original so far; this adds all other copies.
-        copied_outputs = self._name_copies(names)
+            self._ops.append(
+                _PlacedOp(op if is_unchanged else with_names(op, read_names), place)
+            )
+        # Both steps change ``self._ops``, and return final names by provisional name.
+        names_of_replaced = self._drop_unread_originals()
+        names_of_copies = self._name_copies()
+        names = {**names_of_replaced, **names_of_copies}
+        copied_outputs = set(names_of_copies.values())
         ops = tuple(with_names(op, names) for op, _ in self._ops)
         return RecomputedProgram(
             program=program.with_ops(ops, self._vars),
             sizes=self._sizes,
             places=tuple(place for _, place in self._ops),
             copies=tuple(op for op in ops if not copied_outputs.isdisjoint(op.outputs)),
-            recomputed_at=written_copies,
+            recomputed_at=self._written_copies(),
             copy_reads=tuple(self._copy_reads),
         )
 
-    def _places_of_copies(self, var: VarId) -> Sequence[int]:
+    def _written_copies(self) -> dict[ValueNumber, set[Place]]:
+        """Return for each value the places at which it was to be made again, and a copy was emitted.
+
+        An emitted copy of an op also makes the op's other outputs, which may not be recomputed there.
+        """
+        written_copies: dict[ValueNumber, set[Place]] = {}
+        for var, place in self._copy_of:
+            if place in self._places_of_copies(var):
+                written_copies.setdefault(self._values.value_of[var], set()).add(place)
+        return written_copies
+
+    def _places_of_copies(self, var: VarId) -> Sequence[Place]:
         """Return the ascending places at which a var is made again; none for a var without a value."""
         value = self._values.value_of.get(var)
         return () if value is None else self._recomputed_at.get(value, ())
 
-    def _latest(self, var: VarId, place: int) -> VarId:
+    def _latest(self, var: VarId, place: Place) -> VarId:
         """Return the name under which an op at a place reads a var.
 
         It is the latest copy up to the place, which is emitted if it is not there yet, or the
@@ -151,7 +168,7 @@ class _CopyWriter:
             self._copy_with_inputs(var, copy_place)
         return self._copy_of[var, copy_place]
 
-    def _copy_with_inputs(self, var: VarId, place: int) -> None:
+    def _copy_with_inputs(self, var: VarId, place: Place) -> None:
         """Emit a copy of a var's producer, after copies of inputs that are due at the place.
 
         The stack takes the place of recursion, as chains may be longer than Python's limit. A
@@ -168,17 +185,19 @@ class _CopyWriter:
             if (stack.pop(), place) not in self._copy_of:
                 self._emit_copy(producer, place)
 
-    def _is_due(self, var: VarId, place: int) -> bool:
+    def _is_due(self, var: VarId, place: Place) -> bool:
         """Whether a var is recomputed at a place and its copy is not emitted yet."""
         return place in self._places_of_copies(var) and (var, place) not in self._copy_of
 
-    def _emit_copy(self, producer: int, place: int) -> None:
+    def _emit_copy(self, producer: Place, place: Place) -> None:
         """Emit a copy of an op, with `_provisional_copy` names; optional outputs only if `_is_due`.
+
+        The copy runs before the op at ``_current_place``. That is the first op that reads the copy,
+        at ``place`` or later. The op has no subgraphs (`may_run_twice`), so it reads only its inputs.
 
         Args:
             producer: the place of the original.
-            place: the place from which on ops read the copy. It runs before the op at
-                ``_current_place``, the first that does, which may come later.
+            place: the place from which on ops read the copy.
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
@@ -191,9 +210,10 @@ class _CopyWriter:
         )
         read_values = (value_of[var] for var in op.inputs if var in value_of)
         self._copy_reads.update(dict.fromkeys((value, place) for value in read_values))
-        self._ops.append((op._replace(inputs=inputs, outputs=outputs), self._current_place))
+        copy = op._replace(inputs=inputs, outputs=outputs)
+        self._ops.append(_PlacedOp(copy, self._current_place))
 
-    def _provisional_copy(self, var: VarId, place: int) -> VarId:
+    def _provisional_copy(self, var: VarId, place: Place) -> VarId:
         """Add and return the provisional name of a copy: no name of a model has a zero byte."""
         copy = VarId(f"{var}\0{place}")
         self._original_of[copy] = var
@@ -218,7 +238,7 @@ class _CopyWriter:
             for new, old in zip(copy.outputs, original.outputs, strict=True)
             if new and old
         }
-        ops: list[tuple[Op, int]] = []
+        ops: list[_PlacedOp] = []
         for op, place in self._ops:
             output = _first_output(op)
             if output in removed:
@@ -226,7 +246,7 @@ class _CopyWriter:
             if original := original_of_copy.get(output):
                 # With all outputs of the original, also those that no op reads.
                 op = op._replace(name=original.name, outputs=original.outputs)  # noqa: PLW2901
-            ops.append((op, place))
+            ops.append(_PlacedOp(op, place))
         self._ops = ops
         for copy_output in names:
             del self._original_of[copy_output]
@@ -235,7 +255,7 @@ class _CopyWriter:
     def _unread_originals(self) -> list[tuple[Op, Op]]:
         """Return each original that no op reads, if it has a copy, and its first copy."""
         readers = Counter(self._values.program.body.outputs)
-        readers.update(var for op, _ in self._ops for var in all_reads(op))
+        readers.update(var for op, _ in self._ops for var in op.reads)
         first_copy: dict[VarId, Op] = {}  # by the original var
         for op, _ in self._ops:
             for output in op.outputs:
@@ -247,36 +267,32 @@ class _CopyWriter:
             outputs = [var for var in op.outputs if var]
             copy = next((first_copy[var] for var in outputs if var in first_copy), None)
             if copy is not None and not any(readers[var] for var in outputs):
-                readers.subtract(all_reads(op))
+                readers.subtract(op.reads)
                 found.append((op, copy))
         return found
 
-    def _name_copies(self, names: dict[VarId, VarId]) -> set[VarId]:
-        """Give copies their final names in ``self._ops``, and add the names to ``names``.
-
-        Args:
-            names: the final name by provisional name; changed.
+    def _name_copies(self) -> dict[VarId, VarId]:
+        """Give copies and their outputs final names in ``self._ops``.
 
         Returns:
-            The final names of all outputs of copies.
+            The final name of each output, by its provisional name; the caller renames the reads.
         """
         used: dict[VarId, int] = {}  # the last number that was used for copies of a var
-        final_names: set[VarId] = set()
+        names: dict[VarId, VarId] = {}
         for index, (op, place) in enumerate(self._ops):
             copied_outputs = [output for output in op.outputs if output in self._original_of]
             if not copied_outputs:
                 continue
             for output in copied_outputs:
                 names[output] = self._add_var(self._original_of[output], used)
-                final_names.add(names[output])
             # The number of the copy, empty for the first: node and outputs get the same.
             suffix = names[copied_outputs[0]].rpartition("__recompute")[2]
             named = op._replace(
                 name=f"{op.label}__recompute{suffix}",
                 outputs=tuple(names.get(output, output) for output in op.outputs),
             )
-            self._ops[index] = (named, place)
-        return final_names
+            self._ops[index] = _PlacedOp(named, place)
+        return names
 
     def _add_var(self, var: VarId, used: dict[VarId, int]) -> VarId:
         """Add a var for the next copy of ``var``: ``x__recompute``, ``x__recompute2``, ...
@@ -299,18 +315,6 @@ class _CopyWriter:
 
 def _first_output(op: Op) -> VarId:
     return next(filter(None, op.outputs), VarId(""))
-
-
-def all_reads(op: Op) -> tuple[VarId, ...]:
-    """Return the vars that an op and the ops of its subgraphs read, once each."""
-    if not op.bodies:
-        return tuple(dict.fromkeys(filter(None, op.inputs)))
-    inner = (
-        var
-        for body in op.bodies
-        for var in (*body.outputs, *(read for inner in body.ops for read in all_reads(inner)))
-    )
-    return tuple(dict.fromkeys((*filter(None, op.inputs), *inner)))
 
 
 def with_names(op: Op, names: Mapping[VarId, VarId]) -> Op:

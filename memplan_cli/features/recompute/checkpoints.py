@@ -4,8 +4,9 @@ Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", in the form o
 Fluid's RecomputeOptimizer.
 
 The forward part is cut into segments, each of which ends with a checkpoint. A segment runs
-again just before its backward part. Checkpoints, and values that cross segments, are kept. Ops
-after the last checkpoint do not run again, as their backward part follows at once.
+again just before its backward part. Checkpoints, and values that cross segments, are kept, so that
+each segment can run again without another one. Ops after the last checkpoint do not run again, as
+their backward part follows at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from memplan_cli.analysis.phase import Phase, Phases
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
-    from memplan_cli.features.recompute.values import Values
+    from memplan_cli.features.recompute.values import Place, ValueNumber, Values
     from memplan_cli.ordering.records import PlannedVars
 
 
@@ -109,8 +110,9 @@ class _Segments:
     A value is a var with all its views, and a place is the index of an op (see `Values`).
 
     Attributes:
-        _phases: the phase of each op.
-        _checkpoints: the tensors that end segments; the loss may be one, but ends none.
+        _phases: the phase of the op at each place.
+        _checkpoints: the tensors that end segments. The loss may be one, but ends none, as its
+        backward part follows at once.
         _loss: the tensor of the loss, if there is one.
         _ends: the ascending places of the last op of each segment.
         _kept: the values that are not dropped: checkpoints, values that cross segments, and
@@ -123,18 +125,28 @@ class _Segments:
         self._checkpoints = checkpoints
         producer = values.dataflow.producer
         self._ends = sorted({producer[var] for var in checkpoints if var != phases.loss})
-        self._kept = {values.value_of[var] for var in checkpoints if var in values.value_of}
-        self._kept.update(
+        self._kept = self._find_kept()
+
+    def _find_kept(self) -> frozenset[ValueNumber]:
+        """Return the values that are not dropped (`_kept`)."""
+        values = self._values
+        # A checkpoint that is a graph output is no value.
+        checkpoints = {
+            values.value_of[var] for var in self._checkpoints if var in values.value_of
+        }
+        return frozenset(
             value
             for value, accesses in enumerate(values.accesses)
-            if not values.can_recompute(value) or self._crosses_segments(accesses)
+            if value in checkpoints
+            or not values.can_recompute(value)
+            or self._crosses_segments(accesses)
         )
 
-    def _segment(self, place: int) -> int:
+    def _segment(self, place: Place) -> int:
         """Return the segment of a forward op; ``len(self._ends)`` after the last checkpoint."""
         return bisect_left(self._ends, place)
 
-    def _crosses_segments(self, accesses: tuple[int, ...]) -> bool:
+    def _crosses_segments(self, accesses: tuple[Place, ...]) -> bool:
         """Whether a value is accessed in several segments of the forward part."""
         # Accesses are in order, and so are the segments of the forward ones.
         segments = [
@@ -142,37 +154,49 @@ class _Segments:
         ]
         return bool(segments) and segments[0] != segments[-1]
 
-    def recomputed_at(self) -> list[set[int]]:
+    def recomputed_at(self) -> list[set[Place]]:
         """Return for each value the places at which it is made again.
 
-        A segment's values are all made again at one place: where its backward part first reads
-        one of them.
+        Those of a segment are all made again at one place: where the backward part first reads one
+        of them. They are the values that it reads, and the values that these are computed from.
         """
         values = self._values
-        # By segment and value, the first access outside the forward part after the segment.
-        first_late_reads: dict[int, dict[int, int]] = {}
+        # For each segment its values that the backward part reads, each with the first such place.
+        late_reads: dict[int, dict[ValueNumber, Place]] = {}
         for value, accesses in enumerate(values.accesses):
-            segment = self._segment(values.made_at[value])
-            is_forward = self._phases[values.made_at[value]] == "forward"
-            is_after_last_checkpoint = segment == len(self._ends)
-            if not is_forward or value in self._kept or is_after_last_checkpoint:
+            segment = self._segment_of_dropped(value)
+            if segment is None:
                 continue
-            late_reads = [place for place in accesses if self._is_late(place, segment)]
-            if late_reads:
-                first_late_reads.setdefault(segment, {})[value] = late_reads[0]
-        recomputed_at: list[set[int]] = [set() for _ in values.sizes]
-        for reads in first_late_reads.values():
+            first = next((place for place in accesses if self._is_late(place, segment)), None)
+            if first is not None:
+                late_reads.setdefault(segment, {})[value] = first
+        recomputed_at: list[set[Place]] = [set() for _ in values.sizes]
+        for reads in late_reads.values():
             place = min(reads.values())
             for value in self._with_dropped_inputs(reads):
                 recomputed_at[value].add(place)
         return recomputed_at
 
-    def _is_late(self, place: int, segment: int) -> bool:
+    def _segment_of_dropped(self, value: ValueNumber) -> int | None:
+        """Return the segment that makes a value; None if the value is not dropped after it.
+
+        Not dropped are kept values, values of the backward part, and those after the last checkpoint.
+        """
+        made_at = self._values.made_at[value]
+        if value in self._kept or self._phases[made_at] != "forward":
+            return None
+        segment = self._segment(made_at)
+        return segment if segment < len(self._ends) else None
+
+    def _is_late(self, place: Place, segment: int) -> bool:
         """Whether an op outside the forward part runs after the end of a segment."""
         return self._phases[place] != "forward" and place > self._ends[segment]
 
-    def _with_dropped_inputs(self, wanted: Collection[int]) -> set[int]:
-        """Return values with all inputs of their producers that are not kept, transitively."""
+    def _with_dropped_inputs(self, wanted: Collection[ValueNumber]) -> set[ValueNumber]:
+        """Return values with all inputs of their producers that are not kept, transitively.
+
+        All are of the same segment, as values that cross segments are kept.
+        """
         stack, closure = list(wanted), set(wanted)
         while stack:
             for input_value in self._values.inputs[stack.pop()]:
@@ -181,13 +205,13 @@ class _Segments:
                     stack.append(input_value)
         return closure
 
-    def vars_by_place(self, recomputed_at: Sequence[set[int]]) -> dict[int, list[VarId]]:
+    def vars_by_place(self, recomputed_at: Sequence[set[Place]]) -> dict[Place, list[VarId]]:
         """Return, for each place, the vars whose copies run right before the op there, in order.
 
         `write_copies` alone would copy a value where an op first reads the copy, but a segment runs
         again as a whole.
         """
-        vars_by_place: dict[int, list[VarId]] = {}
+        vars_by_place: dict[Place, list[VarId]] = {}
         for var, value in self._values.value_of.items():
             if self._values.dataflow.producer[var] != self._values.made_at[value]:
                 continue  # a view, which another op makes: it is copied only if an op reads it
@@ -195,7 +219,7 @@ class _Segments:
                 vars_by_place.setdefault(place, []).append(var)
         return vars_by_place
 
-    def ineffective_checkpoints(self, recomputed_at: Sequence[set[int]]) -> dict[str, str]:
+    def ineffective_checkpoints(self, recomputed_at: Sequence[set[Place]]) -> dict[str, str]:
         """Return the names of checkpoints that save nothing, each with the reason."""
         values = self._values
         recomputed_segments = {

@@ -199,7 +199,8 @@ class _CopyInput(NamedTuple):
 
     Attributes:
         source: how it gets into memory.
-        start: first place at which it is in memory in addition, if it is kept or hoisted.
+        start: first place at which it is in memory in addition, if it is kept or hoisted; for the
+        other sources, start and stop are equal.
         stop: the place after the last; for `_Source.HOISTED` that of the copy that is moved.
         loss: bytes above the budget that this adds, summed over places.
         work: the work of the additional copy.
@@ -363,10 +364,10 @@ class GreedyChooser:
     def _evaluate(self, value: int, gap: Gap) -> _Candidate | None:
         """Return the candidate that drops a value in a gap, with its gain and work.
 
-        Walks up from the inputs of the copy as far as inputs have to be computed too. None if
-        there is no gain, if that is too many copies, or if gain per work falls below the floor, a
-        share of the current price. A gain is the bytes above the budget that are removed, summed
-        over places. Nothing is changed.
+        A gain is the bytes above the budget that are removed, summed over places. Walks up from the
+        inputs of the copy as far as inputs have to be computed too: each lowers the gain or adds
+        work. None if no gain remains, or if these are too many copies. None also if gain per work
+        falls below the floor (`_FLOOR_DIVISOR`), as `run` takes no such candidate. Nothing is changed.
         """
         schedule, values = self.schedule, self.schedule.values
         excess = np.maximum(schedule.live[gap.start + 1 : gap.end] - self.budget, 0)
@@ -374,6 +375,7 @@ class GreedyChooser:
         if gain <= 0:
             return None
         candidate = _Candidate(value, gap, gain, schedule.drop_work(value, gap.start))
+        # Live only while the copies run, so they are no part of the loss of an input.
         transient_bytes = values.sibling_bytes[value]
         additional_copies = 0
         stack, visited = list(values.inputs[value]), {value}
@@ -390,7 +392,7 @@ class GreedyChooser:
                 stack.extend(values.inputs[needed])
                 transient_bytes += values.sizes[needed] + values.sibling_bytes[needed]
             additional_copies += copy_input.source is _Source.RECOMPUTED
-            # Gain / work is below price / _FLOOR_DIVISOR; further inputs only make it lower.
+            # Gain / work is below price / _FLOOR_DIVISOR. Further inputs only make it lower.
             is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
             if additional_copies > self._max_chain or is_below_floor:
                 return None
@@ -402,29 +404,31 @@ class GreedyChooser:
     def _choose_source(self, needed: int, place: int) -> _CopyInput:
         """Return how an input of a copy gets into memory at the place of the copy.
 
-        An input that is not in memory there is kept or hoisted if the bytes above the budget
-        that this adds cost no more, at the current price, than the work of one more copy. It is
-        kept after its last access, and hoisted if a later copy of it could run here instead.
-        Nothing is changed.
+        If it is not there anyway, the loss of keeping or hoisting it is compared with the work of
+        one more copy: at the current price, work is worth ``work * price`` bytes above the budget,
+        summed over places. Nothing is changed.
         """
         schedule, values = self.schedule, self.schedule.values
-        gap = schedule.gap_around(needed, place)
+        gap, size, work = (
+            schedule.gap_around(needed, place),
+            values.sizes[needed],
+            values.work[needed],
+        )
         if gap is None:
             return _CopyInput(needed, _Source.AVAILABLE)
-        is_after_last_access = gap.end == _NEVER
-        if not is_after_last_access and gap.end not in schedule.recomputed_at[needed]:
+        if gap.end == _NEVER:
+            # After its last access: keep it from there until here, or compute it once more.
+            start, stop = gap.start + 1, place + 1
+            loss = self._added_excess(start, stop, size)
+            if loss <= work * self.price or not values.can_recompute(needed):
+                return _CopyInput(needed, _Source.KEPT, start, stop, loss=loss)
+            return _CopyInput(needed, _Source.RECOMPUTED, work=work)
+        if gap.end not in schedule.recomputed_at[needed]:
             return _CopyInput(needed, _Source.AVAILABLE)
-        if is_after_last_access:
-            start, stop = gap.start + 1, place + 1  # kept from its last access until here
-        else:
-            start, stop = place, gap.end  # computed here instead of at the end of its gap
-        loss = self._added_excess(start, stop, values.sizes[needed])
-        work = values.work[needed]
-        is_cheaper_than_copy = loss <= work * self.price
-        if not is_after_last_access and is_cheaper_than_copy:
-            return _CopyInput(needed, _Source.HOISTED, start, stop, loss=loss)
-        if is_cheaper_than_copy or not values.can_recompute(needed):
-            return _CopyInput(needed, _Source.KEPT, start, stop, loss=loss)
+        # Dropped until a copy at the end of the gap: let that run here, or one more.
+        loss = self._added_excess(place, gap.end, size)
+        if loss <= work * self.price:
+            return _CopyInput(needed, _Source.HOISTED, place, gap.end, loss=loss)
         return _CopyInput(needed, _Source.RECOMPUTED, work=work)
 
     def _added_excess(self, start: int, end: int, size: int) -> int:
@@ -445,21 +449,22 @@ class GreedyChooser:
         schedule.recomputed_at[value].add(end)
         schedule.add_live(start + 1, end, -values.sizes[value])
         for copy_input in candidate.inputs:
-            schedule.add_access(copy_input.value, end)
-            schedule.add_live(
-                copy_input.start, copy_input.stop, values.sizes[copy_input.value]
-            )
-            # The copy at ``stop`` runs at the end of the gap instead.
+            input_value = copy_input.value
+            schedule.add_access(input_value, end)
+            # Places only for inputs that are kept or hoisted.
+            schedule.add_live(copy_input.start, copy_input.stop, values.sizes[input_value])
             if copy_input.source is _Source.HOISTED:
-                schedule.recomputed_at[copy_input.value].discard(copy_input.stop)
+                # Its copy moves from there to the end of the gap.
+                schedule.recomputed_at[input_value].remove(copy_input.stop)
             if copy_input.runs_copy:
-                schedule.recomputed_at[copy_input.value].add(end)
+                schedule.recomputed_at[input_value].add(end)
+        # The copies at one place run one after the other: the most transient bytes count.
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])
         schedule.add_live(end, end + 1, transient_bytes - self._transient_bytes[end])
         self._transient_bytes[end] = transient_bytes
         self._push_gaps_around(value, end)
         for copy_input in candidate.inputs:
-            # The gaps before and after an additional copy have no memory to free.
+            # A value with one more copy is dropped before and after it: these gaps free nothing.
             if copy_input.source is not _Source.RECOMPUTED:
                 self._push_gaps_around(copy_input.value, end)
 

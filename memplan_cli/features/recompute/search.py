@@ -151,16 +151,14 @@ class _Search:
         self._total_work = max(total_cost(program).work, 1)
         in_file_order = Solver(program, self._planned_vars)
         self._first = in_file_order.unchanged()
-        solvers = [
-            in_file_order,
-            Solver(self._best_order(self._planned_vars), self._planned_vars),
-            Solver(self._light_order(in_file_order.values), self._planned_vars),
-        ]
-        # The order that is best without copies is always a trial: a budget costs no memory that
-        # an order saves.
+        in_best_order = Solver(self._best_order(self._planned_vars), self._planned_vars)
+        in_light_order = Solver(self._light_order(in_file_order.values), self._planned_vars)
+        solvers = [in_file_order, in_best_order, in_light_order]
+        # Each order without copies is a trial, so that no copies are made if an order is enough.
         self._trials = [solver.unchanged() for solver in solvers]
+        # The light order is made for copies: values that will be dropped have no influence on it.
         is_large = len(program.body.ops) > _LARGE
-        self._promising_solvers = solvers[-1:] if is_large else solvers
+        self._promising_solvers = [in_light_order] if is_large else solvers
         self.floor = resident_bound(program, planned_vars)
 
     def best(self, budget: int) -> Trial:
@@ -206,7 +204,7 @@ class _Search:
         """Add trials for falling budgets, `_CURVE_SHARES` of the first peak, from each order."""
         budgets = [max(int(self._first.peak * share), self.floor) for share in _CURVE_SHARES]
         for solver in self._promising_solvers:
-            trials = solver.descend(dict.fromkeys(budgets), solver.without_drops())
+            trials = solver.descend(dict.fromkeys(budgets))
             self._trials += trials
             lowest = min(trial.peak for trial in trials)
             self._progress(Detail(f"copies: down to {lowest} bytes"))
@@ -215,14 +213,11 @@ class _Search:
         """Add trials for a budget from one order.
 
         One search first meets the budget halfway between the order's peak and ``budget``, and
-        goes on from there. The other, which huge programs are spared, starts from no drops.
+        goes on from there. The other, which is left out for huge programs, goes straight to it.
         """
-        schedule = solver.without_drops()
-        halfway = (int(schedule.live.max(initial=0)) + budget) // 2
-        trials = solver.descend([halfway], schedule)
-        trials += solver.solve(budget, schedule)
+        trials = solver.solve(budget, first_budget=(solver.peak + budget) // 2)
         if not solver.is_huge:
-            trials += solver.solve(budget, solver.without_drops())
+            trials += solver.solve(budget)
         self._trials += trials
         nearest = min(trials, key=lambda trial: trial.rank(budget))
         added = nearest.work / self._total_work

@@ -20,7 +20,6 @@ from memplan_cli.analysis.storage import storage_of
 from memplan_cli.core.symbolic.sizes import FIXED_UNIT
 from memplan_cli.features.recompute.build import (
     RecomputedProgram,
-    all_reads,
     with_names,
     write_copies,
 )
@@ -67,7 +66,10 @@ class Trial:
 
 
 def live_at(program: Program, planned_vars: PlannedVars) -> NDArray[np.int64]:
-    """Return the most bytes live during each op of the top block."""
+    """Return the most bytes live during each op of the top block.
+
+    Only sizes that are numbers count; recomputation refuses programs with others.
+    """
     _, buffers_by_unit = storage_of(
         program, planned_vars.sizes, planned_vars.pinned, planned_vars.aliasing
     )
@@ -86,6 +88,7 @@ class Solver:
     """Fits a program in one order to budgets.
 
     Attributes:
+        values: the values of the program.
         _live: most bytes live during each op, without copies.
     """
 
@@ -101,6 +104,11 @@ class Solver:
         """Whether the program is so large that only few rounds are made."""
         return len(self._live) >= _HUGE
 
+    @property
+    def peak(self) -> int:
+        """The live peak without copies."""
+        return int(self._live.max(initial=0))
+
     def without_drops(self) -> DropSchedule:
         """Return the schedule in which no value is dropped."""
         return DropSchedule(self.values, self._live)
@@ -109,19 +117,27 @@ class Solver:
         """Return the program without copies as a trial."""
         return self._write(self.without_drops())
 
-    def solve(self, budget: int, schedule: DropSchedule) -> list[Trial]:
+    def solve(self, budget: int, *, first_budget: int | None = None) -> list[Trial]:
         """Return the programs tried on the way to a budget, in order.
 
-        Changes the schedule to that of the last program.
+        The search starts from the program without copies. With ``first_budget``, a larger one,
+        that is met first, and the search goes on from its last program.
         """
-        return self._solve(budget, schedule, _MAX_ROUNDS // (2 if self.is_huge else 1))
+        schedule = self.without_drops()
+        trials: list[Trial] = []
+        if first_budget is not None:
+            trials += self._solve(first_budget, schedule, _STAGE_ROUNDS)
+        return trials + self._solve(
+            budget, schedule, _MAX_ROUNDS // (2 if self.is_huge else 1)
+        )
 
-    def descend(self, budgets: Iterable[int], schedule: DropSchedule) -> list[Trial]:
+    def descend(self, budgets: Iterable[int]) -> list[Trial]:
         """Return the programs tried for falling budgets, each search from where the last ended.
 
         Drops that pay off for a large budget mostly do for a smaller one, so the programs lie
-        on the curve of memory and work. Changes the schedule to that of the last program.
+        on the curve of memory and work.
         """
+        schedule = self.without_drops()
         return [
             trial
             for budget in budgets
@@ -132,7 +148,7 @@ class Solver:
         """Choose drops, write and measure in turn, until a program meets the budget.
 
         Then undo drops that the measured bytes leave room for. Ends after ``rounds`` programs,
-        or if no further drop helps. Changes the schedule.
+        or if no further drop helps. Changes the schedule to that of the last program.
         """
         trials: list[Trial] = []
         while len(trials) < rounds:
@@ -150,11 +166,12 @@ class Solver:
     def _write(self, schedule: DropSchedule) -> Trial:
         """Write and measure the program of a schedule, and set the schedule to what is measured.
 
-        Copies may turn out not to be needed, and results of copies may be written in place.
+        The schedule only estimates. The written program lacks copies that nothing reads, and results
+        of copies may be written in place.
         """
         written = write_copies(self.values, schedule.recomputed_at, self._planned_vars.sizes)
-        planned_vars = replace(self._planned_vars, sizes=written.sizes, results={})
-        # A copy is at the place of the op before which it runs; the higher need counts.
+        planned_vars = replace(self._planned_vars, sizes=written.sizes)
+        # Copies have the place of the op before which they run: the most live bytes of all count.
         live = np.zeros(len(self._live), np.int64)
         places = np.asarray(written.places, np.int64)
         np.maximum.at(live, places, live_at(written.program, planned_vars))
@@ -240,14 +257,14 @@ def _without_copy(written: RecomputedProgram, copy: Op) -> RecomputedProgram | N
 def _drop_unread_copies(ops: list[Op | None], written: RecomputedProgram) -> None:
     """Replace copies in ``ops`` that nothing reads any more by None, from the last to the first."""
     graph_outputs = set(written.program.body.outputs)
-    readers = Counter(var for op in ops if op is not None for var in all_reads(op))
+    readers = Counter(var for op in ops if op is not None for var in op.reads)
     copies = {op.outputs for op in written.copies}
     for index in reversed(range(len(ops))):
         op = ops[index]
         if op is None or op.outputs not in copies:
             continue
         if not any(readers[var] or var in graph_outputs for var in op.outputs if var):
-            readers.subtract(all_reads(op))
+            readers.subtract(op.reads)
             ops[index] = None
 
 

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.sizes import Size
 
 
+ValueNumber = int
+"""The number of a value in `Values`."""
+
+Place = int
+"""The index of an op in the top block."""
+
+
 @dataclass(frozen=True, slots=True)
 class Values:
     """The values of a program. Tuples are indexed by value.
