@@ -60,8 +60,8 @@ Rules = dict[str, str]
 def run(job: Json) -> Json:
     """Job: run the decode loop of the original or of the written model.
 
-    The original's outputs, and its caches after the last step, are saved. Those of the written
-    model are compared with them.
+    The original's outputs in each step, and its caches after the last step, are saved. Those of the
+    written model are compared with the saved ones.
 
     Args:
         job: ``role``: ``original`` or ``written``; ``session``: of the model; ``inputs``: input
@@ -191,7 +191,7 @@ class _OriginalLoop:
                 if not reason:
                     return rules, new == 1
                 reasons.append(reason)
-        # Uneven growth is more than a wrong rule: the step ran.
+        # The rules of a step that ran with uneven growth are rather right than those of an error.
         reason = _UNEVEN_GROWTH if _UNEVEN_GROWTH in reasons else reasons[0]
         raise RuntimeUnavailableError(f"no decoding step of the model runs: {reason[:400]}")
 

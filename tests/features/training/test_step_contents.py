@@ -232,3 +232,11 @@ def test_a_weight_that_is_an_input_too_has_the_shape_of_the_input(
     found = infer_tensors(helper.make_model(graph, opset_imports=opsets))
     assert found["w"].shape == tuple(declared)
     assert found["y"].shape == (2, declared[1])
+
+
+def test_a_trained_input_that_has_the_name_of_a_step_input_keeps_it() -> None:
+    model = parse(f"""{HEADER} g (float[2] x, float[2] w) => (float loss) {{
+        h = Mul(x, w)  loss = ReduceSum<keepdims=0>(h) }}""")
+    model.graph.input[1].name = model.graph.node[0].input[1] = "in.w"
+    step = make_train_step(model, Recipe("loss", None, train=("in.w",)))
+    assert [value.name for value in step.model.graph.input] == ["in.w", "x"]

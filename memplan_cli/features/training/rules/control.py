@@ -64,13 +64,13 @@ def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> 
     The gradient is zeros if none flows to the capture. Nodes that read only captures may be added to the
     forward pass of the call's tape.
     """
-    names = _new_names(call.tape, branch)
-    tape = _branch_tape(call.tape, names)
-    nodes = [_renamed_copy(node, names) for node in branch.node]
+    new_names = _new_names(call.tape, branch)
+    tape = _branch_tape(call.tape, new_names)
+    nodes = [_renamed_copy(node, new_names) for node in branch.node]
     # The gradients of the branch's outputs are those of the If's.
     seeds: dict[str, str] = {}
     for value, gradient in zip(branch.output, call.gradients, strict=True):
-        name = names.get(value.name, value.name)
+        name = new_names.get(value.name, value.name)
         if gradient:  # a branch may return one tensor as several outputs
             seeds[name] = (
                 tape.emit("Add", seeds[name], gradient) if name in seeds else gradient
@@ -91,7 +91,9 @@ def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> 
         helper.make_tensor_value_info(result, tape.dtype(name), tape.tensor(name).shape)
         for name, result in zip(wanted, results, strict=True)
     ]
-    weights = [_renamed_tensor(tensor, names[tensor.name]) for tensor in branch.initializer]
+    weights = [
+        _renamed_tensor(tensor, new_names[tensor.name]) for tensor in branch.initializer
+    ]
     return helper.make_graph(branch_nodes, f"{branch.name}_grad", [], outputs, weights)
 
 

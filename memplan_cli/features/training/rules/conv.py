@@ -197,12 +197,14 @@ def transposed_conv(
     """
     end_pads, output_padding = [], []
     for axis in axes:
-        if axis.tail is None:  # a longer tail would be room for one more output
+        if axis.tail is None:
+            # The longest tail is stride - 1: with a longer one there would be another output. The end
+            # padding is cropped below.
             end_pads.append(0)
             output_padding.append(axis.stride - 1)
         else:
-            # With a negative tail, the last output read so many elements more than ``end`` behind the
-            # input. The gradient of none of them is needed.
+            # With a negative tail, the last output read as many elements more than the padding ``end``.
+            # The gradient of padding is dropped.
             end_pads.append(max(axis.end - min(axis.tail, 0), 0))
             output_padding.append(max(axis.tail, 0))
     result = tape.emit(
@@ -320,8 +322,8 @@ def _channels_to_batch(call: Call, data: _Operand, group: int) -> str:
     swapped = [1, 0, *range(2, rank)]
     if group == 1:
         return tape.emit("Transpose", data.name, perm=swapped)
-    # The kernels of Conv and ConvTranspose have at axis 1 the channels of X or Y in a group, those of
-    # ``data``.
+    # The kernel of a Conv has the channels of X in a group at axis 1, that of a ConvTranspose those of Y.
+    # Either are the channels of ``data``.
     channels = tape.shape(call.input(1))[1]
     if not isinstance(channels, int):
         raise ModelError(f"the channels of {call.node.op_type} {call.node.name!r} are dynamic")
