@@ -18,7 +18,7 @@ from memplan_cli.api.optimizing.candidates import (
 from memplan_cli.api.optimizing.verification import (
     BackgroundBaseline,
     SizesRefusedError,
-    measured_cost,
+    candidate_cost,
     with_rejected,
     with_slower,
 )
@@ -101,8 +101,9 @@ def optimize(
 def _optimize_file(request: OptimizeRequest) -> Optimized:
     """Optimize a model that was read. For a provider, the check runs on it.
 
-    The original is run in any case, so assumed sizes are not tried first. If it does not run with
-    them, everything is done again with sizes that were tried.
+    With a check, the original is run in any case, so that assumed sizes need no run of their own. If
+    the original does not run at these sizes, everything is done again, after runs that find sizes at
+    which it does.
     """
     settings, check = request.settings, request.check
     if settings.kv_cache == "in-place":
@@ -112,7 +113,7 @@ def _optimize_file(request: OptimizeRequest) -> Optimized:
     if check and settings.target != "portable":
         check = replace(check, provider=settings.target)
     request = replace(request, settings=bind(request.file.model, settings), check=check)
-    # Without a run nothing can refuse assumed sizes, and profiles give the sizes that are run.
+    # No run would show that assumed sizes are wrong, or profiles give the sizes that are run.
     if check is None or request.profiles:
         return _write_best_candidate(request)
     try:
@@ -153,10 +154,11 @@ def _write_best_of(
 ) -> Optimized:
     """Write, run and compare candidates in the order of their predicted memory; publish the best.
 
-    The best is the first whose outputs are the original's. If settings are searched by measuring,
-    all candidates are run, and the best is the one with the least measured memory. Candidates over
-    the budget are not run. If none is left or none passes, nothing is written, and the result has the
-    plan of the first one that failed.
+    Of the candidates whose outputs are the original's, the best is the one with the least predicted
+    memory: the candidates after it are not run. If settings are searched by measuring, all candidates
+    are run, and the best is the one with the least measured memory. Candidates over the budget are
+    not run. If none is left or none passes, nothing is written, and the result has the plan of the
+    first one that failed.
     """
     check = request.check
     if check is None:
@@ -164,6 +166,7 @@ def _write_best_of(
     within_budget = [c for c in candidates if c.planned.plan.report.budget_met]
     if not within_budget:
         return Optimized(candidates[0].planned.plan, None, None)
+    # All candidates have the same original, with which the verifier compares.
     verifier = baseline.verifier(within_budget[0], check, request.progress)
     verified: list[_VerifiedCandidate] = []
     rejected: list[Plan] = []
@@ -175,19 +178,22 @@ def _write_best_of(
                 rejected.append(plan)
                 continue
             verified.append(_VerifiedCandidate(candidate, files, plan))
-            if check.search == "foreseen":
+            if check.search == "foreseen":  # the first one is the best
                 break
         if not verified:
             return Optimized(rejected[0], None, None)
         request.progress("writing")
-        best = min(verified, key=lambda each: measured_cost(each.plan))
+        best = verified[0]
+        if check.search == "measured":
+            best = min(verified, key=lambda each: candidate_cost(each.plan))
         plan = with_rejected(best.plan, rejected)
         if check.search == "measured":
             plan = with_slower(plan)
         result = publish(best.candidate, best.files, plan)
-        # The earlier version was replaced: leaving the block must not restore its weights.
+        # At the end of the block, the weight files of the other candidates are removed. The weights
+        # of an earlier version, which they set aside, must not be restored: it was replaced.
         for each in verified:
-            each.files.forget()
+            each.files.discard_earlier_weights()
         return result
 
 

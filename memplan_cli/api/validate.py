@@ -202,8 +202,8 @@ def _compared(
 
     first_dims, second_dims = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = _binding(ModelFile.of(planned, model), plan, inputs).at(first_dims)
-    pairs, offline = donated_pairs(model), is_offline(model)
-    written = WrittenModel(planned, optimized_offline=offline)
+    pairs, optimized_offline = donated_pairs(model), is_offline(model)
+    written = WrittenModel(planned, optimized_offline=optimized_offline)
     facts: RuntimeSummary | None = None
     notes: tuple[str, ...] = ()
     with warm_workers():
@@ -225,9 +225,11 @@ def _compared(
             result = other if other.unoptimized_only or not other.verdict.passed else result
         verdict = result.verdict
         if pairs and verdict.passed:
-            # The original's graph runs as it is, unless the written one has its optimizations in it.
-            settings = RuntimeSettings() if offline else UNOPTIMIZED
-            steps = donated_steps((original, planned), pairs, check, binding, settings)
+            # ONNX Runtime optimizes the original's graph only if the written one has the same
+            # optimizations in it: they change bits.
+            original_settings = RuntimeSettings() if optimized_offline else UNOPTIMIZED
+            models = original, planned
+            steps = donated_steps(models, pairs, check, binding, original_settings)
             verdict = with_donated_steps(verdict, steps)
         verdict = replace(verdict, notes=(*verdict.notes, *notes))
         if plan is not None and "replay" in extras:

@@ -15,7 +15,7 @@ import pytest
 from memplan_cli import Settings, plan
 from memplan_cli.api.models.model_file import ModelFile, plan_model
 from memplan_cli.api.optimizing import candidates
-from memplan_cli.api.optimizing.verification import with_rejected, with_slower
+from memplan_cli.api.optimizing.verification import candidate_cost, with_rejected, with_slower
 from memplan_cli.api.output.optimized import Optimized
 from memplan_cli.api.output.rewriting import Rewriting, Targets
 from memplan_cli.api.schema import schema_text
@@ -140,6 +140,20 @@ def test_settings_that_are_all_too_slow_are_said(
 
     assert codes(with_slower(timed(20.0))) == ["all-slower"]
     assert codes(with_slower(timed(9.0))) == []
+
+
+def test_a_size_that_was_not_measured_does_not_count_as_no_memory(planned: Plan) -> None:
+    def measured(held: int | None, peak: int | None) -> Plan:
+        peaks = {
+            "original": Peaks(100, None, held=100),
+            "optimized": Peaks(peak, None, held=held),
+        }
+        runtime = RuntimeSummary("onnxruntime", "1", CPU, {}, peaks)
+        return planned.with_report(replace(planned.report, runtime=runtime))
+
+    plans = [measured(None, 10), measured(60, 20), measured(30, 20), planned]
+    costs = [candidate_cost(each) for each in plans]
+    assert sorted(costs) == [costs[2], costs[1], costs[0], costs[3]]
 
 
 def test_weights_that_are_not_packed_are_said(samples: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from memplan_cli.api.output.weight_files import (
     FUSED,
     UNFUSED,
     dump_name,
+    own_weights,
     refuse_foreign_weights,
 )
 from memplan_cli.core.results.rewrites import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
 _SHAPE_OUTPUT_BYTES = 256
 """Bytes of an arena for the output of a Shape node, its alignment included."""
 
-_OF_A_RUN = "the inputs of a run of the model"
-"""The source of observed sizes, in warnings."""
-
 
 @dataclass(frozen=True, slots=True)
 class OptimizeRequest:
@@ -75,16 +73,20 @@ class OptimizeRequest:
 
 
 def plan_portable(request: OptimizeRequest, baseline: BackgroundBaseline) -> Rewriting:
-    """Plan the model's own graph. The original's run starts as soon as its sizes are resolved."""
+    """Plan the model's own graph, and run the original meanwhile.
+
+    With profiles, the original is run later, when its outputs are needed: the numbers of its run
+    are known only from the plan.
+    """
     from memplan_cli.api.models.resolve_sizes import resolve_sizes
 
     file, settings = request.file, request.settings
+    refuse_cache_settings(settings)
     if request.profiles:
         planned = plan_profiles(file, settings, request.profiles, request.progress)
         settings = replace(settings, inputs=planned.settings.inputs)
         settings = at_largest(settings, request.profiles)  # for the verification
         return Rewriting(file, planned, settings, request.targets)
-    refuse_cache_settings(settings)
     request.progress("reading")
     resolved = resolve_sizes(file.lazy, file.path, settings, request.probing)
     baseline.start(file, resolved.settings)
@@ -95,13 +97,16 @@ def plan_portable(request: OptimizeRequest, baseline: BackgroundBaseline) -> Rew
 class TargetCandidates:
     """The candidates for one provider of the installed ONNX Runtime, in rounds.
 
-    The first round has ONNX Runtime's graph, its graph without the fusions that cost memory, and the
-    model's own graph if that may need less. A further round follows if the outputs change because
-    operands were cut, or if ONNX Runtime cannot run a file with packed weights.
+    A dump is a file into which ONNX Runtime writes the graph that it optimized, with the weights as
+    its kernels want them: packed, and large operands of matrix products cut into pieces.
 
-    Used as a context manager, which removes the dumped graphs at its end. The object keeps the
-    state of the rounds: how weights were packed, whether operands were cut, and the plan of the
-    model's own graph, which is made once.
+    The first round has ONNX Runtime's graph, its graph without the fusions that cost memory, and the
+    model's own graph if that may need less. A further round, with other dumps, follows if the outputs
+    change because operands were cut, or if ONNX Runtime cannot run a file with packed weights.
+
+    Used as a context manager, which removes the dumps at its end. The object keeps the state of the
+    rounds: how weights were packed, whether operands were cut, and the plan of the model's own graph,
+    which is made once.
     """
 
     def __init__(self, request: OptimizeRequest, baseline: BackgroundBaseline) -> None:
@@ -109,22 +114,24 @@ class TargetCandidates:
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.
-            ModelError: a file is in the way.
+            ModelError: an output would be written over the model's weights.
         """
         from memplan_cli.runtime.workers.session import resolve_provider
 
         self._provider = resolve_provider(request.settings.target)
-        request.targets.refuse_weights(request.file)
+        request.targets.refuse_overwriting_weights(request.file)
         self._request, self._baseline = request, baseline
         self._file, self._targets = request.file, request.targets
         self._settings = request.settings
         self._folder = tempfile.TemporaryDirectory(prefix="memplan-offline-")
-        # Of the latest round; None and False before the first one.
+        # How weights are packed in the dumps of the latest round; None before the first round.
         self._packing: Packing | None = None
+        # Whether operands are cut in a dump of the latest round.
         self._has_cut_operands = False
         # The model's own graph, planned in the first round; None if nothing is checked.
         self._portable: Rewriting | None = None
-        # Sizes of the model's own tensors that depend on data; most are in the dumped graph too.
+        # Types and shapes from a run of the original, if data decides some of them. Most of these
+        # values are in the dumps too, under the same names.
         self._observed: Known = {}
 
     def __enter__(self) -> Self:
@@ -148,20 +155,18 @@ class TargetCandidates:
         packing = self._next_packing(result)
         if packing is None:
             return []
-        is_first = self._packing is None
         self._packing = packing
-        if is_first:
-            request.progress("optimizing the graph for the runtime")
-            self._settings = bind_all_dims(self._file, self._settings, request.probing)
         # Without a check nothing is run to compare graphs by, and the first one is written.
         kinds = (FUSED,) if request.check is None else (FUSED, UNFUSED)
+        if result is None:
+            request.progress("optimizing the graph for the runtime")
+            self._settings = bind_all_dims(self._file, self._settings, request.probing)
         with self._start_dump(packing, kinds) as dumping:
-            if is_first and request.check is not None:
-                self._plan_portable()  # meanwhile
+            if result is None and request.check is not None:
+                self._plan_portable()  # while ONNX Runtime optimizes the graph
             dumps = dumping.result()
         self._has_cut_operands = any(dump.cut for dump in dumps)
-        weight_names = [f"{dump.path.name}.data" for dump in dumps]
-        refuse_foreign_weights(self._targets.model, weight_names)
+        self._refuse_foreign_weights([dump.path.name for dump in dumps])
         candidates = [self._plan_dump(dump) for dump in dumps]
         if result is not None and packing is Packing.AT_LOAD:
             candidates = [_with_unpacked_weights(each, result) for each in candidates]
@@ -173,10 +178,11 @@ class TargetCandidates:
     def _next_packing(self, result: Optimized | None) -> Packing | None:
         """Return how weights are packed in the next round; None if there is no further round.
 
-        In the first round each session packs them (AT_LOAD) if nothing is run to check the file, else
-        `packing_for` tells. If operands were cut, and a candidate was rejected or none was written,
-        they are packed into the file whole (IN_FILE). Otherwise a further round follows only if no
-        model was written, as the file with packed weights did not run: then each session packs them.
+        The first round packs them as `packing_for` tells, or AT_LOAD if nothing is run to check the
+        file. Further rounds pack less, so that there are at most three:
+
+        - IN_FILE follows IN_PIECES if operands were cut, and a candidate had other outputs.
+        - AT_LOAD follows if no model was written because the file with packed weights did not run.
         """
         from memplan_cli.runtime.graph.offline import Packing, packing_for
 
@@ -185,20 +191,21 @@ class TargetCandidates:
             if self._request.check is None:
                 return Packing.AT_LOAD
             return packing_for(self._provider, self._file.model)
-        if self._has_cut_operands and _has_rejected(result):
+        were_cut = self._packing is Packing.IN_PIECES and self._has_cut_operands
+        if were_cut and _has_rejected(result):
             progress("writing the runtime's graph as it is: rewritten, it gives other outputs")
             return Packing.IN_FILE
-        if (
-            result.model is not None
-            or self._packing is Packing.AT_LOAD
-            or not _did_not_run(result)
-        ):
-            return None
-        progress("packing weights at load: the file with packed ones does not run")
-        return Packing.AT_LOAD
+        were_packed = self._packing is not Packing.AT_LOAD
+        if were_packed and result.model is None and _did_not_run(result):
+            progress("packing weights at load: the file with packed ones does not run")
+            return Packing.AT_LOAD
+        return None
 
     def _plan_portable(self) -> None:
-        """Plan the model's own graph, keep the sizes that were observed for it, start the original."""
+        """Plan the model's own graph, keep the sizes that were observed for it, start the original.
+
+        The original is started last: until then the dump and the plan use both cores.
+        """
         from memplan_cli.api.models.reading import numeric_types
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
 
@@ -210,24 +217,34 @@ class TargetCandidates:
         self._portable = Rewriting(file, planned, settings, self._targets)
         if resolved.loaded.observed:
             self._observed = numeric_types(planned.program)
-        self._baseline.start(self._file, self._settings)  # runs once the dump is done
+        self._baseline.start(file, settings)
 
     def _start_dump(self, packing: Packing, kinds: Sequence[str]) -> DumpJob:
         """Start to dump ONNX Runtime's graph, one file for each kind of fusion."""
         from memplan_cli.runtime.graph.offline import DumpJob
 
         names = [dump_name(self._targets.model, self._file.data_files, kind) for kind in kinds]
-        # The second file is dumped only if there are fusions that cost memory.
-        refuse_foreign_weights(self._targets.model, [f"{names[0]}.data"])
+        # The first graph is dumped in any case: a file in its way is found before the work is done.
+        # The second is dumped only if there are fusions that cost memory.
+        self._refuse_foreign_weights(names[:1])
         folder = Path(self._folder.name) / packing.name
         folder.mkdir()
         paths = [folder / name for name in names]
         return DumpJob(self._file.path, paths, self._provider, packing, self._settings.dims)
 
+    def _refuse_foreign_weights(self, dump_names: Sequence[str]) -> None:
+        """Refuse to write the weights of dumps over files that do not belong to the earlier output.
+
+        Dumps are in a temporary folder; a candidate's weights are later copied beside the output.
+        """
+        out = self._targets.model
+        refuse_foreign_weights(out, [f"{name}.data" for name in dump_names], own_weights(out))
+
     def _plan_dump(self, dump: Dump) -> Rewriting:
         """Plan a dumped graph, with Shape nodes as consumers of its large unused outputs.
 
-        ONNX Runtime frees a tensor only after a consumer.
+        ONNX Runtime frees a tensor after its last consumer, and one without consumers at the end of
+        the run. The output of a Shape node takes memory as well, so that small tensors stay unused.
         """
         from memplan_cli.onnx_io.load import load_model
         from memplan_cli.onnx_io.runs.prepared_models import unread_outputs, with_readers
@@ -237,6 +254,7 @@ class TargetCandidates:
         sizes = {
             v.name: size_of(v.shape, v.dtype) for v in program.vars.values() if not v.block
         }
+        # At any numbers of its dims, a tensor has at least as many bytes as its coefficient.
         large_unused = [
             name
             for name in unread_outputs(file.model)
@@ -254,7 +272,10 @@ class TargetCandidates:
         return replace(rewriting, planned=replace(rewriting.planned, plan=plan))
 
     def _program(self, dump: Dump, file: ModelFile) -> Program:
-        """Return the program of a dumped graph, with sizes that were observed in the original."""
+        """Return the program of a dumped graph, with sizes that were observed in the original.
+
+        `_plan_program` warns of observed sizes: the warnings of `read_observed` are dropped.
+        """
         from memplan_cli.api.models.reading import read_observed
         from memplan_cli.onnx_io.shapes.bindings import Bindings
         from memplan_cli.runtime.graph.offline import offline_program
@@ -264,10 +285,15 @@ class TargetCandidates:
         observed = {var: type_ for var, type_ in self._observed.items() if var in program.vars}
         if not observed:
             return program
-        return read_observed(file.lazy, Bindings(dims), observed, program, _OF_A_RUN).program
+        inputs = "the original's inputs"
+        return read_observed(file.lazy, Bindings(dims), observed, program, inputs).program
 
     def _plan_program(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
-        """Plan the program of a dumped graph, in an order that suits ONNX Runtime's arena."""
+        """Plan the program of a dumped graph, in an order that suits ONNX Runtime's arena.
+
+        The plan records the digest of the original. ``file`` is the dump, or a copy of it with Shape
+        nodes added.
+        """
         from memplan_cli.api.rewrites import REWRITES
         from memplan_cli.planning.candidate import Runtime
         from memplan_cli.planning.planner import make_plan
@@ -277,10 +303,15 @@ class TargetCandidates:
 
         settings, provider = self._settings, self._provider
         order = partial(order_for_arena, dims=settings.dims, provider=provider)
+        # Of the original but for the facts on the graph that is planned: the channels in a block of
+        # ONNX Runtime's blocked layout, and small constants.
         source = replace(source_of(self._file), block=dump.block)
         source = with_chunking_facts(source, file.model, settings)
         if self._observed:
-            warning = f"sizes that data decides were learned from {_OF_A_RUN}; other data may need more"
+            warning = (
+                "sizes that data decides were learned from the inputs of a run of the model; "
+                "other data may need more"
+            )
             warnings = (*source.warnings, warning)
             source = replace(source, warnings=warnings, sizes_observed=True)
         runtime = Runtime(runtime_aliasing(provider), order)
@@ -290,7 +321,7 @@ class TargetCandidates:
             planned,
             settings,
             self._targets,
-            original=self._file.path,
+            optimized_from=self._file.path,
             notes=offline_metadata(required_version(), provider),
         )
 
@@ -316,7 +347,7 @@ def _with_unpacked_weights(rewriting: Rewriting, failed: Optimized) -> Rewriting
 
 
 def _has_rejected(result: Optimized) -> bool:
-    """Return whether a candidate of the round was rejected because of its outputs."""
+    """Return whether a candidate of the round was rejected: all if no model was written."""
     codes = {fallback.code for fallback in result.plan.report.fallbacks}
     return result.model is None or CANDIDATE_DIFFERED in codes
 

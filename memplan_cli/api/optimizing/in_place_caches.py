@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.api.models.binding import bind, binding_of
 from memplan_cli.api.models.model_file import ModelFile, plan_model, plan_resolved
@@ -34,7 +34,7 @@ from memplan_cli.runtime.workers.session import resolve_provider
 
 if TYPE_CHECKING:
     from memplan_cli.api.optimizing.candidates import OptimizeRequest
-    from memplan_cli.core.bindings import Provenance
+    from memplan_cli.core.bindings import FeedSpec, Provenance
     from memplan_cli.core.check import Check
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.plan import Plan
@@ -48,7 +48,9 @@ _SESSION = RuntimeSettings(
 
 
 def write_with_caches_in_place(request: OptimizeRequest) -> Optimized:
-    """Write a decoder with its caches in buffers, if it decodes as the original does.
+    """Write a decoder with its caches in buffers.
+
+    With a check, the file is written only if it decodes as the original does.
 
     Raises:
         ModelError: no cache can be updated in place, or a file cannot be written.
@@ -57,7 +59,7 @@ def write_with_caches_in_place(request: OptimizeRequest) -> Optimized:
     """
     settings = request.settings
     _refuse_combined(request)
-    request.targets.refuse_weights(request.file)
+    request.targets.refuse_overwriting_weights(request.file)
     request.progress("looking for caches")
     if settings.capacity is None:
         raise SettingsError(
@@ -67,10 +69,13 @@ def write_with_caches_in_place(request: OptimizeRequest) -> Optimized:
     model = request.file.model
     names = [value.name for value in (*model.graph.input, *model.graph.output)]
     excluded = [n for n in names if any(fnmatchcase(n, glob) for glob in settings.excluded)]
-    decoder = BufferedDecoder.of(model, settings.capacity, excluded)
+    decoder = BufferedDecoder.of(
+        model, settings.capacity, excluded
+    )  # raises if there is no cache
     planner = _DecoderPlanner(request, bind(model, settings), settings.capacity, decoder)
-    if request.check is None:
-        return write_unverified(planner.plan(decoder.attempts()[0], None))
+    if request.check is None:  # the first graph is the one that needs least memory
+        first_attempt = decoder.attempts()[0]
+        return write_unverified(planner.plan(first_attempt, decoding=None))
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
         return _write_first_that_decodes(planner, request.check, Path(folder))
 
@@ -95,6 +100,13 @@ def _refuse_combined(request: OptimizeRequest) -> None:
             )
 
 
+class _DecodedOriginal(NamedTuple):
+    """A decode loop of the original: how it was run, and what was observed."""
+
+    loop: DecodeLoop
+    decoding: OriginalDecoding
+
+
 def _write_first_that_decodes(
     planner: _DecoderPlanner, check: Check, folder: Path
 ) -> Optimized:
@@ -107,24 +119,25 @@ def _write_first_that_decodes(
         RuntimeUnavailableError: no step of the original runs here.
     """
     request, decoder = planner.request, planner.decoder
-    # By whether graph optimization is off: the attempts differ in no other setting of the original.
-    originals: dict[bool, tuple[DecodeLoop, OriginalDecoding]] = {}
-    failed: Plan | None = None
+    # The original is decoded once with graph optimization and once without, for all attempts with
+    # the same settings. The key is whether graph optimization is off.
+    originals: dict[bool, _DecodedOriginal] = {}
+    first_failure: Plan | None = None
     for number, attempt in enumerate(decoder.attempts()):
         is_unoptimized = attempt.settings == UNOPTIMIZED
         if is_unoptimized not in originals:
             request.progress("decoding with the original")
             loop = planner.loop(check, folder / f"{number}", attempt.settings)
             decoding = decode_original(request.file.path, decoder.caches, loop)
-            originals[is_unoptimized] = loop, decoding
+            originals[is_unoptimized] = _DecodedOriginal(loop, decoding)
         loop, decoding = originals[is_unoptimized]
         rewriting = planner.plan(attempt, decoding)
         assert rewriting.caches is not None  # noqa: S101 - `plan` sets them
-        settings = _SESSION.updated(attempt.settings)
+        written_settings = _SESSION.updated(attempt.settings)
         with RewrittenFiles(rewriting) as files:
             request.progress("decoding with caches in place")
             with staged(request.targets.model, files.data) as path:
-                loop_in_place = replace(loop, settings=settings)
+                loop_in_place = replace(loop, settings=written_settings)
                 comparison = decode_written(path, rewriting.caches, decoding, loop_in_place)
             plan = rewriting.planned.plan
             steps = plan.report.caches.steps
@@ -133,12 +146,12 @@ def _write_first_that_decodes(
             if comparison.passed:
                 request.progress("writing")
                 plan = plan.with_warnings(*attempt.notes)
-                plan = _with_settings(plan, settings, loop.provider)
+                plan = _with_runtime_settings(plan, written_settings, loop.provider)
                 planned = replace(rewriting.planned, plan=plan)
                 return publish(replace(rewriting, planned=planned), files, plan)
-            failed = failed or plan
-    assert failed is not None  # noqa: S101 - there are several attempts
-    return Optimized(failed, None, None)
+            first_failure = first_failure or plan
+    assert first_failure is not None  # noqa: S101 - there are several attempts
+    return Optimized(first_failure, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,34 +159,38 @@ class _DecoderPlanner:
     """Plans rewritten graphs of one decoder.
 
     Attributes:
-        bound: these settings, bound to the original.
+        request: the original, and what the user asked for.
+        bound_settings: the settings of the request, bound to the original: with the user's dims and
+            inputs, some of which have data.
         capacity: entries of each cache.
+        decoder: the original's caches, and the graphs to plan.
     """
 
     request: OptimizeRequest
-    bound: Settings
+    bound_settings: Settings
     capacity: int
     decoder: BufferedDecoder
 
-    def loop(self, check: Check, folder: Path, settings: RuntimeSettings) -> DecodeLoop:
+    def loop(
+        self, check: Check, folder: Path, runtime_settings: RuntimeSettings
+    ) -> DecodeLoop:
         """Return how to decode with the original; creates the folder for its outputs."""
         from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 
         folder.mkdir()
-        binding = binding_of(self.bound)
+        binding = binding_of(self.bound_settings)
         with_data = [name for name, feed in binding.feeds.items() if feed.files]
-        # Only inputs with data of the user's: the decode loop draws the others.
-        specs = (
-            feed_specs(self.request.file.model, binding.dims, binding.feeds)
-            if with_data
-            else ()
-        )
+        specs: tuple[FeedSpec, ...] = ()
+        if with_data:
+            all_specs = feed_specs(self.request.file.model, binding.dims, binding.feeds)
+            # The decode loop draws the other inputs itself, for each step.
+            specs = tuple(spec for spec in all_specs if spec.name in with_data)
         return DecodeLoop(
             provider=resolve_provider(check.provider),
             folder=folder,
-            dims=dict(self.bound.dims),
-            specs=tuple(spec for spec in specs if spec.name in with_data),
-            settings=settings,
+            dims=binding.dims,
+            specs=specs,
+            settings=runtime_settings,
             timeout=check.timeout,
             tolerance=(check.rtol, check.atol),
         )
@@ -181,7 +198,10 @@ class _DecoderPlanner:
     def plan(self, attempt: CacheAttempt, decoding: OriginalDecoding | None) -> Rewriting:
         """Plan a rewritten graph for the step that fills its caches.
 
-        The original's decode loop tells the dims of that step; it is None if nothing is run.
+        Args:
+            attempt: the graph.
+            decoding: the original's decode loop, which tells the dims of that step; None if nothing
+                is run.
         """
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
         from memplan_cli.onnx_io.caches_metadata import caches_note
@@ -190,29 +210,28 @@ class _DecoderPlanner:
         request = self.request
         file = ModelFile(request.file.path, LazyModel(attempt.model))
         settings = bind(attempt.model, self._last_step_settings(attempt, decoding))
-        settings = _with_assumed_provenance(settings, self.bound)
+        # For `bind`, the dims of the step were given by the user.
+        settings = _with_assumed_provenance(settings, self.bound_settings)
         # The file has the original's graph, not this one: a run would tell wrong sizes.
         resolved = resolve_sizes(file.lazy, file.path, replace(settings, run=False))
         planned = plan_resolved(file, resolved, request.progress)
-        caches = replace(
-            self.decoder.caches,
-            bytes=sum(
-                _bytes(planned.program, cache.output) for cache in self.decoder.caches.buffers
-            ),
+        run_caches = self.decoder.caches
+        if decoding is not None:
+            run_caches = replace(run_caches, tokens=decoding.tokens)
+        # The report has more than the model's metadata, from which a run needs no figures.
+        report_caches = replace(
+            run_caches,
+            bytes=sum(_bytes(planned.program, cache.output) for cache in run_caches.buffers),
             before=self._original_memory(decoding),
             planned_at=self._last_position(decoding),
+            steps=() if decoding is None else decoding.steps,
         )
-        if decoding is not None:
-            caches = replace(caches, tokens=decoding.tokens, steps=decoding.steps)
-        # The model's metadata leave out what is for the report only.
-        notes = caches_note(
-            replace(caches, bytes=0, kept=(), steps=(), before=None, planned_at=0)
-        )
-        plan = planned.plan.with_report(replace(planned.plan.report, caches=caches))
-        # Both are about the original: `run` was changed for planning alone.
+        plan = planned.plan.with_report(replace(planned.plan.report, caches=report_caches))
         plan = replace(
             plan,
+            # ``run`` was set for resolving sizes only: it is no setting of the user.
             settings={key: value for key, value in plan.settings.items() if key != "run"},
+            # The plan belongs to the original, not to the rewritten graph.
             graph_sha256=graph_digest(request.file.model),
         )
         return Rewriting(
@@ -220,22 +239,27 @@ class _DecoderPlanner:
             replace(planned, plan=plan),
             resolved.settings,
             request.targets,
-            notes=notes,
-            caches=caches,
+            notes=caches_note(replace(run_caches, kept=())),
+            caches=report_caches,
         )
 
     def _last_step_settings(
         self, attempt: CacheAttempt, decoding: OriginalDecoding | None
     ) -> Settings:
-        """Return settings for the step that fills the caches: dims, position, donated buffers."""
+        """Return settings for the step that fills the caches: dims, position, donated buffers.
+
+        Each cache is donated to its output, which a settings file would ask for by ``donate``. Dims
+        of which neither the user nor a decode loop tells the number are 1.
+        """
         from memplan_cli.onnx_io.interface import free_dims
 
         caches, position = self.decoder.caches, self._last_position(decoding)
         model_dims = free_dims(attempt.model)
-        step_dims = dict.fromkeys(model_dims, 1)
-        if decoding is not None:
-            step_dims = decoding.dims_at(position, self.capacity - position)
-        dims = {**step_dims, **self.bound.dims}
+        if decoding is None:
+            step_dims = dict.fromkeys(model_dims, 1)
+        else:
+            step_dims = decoding.dims_at(past=position, new=self.capacity - position)
+        dims = {**step_dims, **self.bound_settings.dims}
         return replace(
             self.request.settings,
             dims={name: value for name, value in dims.items() if name in model_dims},
@@ -259,12 +283,14 @@ class _DecoderPlanner:
         if decoding is None:
             return None
         position = self._last_position(decoding)
-        step_dims = decoding.dims_at(position, self.capacity - position)
+        step_dims = decoding.dims_at(past=position, new=self.capacity - position)
+        bound_settings = self.bound_settings
         settings = replace(
-            self.bound,
-            dims={**step_dims, **self._cache_lengths(position), **self.bound.dims},
-            # Set, so that nothing is bound or assumed again.
-            inputs=replace(self.bound.inputs, feeds={}, assumed={}),
+            bound_settings,
+            # The user's numbers win: the decode loop ran with them as well.
+            dims={**step_dims, **self._cache_lengths(position), **bound_settings.dims},
+            # Not None, so that no data is bound and no number is assumed.
+            inputs=replace(bound_settings.inputs, feeds={}, assumed={}),
             shapes={},
             kv_cache="keep",
             capacity=None,
@@ -276,21 +302,29 @@ class _DecoderPlanner:
         return memory.inputs, memory.outputs, memory.planned
 
     def _cache_lengths(self, position: int) -> dict[str, int]:
-        """Return a number for each dim of the original that is the length of a growing cache."""
+        """Return ``position`` for each dim of the original that is the length of a growing cache.
+
+        Before a step, the original's caches are as long as the valid entries of the buffers.
+        """
         from memplan_cli.onnx_io.interface import fed_inputs, names_taken, tensor_dims
         from memplan_cli.onnx_io.types import tensor_type
 
         model = self.request.file.model
-        taken = names_taken(model)
+        names_of_dims = names_taken(model)
         axes = {cache.input: cache.axis for cache in self.decoder.caches.growing}
-        return {
-            str(tensor_dims(value, tensor_type(value)[1], taken)[axes[value.name]]): position
-            for value in fed_inputs(model)
-            if value.name in axes
-        }
+        lengths = {}
+        for value in fed_inputs(model):
+            if value.name in axes:
+                _, tensor = tensor_type(value)
+                length = tensor_dims(value, tensor, names_of_dims)[axes[value.name]]
+                if isinstance(length, str):
+                    lengths[length] = position
+        return lengths
 
 
-def _with_settings(plan: Plan, settings: RuntimeSettings, provider: str) -> Plan:
+def _with_runtime_settings(
+    plan: Plan, runtime_settings: RuntimeSettings, provider: str
+) -> Plan:
     """Return a plan whose report has the settings of the written model, its buffers bound."""
     from memplan_cli.core.results.report import RuntimeSummary
     from memplan_cli.runtime.installed import required_version
@@ -300,7 +334,7 @@ def _with_settings(plan: Plan, settings: RuntimeSettings, provider: str) -> Plan
         "onnxruntime",
         required_version(),
         provider,
-        settings=replace(settings, io_binding=io_binding),
+        settings=replace(runtime_settings, io_binding=io_binding),
     )
     return plan.with_report(replace(plan.report, runtime=facts))
 
@@ -312,10 +346,10 @@ def _bytes(program: Program, name: str) -> int:
     return 0 if size is None or size.symbols else size.coefficient
 
 
-def _with_assumed_provenance(settings: Settings, bound: Settings) -> Settings:
+def _with_assumed_provenance(settings: Settings, user_settings: Settings) -> Settings:
     """Return settings in which dims count as assumed unless the user's settings bind them."""
     assumed: dict[str, Provenance] = {
-        name: "assumed" for name in settings.dims if name not in bound.dims
+        name: "assumed" for name in settings.dims if name not in user_settings.dims
     }
     provenance = {**settings.inputs.provenance, **assumed}
     return replace(settings, inputs=replace(settings.inputs, provenance=provenance))

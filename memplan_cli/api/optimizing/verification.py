@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from memplan_cli.api.models.binding import binding_of, dims_of_run
 from memplan_cli.api.output.optimized import is_verified
@@ -102,11 +102,12 @@ class BackgroundBaseline:
         from memplan_cli.onnx_io.load import load_model
         from memplan_cli.runtime.run.baseline import BaselineRun
 
-        path, binding = candidate.compared_with, binding_of(candidate.settings)
+        path, binding = candidate.original, binding_of(candidate.settings)
         run = self._run
         if run is None or (run.path, run.check, run.binding) != (path, check, binding):
             self._end()
-            # The optimized graph may have lost dims that the inputs of the original have.
+            # The parsed original: ``candidate.file`` itself, unless that is the graph that ONNX Runtime
+            # made of it, whose inputs may have lost dims.
             model = load_model(path) if candidate.optimized_offline else candidate.file.model
             self._run = run = BaselineRun(path, model, check, binding)
         try:
@@ -149,7 +150,7 @@ class Verifier:
             ranked_by_cost,
         )
 
-        # Nothing is written yet; the planned file has the same weights.
+        # No candidate is written yet. The file that was planned stands for it: it has the same weights.
         models = (_written_model(each, each.file.path) for each in candidates)
         costs = [predicted_cost(self.baseline, graph, model) for model in models]
         return [candidates[index] for index in ranked_by_cost(costs)]
@@ -157,8 +158,8 @@ class Verifier:
     def verify(self, candidate: Rewriting, files: RewrittenFiles) -> Plan:
         """Run a candidate under a temporary name; return its plan with verdict and memory.
 
-        If outputs may overwrite inputs, two steps are compared as well. A plan that fails has the
-        verdict only.
+        If outputs may overwrite inputs, two steps are compared as well. The plan of a candidate that
+        fails has its verdict, and no measured memory.
 
         Raises:
             RuntimeUnavailableError: weights are missing.
@@ -177,10 +178,13 @@ class Verifier:
             verification = verify(self.baseline, self.graph, written, self.progress)
             verdict = verification.verdict
             if pairs and verdict.passed:
-                # The original's graph runs as it is, unless the written one has its optimizations in it.
-                models = candidate.compared_with, path
-                settings = RuntimeSettings() if candidate.optimized_offline else UNOPTIMIZED
-                steps = donated_steps(models, pairs, self.check, binding, settings)
+                models = candidate.original, path
+                # ONNX Runtime optimizes the original's graph only if the written one has the same
+                # optimizations in it: they change bits.
+                original_settings = (
+                    RuntimeSettings() if candidate.optimized_offline else UNOPTIMIZED
+                )
+                steps = donated_steps(models, pairs, self.check, binding, original_settings)
                 verdict = with_donated_steps(verdict, steps)
             plan = _with_verdict(candidate, path, verdict)
             if not is_verified(plan):
@@ -198,6 +202,7 @@ class Verifier:
             plan = with_range_settings(
                 plan, candidate.settings, path, self.check.timeout, self.progress
             )
+        # Of the report and not of ``verdict``, whose notes name folders.
         validation = plan.report.validation
         notes = validation.notes if validation else ()
         return plan.with_warnings(*warnings, *notes)
@@ -215,26 +220,41 @@ class Verifier:
             return verification
         conditions = RunConditions.of_check(self.check, binding_of(candidate.settings))
         loading = load_cost(path, conditions.provider)
-        facts, notes = with_time(facts, candidate.compared_with, path, conditions)
+        facts, notes = with_time(facts, candidate.original, path, conditions)
         warnings = (*verification.warnings, *([str(loading)] if loading else []), *notes)
         return replace(verification, facts=facts, warnings=warnings)
 
 
-def measured_cost(plan: Plan) -> tuple[bool, int]:
-    """Return a sort key: whether a model is slower than allowed, then its measured memory in bytes.
+class CandidateCost(NamedTuple):
+    """The measured cost of a candidate, compared field by field; lower is better.
 
-    The memory is the sum of two sizes, because candidates trade one for the other: the bytes that the
-    arena holds, with the weights in it (one graph may map from its file what another packs at load),
-    and the peak of the first run. A size that was not measured counts as 0; a model that was not
-    measured at all counts as slower.
+    Attributes:
+        is_slower: whether a run takes longer than allowed, or was not measured.
+        lacks_size: whether one of the two sizes in ``bytes`` was not measured.
+        bytes: the bytes that the arena holds, with the weights in it, plus the peak of the first
+            run. Candidates trade one for the other: one graph may map from its file what another
+            packs at load.
     """
+
+    is_slower: bool
+    lacks_size: bool
+    bytes: int
+
+
+def candidate_cost(plan: Plan) -> CandidateCost:
+    """Return the measured cost of the candidate that a plan is of."""
     from memplan_cli.runtime.run.timing import is_slower
 
     runtime = plan.report.runtime
     if runtime is None:
-        return True, 0
+        return CandidateCost(is_slower=True, lacks_size=True, bytes=0)
     before, after = runtime.observed["original"], runtime.observed["optimized"]
-    return is_slower(after, before), (after.held or 0) + (after.first_run_peak or 0)
+    sizes = (after.held, after.first_run_peak)
+    return CandidateCost(
+        is_slower=is_slower(after, before),
+        lacks_size=None in sizes,
+        bytes=sum(size for size in sizes if size is not None),
+    )
 
 
 def with_rejected(plan: Plan, rejected: Iterable[Plan]) -> Plan:
@@ -303,4 +323,4 @@ def _without_folders(text: str, candidate: Rewriting, path: Path) -> str:
     Folders and temporary names differ from run to run, and reports must not.
     """
     text = text.replace(str(path), candidate.targets.model.name)
-    return text.replace(str(candidate.compared_with), candidate.compared_with.name)
+    return text.replace(str(candidate.original), candidate.original.name)

@@ -89,7 +89,8 @@ def publish(rewriting: Rewriting, files: RewrittenFiles, plan: Plan) -> Optimize
     """
     plan = plan.with_warnings(*_warnings_of_heavy_notes(rewriting, plan))
     plan, data_files = files.finish(plan)
-    files.forget()  # the weights of the earlier version can no longer be needed
+    # If `finish` had failed, the earlier version would need its weights.
+    files.discard_earlier_weights()
     targets = rewriting.targets
     return Optimized(
         plan,
@@ -102,7 +103,7 @@ def publish(rewriting: Rewriting, files: RewrittenFiles, plan: Plan) -> Optimize
 
 
 def _warnings_of_heavy_notes(rewriting: Rewriting, plan: Plan) -> tuple[str, ...]:
-    """Return a warning if the plan in the model's metadata makes loading take noticeably more.
+    """Return a warning if the notes, the plan in the model's metadata, need noticeable memory to load.
 
     Empty if what loading takes is unknown, did not grow beyond the noise, or grew mostly for another
     reason.

@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 def refuse_targets(
     targets: Mapping[str, Path | None],
     sources: Iterable[Path] = (),
-    weights: Mapping[Path, str] | None = None,
+    source_weights: Mapping[Path, str] | None = None,
 ) -> None:
     """Refuse output files that cannot be written, that are inputs, or that are named twice.
 
     Args:
         targets: the output file by option; None if it is not asked for.
-        sources: the files that the command reads. The weights of models among them count too.
-        weights: weight files that must stay, with the name of their model; None: they are found
-            in the sources.
+        sources: the files that the command reads, models among them.
+        source_weights: the weight files that must not be overwritten, with the name of their model.
+            None: those of the sources, each of which is parsed for them. Empty: none.
 
     Raises:
         ModelError: the folder does not exist, the file is a folder, or the file is in use.
     """
     options: dict[Path, str] = {}
     read = {_without_links(path) for path in sources}
-    if weights is not None:
-        weights = {_without_links(path): name for path, name in weights.items()}
+    if source_weights is not None:
+        source_weights = {_without_links(path): name for path, name in source_weights.items()}
     for option, path in targets.items():
         if path is None or _is_device_or_pipe(path, option):  # nothing is overwritten in these
             continue
@@ -50,7 +50,10 @@ def refuse_targets(
                 f"{option}: {path} would overwrite a file that this command reads",
                 hint="name another file",
             )
-        model = _model_with_weights(place, read, weights)
+        if source_weights is not None:
+            model = source_weights.get(place)
+        else:
+            model = _model_with_weights(place, read)
         if model is not None:
             raise ModelError(
                 f"{option}: {path} contains weights of {model}", hint="name another file"
@@ -63,16 +66,12 @@ def refuse_targets(
         options[place] = option
 
 
-def _model_with_weights(
-    place: Path, sources: Iterable[Path], weights: Mapping[Path, str] | None
-) -> str | None:
-    """Return the name of the model whose weights are in a file, or will be; None if there is none."""
-    if weights is not None:
-        return weights.get(place)
+def _model_with_weights(path: Path, sources: Iterable[Path]) -> str | None:
+    """Return the name of the source whose weights are in a file; None if there is none."""
     from memplan_cli.onnx_io.weights.external_data import holds_data_of
 
     for source in sources:
-        if holds_data_of(source, place):
+        if holds_data_of(source, path):
             return source.name
     return None
 
@@ -133,8 +132,11 @@ class OutputFiles:
 
         remove(self._created)
 
-    def forget(self) -> None:
-        """Delete the weights of an earlier version of the output, which has been replaced."""
+    def discard_earlier_weights(self) -> None:
+        """Delete the weights of an earlier version, which were set aside: the new version is final.
+
+        `remove_weights` no longer restores them then.
+        """
         from memplan_cli.onnx_io.weights.external_data import forget
 
         forget(self._created)

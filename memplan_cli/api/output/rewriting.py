@@ -22,7 +22,7 @@ from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.errors import ModelError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.core.files import Content
@@ -34,7 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The files to write: a model and its plan; settings and a certificate, if asked for."""
+    """The files to write: a model and its plan; settings and a certificate, if asked for.
+
+    Attributes:
+        settings: the Python file with the runtime settings of the written model; their JSON is beside
+            it.
+    """
 
     model: Path
     plan: Path
@@ -52,14 +57,18 @@ class Targets:
     ) -> Self:
         """Return the files that the caller named, with defaults beside the source for model and plan.
 
+        `refuse` checks whether they can be written.
+
         Raises:
-            ModelError: a name is that of a folder.
+            ModelError: the source or the model, after which the others are named, is a folder.
             SettingsError: the settings, which are Python, have the name of their JSON.
         """
-        for path in (source, *([] if model is None else [Path(model)])):
-            if path.is_dir():
+        model_file = None if model is None else Path(model)
+        for path in (source, model_file):
+            if path is not None and path.is_dir():
                 raise ModelError(f"{path} is a folder", hint="name a file")
-        model_file = Path(model) if model else default_output(source)
+        if model_file is None:
+            model_file = default_output(source)
         python = Path(settings) if settings else None
         if python is not None and python.suffix == ".json":
             raise SettingsError(
@@ -79,18 +88,20 @@ class Targets:
     def refuse(self, source: Path) -> None:
         """Refuse files that cannot be written, that are named twice, or that overwrite the source.
 
-        The weights of the source are not known yet; `refuse_weights` checks them.
+        The source is not parsed yet; `refuse_overwriting_weights` looks up its weights.
         """
-        # The settings files must not take the name of weights that the model may get beside it.
+        # A settings file must not have the name of a weight file that the output may get beside it.
         names = possible_weights(self.model) if self.settings is not None else ()
-        weights = {f"its weights {name}": self.model.with_name(name) for name in names}
-        refuse_targets({**weights, **self._by_option()}, (source,), weights={})
+        output_weights = {f"its weights {name}": self.model.with_name(name) for name in names}
+        refuse_targets({**output_weights, **self._by_option()}, (source,), source_weights={})
 
-    def refuse_weights(self, file: ModelFile) -> None:
-        """Refuse files that hold the model's weights, or that these will be copied to."""
+    def refuse_overwriting_weights(self, file: ModelFile) -> None:
+        """Refuse to write over the weights of the source, or where these will be copied to."""
         folders = (file.path.parent, self.model.parent)
-        weights = {f / name: file.path.name for f in folders for name in file.data_files}
-        refuse_targets(self._by_option(), (), weights)
+        source_weights = {
+            folder / name: file.path.name for folder in folders for name in file.data_files
+        }
+        refuse_targets(self._by_option(), (), source_weights)
 
     def _by_option(self) -> dict[str, Path]:
         """Return the files that are asked for, by the option that names each in messages."""
@@ -106,36 +117,39 @@ class Rewriting:
     """A planned model that can be written, run, and compared with its original.
 
     Attributes:
-        file: the model that was planned: the given one, or one that ONNX Runtime optimized.
-        original: the model whose outputs count; None: ``file`` itself.
+        file: the model that was planned: the given one, or the graph that ONNX Runtime made of it.
+        optimized_from: the given model, if ``file`` is the graph that ONNX Runtime made of it; else
+            None.
         notes: further metadata of the written model.
+        caches: its caches that are updated in place; None: there are none.
     """
 
     file: ModelFile
     planned: PlannedProgram
     settings: Settings
     targets: Targets
-    original: Path | None = None
+    optimized_from: Path | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
     caches: CacheSummary | None = None
 
     @property
-    def compared_with(self) -> Path:
-        """The model whose outputs the written model must have."""
-        return self.original or self.file.path
+    def original(self) -> Path:
+        """The given model, whose outputs the written model must have."""
+        return self.optimized_from or self.file.path
 
     @property
     def optimized_offline(self) -> bool:
         """Whether the planned model is a graph that ONNX Runtime optimized and wrote to a file."""
-        return self.original is not None
+        return self.optimized_from is not None
 
     @property
     def unoptimized_only(self) -> bool:
         """Whether ONNX Runtime must run the written file without optimizing its graph.
 
         It would merge recomputed nodes and chunks, and change the order in which donated pairs are
-        safe. In-place caches are donated pairs as well, and are safe in any order. A graph that ONNX
-        Runtime optimized before must not be optimized again.
+        safe. In-place caches are donated pairs that are safe in any order. A model with such caches
+        has no other donated pairs: options that ask for both are refused. A graph that ONNX Runtime
+        optimized before must not be optimized again.
         """
         report = self.planned.plan.report
         has_copies = report.recompute.nodes > 0 or bool(report.chunked.regions)
@@ -150,8 +164,8 @@ class RewrittenFiles(OutputFiles):
     was called.
 
     Attributes:
-        data: the serialized model in parts. The settings to run it with are appended by `finish`,
-            once they are known.
+        data: the serialized model in parts, without the settings to run it with, which are known
+            later.
 
     Raises:
         ModelError: a file is in the way or cannot be written, or a folded value cannot be computed.
@@ -159,50 +173,52 @@ class RewrittenFiles(OutputFiles):
 
     def __init__(self, rewriting: Rewriting) -> None:
         file, targets = rewriting.file, rewriting.targets
-        targets.refuse_weights(file)
+        targets.refuse_overwriting_weights(file)
         earlier_weights = own_weights(targets.model)
         super().__init__(
             file.data_files,
             file.path.parent,
             targets.model.parent,
-            # Only the weight files of ONNX Runtime's graph are named after the output.
+            # The weight files of a graph that ONNX Runtime wrote are named after the output, so that
+            # they may replace those of an earlier version. Other graphs refer to the weight files of
+            # the original, whose names belong to no output.
             own=earlier_weights if rewriting.optimized_offline else (),
         )
         self._rewriting, self._targets = rewriting, targets
-        # Weight files of an earlier version of the output, and those that the new version uses.
+        # The names of weight files: those of an earlier version of the output, and those that the new
+        # version refers to.
         self._earlier, self._used = earlier_weights, set(file.data_files)
-        self._moved = ExternalWeights()  # set by `_model_bytes`, if it moves weights out
+        self._moved = ExternalWeights()  # what `_model_bytes` moved out of the model file
         try:
-            self.data: Iterable[bytes] = self._model_bytes()
+            self.data: Sequence[bytes] = self._model_bytes()
         except BaseException:  # no block was entered whose end would remove the weight files
             self.remove_weights()
             raise
 
-    def _model_bytes(self) -> Iterable[bytes]:
+    def _model_bytes(self) -> Sequence[bytes]:
         """Fold constants, chunk regions, and move weights out; return the bytes of the result.
 
-        Notes the weight files that it creates, and which weights were moved. The weights of a graph
-        that ONNX Runtime wrote are outside already.
+        Adds the weight files that it creates to those of the object, and sets ``_moved``.
         """
         from memplan_cli.onnx_io.metadata import FOLDED, WEIGHTS, donation_note
         from memplan_cli.onnx_io.writing.write import written_model
 
         rewriting, planned = self._rewriting, self._rewriting.planned
         file, out, report = rewriting.file, self._targets.model, planned.plan.report
+        # The graph and its program, which each of the following changes replaces.
         model, program = file.model, planned.program
-        weight_folders: tuple[Path, ...] = (file.path.parent,)
         notes = {**rewriting.notes, **donation_note(report.donated.pairs)}
         if report.folded.tensors:
             folded = fold_beside(file, planned, out, self._earlier)
             self._add_weights(folded.created)
             model, program = folded.model, folded.program
-            weight_folders = (*weight_folders, out.parent)
             where = "".join(f" in {path.name}" for path in folded.created)
             notes[FOLDED] = f"{len(report.folded.tensors)} constants{where}"
         if report.chunked.regions:
             from memplan_cli.onnx_io.writing.chunked import chunked_model
 
             model, program = chunked_model(model, program, planned.constants)
+        # ONNX Runtime moved the weights of a graph that it wrote out already.
         if not rewriting.optimized_offline and rewriting.settings.external_weights != "keep":
             moved = move_beside(model, out, self._used, self._earlier)
             self._add_weights(moved.created)
@@ -219,8 +235,9 @@ class RewrittenFiles(OutputFiles):
     def finish(self, plan: Plan) -> tuple[Plan, tuple[Path, ...]]:
         """Write all files; return the plan as written, and the weight files.
 
-        The model's path in the written plan is relative to the plan's folder. Weight files that only
-        an earlier version of the output used are deleted.
+        In the written plan, the model's path is relative to the plan's folder, and the weights that
+        were moved out are added. Weight files that only an earlier version of the output used are
+        deleted.
 
         Raises:
             SettingsError: settings are asked for and nothing was measured.
@@ -228,16 +245,18 @@ class RewrittenFiles(OutputFiles):
         """
         plan = _named_from(self._targets.plan.parent, plan)
         plan = plan.with_report(replace(plan.report, external_weights=self._moved))
+        # Protobuf merges appended bytes into the message: they add an entry to the model's metadata.
+        model = [*self.data, _settings_metadata(self._rewriting, plan)]
         contents: dict[Path, Content] = {
             self._targets.plan: plan.encoded(),
-            self._targets.model: [*self.data, _settings_metadata(self._rewriting, plan)],
+            self._targets.model: model,
         }
         if self._targets.certificate is not None:
             from memplan_cli.features.certificates.certify import certificate_of
 
             certificate = certificate_of(self._rewriting.planned)
             contents[self._targets.certificate] = certificate.dumps().encode()
-        contents.update(self._settings_files(plan))
+        contents.update(self._settings_files(plan))  # raises if nothing was measured
         weights = self.write(contents)
         self._drop_unused()
         return plan, weights
@@ -265,7 +284,7 @@ class RewrittenFiles(OutputFiles):
 
         unused = [name for name in self._earlier if name not in self._used]
         # The original may use a file of this name in the same folder.
-        needed = weights_of(load_model(self._rewriting.compared_with)) if unused else ()
+        needed = weights_of(load_model(self._rewriting.original)) if unused else ()
         for name in unused:
             if name not in needed:
                 self._targets.model.with_name(name).unlink(missing_ok=True)

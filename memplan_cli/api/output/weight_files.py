@@ -31,20 +31,19 @@ FUSED, UNFUSED, FOLDED, MOVED = "", ".unfused", ".folded", ".weights"
 def dump_name(output: Path, taken: Collection[str], kind: str = FUSED) -> str:
     """Return the name of a model whose weights lie beside the output as ``<name>.data``.
 
-    Names in ``taken``, the weight files of its source, are avoided.
+    ``taken`` are the names of the source's weight files. If the weights would have one of these,
+    the model gets a second name.
     """
     name = f"{output.stem}{kind}{output.suffix}"
     return f"{output.stem}{kind}.offline{output.suffix}" if f"{name}.data" in taken else name
 
 
 def possible_weights(output: Path) -> tuple[str, ...]:
-    """Return every name that `dump_name` can give to weights of an output, sorted.
-
-    These are the names with nothing taken, and those with all of the first names taken.
-    """
+    """Return every name that weights of an output can have, sorted: by `dump_name`, two of each kind."""
     kinds = (FUSED, UNFUSED, FOLDED, MOVED)
-    names = {f"{dump_name(output, (), kind)}.data" for kind in kinds}
-    return tuple(sorted(names | {f"{dump_name(output, names, kind)}.data" for kind in kinds}))
+    first_names = {f"{dump_name(output, (), kind)}.data" for kind in kinds}
+    second_names = {f"{dump_name(output, first_names, kind)}.data" for kind in kinds}
+    return tuple(sorted(first_names | second_names))
 
 
 def own_weights(output: Path) -> tuple[str, ...]:
@@ -78,9 +77,8 @@ def weights_of(model: ModelProto) -> tuple[str, ...]:
     return locations(external_tensors(model))
 
 
-def refuse_foreign_weights(output: Path, names: Iterable[str]) -> None:
-    """Refuse to write weights over a file that does not belong to the earlier output."""
-    own = own_weights(output)
+def refuse_foreign_weights(output: Path, names: Iterable[str], own: Collection[str]) -> None:
+    """Refuse to write weights over a file that is not in ``own``, the `own_weights` of the output."""
     for name in names:
         place = output.with_name(name)
         if name not in own and (place.exists() or place.is_symlink()):
@@ -121,7 +119,7 @@ def fold_beside(
     if not goes_outside(model, planned.plan.report.folded.added):
         return FoldedModel(*folded_model(model, planned.program, evaluator, store_inside))
     name = f"{dump_name(out, file.data_files, FOLDED)}.data"
-    refuse_foreign_weights(out, [name])
+    refuse_foreign_weights(out, [name], own)
     written: list[FoldedModel] = []  # the result of `write`, which `create` calls once
 
     def write(data: BinaryIO) -> None:
@@ -169,7 +167,7 @@ def move_beside(
     if size < WORTH:
         return MovedModel(model)
     name = f"{dump_name(out, taken, MOVED)}.data"
-    refuse_foreign_weights(out, [name])
+    refuse_foreign_weights(out, [name], own)
     written: list[ModelProto] = []  # the result of `write`, which `create` calls once
 
     def write(data: BinaryIO) -> None:
