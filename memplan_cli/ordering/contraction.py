@@ -122,7 +122,7 @@ class _Clusters:
             # In some orders ``succ`` writes over an input that dies there: its step needs less.
             saved = self.graph.in_place_bytes[succ] if self.in_place_inputs[succ] else 0
             least_succ_step = succ_step - saved
-            if op_step > least_succ_step:
+            if op_step > least_succ_step:  # in some order the step of ``op`` may need more
                 continue
             if self.in_place_inputs[succ] & private:
                 # A private tensor dies at ``succ`` in every order, so ``succ`` always saves the
