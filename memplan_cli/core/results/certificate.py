@@ -1,7 +1,9 @@
 """Certificates: proofs of the lower bounds of one plan, and verdicts on them.
 
 Nodes are denoted by their index in the planned order of the main graph, tensors by name or by their
-index in `OrderProof.tensors`. `memplan_cli.checking.certificates` describes and checks each proof.
+index in `OrderProof.tensors`. `memplan_cli.checking.certificates` describes and checks each proof:
+its module `cuts` defines shares and the multiples of precedences in a `Hold`, `search` defines moves
+and free groups, `groups` the rules of fusions.
 """
 
 from __future__ import annotations
