@@ -29,10 +29,11 @@ READERS: Mapping[str, Reader] = {
 
 
 def read_fields(settings: DataclassInstance, within: str = "") -> None:
-    """Replace each field of a new frozen instance by the value that the field's reader returns.
+    """Validate each field of a new frozen instance, and replace it by what its reader returns.
 
-    Called from ``__post_init__``; the fields are set in place. Fields that have their default value
-    are not read. ``within`` is the prefix of the keys with its dot, such as ``mem_param.``.
+    Called from ``__post_init__``; the fields are set in place. A reader takes the value as a file
+    would hold it, for example an interval as ``1..64``. Fields that have their default value are not
+    read. ``within`` is the prefix of the keys with its dot, such as ``mem_param.``.
 
     Raises:
         SettingsError: a field cannot have this value; the message names the field.
@@ -42,17 +43,20 @@ def read_fields(settings: DataclassInstance, within: str = "") -> None:
         if _is_default(value, item):
             continue
         at = Place(within + item.name)
-        # A nested record, such as `MemParam`, has no reader: only its type is checked.
-        if is_dataclass(kind := item.default_factory):
-            if not isinstance(value, kind):
-                raise invalid(at, f"expected a {kind.__name__}, not {type(value).__name__}")
+        # A nested record, such as `MemParam`, has no reader: only its type is checked. The default
+        # factory of its field is its class.
+        record_class = item.default_factory
+        if is_dataclass(record_class):
+            if not isinstance(value, record_class):
+                message = f"expected a {record_class.__name__}, not {type(value).__name__}"
+                raise invalid(at, message)
             continue
         file_syntax = _FILE_SYNTAX.get(item.name)
         written = value if file_syntax is None else file_syntax(value)
-        meaning = READERS[within + item.name](as_value(written, at))
-        # A share that is turned into percent and back may differ in its last bit.
-        field_value = value if isinstance(value, float) else meaning
-        object.__setattr__(settings, item.name, field_value)
+        converted = READERS[within + item.name](as_value(written, at))
+        # A float is validated only: a share in percent and back may differ in its last bit.
+        if not isinstance(value, float):
+            object.__setattr__(settings, item.name, converted)
 
 
 def as_value(content: object, at: Place) -> Value:

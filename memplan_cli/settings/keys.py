@@ -15,10 +15,19 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 from memplan_cli.core.quantities import parse_increase, parse_size
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings import choices
-from memplan_cli.settings.values import Value, describe, entries, invalid, items
+from memplan_cli.settings.values import (
+    Value,
+    already_set,
+    describe,
+    entries,
+    invalid,
+    items,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from memplan_cli.settings.values import Entry, Place
 
 METRICS = (
     "planned",
@@ -253,35 +262,50 @@ KEYS: Mapping[str, Reader] = {
 def read_table(
     table: Value, keys: Mapping[str, Reader] = KEYS, within: str = ""
 ) -> dict[str, object]:
-    """Return the converted value of each key in a table; nested tables give dotted keys.
+    """Return the converted value of each key in a table and in the tables in it.
 
     Args:
         table: The table as it was written.
-        keys: The allowed keys, dotted, and their readers.
-        within: The dotted key of this table, with its dot, for messages.
+        keys: The allowed keys, dotted, and their readers. The result has the same keys.
+        within: The dotted key of ``table`` itself, with its dot, for messages.
 
     Raises:
         SettingsError: a key is unknown or occurs twice, or a value is not allowed.
     """
     converted: dict[str, object] = {}
-    for entry in entries(table):
-        reader = keys.get(entry.key)
-        if reader is not None:
-            converted[entry.key] = reader(entry.value)
-            continue
-        prefix = f"{entry.key}."
-        inner = {
-            key.removeprefix(prefix): r for key, r in keys.items() if key.startswith(prefix)
-        }
-        if not inner:
-            raise invalid(
-                entry.at, f"unknown key {within + entry.key!r}", nearest(entry.key, keys)
-            )
-        if entry.value.content is None:  # a table without keys, such as ``gate:`` in YAML
-            continue
-        read = read_table(entry.value, inner, within + prefix)
-        converted.update((prefix + key, meaning) for key, meaning in read.items())
+    first: dict[str, Place] = {}
+    for key, entry in _dotted_entries(table, keys, within):
+        if key in first:  # once as ``a.b: 1``, and once as ``b: 1`` in the table ``a``
+            raise already_set(entry, first[key])
+        first[key] = entry.at
+        converted[key] = keys[key](entry.value)
     return converted
+
+
+def _dotted_entries(
+    table: Value, keys: Mapping[str, Reader], within: str, prefix: str = ""
+) -> Iterator[tuple[str, Entry]]:
+    """Yield the allowed keys in a table and in the tables in it, each with its entry.
+
+    ``prefix`` is put before the keys of ``table``. The other arguments are those of `read_table`.
+    """
+    for entry in entries(table):
+        key = prefix + entry.key
+        if key in keys:
+            yield key, entry
+            continue
+        is_table = any(known.startswith(f"{key}.") for known in keys)
+        if not is_table:
+            siblings = {
+                known.removeprefix(prefix): reader
+                for known, reader in keys.items()
+                if known.startswith(prefix)
+            }
+            raise invalid(
+                entry.at, f"unknown key {within + key!r}", nearest(entry.key, siblings)
+            )
+        if entry.value.content is not None:  # None: a table without keys, ``gate:`` in YAML
+            yield from _dotted_entries(entry.value, keys, within, f"{key}.")
 
 
 def nearest(key: str, keys: Mapping[str, object]) -> str:

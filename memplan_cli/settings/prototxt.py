@@ -102,14 +102,13 @@ def _value(token: _Token, key: _Token) -> Value:
     if token.kind == "string":
         return Value(_unquoted(token.text, token.at), token.at)
     if token.kind == "word":
-        content: bool | int | str = _WORDS.get(token.text.lower(), token.text)
-        if re.fullmatch(r"-?[0-9]{1,18}", token.text):
-            content = int(token.text)
-        elif isinstance(content, str):
-            raise invalid(
-                token.at, f"expected true, false or a quoted name, not {token.text!r}"
-            )
-        return Value(content, token.at)
+        word = token.text
+        if word.lower() in _WORDS:
+            return Value(_WORDS[word.lower()], token.at)
+        # No field has integers. They are read so that the field's reader says what it expects.
+        if re.fullmatch(r"-?[0-9]{1,18}", word):
+            return Value(int(word), token.at)
+        raise invalid(token.at, f"expected true, false or a quoted name, not {word!r}")
     raise invalid(token.at, f"expected a value for {key.text!r}, not {token.text!r}")
 
 

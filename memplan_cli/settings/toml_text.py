@@ -44,6 +44,19 @@ def _place_of(error: Exception, text: str, source: str) -> Place:
     return Place(source, text.count("\n") + 1, len(last) + 1)
 
 
+_KEY = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
+_DOTTED_KEY = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
+_HEADER = re.compile(rf"\s*\[{{1,2}}\s*({_DOTTED_KEY})\s*\]{{1,2}}\s*(?:#|$)")
+"""A line ``[a.b]`` or ``[[a.b]]``."""
+_SETTING = re.compile(rf"\s*({_DOTTED_KEY})\s*=")
+"""The beginning of a line ``a.b = ...``."""
+
+
+def _parts(dotted_key: str) -> tuple[str, ...]:
+    """Return the parts of a dotted key without their quotes."""
+    return tuple(part.strip("\"'") for part in re.findall(_KEY, dotted_key))
+
+
 class _Places:
     """Lines and columns of keys, found by searching the text: tomllib does not report them.
 
@@ -59,13 +72,13 @@ class _Places:
         """Return the place of a key, given its path below ``tool.memplan``."""
         section: tuple[str, ...] = ()
         for number, line in enumerate(self._lines, start=1):
-            header = re.match(r"\s*\[([^\[\]]+)\]", line)
-            if header:
-                section = tuple(part.strip(" \"'") for part in header[1].split("."))
-            key = re.match(r"\s*([\w.\-\"' ]+?)\s*=", line)
-            key_path = tuple(part.strip(" \"'") for part in key[1].split(".")) if key else ()
-            match = header or key
-            if match and section + key_path == ("tool", "memplan", *path):
+            if match := _HEADER.match(line):
+                section = found = _parts(match[1])
+            elif match := _SETTING.match(line):
+                found = (*section, *_parts(match[1]))
+            else:
+                continue
+            if found == ("tool", "memplan", *path):
                 return Place(self._source, number, match.start(1) + 1)
         # Not found: the place of the table that holds the key, or the file.
         return self.of(path[:-1]) if path else Place(self._source)

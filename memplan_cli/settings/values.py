@@ -26,10 +26,6 @@ class Place:
     def __str__(self) -> str:
         return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
 
-    def within(self, key: str) -> Place:
-        """Return this place, which holds a table, as the place of the value of ``key`` in it."""
-        return replace(self, key=f"{self.key}.{key}" if self.key else key)
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -62,8 +58,15 @@ def invalid(at: Place, message: str, hint: str = "") -> SettingsError:
     return SettingsError(f"{where}: {message}", hint=hint)
 
 
+def already_set(entry: Entry, first: Place) -> SettingsError:
+    """Return the error for an entry whose key was set at another place before."""
+    return invalid(entry.at, f"{entry.key!r} was already set at {first}")
+
+
 def entries(value: Value) -> tuple[Entry, ...]:
-    """Return the entries of a table; the place of each value then has the dotted key.
+    """Return the entries of a table; the place of each value then has its dotted key.
+
+    The dotted key is that of the table, if it has one, followed by the key of the entry.
 
     Raises:
         SettingsError: the value is no table, or a key occurs twice.
@@ -74,13 +77,12 @@ def entries(value: Value) -> tuple[Entry, ...]:
     first: dict[str, Place] = {}
     for entry in written:
         if entry.key in first:
-            raise invalid(entry.at, f"{entry.key!r} was already set at {first[entry.key]}")
+            raise already_set(entry, first[entry.key])
         first[entry.key] = entry.at
-    keyed = []
-    for entry in written:
-        place = replace(entry.value.at, key=value.at.key).within(entry.key)
-        keyed.append(replace(entry, value=replace(entry.value, at=place)))
-    return tuple(keyed)
+    prefix = f"{value.at.key}." if value.at.key else ""
+    return tuple(
+        replace(entry, value=_with_key(entry.value, prefix + entry.key)) for entry in written
+    )
 
 
 def items(value: Value) -> tuple[Value, ...]:
@@ -92,7 +94,12 @@ def items(value: Value) -> tuple[Value, ...]:
     if value.kind != "list":
         raise invalid(value.at, f"expected a list, not {describe(value)}")
     written = cast("tuple[Value, ...]", value.content)
-    return tuple(replace(item, at=replace(item.at, key=value.at.key)) for item in written)
+    return tuple(_with_key(item, value.at.key) for item in written)
+
+
+def _with_key(value: Value, key: str) -> Value:
+    """Return a value whose place has a dotted key."""
+    return replace(value, at=replace(value.at, key=key))
 
 
 def describe(value: Value) -> str:
