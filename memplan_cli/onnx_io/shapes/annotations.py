@@ -129,9 +129,10 @@ def restore_annotations(
 def _unique_expressions(
     annotations: Annotations, inferred: Annotations, inputs: frozenset[str]
 ) -> dict[str, Dim]:
-    """Return for names that no input has the inferred dim, if it is the same wherever it is known.
+    """Return the inferred dim of each declared name that no input has, if inference finds one dim for it.
 
-    Dims with other names than those of inputs are not considered: nobody could bind them.
+    Only numbers and expressions in names of inputs are compared. Inferred dims with other names count as
+    unknown: nobody could bind them.
     """
     candidates: dict[str, set[Dim]] = {}
     for name, dim in _named_dims(annotations, inferred):

@@ -175,7 +175,7 @@ class _OpIndex:
     """The ops of a program, with keys by which ops are found for which inference has the same answer.
 
     Attributes:
-        blocks: all blocks with their graphs.
+        blocks: all blocks with their graphs, outer ones first.
         vars: the program's values.
         contents: small weights, as tensors without names.
         type_numbers: a number for each value; values of equal type have equal numbers. An input or output
@@ -299,7 +299,7 @@ def _wrong_outputs(
     If inference fails, the result is empty.
     """
     query = _QueryModel(model, index.vars, index.contents)
-    for op, node in _shape_ops(index, (op for op, _ in representatives.values())):
+    for op, node in _shape_ops_before(index, (op for op, _ in representatives.values())):
         query.add_connected(node, op)
     names = {key: query.add(node, op) for key, (op, node) in representatives.items()}
     try:
@@ -317,31 +317,33 @@ def _wrong_outputs(
     return wrong
 
 
-def _shape_ops(index: _OpIndex, queried: Iterable[Op]) -> list[OpNode]:
-    """Return the ops that compute the shapes that queried ops read, producers first.
+def _shape_ops_before(index: _OpIndex, ops: Iterable[Op]) -> list[OpNode]:
+    """Return the ops that compute the values on which the output shapes of ``ops`` depend, producers first.
 
-    Only standard operators without subgraphs; what others compute stays unknown.
+    For a Reshape, these are the ops that compute its target. They are standard operators without
+    subgraphs; what other operators compute stays unknown.
     """
-    waiting = [var for op in queried for var in index.computed_shape_inputs(op)]
+    waiting = [var for op in ops for var in index.computed_shape_inputs(op)]
     if not waiting:
         return []
-    producer: dict[VarId, int] = {}
-    ops: list[OpNode] = []
+    producer: dict[VarId, int] = {}  # value -> index in `candidates`
+    # Producers come first: outer blocks precede inner ones, and the ops of a block are in order.
+    candidates: list[OpNode] = []
     for graph, block in index.blocks:
         for op in block.ops:
             if not op.bodies and not op.domain:
-                producer.update(dict.fromkeys(op.outputs, len(ops)))
-                ops.append((op, graph.node[op.source]))
-    positions: set[int] = set()
+                producer.update(dict.fromkeys(op.outputs, len(candidates)))
+                candidates.append((op, graph.node[op.source]))
+    needed: set[int] = set()
     while waiting:
         position = producer.get(waiting.pop())
-        if position is None or position in positions:
+        if position is None or position in needed:
             continue
-        positions.add(position)
-        op, _ = ops[position]
-        if op.type not in SHAPE_QUERIES:  # those read only the type of their input
+        needed.add(position)
+        op, _ = candidates[position]
+        if op.type not in SHAPE_QUERIES:  # Shape and Size depend on the type of their input only
             waiting.extend(var for var in op.inputs if index.is_computed(var))
-    return [ops[position] for position in sorted(positions)]
+    return [candidates[position] for position in sorted(needed)]
 
 
 class _QueryModel:
@@ -444,10 +446,10 @@ def _difference(op: Op, vars_: Mapping[VarId, Var], var: VarId, computed: Declar
 
 
 def _is_wrong_dim(declared: Dim, computed: Dim) -> bool:
-    """Whether a declared number is certainly wrong; a declared name never is.
+    """Whether a declared dim is a number that is certainly wrong.
 
-    It is if the node computes another number, or a name of the model: then the dim is free. A negative
-    number counts as unknown.
+    It is wrong if the node computes another number, or a name of the model, which stands for any number.
+    A name that inference generates only means that the dim is unknown, as does a negative number.
     """
     if not isinstance(declared, int) or declared < 0:
         return False

@@ -47,18 +47,17 @@ def clear_generated_names(model: ModelProto) -> None:
             dim.ClearField("dim_param")
             if isinstance(replacement, int):
                 dim.dim_value = replacement
-            elif replacement:
+            elif replacement is not None:
                 dim.dim_param = replacement
 
 
 def _equal_dims(
     graph: GraphProto, values: Mapping[str, ValueInfoProto]
 ) -> dict[str, int | str]:
-    """Return the dims of the file to which generated names are equal.
+    """Return the dims of the file, numbers or names, to which generated names are equal.
 
     They are found at Transpose and at operators that keep the shape: if one side of the node has a
-    generated name and the other a number or name, both are the same dim. The first such node counts.
-    The dim is ``""`` if the other side is unknown there.
+    generated name and the other a dim of the file, both are the same dim. The first such node counts.
     """
     equal_dims: dict[str, int | str] = {}
     for node in graph.node:
@@ -75,9 +74,12 @@ def _equal_dims(
         for output_dim, axis in zip(output_dims, permutation, strict=True):
             input_dim = input_dims[axis]
             for dim, other in ((output_dim, input_dim), (input_dim, output_dim)):
-                if is_generated_name(dim.dim_param) and not is_generated_name(other.dim_param):
-                    number = other.dim_value if other.HasField("dim_value") else ""
-                    equal_dims.setdefault(dim.dim_param, other.dim_param or number)
+                if not is_generated_name(dim.dim_param):
+                    continue
+                if other.HasField("dim_value"):
+                    equal_dims.setdefault(dim.dim_param, other.dim_value)
+                elif other.dim_param and not is_generated_name(other.dim_param):
+                    equal_dims.setdefault(dim.dim_param, other.dim_param)
     return equal_dims
 
 

@@ -48,6 +48,7 @@ def infer(
     Raises:
         SettingsError: a given shape contradicts the model, or names no value of it.
     """
+    # At most one copy of a large model is in memory at a time: hence `del` and `release`.
     source = lazy(model)
     del model
     has_subgraphs = any(node.op_type in CONTROL_FLOW for node in source.model.graph.node)
@@ -68,17 +69,19 @@ def infer(
     add_known(light, bindings, dims)
     constant_inputs = as_constants(light, bindings.values)
     infer_level = _OneLevelInference()
-    # Inferred without the removed types first; only if some of them tell more, once more with these.
+    # First without the removed types.
     if any(annotations):
         inferred = (
             _infer_with_subgraphs(light, infer_level) if has_subgraphs else infer_level(light)
         )
-        if not restore_annotations(light, annotations, inferred, names):
+        some_tell_more = restore_annotations(light, annotations, inferred, names)
+        if not some_tell_more:
             return as_inputs(inferred, constant_inputs), infer_level.distinct_warnings()
+    # Then with those that tell more than inference, if there are any.
     if has_subgraphs:
         inferred = _infer_with_subgraphs(light, infer_level)
     else:
-        # Serialized, so that the light copy is freed before inference makes two more.
+        # As `infer_level(light)`, but the light copy is freed before inference makes two more.
         data = light.SerializeToString()
         del light
         inferred = infer_level.of_bytes(data, messages().ModelProto)

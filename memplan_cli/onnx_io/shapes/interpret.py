@@ -114,31 +114,38 @@ def _interpret_nodes(
     values: Values,
     types: MutableMapping[str, TypeProto],
     wanted: Collection[str],
-    rules: Mapping[str, Rule],
+    shape_rules: Mapping[str, Rule],
 ) -> dict[str, TypeProto]:
     """Interpret the nodes in order; add to ``values`` and ``types``. Return the improved types.
 
-    ``rules`` are shape rules of standard operators by name. Values are computed only of nodes on which a
-    wanted value or an incomplete shape depends.
+    Values are computed only of nodes on which a wanted value or an incomplete shape depends.
+
+    Args:
+        graph: The graph.
+        values: Its values, to which the known ones are added.
+        types: The mapping ``values.types`` itself, from which the rules of later nodes read.
+        wanted: Names of values that are computed in any case.
+        shape_rules: Shape rules of standard operators, by operator.
     """
     needed = _needed_values(graph, types, wanted)
     improved: dict[str, TypeProto] = {}
     add_types = partial(_add_types, improved, types)
     for node in graph.node:
-        # Operators that ONNX does not know or misreads: a rule gives the types of all outputs.
+        # Operators that ONNX does not know or misreads (`DOMAINS`): a rule gives the types of all outputs.
         type_rule = rule_of(node)
         if type_rule is not None and not _has_complete_outputs(node, types):
             add_types(output_types(values, node, type_rule))
         if node.domain not in STANDARD_DOMAINS:
             continue
-        # Standard operators: ONNX infers the types, and a rule the dims that ONNX leaves open.
+        # Standard operators, if that left anything open: ONNX infers the types, and a rule the dims that
+        # ONNX leaves open.
         if not _has_complete_outputs(node, types):
-            add_types(_inferred_types(values, node, rules.get(node.op_type)))
+            add_types(_inferred_types(values, node, shape_rules.get(node.op_type)))
         # Values, from which the types of later nodes follow.
         if needed.isdisjoint(node.output):
             continue
         if node.op_type == "If":
-            add_types(_interpret_taken_branch(values, node, rules))
+            add_types(_interpret_taken_branch(values, node, shape_rules))
         else:
             add_output_values(values, node)
         outputs = {name: values.known[name] for name in node.output if name in values.known}
@@ -149,7 +156,7 @@ def _interpret_nodes(
 
 
 def _interpret_taken_branch(
-    values: Values, node: NodeProto, rules: Mapping[str, Rule]
+    values: Values, node: NodeProto, shape_rules: Mapping[str, Rule]
 ) -> Mapping[str, TypeProto]:
     """Add the values of an If's outputs to ``values``; return their types. Empty unless its condition is known.
 
@@ -165,7 +172,7 @@ def _interpret_taken_branch(
     for tensor in branch.initializer:
         types[tensor.name] = tensor_type(tensor.data_type, tuple(tensor.dims))
     results = [value.name for value in branch.output]
-    _interpret_nodes(branch, inner, types, results, rules)
+    _interpret_nodes(branch, inner, types, results, shape_rules)
     output_types: dict[str, TypeProto] = {}
     for name, result in zip(node.output, results, strict=False):
         value = inner.value_of(result)
@@ -204,20 +211,21 @@ def _needed_values(
     for node in reversed(graph.node):
         if node.domain not in STANDARD_DOMAINS and rule_of(node) is None:
             continue  # nothing is known of its outputs
+        is_complete_node = _has_complete_outputs(node, types)
+        if not is_complete_node and node.op_type in SIZED_BY_DATA:
+            needed.update(node.output)  # their sizes are known once their values are
         # The value of a shape query depends on the type of its input, not on its value.
         if not needed.isdisjoint(node.output) and node.op_type not in SHAPE_QUERIES:
             needed.update(node.input)
             for _, body in subgraphs(node):
                 needed.update(free_names(body))
-        if _has_complete_outputs(node, types):
-            continue
-        if node.op_type in SIZED_BY_DATA:  # the size of its output is known once its value is
-            needed.update(node.output)
-        takes_all = node.op_type in _SHAPED_BY_ALL_VALUES
-        needed.update(
-            name for name in node.input if takes_all or _may_be_dims(types.get(name))
-        )
-    return needed - {""}
+        if not is_complete_node:
+            takes_all = node.op_type in _SHAPED_BY_ALL_VALUES
+            needed.update(
+                name for name in node.input if takes_all or _may_be_dims(types.get(name))
+            )
+        needed.discard("")  # an omitted input or output
+    return needed
 
 
 def _may_be_dims(type_proto: TypeProto | None) -> bool:
@@ -234,7 +242,8 @@ def _inferred_types(
 ) -> Mapping[str, TypeProto]:
     """Return the types of a node's outputs from ONNX's inference and, where it leaves dims open, from a rule.
 
-    The rule gives the shape of the first output, which is used if its element type is known.
+    The rule gives the shape of the first output, and for `_EQUAL_OUTPUTS` of all outputs. It is used for
+    outputs whose element type is known.
     """
     types = dict(_types_from_onnx(values, node))
     shape = _shape_from_rule(values, node, rule)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _MAX_DIM = 2**63 - 1
-"""The largest dim that a file can hold; a larger one is stored as unknown."""
+"""The largest dim that a file can hold, as an int64."""
 
 
 def shape_in(type_proto: TypeProto) -> Shape | None:
@@ -49,7 +49,11 @@ def tensor_type(elem_type: int, shape: Shape | None) -> TypeProto:
 
 
 def with_shape(type_proto: TypeProto, shape: Shape | None) -> TypeProto:
-    """Return a copy of a tensor type with another shape, None for none; other types are copied as is."""
+    """Return a copy of a tensor type with another shape, None for none; other types are copied as is.
+
+    A number that a file cannot hold becomes an unknown dim. A negative one, which is invalid, is kept:
+    callers check for it.
+    """
     changed = deepcopy(type_proto)
     tensor = _tensor(changed)
     if tensor is None:
@@ -59,11 +63,11 @@ def with_shape(type_proto: TypeProto, shape: Shape | None) -> TypeProto:
         return changed
     tensor.shape.SetInParent()
     for dim in shape:
-        target = tensor.shape.dim.add()
+        stored_dim = tensor.shape.dim.add()
         if isinstance(dim, int) and -_MAX_DIM <= dim <= _MAX_DIM:
-            target.dim_value = dim
+            stored_dim.dim_value = dim
         elif isinstance(dim, str):
-            target.dim_param = dim
+            stored_dim.dim_param = dim
     return changed
 
 
@@ -129,14 +133,13 @@ def agrees(first: TypeProto, second: TypeProto) -> bool:
 
 
 def widened(first: TypeProto, second: TypeProto) -> TypeProto:
-    """Return what both types have in common; dims that differ are unknown.
+    """Return the type of a value that has the first or the second type: dims that differ are unknown.
 
-    The element type is taken from the first, as is a type that is no tensor. If the first is unknown, the
-    second is returned.
+    Both have the same element type and the same container. They are taken from the type that is known. If
+    only one is known, the shape is unknown.
     """
-    if first.WhichOneof("value") is None or _tensor(first) is None:
-        return first if first.WhichOneof("value") else second
-    return with_shape(first, common_shape(shape_in(first), shape_in(second)))
+    known = first if first.WhichOneof("value") else second
+    return with_shape(known, common_shape(shape_in(first), shape_in(second)))
 
 
 def common_shape(first: Shape | None, second: Shape | None) -> Shape | None:

@@ -70,8 +70,11 @@ def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
     """MultiHeadAttention: q (n, s, h d), k (n, t, h d), v (n, t, h e) -> (n, s, h e).
 
     Further outputs: present keys (n, h, p + t, d), present values (n, h, p + t, e), and scores
-    (n, h, s, p + t). Keys and values may also be (n, h, t, d), or packed with the queries. Past keys are
-    input 6. Input 8, the past length, is there if the cache is in a shared buffer, whose size is unknown.
+    (n, h, s, p + t). They are unknown if queries, keys and values are packed in the first input,
+    (n, s, h, 3, d). For other layouts of keys and values see `_values_and_length`.
+
+    Past keys are input 6. Input 8, the past length, is there if the cache is in a shared buffer, whose size
+    is unknown.
 
     (n: batch, s: queries, t: keys, p: past keys, h: heads, d: head size, e: value head size)
     """
@@ -80,9 +83,10 @@ def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
     if query is None or not heads or (node.has_input(1) and key is None):
         return [OutputType(elem_type, None)] * 4
     if len(query) == _PACKED:
-        hidden = product((query[2], query[4]))
+        batch, length, head_count, _, head_size = query
+        hidden = product((head_count, head_size))
         return [
-            OutputType(elem_type, (*query[:2], hidden)),
+            OutputType(elem_type, (batch, length, hidden)),
             *[OutputType(elem_type, None)] * 3,
         ]
     value_width, length = _values_and_length(key, value, heads)
@@ -122,39 +126,43 @@ def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
 
     q (n, h, s, d), k (n, g, t, d), v (n, g, t, e) -> (n, h, s, e), present keys (n, g, p + t, d), present
     values (n, g, p + t, e), scores (n, h, s, p + t). Merged: q (n, s, h d), k (n, t, g d), v (n, t, g e)
-    -> (n, s, h e), and the same further outputs.
+    -> (n, s, h e), and the same further outputs. Past keys are input 4.
 
     (n: batch, s: queries, t: keys, p: past keys, h: heads, g: key and value heads, d: head size, e: value head size)
     """
     query, key, value = (
         node.shape_of_rank(index, _HEADS_MERGED, _HEADS_SEPARATE) for index in range(3)
     )
-    heads, kv_heads = node.int_attribute("q_num_heads"), node.int_attribute("kv_num_heads")
+    heads: Dim = node.int_attribute("q_num_heads")
+    kv_heads: Dim = node.int_attribute("kv_num_heads")
+    unknown_shapes = [OutputType(node.elem_type(index), None) for index in (0, 1, 2, 0)]
     if query is None or key is None or value is None:
-        return []
+        return unknown_shapes
     if not len(query) == len(key) == len(value):
-        return []
+        return unknown_shapes
     if len(query) == _HEADS_MERGED:
         if not heads or not kv_heads:
-            return []
-        keys: Shape = (key[0], kv_heads, key[1], part(key[2], kv_heads))
-        value_width = part(value[2], kv_heads)
-        result = last_as(
-            query, value[2] if heads == kv_heads else product((heads, value_width))
-        )
-        query_rows: Shape = (query[0], heads, query[1])
+            return unknown_shapes
+        batch, queries, _ = query
+        kv_batch, new_keys, key_width = key
+        head_size, value_head_size = part(key_width, kv_heads), part(value[2], kv_heads)
+        # The width of the values is h e itself if h = g, even if it cannot be divided by g.
+        width = value[2] if heads == kv_heads else product((heads, value_head_size))
+        result: Shape = (batch, queries, width)
     else:
-        keys, value_width, query_rows = key, value[3], query[:3]
-        result = (*query[:3], value_width)
-    length = keys[2]
+        batch, heads, queries, _ = query
+        kv_batch, kv_heads, new_keys, head_size = key
+        value_head_size = value[3]
+        result = (batch, heads, queries, value_head_size)
+    total_keys = new_keys
     if node.has_input(4):
         past = node.shape_of_rank(4, _HEADS_SEPARATE)
-        length = None if past is None else sum_dims((past[2], keys[2]))
+        total_keys = None if past is None else sum_dims((past[2], new_keys))
     return [
         OutputType(node.elem_type(0), result),
-        OutputType(node.elem_type(1), (*keys[:2], length, keys[3])),
-        OutputType(node.elem_type(2), (*keys[:2], length, value_width)),
-        OutputType(node.elem_type(0), (*query_rows, length)),
+        OutputType(node.elem_type(1), (kv_batch, kv_heads, total_keys, head_size)),
+        OutputType(node.elem_type(2), (kv_batch, kv_heads, total_keys, value_head_size)),
+        OutputType(node.elem_type(0), (batch, heads, queries, total_keys)),
     ]
 
 
