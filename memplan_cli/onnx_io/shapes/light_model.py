@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.program import label, var_id
 from memplan_cli.core.selection import nearest
-from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
-from memplan_cli.core.symbolic.polynomials import as_name, format_atom, symbol_names
+from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, symbols_of
+from memplan_cli.core.symbolic.polynomials import as_name, format_atom
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import input_dims, input_symbols, is_nameless, names_taken
 from memplan_cli.onnx_io.protobuf import messages
@@ -165,17 +165,24 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
                     f"input {value.name!r} is fixed to {dim.dim_value} where the shape "
                     f"given says {size}"
                 )
-            for symbol in symbol_names(parse_dim(dim.dim_param)) if dim.dim_param else ():
-                if format_atom(symbol) != canonical_dim(dim.dim_param):
-                    continue  # an expression: its symbols have to be bound by name
-                first = first_input.setdefault(symbol, value.name)
-                if sizes.setdefault(symbol, size) != size:
-                    raise SettingsError(
-                        f"dim {symbol!r} is {sizes[symbol]} in input {first!r} and {size} in "
-                        f"input {value.name!r}",
-                        hint="give both one size; if they are two dims, rename one in the model",
-                    )
+            symbol = _single_symbol(dim.dim_param)
+            if symbol is None:
+                continue  # a number, or an expression, whose symbols have to be bound by name
+            first = first_input.setdefault(symbol, value.name)
+            if sizes.setdefault(symbol, size) != size:
+                raise SettingsError(
+                    f"dim {symbol!r} is {sizes[symbol]} in input {first!r} and {size} in "
+                    f"input {value.name!r}",
+                    hint="give both one size; if they are two dims, rename one in the model",
+                )
     return sizes
+
+
+def _single_symbol(text: str) -> str | None:
+    """Return the symbol that a dim consists of; None for an expression, and for an empty text."""
+    symbols = symbols_of(text or None)
+    names = [symbol for symbol in symbols if format_atom(symbol) == canonical_dim(text)]
+    return names[0] if names else None
 
 
 def bind_graph(graph: GraphProto, dims: Mapping[str, int]) -> None:

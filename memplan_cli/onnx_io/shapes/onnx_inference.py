@@ -65,10 +65,14 @@ _IR_VERSION = 10
 def infer_shapes(data: bytes) -> ModelProto:
     """Return a serialized model with inferred types and shapes, values of shapes propagated.
 
+    Nodes that inference crashes on or misreads (see the module) are changed in the model that is inferred.
+    The result has the original nodes again.
+
     Raises:
         Exception: of many types; inference does not accept the model.
     """
-    # Much faster than decoding the model, and enough to see that no such node is in it.
+    # A search for the names is much faster than decoding the model, and enough to see that no node of these
+    # operators is in it.
     if not any(op_type.encode() in data for op_type in _MAY_BE_CHANGED):
         return _infer(data)
     model = messages().ModelProto.FromString(data)
@@ -77,18 +81,21 @@ def infer_shapes(data: bytes) -> ModelProto:
         for node in (*_untyped_nodes(model.graph, frozenset()), *_float_ranges(model))
     }
     computed = _computed_values(model)
-    originals = [
-        (graph_index, node_index, original)
-        for graph_index, graph in enumerate(graphs(model.graph))
-        for node_index, node in enumerate(graph.node)
-        if (original := _change_for_inference(node, computed, hide=id(node) in hidden))
-    ]
+    # By position: inference returns the same graphs and nodes in the same order.
+    originals: dict[tuple[int, int], NodeProto] = {}
+    for graph_index, graph in enumerate(graphs(model.graph)):
+        for node_index, node in enumerate(graph.node):
+            changed = _changed_for_inference(node, computed, hide=id(node) in hidden)
+            if changed is not None:
+                originals[graph_index, node_index] = deepcopy(node)
+                node.CopyFrom(changed)
     if not originals:
         del model  # inference makes two more copies
         return _infer(data)
     inferred = _infer(model.SerializeToString())
     inferred_graphs = tuple(graphs(inferred.graph))
-    for graph_index, node_index, original in originals:
+    for (graph_index, node_index), original in originals.items():
+        # None of these operators has subgraphs, in which types would be lost.
         inferred_graphs[graph_index].node[node_index].CopyFrom(original)
     return inferred
 
@@ -229,31 +236,40 @@ def _float_ranges(model: ModelProto) -> Iterator[NodeProto]:
                 yield node
 
 
-def _change_for_inference(
+def _changed_for_inference(
     node: NodeProto, computed: Collection[str], *, hide: bool
 ) -> NodeProto | None:
-    """Change a node that inference would misread, in place; return a copy of the original, None if unchanged.
+    """Return a copy of a node that inference does not misread; None if it reads the node itself correctly.
 
-    Nodes to hide (``hide``), and an Attention with merged heads, get an operator without a schema. Another
-    Attention loses its output of scores, and an STFT gets the default of ``onesided`` as an attribute. A
-    Slice whose starts are computed gets undefined ends, at which data propagation stops; the inferred
-    type stays the same, since it depends on the ends only if the starts are constant.
+    Args:
+        node: The node.
+        computed: Names of values that are not constant.
+        hide: Whether inference must skip the node.
     """
-    has_computed_start = (
+    if node.op_type not in _MAY_BE_CHANGED:
+        return None
+    wrong_outputs = _wrong_outputs(node)
+    changed = deepcopy(node)
+    if hide or (wrong_outputs and _has_merged_heads(node)):
+        changed.op_type += _HIDDEN
+    elif _has_computed_start(node, computed):
+        # Data propagation stops at undefined ends. The inferred type stays the same, since it depends on the
+        # ends only if the starts are constant.
+        changed.input[_ENDS] = _UNDEFINED
+    elif not wrong_outputs:
+        return None
+    elif node.op_type == "Attention":  # only its scores would be wrong
+        changed.output[_SCORES] = ""
+    else:  # an STFT without ``onesided``
+        changed.attribute.add(name="onesided", type=_INT, i=1)
+    return changed
+
+
+def _has_computed_start(node: NodeProto, computed: Collection[str]) -> bool:
+    """Whether a node is a Slice whose starts are an input that is not constant."""
+    return (
         node.op_type == "Slice"
         and node.domain in STANDARD_DOMAINS
         and len(node.input) > _ENDS  # before opset 10 starts and ends are attributes
         and node.input[_STARTS] in computed
     )
-    if not hide and not has_computed_start and not _wrong_outputs(node):
-        return None
-    original = deepcopy(node)
-    if hide or _has_merged_heads(node):
-        node.op_type += _HIDDEN
-    elif has_computed_start:
-        node.input[_ENDS] = _UNDEFINED
-    elif node.op_type == "Attention":
-        node.output[_SCORES] = ""
-    else:
-        node.attribute.add(name="onesided", type=_INT, i=1)
-    return original

@@ -155,9 +155,10 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
 
 
 def _without_never_run(loaded: Loaded, bindings: Bindings) -> Loaded:
-    """Return a program in which blocks that are never run take no memory.
+    """Return a program in which the blocks in ``loaded.skipped``, at least one, take no memory.
 
-    A warning is added if input values were given: with other values the blocks may run.
+    No run under the bindings enters these blocks. A warning is added if input values were given: with other
+    values the blocks may run.
     """
     program = without_memory_of(loaded.program, loaded.skipped)
     if not bindings.values:

@@ -25,6 +25,14 @@ def shape_of(body: str, weights: str = "", **dims: int) -> Any:  # noqa: ANN401 
     return next(var.shape for var in program.vars.values() if var.name == "r")
 
 
+def test_pad_with_a_number_fills_no_shape_with_another_element() -> None:
+    text = """<ir_version: 6, opset_import: ["" : 10]> g (float[n,2] x) => (y) {
+        s = Shape (x) f = Cast <to = 1> (s) p = Pad <pads = [0,1], value = 2.0> (f)
+        d = Cast <to = 7> (p) r = ConstantOfShape (d) y = Identity (r) }"""
+    vars_ = read_program(onnx.parser.parse_model(text), Bindings()).program.vars
+    assert vars_[VarId("r")].shape in (None, (None, None, None))
+
+
 LAST = "all = Shape (x) n = Gather (all, axis)"
 FLOAT = "f = Cast <to = 1> (n) s = Constant <value_float"
 WHOLE = "i = Cast <to = 7> (o) r = Range (zero, i, one)"

@@ -128,6 +128,10 @@ def test_what_is_no_tensor_or_unknown_leaves_the_other() -> None:
     assert widened(SEQUENCE, NOTHING) == SEQUENCE
 
 
+def test_the_shape_of_a_value_is_unknown_if_one_of_its_two_types_is() -> None:
+    assert widened(NOTHING, kind((4,))) == widened(kind((4,)), NOTHING) == kind(None)
+
+
 @pytest.mark.parametrize(
     ("shape", "axis", "expected"),
     [((2, 3, 4), 0, (3, 4)), ((2, 3, 4), 1, (2, 4)), ((2, 3, 4), -1, (2, 3)),

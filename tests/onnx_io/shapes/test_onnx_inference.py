@@ -152,6 +152,24 @@ def test_heads_side_by_side_are_as_wide_as_the_values(
     assert found[VarId("y")].shape == expected[0]
 
 
+def test_element_types_of_an_attention_do_not_depend_on_known_shapes() -> None:
+    body = "r,a,b,w = Attention<q_num_heads=6,kv_num_heads=2>(q,k,v) y = Neg (r)"
+    inputs = "float16[n,s,48] q, float16[] k, float16[n,t,16] v"
+    asked = onnx.parser.parse_model(f"{HEAD} g ({inputs}) => (y) {{ {body} }}")
+    asked.graph.input[1].type.tensor_type.ClearField("shape")
+    found = read_program(asked, Bindings()).program.vars
+    assert {found[VarId(name)].dtype for name in "rabwy"} == {"float16"}
+
+
+def test_made_up_name_is_replaced_by_a_dim_that_a_later_node_shows() -> None:
+    made = model("float[4] x", "a = Neg (x) b = Neg (a) y = Neg (b)")
+    infer = onnx.helper.make_tensor_value_info
+    made.graph.input[0].type.tensor_type.shape.dim[0].ClearField("dim_value")
+    made.graph.value_info.extend([infer("a", 1, ["unk__0"]), infer("b", 1, [7])])
+    clear_generated_names(made)
+    assert shape(made, "a") == [7]
+
+
 def test_made_up_names_are_forgotten_where_the_file_contradicts_a_transpose() -> None:
     made = model("float[4] x", "z = NonZero (x)  t = Transpose (z)  y = Neg (t)")
     infer = onnx.helper.make_tensor_value_info

@@ -52,14 +52,15 @@ def infer_all_iterations(
         inferred = outer.infer_subgraph(body, [*leading, *state, *trailing])
         return inferred, [v.type for v in inferred.output[skipped_outputs:][: len(state)]]
 
-    # For a Scan these include the trailing inputs, which `zip` leaves out.
-    declared = [value.type for value in body.input[len(leading) :]]
+    declared = [value.type for value in body.input[len(leading) :][: len(initial)]]
     state = [merged(a, b) for a, b in zip(initial, declared, strict=False)]
     for _ in range(_MAX_ROUNDS):
         inferred, results = infer_iteration(state)
         next_state = [
-            _type_of_both(*types)
-            for types in zip(state, results, initial, declared, strict=False)
+            _widened_state(before, after, initial_type, declared_type)
+            for before, after, initial_type, declared_type in zip(
+                state, results, initial, declared, strict=False
+            )
         ]
         if next_state == state:
             return inferred, state
@@ -69,21 +70,27 @@ def infer_all_iterations(
     return infer_iteration(without_shapes)[0], without_shapes
 
 
-def _type_of_both(
+def _widened_state(
     before: TypeProto, after: TypeProto, initial: TypeProto, declared: TypeProto
 ) -> TypeProto:
-    """Return the part of a carried type that holds before and after an iteration.
+    """Return the type of a carried value that holds before and after an iteration.
 
-    It is filled in from the declared type, without numbers that may hold for the first iteration only.
-    If the subgraph's result has no shape, a complete declaration is believed: ``before`` stays.
+    Dims that differ are unknown, unless the declaration has them.
+
+    Args:
+        before: The type before the iteration, in which unknown parts are filled in from ``declared``.
+        after: The type that the subgraph returns for it.
+        initial: The type of the initial value.
+        declared: The type that the subgraph declares for its input.
     """
     if shape_in(after) is None and is_complete(declared):
-        return before
+        return before  # inference knows nothing of the result: the declaration is not contradicted
+    # A declared number that the initial value has too may hold for the first iteration only.
     return merged(widened(before, after), _without_initial_dims(initial, declared))
 
 
 def _without_initial_dims(initial: TypeProto, declared: TypeProto) -> TypeProto:
-    """Return a declared type without the numbers that the initial value has: they may hold for it only."""
+    """Return a declared type without the numbers that the type of the initial value has too."""
     shape, other_shape = shape_in(initial), shape_in(declared)
     if shape is None or other_shape is None or len(shape) != len(other_shape):
         return declared

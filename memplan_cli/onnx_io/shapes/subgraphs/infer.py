@@ -42,28 +42,33 @@ _MAX_TRIP_COUNT = 1 << 20
 def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
     """Return a copy of a model with inferred types, those in subgraphs at any depth included.
 
-    ``infer`` infers one level; known types are kept.
+    ``infer`` infers one level; known types are kept. In each round the types of the outputs of control-flow
+    nodes that the round before found are declared, so that those of their consumers can be inferred.
+    Types that `_MAX_ROUNDS` rounds do not reach stay unknown.
     """
-    working = deepcopy(model)  # collects the types of control-flow outputs
+    given = deepcopy(model)
     for _ in range(_MAX_ROUNDS):
-        inferred = infer(working)
-        new_types = _infer_subgraphs_of(working, inferred, infer)
+        inferred = infer(given)
+        new_types = _infer_subgraphs(given, inferred, infer)
         if not new_types:
             break
-        declare(working.graph, new_types)
+        declare(given.graph, new_types)
     return inferred
 
 
-def _infer_subgraphs_of(
+def _infer_subgraphs(
     given: ModelProto, inferred: ModelProto, infer: Infer
 ) -> dict[str, TypeProto]:
-    """Infer the subgraphs of the main graph; return new types of the outputs of control-flow nodes, by name.
+    """Replace the subgraphs of ``inferred`` by inferred ones, in place.
 
     Args:
-        given: the model before inference; types of subgraph inputs that are wrong in later iterations are
-            cleared in it.
-        inferred: the same model inferred; its subgraphs are replaced by inferred ones.
+        given: the model before inference. Declared shapes of subgraph inputs that are wrong in later
+            iterations are cleared in it: else the next round would infer the same wrong types.
+        inferred: the same model inferred.
         infer: as in `infer_nested`.
+
+    Returns:
+        The types of the outputs of control-flow nodes that were not known before, by name.
     """
     new_types: dict[str, TypeProto] = {}
     outer: OuterGraph | None = None
@@ -74,7 +79,8 @@ def _infer_subgraphs_of(
         target = inferred.graph.node[index]
         _mark_never_run(target, _never_run_branch(node, outer))
         wrong_states = _wrongly_declared_states(node, target, outer)
-        if not wrong_states and all(outer.is_known(value) for value in _values_of(target)):
+        is_complete = all(outer.is_known(value) for value in _values_of(target))
+        if is_complete and not wrong_states:
             continue
         inner, results = _RULES[node.op_type](node, outer)
         for attribute in target.attribute:
@@ -86,7 +92,7 @@ def _infer_subgraphs_of(
             combined = type_proto if old_type is None else merged(old_type, type_proto)
             if name and combined != old_type:
                 new_types[name] = outer.types[name] = combined
-        for value in wrong_states:  # else the next round would infer the same wrong types
+        for value in wrong_states:
             value.type.CopyFrom(with_shape(value.type, None))
     return new_types
 
@@ -96,33 +102,35 @@ def _wrongly_declared_states(
 ) -> list[ValueInfoProto]:
     """Return the inputs of a Loop's or Scan's subgraph whose declared dims hold for the first iteration only.
 
-    These have a number or name that the initial value has too, while the subgraph returns another one.
-    ONNX's inference believes such a declaration and infers wrong types from it. ``target`` is the node
-    after inference.
+    Such an input has a declared dim, a number or name, which the initial value has too, while the subgraph
+    returns a value with another dim. ONNX's inference believes the declaration and infers wrong types from
+    it. ``target`` is the node after inference.
     """
     if node.op_type == "Loop":
-        leading_inputs, leading_outputs = 2, 1
+        leading_inputs, leading_outputs = 2, 1  # iteration number and condition; condition
         initial = node.input[2:]
     elif node.op_type == "Scan":
         leading_inputs = leading_outputs = 0
         initial = node.input[: len(node.input) - _scanned_count(node)]
     else:
         return []
-    (_, subgraph), (_, inferred) = *subgraphs(node), *subgraphs(target)
+    ((_, subgraph),) = subgraphs(node)
+    ((_, inferred),) = subgraphs(target)
     wrong = []
     for index, name in enumerate(initial):
         declared = subgraph.input[leading_inputs + index]
+        result = inferred.output[leading_outputs + index]
         dim_triples = zip(
             shape_in(outer.type_of(name)) or (),
             shape_in(declared.type) or (),
-            shape_in(inferred.output[leading_outputs + index].type) or (),
+            shape_in(result.type) or (),
             strict=False,
         )
-        if any(
-            None not in (initial_dim, result_dim) and initial_dim == declared_dim != result_dim
-            for initial_dim, declared_dim, result_dim in dim_triples
-        ):
-            wrong.append(declared)
+        for initial_dim, declared_dim, result_dim in dim_triples:
+            is_known = initial_dim is not None and result_dim is not None
+            if is_known and declared_dim == initial_dim and result_dim != declared_dim:
+                wrong.append(declared)
+                break
     return wrong
 
 

@@ -85,14 +85,14 @@ def _resized_dims(values: Values, node: NodeProto, dims: list[Dim]) -> list[Dim]
 
 
 def _scaled(dim: Dim, scale: float) -> Dim:
-    """Return ``floor(dim * scale)``; None where the runtime's float product may round."""
+    """Return ``floor(dim * scale)``; None where the runtime's float product may round (see `EXACT`)."""
     if dim is None or not 0 < scale < float("inf"):
         return None
     ratio = Fraction(scale)
     if max(ratio.numerator, ratio.denominator) >= EXACT:
         return None
-    scaled = multiply_polynomials([polynomial_of(dim)], ratio.numerator)
-    return as_dim(floor_divide(scaled, ratio.denominator))
+    multiple = multiply_polynomials([polynomial_of(dim)], factor=ratio.numerator)
+    return as_dim(floor_divide(multiple, ratio.denominator))
 
 
 def tile_shape(values: Values, node: NodeProto) -> Shape | None:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.polynomials import Polynomial
 
 EXACT = 1 << 10
-"""Floats below this, or with a numerator and denominator below it, are multiplied by dims up to 2^14 without
-rounding: a product of single-precision numbers is exact up to 2^24."""
+"""Factors whose numerator and denominator are below this are multiplied by dims up to 2^14 without rounding,
+since float32 numbers are exact up to 2^24. Larger dims are not expected where floats scale dims."""
 
 _MAX_POWER = 4
 """Exponents above this give expressions that are too long."""
@@ -80,12 +80,16 @@ def _constant_polynomial(value: int) -> Polynomial:
     return {(): value} if value else {}
 
 
+def _negated(polynomial: Polynomial) -> Polynomial:
+    return multiply_polynomials([polynomial], factor=-1)
+
+
 def _difference(a: Element, b: Element) -> Polynomial | None:
     """Return ``a - b``; None if an element is unknown."""
     first, second = _polynomial(a), _polynomial(b)
     if first is None or second is None:
         return None
-    return add_polynomials([first, multiply_polynomials([second], -1)])
+    return add_polynomials([first, _negated(second)])
 
 
 def add(a: Element, b: Element) -> Element:
@@ -140,8 +144,7 @@ def divide_up(a: Element, b: Element) -> Element:
     number = constant_value(second) if second is not None else None
     if first is None or not number:
         return None
-    sign = 1 if number > 0 else -1
-    dividend = multiply_polynomials([first], sign)
+    dividend = first if number > 0 else _negated(first)
     return as_dim(apply_function("ceiling", [dividend, _constant_polynomial(abs(number))]))
 
 
@@ -189,7 +192,7 @@ def _extreme(name: str, a: Element, b: Element) -> Element:
     result_if_a_is_larger, result_if_b_is_larger = (b, a) if name == "min" else (a, b)
     if is_nonnegative(difference):
         return result_if_a_is_larger
-    if is_nonnegative(multiply_polynomials([difference], -1)):
+    if is_nonnegative(_negated(difference)):
         return result_if_b_is_larger
     if isinstance(a, int | str) and isinstance(b, int | str):
         return as_dim(apply_function(name, [polynomial_of(a), polynomial_of(b)]))
@@ -203,25 +206,23 @@ def equal(a: Element, b: Element) -> Element:
         return None
     if not difference:
         return 1
-    is_never_equal = _is_always_positive(difference, 1) or _is_always_positive(difference, -1)
+    is_never_equal = _is_positive(difference) or _is_positive(_negated(difference))
     return 0 if is_never_equal else None
 
 
-def _is_always_positive(polynomial: Polynomial, sign: int) -> bool:
-    """Whether ``sign`` times a polynomial is above 0 for all values of its symbols."""
-    signed = multiply_polynomials([polynomial], sign)
-    return is_nonnegative(signed) and signed.get((), 0) > 0
+def _is_positive(polynomial: Polynomial) -> bool:
+    """Whether a polynomial is above 0 for all values of its symbols; False if that is not certain."""
+    return is_nonnegative(polynomial) and polynomial.get((), 0) > 0
 
 
 def less(a: Element, b: Element) -> Element:
     """Return 1 if surely ``a < b``, 0 if surely not, else None."""
-    difference = _difference(b, a)  # positive if a is less
+    difference = _difference(b, a)
     if difference is None:
         return None
-    if _is_always_positive(difference, 1):
+    if _is_positive(difference):
         return 1
-    is_never_less = is_nonnegative(multiply_polynomials([difference], -1))
-    return 0 if is_never_less else None
+    return 0 if is_nonnegative(_negated(difference)) else None
 
 
 def opposite(a: Element) -> Element:

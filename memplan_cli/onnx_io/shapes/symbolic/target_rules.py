@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import names_of
-from memplan_cli.core.symbolic.dims import as_dim, parse_dim
+from memplan_cli.core.symbolic.dims import as_dim, canonical_dim
 from memplan_cli.core.symbolic.polynomials import constant_value, floor_divide, parse_call
 from memplan_cli.onnx_io.shapes.symbolic.elements import (
     divide_up,
@@ -109,21 +109,22 @@ def broadcast_shapes(shapes: list[Shape]) -> Shape:
 
 
 def _broadcast_dim(dims: tuple[Dim, ...]) -> Dim:
-    """Return the dim to which several are broadcast: a number other than 1, else the only name, else 1.
+    """Return the dim to which several are broadcast.
 
-    If a dim is unknown (None) and no number is, the result is unknown. Of two names one may be 1, so the
-    result is unknown, except that ``d`` and ``min(d, 7)`` give ``d`` (see `_is_clamped`).
+    A number other than 1 decides. Dims of 1 do not count. If the others are equal, they are the result.
+    Of two different ones each may be 1, so the result is unknown (None). But ``d`` and ``min(d, 7)`` give
+    ``d`` (see `_is_clamped`).
     """
     numbers = [dim for dim in dims if isinstance(dim, int) and dim != 1]
     if numbers:
         return numbers[0]
-    names = [*dict.fromkeys(dim for dim in dims if dim != 1)]
-    if len(names) < 2:
-        return names[0] if names else 1
-    if None in names:
+    names_or_none = [*dict.fromkeys(dim for dim in dims if dim != 1)]
+    if len(names_or_none) < 2:
+        return names_or_none[0] if names_or_none else 1
+    if None in names_or_none:
         return None
-    for dim in names:
-        if all(other == dim or _is_clamped(other, dim) for other in names):
+    for dim in names_or_none:
+        if all(other == dim or _is_clamped(other, dim) for other in names_or_none):
             return dim
     return None
 
@@ -131,17 +132,16 @@ def _broadcast_dim(dims: tuple[Dim, ...]) -> Dim:
 def _is_clamped(clamped: Dim, dim: Dim) -> bool:
     """Whether ``clamped`` is ``min(dim, number, ..)`` with numbers above 1.
 
-    If ``clamped`` broadcasts with ``dim``, the two are equal: ``clamped`` is 1 only if ``dim`` is 1.
+    Two such dims that broadcast are equal: if ``dim`` is 1, so is ``clamped``. If it is larger, neither is 1.
     """
-    terms = parse_dim(str(clamped))
-    atoms = next(iter(terms), ())
-    if terms != {atoms: 1} or len(atoms) != 1:  # a sum, a product or a number
+    call = parse_call(str(canonical_dim(str(clamped))))
+    if call is None:  # a name, a sum, a product or a number
         return False
-    function, arguments = parse_call(atoms[0]) or ("", ())
-    polynomial = polynomial_of(dim)
-    if function != "min" or polynomial not in arguments:
+    function, arguments = call
+    dim_polynomial = polynomial_of(dim)  # as are the arguments
+    if function != "min" or dim_polynomial not in arguments:
         return False
-    numbers = [constant_value(other) for other in arguments if other != polynomial]
+    numbers = [constant_value(other) for other in arguments if other != dim_polynomial]
     return all(number is not None and number > 1 for number in numbers)
 
 

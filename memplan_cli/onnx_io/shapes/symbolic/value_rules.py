@@ -100,7 +100,7 @@ SHAPE_ARITHMETIC = frozenset(
 
 
 def add_output_values(values: Values, node: NodeProto) -> None:
-    """Add to ``values`` the small values that a node computes, as far as they are known."""
+    """Add to ``values`` the small values that a node of the standard domain computes, as far as they are known."""
     try:
         results = _output_values(values, node)
     except (ValueError, IndexError, OverflowError, ZeroDivisionError):
@@ -111,7 +111,7 @@ def add_output_values(values: Values, node: NodeProto) -> None:
 
 
 def _output_values(values: Values, node: NodeProto) -> Results:
-    """Return the values of a node's outputs by the first rule that applies.
+    """Return the values of the outputs of a node of the standard domain, by the first rule that applies.
 
     Known numbers are evaluated, other elements calculated or moved. Empty for control flow, which
     is interpreted elsewhere, and for random values.
@@ -154,14 +154,19 @@ def _evaluated(values: Values, node: NodeProto, inputs: Sequence[Value | None]) 
 def _moved(values: Values, node: NodeProto) -> Results:
     """Return the outputs of an operator that moves elements, some of which are expressions.
 
-    The node is evaluated on the numbers of the elements instead of the elements: for
-    ``Gather([n, 3], [1, 0])`` on ``[1, 2]``, which gives ``[2, 1]`` and stands for ``[3, n]``. Number 0
-    is the element 0, with which Pad fills.
+    The elements of all data inputs are numbered, and the node is evaluated on these numbers. In the result
+    each number is replaced by its element. For example, ``Gather([n, 3], [1, 0])`` is evaluated as
+    ``Gather([1, 2], [1, 0])``, which gives ``[2, 1]`` and stands for ``[3, n]``.
+
+    Number 0 is the element 0, with which a Pad without a given value fills.
     """
-    # A Scatter with a reduction calculates.
-    if any(a.name == "reduction" and a.s not in (b"", b"none") for a in node.attribute):
-        return ()
-    data_inputs = operator(node).moves
+    # A Scatter with a reduction calculates. A Pad before opset 11 may fill with a number that is no element.
+    for attribute in node.attribute:
+        is_reduction = attribute.name == "reduction" and attribute.s not in (b"", b"none")
+        is_fill = node.op_type == "Pad" and attribute.name == "value" and attribute.f
+        if is_reduction or is_fill:
+            return ()
+    data_inputs = operator(node).moves  # for Pad also the given value
     numbered: list[object] = [0]
     arrays: list[Array | None] = []
     elem_type = 0

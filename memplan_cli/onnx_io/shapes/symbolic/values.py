@@ -142,15 +142,12 @@ class Values:
     def input_dims(self, node: NodeProto, index: int) -> tuple[Dim, ...] | None:
         """Return the elements of a node's input as dims; None if nothing is known of its value.
 
-        A float is truncated. An element that is no number or expression is None.
+        A float is truncated. An element that is no finite number and no expression is None.
         """
         value = self.input_value(node, index)
         if value is None:
             return None
-        return tuple(
-            e if isinstance(e, int | str) else int(e) if isinstance(e, float) else None
-            for e in value.elements
-        )
+        return tuple(map(_as_dim, value.elements))
 
     def input_ints(
         self, node: NodeProto, index: int, default: Sequence[int]
@@ -168,7 +165,17 @@ class Values:
 
 
 Rule = Callable[[Values, "NodeProto"], "Shape | None"]
-"""From the values before a node, and the node, to the shape of its first output."""
+"""From the values before a node, and the node, to the shape of its first output.
+
+For an invalid node a rule may raise ValueError, IndexError, ZeroDivisionError or OverflowError.
+"""
+
+
+def _as_dim(element: Element) -> Dim:
+    """Return an element of a value as a dim; None if it is no finite number and no expression."""
+    if isinstance(element, float):
+        return int(element) if math.isfinite(element) else None
+    return element if isinstance(element, int | str) else None
 
 
 def int_attribute(node: NodeProto, name: str, default: int) -> int:

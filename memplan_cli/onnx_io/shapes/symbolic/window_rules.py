@@ -83,10 +83,14 @@ def _window_counts(node: NodeProto, dims: Shape, window: Sequence[Dim]) -> list[
         stride, window_length = strides[axis], dilations[axis] * (size - 1) + 1
         if auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):  # as many as for a window of length 1
             padding = window_length - 1
-        else:  # the other value is VALID: no padding
-            padding = pads[axis] + pads[axis + len(dims)] if auto_pad == b"NOTSET" else 0
-        length = add_polynomials([polynomial_of(dim), {(): padding - window_length + stride}])
-        counts.append(as_dim(floor_divide(length, stride)))
+        elif auto_pad == b"NOTSET":
+            padding = pads[axis] + pads[axis + len(dims)]
+        else:  # VALID
+            padding = 0
+        # floor(a / stride) + 1 is floor((a + stride) / stride). The key () is the constant term.
+        constant = {(): padding - window_length + stride}
+        dividend = add_polynomials([polynomial_of(dim), constant])
+        counts.append(as_dim(floor_divide(dividend, stride)))
     return counts
 
 
