@@ -88,8 +88,8 @@ def _window_counts(node: NodeProto, dims: Shape, window: Sequence[Dim]) -> list[
         else:  # VALID
             padding = 0
         # floor(a / stride) + 1 is floor((a + stride) / stride). The key () is the constant term.
-        constant = {(): padding - window_length + stride}
-        dividend = add_polynomials([polynomial_of(dim), constant])
+        constant_term = padding - window_length + stride
+        dividend = add_polynomials([polynomial_of(dim), {(): constant_term}])
         counts.append(as_dim(floor_divide(dividend, stride)))
     return counts
 
