@@ -191,7 +191,7 @@ class _OriginalLoop:
                 if not reason:
                     return rules, new == 1
                 reasons.append(reason)
-        # The rules of a step that ran with uneven growth are rather right than those of an error.
+        # A step with uneven growth ran, so its rules are more likely right than those of an error.
         reason = _UNEVEN_GROWTH if _UNEVEN_GROWTH in reasons else reasons[0]
         raise RuntimeUnavailableError(f"no decoding step of the model runs: {reason[:400]}")
 
