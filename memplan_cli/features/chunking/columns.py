@@ -218,9 +218,11 @@ def _sliced_inputs(
 ) -> list[tuple[VarId, int]] | None:
     """Return the inputs that an op reads in slices if its copy makes ``output`` in slices.
 
-    None if the copy cannot be split along ``axis``. The copy of a LogSoftmax, or of a
-    ScatterElements that adds to rows, consists of other ops, which can be split along the axis that
-    the original mixes. Only in float32 were such copies shown to have the same bits.
+    None if the copy cannot be split along ``axis``. Only float32 is copied: of other types it was
+    not measured that copies have the same bits.
+
+    The copy of a LogSoftmax, or of a ScatterElements that adds to rows, consists of other ops. These
+    can be split along the axis along which the original cannot (`_CopyWriter`).
 
     Returns:
         The sliced inputs, each with its axis; inputs that are read whole are left out.
@@ -228,10 +230,11 @@ def _sliced_inputs(
     op, node = graph.ops[index], graph.node(index)
     if node is None or graph.program.vars[output].dtype != "float32":
         return None
-    if _is_log_softmax(node, axis) or _adds_one_element_per_row(graph, node, axis):
-        return [
-            (op.inputs[0], axis)
-        ]  # indices and updates have one column: they are read whole
+    if _is_log_softmax(node, axis):
+        return [(op.inputs[0], axis)]
+    if _adds_one_element_per_row(graph, node, axis):
+        # Indices and updates have one column each: they are read whole.
+        return [(op.inputs[0], axis)]
     for split in graph.splits(index):
         output_map = graph.output_map(index, split, output)
         if output_map is not None and output_map.axis == axis:

@@ -12,8 +12,8 @@ The boundary is q, k, v and y; the scores are never whole.
 While a region grows, it is a dict ``splits`` of its ops' splits by op index, and a set
 ``duplicated``. An op is duplicated if ops outside the region need its whole result before the
 region runs: it runs whole as well, beside its chunks. The *whole run* of a duplicated op is
-outside the region, only its chunks are inside. *Whole bytes* are those of all tensors that are whole while
-the region runs: its boundary, and tensors that only pass by.
+outside the region, only its chunks are inside. *Whole bytes* are those of all tensors that are
+whole while the region runs: its boundary, and tensors that only pass by.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class GrowthStage(NamedTuple):
 def regions_from(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
     """Yield regions around a tensor, sliced along one axis, each with fewer whole bytes.
 
-    Two kinds of regions are left out: those with at least as many whole bytes as a smaller region,
-    and those that lose a tenth of their whole bytes as soon as one more light op joins.
+    A region is left out if it has at least as many whole bytes as a smaller one. It is also left out
+    if the next op that joins is light and saves a tenth of its whole bytes.
     """
     for stages in growth_series(graph, seed, axis):
         fewest_bytes: int | None = None
@@ -172,10 +172,8 @@ def _grows_by_light_op(stage: GrowthStage, next_stage: GrowthStage) -> bool:
     A light op is split along elements or samples (`Role.FREE`), not along rows of a product.
     """
     region, larger_region = stage.region, next_stage.region
-    added = [
-        split for index, split in larger_region.splits.items() if index not in region.splits
-    ]
-    is_light = all(split.role is Role.FREE for split in added)
+    (added_op,) = larger_region.splits.keys() - region.splits.keys()
+    is_light = larger_region.splits[added_op].role is Role.FREE
     same_duplicates = larger_region.duplicated == region.duplicated
     saves_enough = next_stage.whole_bytes <= stage.whole_bytes * _MERGED_SHARE
     return is_light and same_duplicates and saves_enough

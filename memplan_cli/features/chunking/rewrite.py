@@ -100,6 +100,7 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[Op | int] | 
     for number, region in enumerate(regions, start=len(op_indices)):
         for index in region.splits:
             for producer in graph.producers(index):
+                # Inside the region chunks are read, also those of a duplicated op.
                 if producer not in region.splits:
                     successors[region_of.get(producer, producer)].add(number)
     region_places = (min(region.splits.keys() - region.duplicated) for region in regions)

@@ -423,7 +423,7 @@ class Search:
         its number of chunks in the state; 0 if it is not there.
         """
         min_count = max(self._pattern_result(region).chunk_count, current_count + 1)
-        # Of the last trial with a useful gain; at first of the state.
+        # Those of the last trial with a useful gain, at first those of the state.
         useful_bytes, useful_count = state.peak, current_count
         for count in _CHUNK_COUNTS[bisect_left(_CHUNK_COUNTS, min_count) :]:
             trial = self._trial(state, region, count)
@@ -439,10 +439,8 @@ class Search:
                     return
             if is_worth_it and region_bytes <= max_useful_bytes:
                 useful_bytes, useful_count = region_bytes, count
-            elif (
-                count >= 2 * useful_count
-            ):  # so the first trial of a new region may be the only one
-                return
+            elif count >= 2 * useful_count:
+                return  # also after the first trial of a new region, where useful_count is 0
 
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:
         """Return the trial of a region in ``count`` chunks; None if it cannot be written.

@@ -225,8 +225,10 @@ def _resize_scales(node: Node) -> tuple[Number, ...]:
 def _resize_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along axes that are unchanged, repeated or interpolated.
 
-    Only whole scales are split. The modes of nearest are those of `_REPEATING_NEAREST`, the
-    modes of interpolation those of `_interpolation_halo`. A linear Resize by 2 reads a halo of 1 on both sides: a chunk of input rows 4..8 reads rows
+    Only axes with a whole scale are split. For nearest the modes of `_REPEATING_NEAREST` are, for
+    interpolation those of `_interpolation_halo`.
+
+    A linear Resize by 2 reads a halo of 1 on both sides: a chunk of input rows 4..8 reads rows
     3..9, makes output rows 6..18, and keeps 8..16 of them (`ChunkEdit.surplus`).
     """
     data, output = node.data_shape, node.output_shape
