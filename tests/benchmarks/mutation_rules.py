@@ -373,7 +373,7 @@ RULES = (
     rule("the process: a fixed threshold stays",
          "Heap.raise_threshold", never("fixed"), "test_process_heap"),
     rule("the process: pages that subgraphs read stay",
-         "SessionLoading._pack_block", operand("is_outer", 0), "test_process_prediction"),
+         "SessionLoading._pack_block", never("vars block path"), "test_process_prediction"),
     rule("the process: but not for the next node's",
          "SessionLoading._pack_block", drop("_unmap readers"), "test_process_prediction"),
     rule("notes that make a session larger are told",
