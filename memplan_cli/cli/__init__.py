@@ -109,7 +109,7 @@ _MAX_LISTED_COMMANDS = 3
 _FIXED_BY_PLAN = frozenset(
     ("validate", name) for name in ("--dim", "--shape", "--bounds", "--inputs", "--input")
 )
-"""Commands without an option because the plan file contains the value."""
+"""``(command, option)`` for options that the command lacks because its plan file has the value."""
 
 
 class _CommandError(click.ClickException):
@@ -223,15 +223,14 @@ class _CommandGroup(click.Group):
     def _option_error(self, ctx: click.Context, error: click.NoSuchOption) -> click.UsageError:
         """Return an error that names the commands that have an option unknown to this command.
 
-        If the plan file already has the value, the error says that instead. If no command has the
-        option, it is the error of click.
+        For an option of `_FIXED_BY_PLAN`, the error says that the plan has the value instead. If no
+        command has the option, it is the error of click.
         """
         option = error.option_name
         owners = [
             name
             for name in self.table
-            if (command := self.get_command(ctx, name))
-            and any(option in parameter.opts for parameter in command.params)
+            if (command := self.get_command(ctx, name)) and option in _option_names(command)
         ]
         if not owners:
             return error
@@ -254,15 +253,19 @@ def _exit_of_signal(error: KeyboardInterrupt) -> SystemExit:
     return SystemExit(signal.exit_code)
 
 
-def _option_names(ctx: click.Context) -> frozenset[str]:
+def _option_names(command: click.Command) -> frozenset[str]:
+    """Return all names of a command's options: of ``--run/--no-run``, both."""
+    return frozenset(name for p in command.params for name in (*p.opts, *p.secondary_opts))
+
+
+def _running_option_names(ctx: click.Context) -> frozenset[str]:
     """Return the option names of the running command; none if no command was found.
 
     ``ctx`` is the context of the group.
     """
     group, name = ctx.command, ctx.invoked_subcommand or ""
     command = group.get_command(ctx, name) if isinstance(group, click.Group) else None
-    parameters = () if command is None else command.params
-    return frozenset(name for p in parameters for name in (*p.opts, *p.secondary_opts))
+    return frozenset() if command is None else _option_names(command)
 
 
 def _applicable_hint(ctx: click.Context, hint: str) -> str:
@@ -272,7 +275,7 @@ def _applicable_hint(ctx: click.Context, hint: str) -> str:
     clause is left out if it names an option that this command lacks, unless the clause contains a
     whole command line.
     """
-    names = _option_names(ctx)
+    names = _running_option_names(ctx)
     clauses = [
         clause
         for clause in hint.split("; ")
@@ -283,7 +286,7 @@ def _applicable_hint(ctx: click.Context, hint: str) -> str:
 
 def _timeout_hint(ctx: click.Context) -> str:
     """Return what to do if a process exceeded its time limit."""
-    if "--timeout" in _option_names(ctx):
+    if "--timeout" in _running_option_names(ctx):
         return f"--timeout {_SUGGESTED_TIMEOUT:g} allows more time"
     return "this command has a fixed time limit; check the model for a Loop that never ends"
 

@@ -39,8 +39,8 @@ class Output:
         quiet: progress and notes are not printed.
         color: results may contain colors.
         debug: failures are printed with a traceback, and searches report their details.
-        hidden_folder: a temporary folder, with a slash at its end, that is removed from all
-            texts; empty if there is none.
+        hidden_folder: the temporary folder of a model from standard input, with a slash at its end.
+            Everything that prints or writes a text removes it from the text. Empty if there is none.
     """
 
     quiet: bool = False
@@ -105,6 +105,8 @@ def say(text: str) -> None:
 
 def deliver(text: str, out: Path | None, output: Output) -> None:
     """Print a result, or write it into the file ``out`` and print the name of the file on stderr.
+
+    Both are without the hidden folder of `Output`.
 
     Raises:
         ModelError: the file or stdout cannot be written.

@@ -57,6 +57,9 @@ _KEYWORDS = (
     "limit", "model", "dims", "metric", "level", "config", "inputs", "process",
 )  # fmt: skip
 
+_OPTION_NAMES = {"dims": "dim", "inputs": "input"}
+"""Settings whose option has another name."""
+
 _PROCESS_METRIC = "process.run"
 """The metric that ``process`` limits: the peak of the process while it loads and runs the model."""
 
@@ -132,17 +135,20 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 def _check_named_models(test: _TestLimits, root: Path) -> None:
     """Check the models that limits name, and record the checked limits in ``test.checked``.
 
-    A limit without a model is checked for the model of every other limit of the test, with the
+    A limit without a model is checked for every model that another limit of the test names, with the
     settings of that limit as defaults.
 
     Raises:
         MemplanError: a model, a limit or a dim is wrong, or a size is unknown.
     """
-    with_model = [limit for limit in test.limits if limit.model is not None]
+    naming_limits = [limit for limit in test.limits if limit.model is not None]
     for index, limit in enumerate(test.limits):
-        limits_with_its_models = with_model if limit.model is None else [limit]
-        for other in limits_with_its_models:
-            _check_model(limit.with_defaults_of(other), root / str(other.model))
+        if limit.model is not None:
+            _check_model(limit, root / limit.model)
+            test.checked.add(index)
+            continue
+        for naming_limit in naming_limits:
+            _check_model(limit.with_defaults_of(naming_limit), root / str(naming_limit.model))
             test.checked.add(index)
 
 
@@ -155,13 +161,17 @@ def onnx_memory(request: pytest.FixtureRequest) -> Measure:
     """
 
     def measure(model: Path | str) -> Report:
-        """Plan a model, check the limits that apply to it, and return its report."""
+        """Plan a model, check the limits that apply to it, and return its report.
+
+        The report is that of the settings of the first limit that applies: the closest mark's.
+        """
         with _errors_as_failures():
             test = _limits_of_test(request.node)
-            indices = range(len(test.limits))
-            without_model = [index for index in indices if test.limits[index].model is None]
-            applicable = without_model or indices
+            every_index = range(len(test.limits))
+            without_model = [i for i in every_index if test.limits[i].model is None]
+            applicable = without_model or every_index
             reports = [_check_model(test.limits[index], Path(model)) for index in applicable]
+            # `pytest_runtest_call` fails the test for limits that were not checked.
             test.checked.update(applicable)
             return reports[0] if reports else _plan(Path(model), _request(None, {})).report
 
@@ -179,7 +189,7 @@ def _limits_of_test(item: pytest.Item) -> _TestLimits:
 
 
 def _limits_of_mark(mark: pytest.Mark, root: Path) -> Iterator[Limit]:
-    """Yield the limit of the mark's metric, of the process, or both.
+    """Yield the limits of a mark: one of its metric, one of the process, or both.
 
     Raises:
         SettingsError: a keyword is unknown, or a value is wrong.
@@ -191,22 +201,23 @@ def _limits_of_mark(mark: pytest.Mark, root: Path) -> Iterator[Limit]:
     model, config = arguments.get("model"), arguments.get("config")
     if not isinstance(model, str | Path | None):
         raise SettingsError(f"model must be a path, not {model!r}")
-    common = Limit(
-        size_text="",
-        rules={},
-        model=None if model is None else str(model),
-        options=_plan_options(arguments, root),
-        config=None if config is None else root / config,
-    )
-    read_overrides(common.options)
+    options = _plan_options(arguments, root)
+    read_overrides(
+        options
+    )  # called to raise: a wrong value fails the test before a model is planned
     sizes = (
         (arguments.get("limit"), arguments.get("metric", "planned")),
         (arguments.get("process"), _PROCESS_METRIC),
     )
     for size, metric in sizes:
         if size is not None:
-            rules = read_rules({"max_memory": size, "metric": metric})
-            yield replace(common, size_text=str(size), rules=rules)
+            yield Limit(
+                size_text=str(size),
+                rules=read_rules({"max_memory": size, "metric": metric}),
+                model=None if model is None else str(model),
+                options=options,
+                config=None if config is None else root / config,
+            )
 
 
 def _arguments(mark: pytest.Mark) -> dict[str, Any]:
@@ -285,9 +296,12 @@ def _plan(model: Path, request: Request) -> Plan:
     """
     from memplan_cli.api.model_or_plan import planned, reject_unused_settings
 
-    settings = (*(["config"] if request.config else []), *request.overrides)
-    # Errors name options of the command line: --dim and --input for ``dims`` and ``inputs``.
-    reject_unused_settings((model,), [name.removesuffix("s") for name in settings])
+    settings = [*request.overrides]
+    if request.config:
+        settings.insert(0, "config")
+    # Errors name options of the command line.
+    options = [_OPTION_NAMES.get(name, name) for name in settings]
+    reject_unused_settings((model,), options)
     return planned(model, request)
 
 
