@@ -60,7 +60,7 @@ def fit(
     Raises:
         MemplanError: the model has no such dim, it has a value, or another has none.
     """
-    from memplan_cli.api.models.resolve_sizes import open_dims
+    from memplan_cli.api.models.resolve_sizes import free_dim_names
     from memplan_cli.runtime.workers.session import resolve_provider
 
     names = (unknown,) if isinstance(unknown, str) else tuple(unknown)
@@ -75,16 +75,16 @@ def fit(
         settings = bind(file.model, settings)
         _refuse_decided(names, settings)  # again: the data of inputs may decide a dim
         if not names:
-            raise _nothing_to_find(open_dims(file.lazy, path, settings))
+            raise _nothing_to_find(free_dim_names(file.lazy, path, settings))
         needs = read_needs(file, settings, names, memory_bytes, of, progress)
         del file  # of a large model, most of what is in memory
         counted = "process" if needs.process else "tensors"
-        if overhead is None:
-            # A process is predicted beyond its imports; tensors leave out the session as well.
-            usual = PROFILE.imported_process if needs.process else PROFILE.session_process
-            overhead_bytes = usual
-        else:
+        if overhead is not None:
             overhead_bytes = _bytes(overhead)
+        elif needs.process:  # predicted beyond the imports of a process
+            overhead_bytes = PROFILE.imported_process
+        else:  # tensors leave out the session as well
+            overhead_bytes = PROFILE.session_process
         question = Question(names[0], {}, memory_bytes, overhead_bytes)
         points = tuple(frontier(needs.at, question, names[1:], needs.guess))
         confirmation = None
@@ -147,9 +147,9 @@ def _refuse_decided(unknown: tuple[str, ...], settings: Settings) -> None:
             )
 
 
-def _nothing_to_find(open_names: tuple[str, ...]) -> SettingsError:
-    """Return the error of a call that names no dim; its hint has the dims that are open."""
-    options = " ".join(f"--dim {quote(f'{name}=?')}" for name in open_names[:_MAX_HINT_DIMS])
+def _nothing_to_find(free_names: tuple[str, ...]) -> SettingsError:
+    """Return the error of a call that names no dim; its hint has the free dims."""
+    options = " ".join(f"--dim {quote(f'{name}=?')}" for name in free_names[:_MAX_HINT_DIMS])
     return SettingsError(
         "fit needs a dimension to search: --dim NAME=?",
         hint=f"the model allows {options}" if options else "all dims of this model are fixed",

@@ -188,31 +188,26 @@ def read_needs(
         MemplanError: the model is wrong.
     """
     from memplan_cli.api.models.binding import assumption_notes
-    from memplan_cli.api.models.resolve_sizes import open_dims, resolve_all_but
+    from memplan_cli.api.models.resolve_sizes import free_dim_names, resolve_all_but
 
     resolved = resolve_all_but(file.lazy, file.path, settings, searched_dims)
     bound_settings, program = resolved.settings, resolved.loaded.program
-    input_dims = open_dims(file.lazy, file.path, bound_settings)
-    by_data = _dims_by_data(program, input_dims, bound_settings)
+    free_input_dims = free_dim_names(file.lazy, file.path, bound_settings)
+    by_data = _dims_by_data(program, free_input_dims, bound_settings)
     _check_dims(program, (*searched_dims, *by_data), bound_settings)
     planned = make_plan(program, bound_settings, _SOURCE, REWRITES, progress=progress)
-    by_run = None
-    has_unknown_sizes = planned.plan.report.coverage < 1.0 or None in (
-        input_bytes(program),
-        output_bytes(program),
-    )
+    interface_bytes = input_bytes(program), output_bytes(program)
+    has_unknown_sizes = planned.plan.report.coverage < 1.0 or None in interface_bytes
     # A searched dim has a number at each binding, also if data would decide it in a run.
     dims_to_observe = set(by_data) - set(searched_dims)
+    by_run = None
     if has_unknown_sizes or dims_to_observe:
         by_run = NeedsByRun(file.lazy, file.path, bound_settings)
-        by_run.memory(
-            dict.fromkeys(searched_dims, 1)
-        )  # fails now if runs do not tell the sizes
+        # Called to raise now if runs do not tell the sizes.
+        by_run.memory(dict.fromkeys(searched_dims, 1))
     process, notes = predict_process_of(file.path, of, searched_dims, bound_settings)
     # A run at a large value may take minutes, and more memory than the limit.
-    takes_runs = by_run is not None or (
-        process is not None and process.model_to_run is not None
-    )
+    takes_runs = bool(by_run or (process and process.model_to_run))
     return ModelNeeds(
         program=planned.program,
         # The nodes of ``planned.program`` are ordered already.

@@ -97,12 +97,12 @@ def _why_process(path: Path, request: Request) -> ProcessBreakdown:
     bound_settings = settings_of_run(path, request.load(path))
     recorded = recorded_settings(scanned_metadata(path))
     request.progress("loading the model")
-    settings = recorded.settings if recorded else DEFAULTS
+    runtime_settings = recorded.settings if recorded else DEFAULTS
     conditions = prediction_conditions(bound_settings)
     # A file that memplan wrote is loaded with its recorded settings, as `memplan_cli.load` does.
     run = replace(conditions.run, opened_by_memplan=recorded is not None)
     with hint_to_optimize(path):
-        prediction = predict_process(path, settings, replace(conditions, run=run))
+        prediction = predict_process(path, runtime_settings, replace(conditions, run=run))
     return ProcessBreakdown(
         str(path),
         f"onnxruntime {required_version()}",

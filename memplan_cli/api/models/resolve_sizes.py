@@ -1,4 +1,4 @@
-"""Resolve unbound dimensions and data-dependent sizes of a model, once per command.
+"""Resolve free dimensions and data-dependent sizes of a model, once per command.
 
 A dim without a number is assumed: 1 if it leads a shape, otherwise the smallest value with which
 the model runs. Candidates start at what the ops demand of their dims (`analysis.demands`); without
@@ -91,7 +91,7 @@ class ResolvedModel:
 def resolve_sizes(
     source: LazyModel, path: Path, settings: Settings, probing: SizeProbing = "probe"
 ) -> ResolvedModel:
-    """Read a model, assume numbers for its unbound dims, and resolve data-dependent sizes.
+    """Read a model, assume numbers for its free dims, and resolve data-dependent sizes.
 
     Assumed dims stay symbolic in the program; the settings record their numbers. But if sizes depend
     on data, the model is run, and the program has the sizes of that run.
@@ -117,8 +117,8 @@ def resolve_sizes(
     # No run has to observe sizes: at most numbers of free dims are missing.
     if assumed is None:
         assumed = search.dims_without_run(loaded, probing)
-    if assumed is None:
-        return search.run(loaded, None)
+        if assumed is None:
+            return search.run(loaded, None)
     return ResolvedModel(_with_assumed(settings, assumed), loaded)
 
 
@@ -152,7 +152,7 @@ def resolve_all_but(
     return ResolvedModel(settings, read_completely(source, path, bindings))
 
 
-def open_dims(source: LazyModel, path: Path, settings: Settings) -> tuple[str, ...]:
+def free_dim_names(source: LazyModel, path: Path, settings: Settings) -> tuple[str, ...]:
     """Return the names of the dims that settings leave open, as ``--dim`` takes them."""
     return tuple(_SizeSearch(source, path, bind(source.model, settings)).free_dims)
 

@@ -37,13 +37,13 @@ class Targets:
     """The files to write: a model and its plan; settings and a certificate, if asked for.
 
     Attributes:
-        settings: the Python file with the runtime settings of the written model; their JSON is beside
-            it.
+        settings_out: the Python file with the runtime settings of the written model; their JSON is
+            beside it.
     """
 
     model: Path
     plan: Path
-    settings: Path | None = None
+    settings_out: Path | None = None
     certificate: Path | None = None
 
     @classmethod
@@ -52,7 +52,7 @@ class Targets:
         source: Path,
         model: Path | str | None = None,
         plan: Path | str | None = None,
-        settings: Path | str | None = None,
+        settings_out: Path | str | None = None,
         certificate: Path | str | None = None,
     ) -> Self:
         """Return the files that the caller named, with defaults beside the source for model and plan.
@@ -69,7 +69,7 @@ class Targets:
                 raise ModelError(f"{path} is a folder", hint="name a file")
         if model_file is None:
             model_file = default_output(source)
-        python = Path(settings) if settings else None
+        python = Path(settings_out) if settings_out else None
         if python is not None and python.suffix == ".json":
             raise SettingsError(
                 "--settings-out takes a file of Python; the JSON is written beside it",
@@ -80,10 +80,10 @@ class Targets:
 
     @property
     def settings_files(self) -> tuple[Path, ...]:
-        """The settings as Python and as JSON; empty if they are not asked for."""
-        if self.settings is None:
+        """The runtime settings as Python and as JSON; empty if they are not asked for."""
+        if self.settings_out is None:
             return ()
-        return self.settings, self.settings.with_suffix(".json")
+        return self.settings_out, self.settings_out.with_suffix(".json")
 
     def refuse(self, source: Path) -> None:
         """Refuse files that cannot be written, that are named twice, or that overwrite the source.
@@ -91,7 +91,7 @@ class Targets:
         The source is not parsed yet; `refuse_overwriting_weights` looks up its weights.
         """
         # A settings file must not have the name of a weight file that the output may get beside it.
-        names = possible_weights(self.model) if self.settings is not None else ()
+        names = possible_weights(self.model) if self.settings_out is not None else ()
         output_weights = {f"its weights {name}": self.model.with_name(name) for name in names}
         refuse_targets({**output_weights, **self._by_option()}, (source,), source_weights={})
 
@@ -265,7 +265,7 @@ class RewrittenFiles(OutputFiles):
         """Yield the settings of the written model as Python and as JSON, if asked for."""
         from memplan_cli.reporting.snippets import settings_json, settings_snippet
 
-        if self._targets.settings is None:
+        if self._targets.settings_out is None:
             return
         runtime = plan.report.runtime
         if runtime is None or runtime.settings is None:
@@ -293,8 +293,8 @@ class RewrittenFiles(OutputFiles):
 def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
     """Return metadata, as protobuf bytes to append to the model, with the settings to run it with.
 
-    They are the measured settings. Without these, a model that must run as written gets settings
-    that ensure this and bind donated outputs to their inputs; other models get none.
+    They are the measured settings. Without these, a model that must run without graph optimization
+    gets settings that ensure this and bind donated outputs to their inputs; other models get none.
     """
     from memplan_cli.onnx_io.settings_metadata import (
         RecordedSettings,
@@ -304,18 +304,18 @@ def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
 
     runtime = plan.report.runtime
     if runtime is not None and runtime.settings is not None:
-        provider, settings = runtime.provider, runtime.settings
+        provider, runtime_settings = runtime.provider, runtime.settings
     elif rewriting.unoptimized_only:
         from memplan_cli.runtime.simulate.predict import ARENA_REUSE_ONLY
 
         provider = PROVIDERS.get(rewriting.settings.target, CPU)
         output_to_input = {output: input_ for input_, output in plan.report.donated.pairs}
         # No optimization, the file's order, and, unmeasured, the simplest reuse of memory.
-        settings = replace(ARENA_REUSE_ONLY, io_binding=output_to_input)
+        runtime_settings = replace(ARENA_REUSE_ONLY, io_binding=output_to_input)
     else:
         return b""
-    entry = settings_entry(RecordedSettings(provider, settings))
-    return entry + config_entry(settings, rewriting.file.model)
+    entry = settings_entry(RecordedSettings(provider, runtime_settings))
+    return entry + config_entry(runtime_settings, rewriting.file.model)
 
 
 def _named_from(folder: Path, plan: Plan) -> Plan:
