@@ -107,18 +107,18 @@ def validate(
         return files.without_folder(replace(proof, validation=verdict))
 
 
-def _original_of(planned: Path) -> Path:
+def _original_of(written: Path) -> Path:
     """Return the file that ``optimize`` made this one from, by its default name.
 
     Raises:
         ModelError: there is no such file, or the name is no default.
     """
-    if not planned.exists():
-        raise ModelError(f"there is no file {planned}")
-    original = default_original(planned)
+    if not written.exists():
+        raise ModelError(f"there is no file {written}")
+    original = default_original(written)
     if original is None:
         raise ModelError(
-            f"{planned} does not say which model it was made from",
+            f"{written} does not say which model it was made from",
             hint="name it with --original",
         )
     if not original.exists():
@@ -129,7 +129,7 @@ def _original_of(planned: Path) -> Path:
     return original
 
 
-def _plan_of(planned: Path, digest: str | None) -> Plan:
+def _plan_of(written: Path, digest: str | None) -> Plan:
     """Read the plan beside a written model, whose digest the model carries.
 
     Raises:
@@ -137,10 +137,10 @@ def _plan_of(planned: Path, digest: str | None) -> Plan:
     """
     from memplan_cli.planning.plan_file import read_plan
 
-    plan = read_plan(plan_beside(planned))
+    plan = read_plan(plan_beside(written))
     if plan.digest != digest:
         raise PlanError(
-            f"the plan beside {planned} belongs to another model: its digest differs from the one that "
+            f"the plan beside {written} belongs to another model: its digest differs from the one that "
             "the model carries",
             hint="run `memplan optimize` again, or bring the plan that belongs to the model",
         )
@@ -149,7 +149,7 @@ def _plan_of(planned: Path, digest: str | None) -> Plan:
 
 def _decoded(
     original: Path,
-    planned: Path,
+    written: Path,
     caches: CacheSummary,
     plan: Plan | None,
     check: Check,
@@ -168,12 +168,12 @@ def _decoded(
             "decoded",
             hint="remove it",
         )
-    return Proof(validate_decoding((original, planned), caches, plan, check))
+    return Proof(validate_decoding((original, written), caches, plan, check))
 
 
 def _compared(
     original: Path,
-    planned: Path,
+    written: Path,
     model: ModelProto,
     plan: Plan | None,
     check: Check,
@@ -201,9 +201,9 @@ def _compared(
     from memplan_cli.runtime.workers.spec import RunConditions
 
     first_dims, second_dims = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
-    binding = _binding(ModelFile.of(planned, model), plan, inputs).at(first_dims)
+    binding = _binding(ModelFile.of(written, model), plan, inputs).at(first_dims)
     pairs, optimized_offline = donated_pairs(model), is_offline(model)
-    written = WrittenModel(planned, optimized_offline=optimized_offline)
+    written_model = WrittenModel(written, optimized_offline=optimized_offline)
     facts: RuntimeSummary | None = None
     notes: tuple[str, ...] = ()
     with warm_workers():
@@ -211,16 +211,16 @@ def _compared(
             report = plan.report
             # Optimization would merge copies and change the order in which pairs are safe.
             needs_order = bool(pairs or report.recompute.nodes or report.chunked.regions)
-            as_planned = replace(written, spoiled_by_optimization=needs_order)
+            as_planned = replace(written_model, spoiled_by_optimization=needs_order)
             result = measure_models(original, as_planned, check, binding)
             facts = result.facts
             if facts is not None and facts.settings is not None:
                 conditions = RunConditions.of_check(check, binding)
-                facts, notes = with_time(facts, original, planned, conditions)
+                facts, notes = with_time(facts, original, written, conditions)
         else:
-            result = compare_models(original, written, check, binding)
+            result = compare_models(original, written_model, check, binding)
         if second_dims != first_dims and result.verdict.passed:
-            other = compare_models(original, written, check, binding.at(second_dims))
+            other = compare_models(original, written_model, check, binding.at(second_dims))
             # The weaker verdict counts: a failure, or one for runs without optimization only.
             result = other if other.unoptimized_only or not other.verdict.passed else result
         verdict = result.verdict
@@ -228,12 +228,12 @@ def _compared(
             # ONNX Runtime optimizes the original's graph only if the written one has the same
             # optimizations in it: they change bits.
             original_settings = RuntimeSettings() if optimized_offline else UNOPTIMIZED
-            models = original, planned
+            models = original, written
             steps = donated_steps(models, pairs, check, binding, original_settings)
             verdict = with_donated_steps(verdict, steps)
         verdict = replace(verdict, notes=(*verdict.notes, *notes))
         if plan is not None and "replay" in extras:
-            verdict = _replayed(verdict, planned, plan, check, binding)
+            verdict = _replayed(verdict, written, plan, check, binding)
     return Proof(verdict, facts and with_donated_buffers(facts, pairs))
 
 
@@ -315,13 +315,13 @@ def bindings_inside(
 
 
 def _replayed(
-    verdict: Validation, planned: Path, plan: Plan, check: Check, binding: Binding
+    verdict: Validation, written: Path, plan: Plan, check: Check, binding: Binding
 ) -> Validation:
     """Run a model op by op inside its plan's arenas; return the verdict with the result."""
     from memplan_cli.runtime.replay.replay import replay
     from memplan_cli.runtime.workers.spec import RunConditions
 
-    result = replay(planned, plan, RunConditions.of_check(check, binding))
+    result = replay(written, plan, RunConditions.of_check(check, binding))
     texts = [*result.extent.coverage_sentences(), *([result.reason] if result.reason else [])]
     notes = [f"replay: {text}" for text in (*texts, *result.notes)]
     return replace(

@@ -405,7 +405,7 @@ RULES = (
     rule("settings that a run has sized are called observed",
          "settings_from_runs", drop("initial_chunk_size_bytes"), "test_time_claims"),
     rule("validate --measure times both in turn",
-         "_compared", replace("with_time(facts, original, planned, conditions)", "(facts, ())"), "test_validate"),
+         "_compared", replace("with_time(facts, original, written, conditions)", "(facts, ())"), "test_validate"),
     rule("a dry run is at the report's dims",
          "_plan_training_step", replace("{**report_dims, **settings.dims}", "settings.dims"), "test_dry_run"),
     rule("a dry run keeps the level asked for",

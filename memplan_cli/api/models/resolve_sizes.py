@@ -58,10 +58,10 @@ _SOLVED_LENGTHS = frozenset({2, 4, 8, 16, 32, 64, 128, 224, 256, 512})
 """Lengths from which the demands are solved again for further candidates."""
 
 _SMALL_CANDIDATES = 2
-"""So many candidates, the first ones, are small in every dim.
+"""The first so many candidates are not lowered: they are small in every dim.
 
-Of the default ones these are all 1, and the smallest dims that satisfy the constraints. Of those from
-error messages, they have a size that an op asked for.
+The first default candidates are all 1, and the smallest dims that satisfy the constraints. The first
+candidates from error messages have a size that an op asked for.
 """
 
 _MAX_MESSAGE_NUMBERS = 12
