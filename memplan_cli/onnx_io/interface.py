@@ -61,8 +61,8 @@ def input_dims(value: ValueInfoProto, taken: Collection[str] = ()) -> tuple[Dim,
 def names_taken(model: ModelProto) -> frozenset[str]:
     """Return the names of dims in a model that look like memplan's names for nameless dims.
 
-    In a file that memplan wrote, only names of the main graph's inputs count. memplan writes its own
-    names to outputs and value_info, never to inputs.
+    In a file that memplan wrote, only names of the main graph's inputs count. memplan declares other
+    values with its own names, but never inputs.
     """
     is_planned = any(entry.key == f"{PREFIX}plan" for entry in model.metadata_props)
     if is_planned:

@@ -320,7 +320,7 @@ def folded_model(
 class _Folding:
     """Folds the graphs of one model in place.
 
-    ``weights`` are those after folding, by the path of their block and by name.
+    ``weights`` are those of the program after folding, by the path of their block and by name.
     """
 
     evaluator: Evaluator
@@ -381,9 +381,8 @@ class _Folding:
             path: The path of the graph's block; empty for the main graph.
             removed: Names of the results of removed nodes.
         """
-        weights = self.weights.get(
-            path, {}
-        )  # those that only folded ops read are not among them
+        # Without those that only folded ops read.
+        weights = self.weights.get(path, {})
         keep(graph.initializer, lambda tensor: tensor.name in weights)
         keep(graph.value_info, lambda value: value.name not in removed)
         computed = [name for name in weights if name in removed]

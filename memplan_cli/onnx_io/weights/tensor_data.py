@@ -36,7 +36,7 @@ def read_tensor(tensor: TensorProto, folder: Path) -> NDArray[Any]:
     """Return the values of a tensor; external data is memory-mapped.
 
     Elements of external data must have whole bytes: smaller ones, such as int4, are packed in a file.
-    No caller reads those: folding leaves them to the runtime, and other rewrites read floats.
+    No caller reads those: folding leaves them to the runtime, and other rewrites do not support them.
 
     Raises:
         ModelError: the tensor has no data, or its file in ``folder`` is missing or too short.

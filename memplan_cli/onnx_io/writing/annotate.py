@@ -61,9 +61,8 @@ def annotated(
             for value in graph.value_info
         )
     )
-    other = _OtherFields.of(
-        model, value_notes.pop, metadata
-    )  # pops those on inputs and outputs
+    # This pops the notes on graph inputs and outputs.
+    other = _OtherFields.of(model, value_notes.pop, metadata)
     undeclared = _joined(map(_value_info_field, value_notes.undeclared()))
     nodes = _annotated_nodes(graph, program.body, notes)
     return _assembled(model, nodes, other, chain(declared, undeclared))

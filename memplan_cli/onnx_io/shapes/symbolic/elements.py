@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXACT = 1 << 10
 """Factors whose numerator and denominator are below this are multiplied by dims up to 2^14 without rounding,
-since float32 numbers are exact up to 2^24. Larger dims are not expected where floats scale dims."""
+since float32 numbers are exact up to 2^24. Dims that a model scales are taken to be no larger."""
 
 _MAX_POWER = 4
 """Exponents above this give expressions that are too long."""
