@@ -81,9 +81,7 @@ def find_trained(program: Program, forward: Collection[int], loss: Certainty) ->
             if final_gradients:
                 gradients.update(dict.fromkeys(final_gradients))
                 parameters.update(dict.fromkeys(updated))
-        elif (
-            sources
-        ):  # the output is the new value of another stored tensor, such as a momentum
+        elif sources:  # the output is the new value of a momentum or the like
             continue
         else:  # the output may itself be a gradient
             fitting = [var for var in candidates if evidence.is_dependent(var, index)]
@@ -341,11 +339,10 @@ class _Updates:
         return producer in self._beyond_forward and is_float(self._vars[var])
 
     def _unscaled(self, var: VarId) -> VarId:
-        """Return the gradient that a computed var is a function of, element by element.
+        """Return the gradient ``g`` from which a var such as ``rate * g`` is computed.
 
-        Goes backwards through elementwise ops with one tensor, whose other operands are scalars: a
-        gradient times the learning rate is that gradient. So is its square ``Mul(g, g)``, from which
-        Adam computes its second moment.
+        Goes backwards through elementwise ops with one tensor, whose other operands are scalars. The
+        tensor may be an operand twice: Adam computes its second moment from ``Mul(g, g)``.
         """
         while True:
             op = self._producer_of(var)
@@ -358,7 +355,7 @@ class _Updates:
             var = operand
 
     def _producer_of(self, var: VarId) -> Op:
-        """Return the op that computes a var, which some op does."""
+        """Return the op that computes a var; there must be one."""
         return self._dataflow.ops[self._dataflow.producer[var]]
 
 

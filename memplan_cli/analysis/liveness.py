@@ -163,7 +163,7 @@ def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
     def containing_step(step: Step, path: str) -> Step | None:
         """Return the step of the block at ``path`` that is ``step`` or has it in a subgraph.
 
-        None if the block contains ``step`` at no level.
+        Returns None if ``step`` is neither in that block nor below it.
         """
         while step.block.path != path:
             if step.block.path not in outer_step:  # the main graph
@@ -171,7 +171,7 @@ def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
             step = outer_step[step.block.path]
         return step
 
-    # Ascending by first tick, so that of two steps of a block the later one is met later.
+    # The steps ascend by first tick, so the last use that is met is the last use.
     for step in timeline.steps:
         op = step.op
         for body in op.bodies:
@@ -181,12 +181,11 @@ def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
             block_of[var] = step.block.path
             last_use[var] = step
         for var in (*op.inputs, *(var for body in op.bodies for var in body.outputs)):
-            if (
-                var in block_of
-            ):  # all but graph inputs, initializers and results of the subgraphs
-                use = containing_step(step, block_of[var])
-                if use is not None:
-                    last_use[var] = use
+            if var not in block_of:  # a graph input, an initializer, a result of a subgraph
+                continue
+            use = containing_step(step, block_of[var])
+            if use is not None:
+                last_use[var] = use
     not_freed = set(timeline.program.body.outputs)
     for step in timeline.steps:
         for body in step.op.bodies:

@@ -302,9 +302,7 @@ def _try_next_option(piece: PieceArrays, state: SearchState) -> None:
         return
     registers[MODE] = ENTER
     registers[OPTIONS] = frame[LAST]
-    if (
-        not is_choice
-    ):  # the option is a part: its first section, and the section after its last
+    if not is_choice:  # a part: its first section, and the section after its last
         registers[LEFT], registers[RIGHT] = options[index], options[index + 1]
         frame[UPCOMING] = index + 2
         return
