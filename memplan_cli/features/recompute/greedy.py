@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from memplan_cli.features.recompute.build import RecomputedProgram
-    from memplan_cli.features.recompute.values import Values
+    from memplan_cli.features.recompute.values import Place, ValueNumber, Values
 
 _FLOOR_DIVISOR = 20
 """The price divided by this is the floor: candidates with a smaller ratio are not evaluated
@@ -58,8 +58,8 @@ class Gap(NamedTuple):
         end: the place of the access after it, or `_NEVER`.
     """
 
-    start: int
-    end: int
+    start: Place
+    end: Place
 
 
 class DropSchedule:
@@ -80,9 +80,9 @@ class DropSchedule:
         self.values = values
         self.live = live.copy()
         self.accesses = [list(places) for places in values.accesses]
-        self.recomputed_at: list[set[int]] = [set() for _ in values.sizes]
+        self.recomputed_at: list[set[Place]] = [set() for _ in values.sizes]
 
-    def gap_around(self, value: int, place: int) -> Gap | None:
+    def gap_around(self, value: ValueNumber, place: Place) -> Gap | None:
         """Return the gap of a value that includes a place; None if it is accessed there.
 
         The value may be kept or dropped in the gap. ``place`` is after the first access.
@@ -93,7 +93,7 @@ class DropSchedule:
             return None
         return Gap(accesses[index - 1], accesses[index] if index < len(accesses) else _NEVER)
 
-    def kept_gap_before(self, value: int, access: int) -> Gap | None:
+    def kept_gap_before(self, value: ValueNumber, access: Place) -> Gap | None:
         """Return the gap that ends at an access, if the value is kept in it.
 
         None if the value is dropped there, if ``access`` is its first access, or none at all.
@@ -105,7 +105,7 @@ class DropSchedule:
             return None
         return Gap(accesses[index - 1], access)
 
-    def kept_gaps(self, value: int) -> list[Gap]:
+    def kept_gaps(self, value: ValueNumber) -> list[Gap]:
         """Return the gaps of at least one place in which a value is kept."""
         return [
             Gap(start, end)
@@ -113,7 +113,7 @@ class DropSchedule:
             if end - start > 1 and end not in self.recomputed_at[value]
         ]
 
-    def drop_work(self, value: int, start: int) -> int:
+    def drop_work(self, value: ValueNumber, start: Place) -> int:
         """Return the added work if a value is not kept between an access at ``start`` and the next.
 
         It is the work of running the value's producer once more. But if ``start`` is the producer's own
@@ -123,12 +123,12 @@ class DropSchedule:
         runs_later = values.is_sole_output[value] and start == values.made_at[value]
         return 0 if runs_later else values.work[value]
 
-    def add_access(self, value: int, place: int) -> None:
+    def add_access(self, value: ValueNumber, place: Place) -> None:
         """Add an access of a value at a place after its first one, unless it has one there."""
         if self.gap_around(value, place):
             insort(self.accesses[value], place)
 
-    def add_live(self, start: int, end: int, size: int) -> None:
+    def add_live(self, start: Place, end: Place, size: int) -> None:
         """Add bytes to the places ``start..end``, half-open."""
         if start < end:
             self.live[start:end] += size
@@ -206,10 +206,10 @@ class _CopyInput(NamedTuple):
         work: the work of the additional copy.
     """
 
-    value: int
+    value: ValueNumber
     source: _Source
-    start: int = 0
-    stop: int = 0
+    start: Place = 0
+    stop: Place = 0
     loss: int = 0
     work: int = 0
 
@@ -233,7 +233,7 @@ class _Candidate:
         end of the gap, and outputs that copies make besides.
     """
 
-    value: int
+    value: ValueNumber
     gap: Gap
     gain: int
     work: int
@@ -268,7 +268,7 @@ class GreedyChooser:
         self._transient_bytes = [0] * places
         # A chain of 32 copies is allowed in programs of any length.
         self._max_chain = max(_MAX_CHAIN_STEPS // max(places, 1), 32)
-        self._heap: list[tuple[float, int, int]] = []
+        self._heap: list[tuple[float, ValueNumber, Place]] = []
 
     def run(self) -> int:
         """Take candidates until the schedule fits the budget or no candidate helps.
@@ -316,7 +316,7 @@ class GreedyChooser:
                 self._heap.append((-candidate.ratio, value, gap.end))
         heapify(self._heap)
 
-    def _initial_price(self, gaps: list[tuple[int, Gap]]) -> float:
+    def _initial_price(self, gaps: list[tuple[ValueNumber, Gap]]) -> float:
         """Return the ratio at which the last gap would be taken if gains were independent.
 
         Gaps would be taken in order of gain per work until their gains cover all bytes above
@@ -361,7 +361,7 @@ class GreedyChooser:
         self._take(candidate)
         return 1
 
-    def _evaluate(self, value: int, gap: Gap) -> _Candidate | None:
+    def _evaluate(self, value: ValueNumber, gap: Gap) -> _Candidate | None:
         """Return the candidate that drops a value in a gap, with its gain and work.
 
         A gain is the bytes above the budget that are removed, summed over places. The inputs of the
@@ -404,7 +404,7 @@ class GreedyChooser:
         candidate.gain -= self._added_excess(gap.end, gap.end + 1, added_bytes)
         return candidate if candidate.gain > 0 else None
 
-    def _choose_source(self, needed: int, place: int) -> _CopyInput:
+    def _choose_source(self, needed: ValueNumber, place: Place) -> _CopyInput:
         """Return how an input of a copy gets into memory at the place of the copy.
 
         If it is not there anyway, the loss of keeping or hoisting it is compared with the work of
@@ -431,7 +431,7 @@ class GreedyChooser:
             return _CopyInput(needed, _Source.HOISTED, place, gap.end, loss=loss)
         return _CopyInput(needed, _Source.RECOMPUTED, work=work)
 
-    def _added_excess(self, start: int, end: int, size: int) -> int:
+    def _added_excess(self, start: Place, end: Place, size: int) -> int:
         """Return by how much ``size`` more bytes at places ``start..end`` raise the excess.
 
         The excess is the bytes above the budget, summed over places.
@@ -468,7 +468,7 @@ class GreedyChooser:
             if copy_input.source is not _Source.RECOMPUTED:
                 self._push_gaps_around(copy_input.value, end)
 
-    def _push_gaps_around(self, value: int, place: int) -> None:
+    def _push_gaps_around(self, value: ValueNumber, place: Place) -> None:
         """Push the candidates of the gaps before and after an access of a value to the heap."""
         schedule, values = self.schedule, self.schedule.values
         if not values.sizes[value] or not values.can_recompute(value):

@@ -49,11 +49,11 @@ class Values:
     """
 
     program: Program
-    value_of: Mapping[VarId, int]
+    value_of: Mapping[VarId, ValueNumber]
     sizes: tuple[int, ...]
-    made_at: tuple[int, ...]
-    accesses: tuple[tuple[int, ...], ...]
-    inputs: tuple[tuple[int, ...], ...]
+    made_at: tuple[Place, ...]
+    accesses: tuple[tuple[Place, ...], ...]
+    inputs: tuple[tuple[ValueNumber, ...], ...]
     work: tuple[int, ...]
     is_sole_output: tuple[bool, ...]
     sibling_bytes: tuple[int, ...]
@@ -63,7 +63,7 @@ class Values:
         """The producers and consumers of the top block."""
         return self.program.dataflow
 
-    def can_recompute(self, value: int) -> bool:
+    def can_recompute(self, value: ValueNumber) -> bool:
         """Whether the producer of a value may run more than once."""
         return self.work[value] >= 0
 
@@ -113,10 +113,10 @@ def find_values(
 
 
 def _accesses(
-    program: Program, value_of: Mapping[VarId, int], count: int
-) -> tuple[tuple[int, ...], ...]:
+    program: Program, value_of: Mapping[VarId, ValueNumber], count: int
+) -> tuple[tuple[Place, ...], ...]:
     """Return for each of ``count`` values the ascending places where it is made and read."""
-    accesses: list[dict[int, None]] = [{} for _ in range(count)]  # ordered sets
+    accesses: list[dict[Place, None]] = [{} for _ in range(count)]  # ordered sets
     for place, op in enumerate(program.body.ops):
         for var in (*program.dataflow.reads[place], *op.outputs):
             if var in value_of:
