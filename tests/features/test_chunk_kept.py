@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from features.chunk_graphs import mixed
@@ -60,6 +60,7 @@ def in_pieces(model: onnx.ModelProto, graph: Graph, region: Region, count: int) 
 
 
 @settings(max_examples=12)
+@example(seed=19, layers=2, count=3)  # one row is carried
 @given(seed=st.integers(0, 2**32 - 1), layers=st.integers(2, 5), count=st.integers(2, 7))
 def test_kept_rows_of_random_windows_keep_the_bits(seed: int, layers: int, count: int) -> None:
     model = windows(seed, layers)
