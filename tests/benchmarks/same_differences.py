@@ -78,12 +78,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why differences are intended; ``directions`` are those that are."""
+    """Why differences are intended; ``directions`` are those that are, of models like ``subject``."""
 
     command: str
     pattern: str
     reason: str
     directions: tuple[str, ...] = ("lower", "higher", "other")
+    subject: str = "*"
 
     def covers(self, difference: Difference) -> bool:
         """Return whether a difference is one of those meant."""
@@ -91,6 +92,7 @@ class Explanation:
             fnmatchcase(difference.command, self.command)
             and fnmatchcase(difference.pattern, self.pattern)
             and difference.direction in self.directions
+            and fnmatchcase(difference.subject, self.subject)
         )
 
 

@@ -51,6 +51,21 @@ _UNUSED = "an unused constant of the Loop is no longer created"
 _SLOTS = "level 1 tries two strategies for slots instead of seven (removed.md)"
 _RECOMPUTE = "fewer starting orders, and one lower bound instead of two (removed.md)"
 _REGIONS = "region sizes are searched by a number of trials, not by a work budget (removed.md)"
+_NORMALIZATION = "gradients of normalizations: other nodes, the same or a lower peak"
+_ORDERS = "another order of nodes: fewer searches compete (removed.md)"
+
+_OTHER_ORDER = (
+    "light_densenet121",
+    "inception_v3",
+    "train_bert_small_adam",
+    "train_bert_small_dropout_adam",
+    "train_cnn_*",
+    "train_gpt2_small_adam",
+    "train_lstm_unrolled_128x2",
+    "train_mlp_*",
+    "train_resnet18_momentum",
+)
+"""Models that get another order at some level, or copies of other ops."""
 
 EXPLAINED: tuple[Explanation, ...] = (
     Explanation("schema *", "*", _SCHEMA),
@@ -68,10 +83,44 @@ EXPLAINED: tuple[Explanation, ...] = (
     Explanation("optimize --level 1", "*tensors.*.offset", _SLOTS),
     Explanation("optimize --level 1", "*tensors.*.slot", _SLOTS),
     Explanation("*", "*levels.1", _SLOTS),
+    Explanation("*", "*symbolic.level 1", _SLOTS),
+    *(
+        Explanation(command, key, _SLOTS)
+        for command in ("optimize *", "report *")
+        for key in (
+            "*memory.planned",
+            "*memory.total",
+            "*original.planned",
+            "*.plan.planned",
+            "*.plan.total",
+            "*arenas.*.height",
+            "*slot_bound",
+            "*reuses",
+        )
+    ),
+    *(
+        Explanation("train-step*", key, _NORMALIZATION)
+        for key in (
+            "*memory.naive",
+            "*symbolic.naive",
+            "*peak.tensors.*",
+            "*nodes",
+            "*intermediates",
+            "*phases.backward",
+            "*runtime.predicted.original.*",
+            "*levels.*",
+            "*memory.*",
+            "*original.planned",
+            "t.onnx: order",
+        )
+    ),
+    *(Explanation("*", "*", _ORDERS, subject=model) for model in _OTHER_ORDER),
     Explanation("optimize --recompute auto", "*recompute.bound", _RECOMPUTE),
     Explanation("optimize --recompute auto", "*recompute.curve.*", _RECOMPUTE),
     Explanation("train-step", "*runtime.predicted.optimized.*", _REGIONS),
     Explanation("train-step", "*runtime.settings.arena.*_bytes", _REGIONS),
+    Explanation("report *", "*runtime.settings.arena.*_bytes", _REGIONS),
+    Explanation("report *", "*predicted.optimized.held_without_weights", _REGIONS),
     Explanation("fit", "*.process", _MEASURED),
     Explanation("fit", "*.total", _MEASURED),
     Explanation("fit", "*.beyond", _MEASURED),
