@@ -149,7 +149,7 @@ def simple_orders(
 
 def _scaled_work(work: int, program: Program) -> int:
     """Return the work for a program: a unit of work takes longer in larger programs."""
-    count = sum(1 for _ in walk(program.body))
+    count = len(list(walk(program.body)))
     return work if count <= _FULL_WORK else max(work // 20, work * _FULL_WORK // count)
 
 

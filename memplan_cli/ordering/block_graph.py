@@ -302,7 +302,7 @@ class _TensorNumbering:
                 op, position, positions, input_roots
             ):
                 tensors.append(tensor)
-        return tuple(tensors)
+        return tuple(dict.fromkeys(tensors))
 
     def _may_overwrite(
         self,
@@ -314,8 +314,7 @@ class _TensorNumbering:
         """Return whether the first output may be written over the input at ``position``.
 
         Sizes must be equal. A tensor that is read at several positions may be overwritten only
-        if all of them allow it and read the same variable, not different views. It is then
-        allowed at the first of these positions alone.
+        if all of them allow it and read the same variable, not different views.
 
         Args:
             op: The op.
@@ -327,14 +326,10 @@ class _TensorNumbering:
         var, root = inputs[position], input_roots[position]
         if sizes[var] != sizes[op.outputs[0]]:
             return False
-        if input_roots.count(root) == 1:
-            return True
         # The positions at which the op reads this tensor. At one that does not allow it, the
         # tensor would be read after it is written.
         same = [index for index, other in enumerate(input_roots) if other == root]
-        if not all(inputs[index] == var and index in positions for index in same):
-            return False
-        return position == min(same, key=positions.index)
+        return all(inputs[index] == var and index in positions for index in same)
 
 
 def _nested_vars(op: Op) -> Iterable[VarId]:

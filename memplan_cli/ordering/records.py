@@ -64,4 +64,4 @@ class Ordering:
     chosen: str
     bound: int | None
     proved: bool
-    measured: Measured | None = field(default=None, repr=False, compare=False)
+    measured: Measured | None = field(default=None, compare=False)

@@ -213,8 +213,9 @@ def _pair_of_cuts(graph: TaskGraph, bounds: CutBounds, bound: int) -> tuple[Cut,
                 _cut(bounds, one, bound, after=other) or _cut(bounds, other, bound, before=one)
                 for one, other in ((first, second), (second, first))
             ]
-            if all(cuts):
-                return tuple(cut for cut in cuts if cut)
+            found = tuple(cut for cut in cuts if cut)
+            if len(found) == len(cuts):
+                return found
     return ()
 
 

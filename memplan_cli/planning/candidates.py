@@ -103,7 +103,7 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
         yield _in_order(task, best, FILE, program)
     # A search returns no peaks if sizes are symbolic: then orders cannot be compared.
     has_peaks = bool(ordering.candidates)
-    if settings.level < 2 and settings.order == "auto" and has_peaks:
+    if settings.level < 2 and has_peaks:
         # Slots are reused whole: an order of a higher peak may need fewer of them.
         from memplan_cli.ordering.best_order import simple_orders
 

@@ -11,8 +11,9 @@ from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.symbolic.sizes import Size, size_of
-from memplan_cli.ordering.best_order import best_order
-from memplan_cli.ordering.records import Ordering
+from memplan_cli.ordering.best_order import best_order, simple_orders
+from memplan_cli.ordering.list_orders import SCHEDULERS
+from memplan_cli.ordering.records import Ordering, PlannedVars
 
 Sizes = dict[VarId, Size]
 
@@ -249,6 +250,18 @@ def test_progress_is_told_in_lines() -> None:
     best_order(wide, sizes, progress=lines.append)
     assert lines
     assert all(line.startswith("order: ") for line in lines)
+
+
+def test_nothing_more_is_tried_once_an_order_is_proved() -> None:
+    lines: list[str] = []
+    assert best_order(TWO_BRANCHES, BIG_THEN_SMALL, progress=lines.append).proved
+    assert lines[-1] == "order: 102 bytes by tightened, none below 102"
+    assert all("none below 101" in line for line in lines[:-1])
+
+
+def test_each_simple_order_but_the_files_can_be_had() -> None:
+    made = dict(simple_orders(TWO_BRANCHES, PlannedVars(BIG_THEN_SMALL)))
+    assert made.keys() == SCHEDULERS.keys() - {"file"}
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])

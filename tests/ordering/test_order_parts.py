@@ -3,10 +3,11 @@
 import pytest
 
 from memplan_cli.analysis.max_flow import SINK, SOURCE, Network
-from memplan_cli.ordering.block_search import BlockOrder
-from memplan_cli.ordering.contraction import contract
+from memplan_cli.ordering import exact_search
+from memplan_cli.ordering.block_search import BlockOrder, order_block
+from memplan_cli.ordering.contraction import contract, uncontracted
 from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds
-from memplan_cli.ordering.exact_search import best_first
+from memplan_cli.ordering.exact_search import best_first, states_below
 from memplan_cli.ordering.list_orders import SCHEDULERS, runtime_default
 from memplan_cli.ordering.source_order import restore_source_order
 from memplan_cli.ordering.task_graph import TaskGraph, displacement, peak, trace
@@ -64,6 +65,7 @@ def test_contracting_keeps_the_best_peak_and_clusters_expand_to_the_same_peak() 
     for graph in GRAPHS:
         small = contract(graph)
         shrunk += small.graph.size < graph.size
+        assert len(small.fusions) == graph.size - small.graph.size
         found = orders(small.graph)
         for order in found[:50]:
             assert peak(small.graph, order) == peak(graph, small.expand(order))
@@ -200,6 +202,27 @@ def test_an_effort_s_parts_draw_on_the_whole() -> None:
     assert not keep_going(55)
     assert (part.remaining, whole.remaining) == (5, 45)
     assert not WorkBudget(100, seconds=-1.0).in_time
+    assert WorkBudget(100, seconds=600.0).in_time
+
+
+def test_without_time_the_best_of_the_simple_orders_is_taken() -> None:
+    for graph in GRAPHS:
+        found = order_block(graph, WorkBudget(10**6, seconds=-1.0), print)
+        simple = [scheduler(graph) for scheduler in SCHEDULERS.values()]
+        assert found.peak <= min(peak(graph, order) for order in simple)
+
+
+def test_no_witness_is_longer_than_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of([[], [], [0], [1], [2, 3]], [9, 9, 1, 1, 1])
+    moves = states_below(graph, 11)
+    assert moves is not None
+    entries = sum(len(move.nodes) + len(move.free) for row in moves[1:] for move in row)
+    for limit, needed in (("MOST_STATES", len(moves) - 1), ("MOST_ENTRIES", entries)):
+        with monkeypatch.context() as patched:
+            patched.setattr(exact_search, limit, needed)
+            assert states_below(graph, 11) == moves
+            patched.setattr(exact_search, limit, needed - 1)
+            assert states_below(graph, 11) is None
 
 
 def test_a_better_order_of_the_same_name_takes_the_place_of_the_first() -> None:
@@ -211,3 +234,12 @@ def test_a_better_order_of_the_same_name_takes_the_place_of_the_first() -> None:
     assert found.peak == found.peaks["greedy"] == 11
     found.offer("demand", [0, 2, 1, 3, 4])
     assert (found.chosen, found.order) == ("demand", [0, 2, 1, 3, 4])
+
+
+def test_the_best_order_of_clusters_is_kept_beside_that_of_their_ops() -> None:
+    graph = graph_of([[], [], [0], [1], [2, 3]], [9, 9, 1, 1, 1])
+    found = BlockOrder(graph, 0)
+    found.offer("file", [0, 1, 2, 3, 4])
+    for order in ([0, 1, 2, 3, 4], [1, 3, 0, 2, 4], [0, 2, 1, 3, 4], [0, 1, 3, 2, 4]):
+        found.offer_clusters("any", uncontracted(graph), order)
+    assert (found.cluster_peak, found.cluster_order) == (11, [0, 2, 1, 3, 4])
