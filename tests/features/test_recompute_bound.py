@@ -50,6 +50,10 @@ def test_the_bound_counts_what_is_pinned_once() -> None:
     tested = program("x", "z", ("Tanh", "x", "a100"), ("MatMul", "a100 x", "b10"),
                      ("MatMul", "b10 x", "z"))  # fmt: skip
     assert max(step_bytes(tested, terms(tested, "a100"))) == 110
+    overwritten = program("x", "z", ("MatMul", "x", "a100"), ("Tanh", "a100", "b100"),
+                          ("MatMul", "b100 x", "z"))  # fmt: skip
+    assert step_bytes(overwritten, terms(overwritten)) == [100, 100, 100]
+    assert step_bytes(overwritten, terms(overwritten, "a100")) == [100, 200, 200]
 
 
 def test_what_a_branch_reads_may_be_gone_when_the_ifs_output_is_there() -> None:

@@ -188,6 +188,8 @@ def test_slots_are_compared_by_what_they_take_not_by_the_live_peak() -> None:
     least = min(level1(each) for each in (STRAIGHT_ONE, FILES, LOOSE_ONE, HIGH_ONE))
     assert found[0].allocation.heights == {"1": least}
     assert any(each.candidate is FILES for each in found), "the report compares with it"
+    bounded = [replace(each, bound=1) for each in (STRAIGHT_ONE, FILES, LOOSE_ONE, HIGH_ONE)]
+    assert choose(bounded, Settings(level=1), {})[0].allocation.heights == {"1": least}
 
 
 def level1(one: Candidate) -> int:

@@ -67,6 +67,18 @@ COSTLY = (
 """``lr1`` is read last of all, and what ``loss1`` is made from would wait for that."""
 
 
+def test_a_donated_plan_is_compared_with_the_order_of_the_file() -> None:
+    tested = program(
+        "x in4", "new4 y4", ("MatMul", "x", "a100"), ("MatMul", "x", "b100"),
+        ("MatMul", "a100", "c4"), ("MatMul", "b100", "d4"), ("MatMul", "c4 d4", "y4"),
+        ("Sub", "in4 x", "new4"),
+    )  # fmt: skip
+    report = planned(tested, {"in4": "new4"}).plan.report
+    assert report.donated.pairs == (("in4", "new4"),)
+    assert report.memory.planned == 4 * (100 + 4 + 4)
+    assert report.original_planned == report.original_live_peak == 4 * (100 + 100 + 4)
+
+
 def test_a_pair_that_costs_more_than_it_saves_is_refused_with_the_reason() -> None:
     tested = program("x64 lr1", "loss1 y64", *COSTLY)
     without, found = planned(tested, {}), planned(tested, {"lr1": "loss1"})

@@ -117,3 +117,4 @@ def test_a_plan_in_pieces_is_compared_with_the_model_as_it_was() -> None:
     assert report.chunked.regions
     assert report.original_live_peak == plain.report.memory.live_peak
     assert len(cut.order[0].nodes) > len(plain.order[0].nodes)
+    assert checked_plan(json.loads(cut.dumps())) == cut

@@ -101,6 +101,35 @@ def test_fewer_resident_bytes_do_not_buy_a_higher_live_peak() -> None:
     assert late is None or peak(late, given) == 100
 
 
+def test_a_live_peak_that_is_not_proved_may_rise_by_one_in_2048() -> None:
+    tested = program(
+        "x", "d1000 e2048", ("MatMul", "x", "a40"), ("MatMul", "x", "b1"),
+        ("MatMul", "a40", "c2048"), ("MatMul", "a40 x", "d1000"), ("MatMul", "c2048 b1", "e2048"),
+    )  # fmt: skip
+    results = {var: Size(bytes_of(var)) for var in tested.body.outputs}
+    given = replace(terms(tested), results=results)
+    found = best_order(tested, given.sizes, aliasing=SHARE_SAFELY)
+    assert (peak(found.program, given), peak(found.program, given.resident)) == (2088, 5097)
+    late = fewer_resident(tested, replace(found, proved=False), given)
+    assert late is not None
+    assert (peak(late, given), peak(late, given.resident)) == (2089, 4137)
+    assert fewer_resident(tested, replace(found, proved=True), given) is None
+
+
+def test_what_is_pinned_is_held_at_every_step_of_an_order_with_late_outputs() -> None:
+    tested = program(
+        "x", "d100 c40 e100", ("MatMul", "x", "a10"), ("MatMul", "x a10", "b10"),
+        ("MatMul", "b10", "c40"), ("MatMul", "a10 b10", "d100"), ("MatMul", "a10", "e100"),
+    )  # fmt: skip
+    results = {var: Size(bytes_of(var)) for var in tested.body.outputs}
+    given = replace(terms(tested, "b10"), results=results)
+    found = best_order(tested, given.sizes, pinned=given.pinned, aliasing=SHARE_SAFELY)
+    assert peak(found.program, given.resident) == 260
+    late = fewer_resident(tested, found, given)
+    assert late is not None
+    assert peak(late, given.resident) == 250
+
+
 def test_a_budget_is_of_what_is_resident() -> None:
     report = plan_of_text(EARLY, Settings(recompute="auto", budget=512 + 1024)).report
     assert report.recompute.met

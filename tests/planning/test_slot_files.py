@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builders import plan_of_text
+from builders import plan_of_text, read
+from memplan_cli.api.rewrites import REWRITES
+from memplan_cli.core.problem import Layout
 from memplan_cli.errors import PlanError
+from memplan_cli.packing.portfolio import portfolio
+from memplan_cli.planning.candidate import Source
 from memplan_cli.planning.plan_file import checked_plan
+from memplan_cli.planning.planner import make_plan
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
+    from memplan_cli.core.problem import Problem
     from memplan_cli.settings.choices import Level
 
 TEXT = """g (float[8,8] x) => (float[64] z)
@@ -51,3 +57,21 @@ def test_level_1_hands_a_slot_to_another_shape() -> None:
         shapes.setdefault(tensor["slot"], set()).add(tuple(tensor["shape"]))
     assert {(8, 8), (64,)} in shapes.values()
     checked_plan(stored(1))
+
+
+def test_one_arena_of_level_2_may_have_slots_and_another_offsets() -> None:
+    made = read("""g (float[n,n] x, float[8,8] w) => (float[n,n] z, float[8,8] v) {
+        a = MatMul(x, x) b = MatMul(a, x) c = Exp(b) z = MatMul(a, c)
+        s = MatMul(w, w) v = MatMul(s, w) }""")
+
+    def too_high_with_symbols(problem: Problem) -> Layout:
+        if problem.buffers[0].size == 8 * 8 * 4:
+            return portfolio(problem)
+        offsets = {buffer.id: 64 * place for place, buffer in enumerate(problem.buffers)}
+        return Layout(offsets, 64 * len(offsets))
+
+    source = Source("model.onnx", "0" * 64, "1" * 64)
+    plan = make_plan(made, Settings(), source, REWRITES, allocate=too_high_with_symbols).plan
+    assert [tensor.name for tensor in plan.tensors if tensor.slot is not None] == list("abc")
+    assert plan.report.symbolic["live_peak"] == "max(256, 8*n*n)"
+    assert checked_plan(json.loads(plan.dumps())) == plan
