@@ -15,7 +15,7 @@ from memplan_cli.core.program import VarId
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.recompute.build import write_copies
 from memplan_cli.features.recompute.checkpoints import recompute_segments
-from memplan_cli.features.recompute.greedy import DropSchedule
+from memplan_cli.features.recompute.greedy import DropSchedule, GreedyChooser
 from memplan_cli.features.recompute.solve import Solver
 
 CHAIN = program(
@@ -63,6 +63,19 @@ def test_a_value_is_kept_again_where_all_places_of_its_gap_have_room(
     grown = [8 * (start < at < end) if kept else 0 for at in range(5)]
     assert list(state.live - live) == grown
     assert state.recomputed_at[a] == (set() if kept else {end})
+
+
+def test_the_value_that_frees_most_for_its_work_is_dropped_first() -> None:
+    tested = program(
+        "x", "z", ("Tanh", "x", "a30"), ("Tanh", "x", "b100"), ("Sum", "a30 b100", "c1"),
+        ("Tanh", "c1", "d100"), ("Tanh", "d100", "e1"), ("Sum", "a30 b100 e1", "z"),
+    )  # fmt: skip
+    state = Solver(tested, terms(tested)).without_drops()
+    a, b = (state.values.value_of[VarId(name)] for name in ("a30", "b100"))
+    assert max(state.live) == 231
+    assert GreedyChooser(state, 231).run() == 0
+    assert GreedyChooser(state, 180).run() == 1
+    assert (state.recomputed_at[a], state.recomputed_at[b]) == (set(), {5})
 
 
 def test_a_copy_for_its_mask_alone_has_the_output_that_the_operator_must_have() -> None:

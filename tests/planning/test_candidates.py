@@ -86,8 +86,18 @@ def test_an_order_for_a_runtime_is_at_least_as_good_as_the_plan_s(
     assert found.program == planned
 
 
-def _for_runtime(planned: Program = BRANCHES) -> Candidate | None:
-    terms = PlannedVars(var_sizes(BRANCHES), frozenset(), SHARE_NOTHING)
-    runtime = Runtime(SHARE_NOTHING, lambda made, _: made)
-    task = PlanningTask(BRANCHES, terms, Phases(), Settings(), runtime)
+def test_an_order_for_a_runtime_counts_the_outputs_that_it_holds() -> None:
+    made = program(
+        block("x", "early z", op("early <- x"), op("a <- x"), op("b <- a"), op("z <- b")),
+        sizes={"early": 1000, "a": 1000, "b": 10, "z": 10},
+    )
+    found = _for_runtime(made, made)
+    assert found is not None
+    assert found.program.body.ops[-1].outputs == ("early",)
+
+
+def _for_runtime(planned: Program = BRANCHES, made: Program = BRANCHES) -> Candidate | None:
+    terms = PlannedVars(var_sizes(made), frozenset(), SHARE_NOTHING)
+    runtime = Runtime(SHARE_NOTHING, lambda ordered, _: ordered)
+    task = PlanningTask(made, terms, Phases(), Settings(), runtime)
     return for_runtime(task, runtime, Candidate(planned, terms.sizes))
