@@ -113,14 +113,19 @@ def test_one_region_is_chosen_and_holds_less_than_arenas_that_grow() -> None:
     assert found.chosen.name.startswith(ONE_REGION)
     assert found.live_bytes <= (found.chosen.bound or 0) <= heights[SHRUNK]
     assert not found.exhaustive
+    own_memory_of_weights = {"session.use_device_allocator_for_initializers": "1"}
+    assert found.chosen.settings.session_config == own_memory_of_weights
 
 
 def test_what_is_bounded_is_confirmed_in_the_order_of_the_bounds() -> None:
     extent = Extent({"batch": (1, 8), "seq": (8, 256)})
-    found = enlarged_candidates(choose_settings(served(extent), extent.count))
+    predicted = choose_settings(served(extent), extent.count)
+    found = enlarged_candidates(predicted)
     bounds = [one.chosen.bound or 0 for one in found]
     assert bounds == sorted(bounds)
     assert len({one.chosen.name for one in found}) > 1
+    lowest = {each.name: each.bound or 0 for each in predicted.candidates}
+    assert all(one.chosen.held < 4 / 3 * lowest[one.chosen.name] for one in found)
     assert all(one.chosen in one.candidates for one in found)
 
 

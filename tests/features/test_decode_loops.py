@@ -1,0 +1,91 @@
+"""Models with caches in place: the nodes that are written, and both loops in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import pytest
+from onnx import helper
+
+from cache_models import Means, Shape, decoder
+from memplan_cli.features.kv_cache import decode_job, decode_loop
+from memplan_cli.features.kv_cache.decode_loop import (
+    DecodeLoop,
+    decode_original,
+    decode_written,
+)
+from memplan_cli.features.kv_cache.find import find_caches
+from memplan_cli.features.kv_cache.rewrite import with_cache_buffers, with_tensor_scatter
+from memplan_cli.runtime.workers.worker import Outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from memplan_cli.core.results.rewrites import CacheSummary
+
+
+def in_place(model: onnx.ModelProto) -> tuple[onnx.ModelProto, CacheSummary]:
+    model = with_tensor_scatter(model)
+    return with_cache_buffers(model, find_caches(model), 6)
+
+
+def also_read(model: onnx.ModelProto, cache: str) -> None:
+    """Let a further node read a past or a present."""
+    model.graph.node.append(helper.make_node("Abs", [cache], ["seen"], "see"))
+    values = (*model.graph.input, *model.graph.output)
+    (value,) = (value for value in values if value.name == cache)
+    model.graph.output.append(value)
+    model.graph.output[-1].name = "seen"
+
+
+def run_here(_function: str, job: Any, *, timeout: float) -> Outcome:  # noqa: ANN401
+    assert timeout
+    return Outcome("ok", decode_job.run(job))
+
+
+def test_a_written_model_decodes_as_its_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_loop, "run_job", run_here)
+    model = decoder()
+    written, caches = in_place(model)
+    paths = tmp_path / "original.onnx", tmp_path / "written.onnx"
+    for each, path in zip((model, written), paths, strict=True):
+        onnx.save(each, path)
+    loop = DecodeLoop("CPUExecutionProvider", tmp_path, lengths=(2, 1))
+    original = decode_original(paths[0], caches, loop)
+    assert original.steps == (2, 1)
+    assert original.tokens == (("ids", 1),)
+    comparison = decode_written(paths[1], caches, original, loop)
+    assert comparison.passed
+    assert not comparison.differences
+
+
+def test_a_length_of_the_past_is_asked_for_without_a_slice_of_it() -> None:
+    model = decoder(Shape(means="grouped", mask="none", opset=23))
+    written, caches = in_place(model)
+    (query,) = (node for node in written.graph.node if node.op_type == "GroupQueryAttention")
+    assert query.input[3] == "a0_past"
+    assert not any(
+        node.op_type == "Slice" and node.input[0] == "a0_past" for node in written.graph.node
+    )
+    assert written.graph.output[-1].name == caches.length
+
+
+def test_only_the_operator_that_writes_a_cache_reads_all_of_it() -> None:
+    model = decoder(Shape(means="grouped", mask="none", opset=23))
+    also_read(model, "a0_past")
+    written, _ = in_place(model)
+    readers = {node.op_type for node in written.graph.node if "a0_past" in node.input}
+    assert "GroupQueryAttention" in readers
+    assert "Abs" not in readers
+
+
+@pytest.mark.parametrize("means", ["concat", "cast", "attention", "grouped"])
+def test_nodes_that_are_added_have_names_of_their_own(means: Means) -> None:
+    model = decoder(Shape(2, means=means, mask="none", opset=23))
+    also_read(model, "a0_now")
+    written, _ = in_place(model)
+    names = [node.name for node in written.graph.node]
+    assert len(set(names)) == len(names)
