@@ -7,15 +7,20 @@ from itertools import permutations
 from math import prod
 from typing import TYPE_CHECKING
 
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allocation_traces import traces
-from builders import read
+from builders import parse, read
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.features.serving.loads import (
+    NO_MEMORY_PATTERN,
     SampledSizes,
+    Service,
+    measure_sizes,
 )
 from memplan_cli.features.serving.settings import ONE_REGION, SHRUNK, choose_settings
 from memplan_cli.features.serving.sizes import SEQUENCES, Extent, request_sizes
@@ -34,6 +39,8 @@ from memplan_cli.runtime.simulate.predict import ExecutedGraph
 from memplan_cli.runtime.simulate.regions import EXACT, one_region, shared_region
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 ATTENTION = """
@@ -44,6 +51,15 @@ agraph (float[batch,seq,16] x) => (float[batch,seq,16] y) {
   wide = Concat<axis=-1>(mixed, mixed, x)
   narrow = ReduceMean<keepdims=1>(wide)
   y = Mul(mixed, narrow)
+}
+"""
+
+
+FOUND = """
+agraph (float[batch,64] x) => (int64[2,found] y) {
+  a = Exp(x)
+  n = NonZero(a)
+  y = Neg(n)
 }
 """
 
@@ -104,6 +120,18 @@ def test_few_sizes_are_all_looked_at_and_of_many_the_corners() -> None:
     assert len(points) == 24
     assert points[0] == extent.largest
     assert set(extent.corners()) <= set(points)
+
+
+def test_sizes_that_depend_on_data_are_measured_at_every_size(tmp_path: Path) -> None:
+    path = tmp_path / "found.onnx"
+    onnx.save(parse(FOUND), path)
+    sampled = measure_sizes(Service(path, Extent({"batch": (1, 3)}), Binding()))
+    dims = {size: graph.dims for size, graph in sampled.executed.items()}
+    assert dims == {(batch,): {"batch": batch} for batch in (3, 1, 2)}
+    traces = sampled.traces(NO_MEMORY_PATTERN)
+    peaks = {batch: trace.first.peak for (batch,), trace in traces.items()}
+    # No element is 0, so two int64 indices are found for each, and their negation is beside them.
+    assert all(peak >= batch * 64 * 2 * 2 * 8 for batch, peak in peaks.items())
 
 
 def test_one_region_is_chosen_and_holds_less_than_arenas_that_grow() -> None:
