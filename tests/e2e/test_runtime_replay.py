@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
 
-HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
+HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
 ON_CPU = RunConditions()
 
 FLAT = """g (float[8,16] x, float[16,16] w) => (float[8,16] y, float[16,8] z)
@@ -102,6 +102,13 @@ def test_inputs_and_outputs_of_such_types_are_replayed_too(tmp_path: Path) -> No
         <float s = {0.5}>
         { a = Cast <to = 1> (x)  b = Neg(a)  y = Cast <to = 16> (b)
           w = DequantizeLinear(q, s)  v = Neg(w)  p = QuantizeLinear <output_dtype = 22> (v, s) }"""
+    path, plan = planned(tmp_path, text, Settings())
+    assert replay(path, plan, ON_CPU).status == "passed"
+
+
+def test_operators_of_other_domains_are_replayed_too(tmp_path: Path) -> None:
+    text = """g (float[4,8] x) => (float[4,8] y)
+        { a = Exp(x)  b = com.microsoft.Gelu(a)  c = Neg(b)  y = Exp(c) }"""
     path, plan = planned(tmp_path, text, Settings())
     assert replay(path, plan, ON_CPU).status == "passed"
 

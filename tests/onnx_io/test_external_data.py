@@ -13,6 +13,7 @@ from memplan_cli import api
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.weights import external_data
 from memplan_cli.onnx_io.weights.external_data import (
+    check_external,
     copy_along,
     create,
     external_tensors,
@@ -237,6 +238,20 @@ def test_links_in_a_circle_are_data_that_is_missing(tmp_path: Path) -> None:
     done = api.optimize(path, check=None)
     assert done.model is not None
     assert any("a.bin" in warning for warning in done.plan.report.warnings)
+
+
+def test_links_to_a_model_and_its_data_stand_in_any_folder_if_both_lead_to_one(
+    tmp_path: Path,
+) -> None:
+    tensors = list(external_tensors(model := model_with("a.bin")))
+    path, folder = saved(tmp_path / "blobs", model, "a.bin"), tmp_path / "snapshot"
+    folder.mkdir()
+    for name in ("model.onnx", "a.bin"):
+        (folder / name).symlink_to(path.parent / name)
+    check_external(tensors, folder / "model.onnx")
+    (folder / "copied.onnx").write_bytes(path.read_bytes())
+    with pytest.raises(ModelError, match="a link out of the model's folder"):
+        check_external(tensors, folder / "copied.onnx")
 
 
 @pytest.mark.parametrize("option", ["out", "plan_file"])

@@ -17,7 +17,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.features.folding.transform import fold
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.onnx_io.weights.folding import Evaluator, _declare, folded_model
+from memplan_cli.onnx_io.weights.folding import Evaluator, _declare, folded_model, goes_outside
 from memplan_cli.onnx_io.weights.tensor_data import DataFile, read_tensor, store_inside
 from onnx_io import constant_graphs
 from onnx_io.constant_graphs import constant_models
@@ -182,3 +182,8 @@ def test_a_value_of_another_type_or_shape_than_planned_is_not_written(value: Any
     planned = read_program(parse(text), Bindings()).program.vars[VarId("y")]
     with pytest.raises(ModelError, match="'y' cannot be folded: it is planned as float32"):
         _declare(TensorProto(), planned, value)
+
+
+def test_new_weights_of_up_to_64_mib_are_part_of_the_model_file() -> None:
+    model = parse(f"{HEAD} {{ y = Add(x, w) }}")
+    assert [goes_outside(model, (64 << 20) + more) for more in (0, 1)] == [False, True]

@@ -217,6 +217,13 @@ def test_json_says_shapes_values_and_ranges(net: ModelProto, tmp_path: Path) -> 
         assert got["words"].tolist() == ["a", "b"]
 
 
+def test_one_value_in_json_fills_an_input_of_any_shape(
+    net: ModelProto, tmp_path: Path
+) -> None:
+    got = fed(as_json(tmp_path, {"ids": {"value": 7}, "x": {"value": 0.5}}), net)
+    assert (got["ids"].tolist(), got["x"].tolist()) == ([[7]], [[0.5] * 3])
+
+
 def test_json_draws_as_the_model_collection_says(net: ModelProto, tmp_path: Path) -> None:
     def drawn(gen: str) -> NDArray[Any]:
         entry = {"shape": [4, 6], "dtype": "int64", "gen": gen}

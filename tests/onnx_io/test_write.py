@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from builders import parse, planned_program
+from memplan_cli.core.program import VarId
 from memplan_cli.core.results.placements import Placement, in_words
 from memplan_cli.onnx_io.load import graph_digest
 from memplan_cli.onnx_io.metadata import (
@@ -413,3 +414,25 @@ def test_changed_attribute_of_an_op_with_its_old_names_is_written() -> None:
     changed = replace(program.body, ops=(op._replace(attributes={"axis": 1}),))
     written, _ = chunked_model(model, replace(program, body=changed), {})
     assert [a.i for a in written.graph.node[0].attribute] == [1]
+
+
+def test_a_copy_of_an_op_is_a_node_of_its_own_whose_values_have_their_names() -> None:
+    model = parse("g (float[4] x) => (float[4] z) { a = Exp(x) b = Neg(a) z = Add(a, b) }")
+    program = read_program(model).program
+    exp, neg, add = program.body.ops
+    again = VarId("again")
+    copy = program.vars[exp.outputs[0]]._replace(id=again, name="again")
+    ops = (
+        exp,
+        neg,
+        exp._replace(outputs=(again,)),
+        add._replace(inputs=(again, add.inputs[1])),
+    )
+    body = replace(program.body, ops=ops)
+    got = rewrite(model, replace(program, body=body, vars={**program.vars, again: copy}))
+    assert [(n.op_type, *n.input, *n.output) for n in got.graph.node] == [
+        ("Exp", "x", "a"),
+        ("Neg", "a", "b"),
+        ("Exp", "x", "again"),
+        ("Add", "again", "b", "z"),
+    ]

@@ -14,12 +14,13 @@ from collection_inputs import specs_from_json
 from memplan_cli.core.bindings import FeedSpec
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.interface import free_dims
-from memplan_cli.onnx_io.runs.prepared_models import random_ops
+from memplan_cli.onnx_io.runs.prepared_models import random_ops, write_seeded
 from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.workers.inputs import PreparedInputs, draw, draw_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -124,6 +125,19 @@ def test_integers_that_nothing_indexes_with_are_a_mask() -> None:
 def test_a_target_shape_is_the_shape_the_model_declares() -> None:
     text = """g (float[2,6] x, int64[2] shape) => (float[3,4] y) { y = Reshape(x, shape) }"""
     assert spec_of(text, "shape").values == (3, 4)
+
+
+def test_a_range_whose_ends_are_fed_counts_from_zero_to_seven() -> None:
+    text = "g (int64 start, int64 limit, int64 step) => (y) { y = Range(start, limit, step) }"
+    (start,), (limit,), (step,) = (
+        spec_of(text, name).values for name in ("start", "limit", "step")
+    )
+    assert list(range(start, limit, step)) == list(range(8))
+
+
+def test_a_constant_without_elements_hinders_no_input() -> None:
+    text = "g (float[1] x) => (float y) <int64[0] none = {}> { y = Reshape(x, none) }"
+    assert spec_of(text, "x").shape == (1,)
 
 
 @pytest.mark.parametrize(
@@ -269,3 +283,12 @@ def test_the_model_collections_input_files_are_read() -> None:
 )
 def test_random_ops_are_named(text: str, ops: tuple[str, ...]) -> None:
     assert random_ops(onnx.parser.parse_model(HEAD + text)) == ops
+
+
+def test_results_of_two_random_ops_are_not_alike_once_they_have_seeds(tmp_path: Path) -> None:
+    text = "g (float[9] x) => (y) { a = RandomNormalLike(x) b = RandomNormalLike(x) y = Sub(a, b) }"
+    onnx.save(onnx.parser.parse_model(HEAD + text), tmp_path / "a.onnx")
+    write_seeded(tmp_path / "a.onnx", tmp_path / "b.onnx")
+    a, b, _ = onnx.load(tmp_path / "b.onnx").graph.node
+    assert a.attribute[0].name == b.attribute[0].name == "seed"
+    assert a.attribute[0].f != b.attribute[0].f

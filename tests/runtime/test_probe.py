@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import onnxruntime
 import pytest
 
 from memplan_cli.core.results.observations import CPU, CUDA
@@ -14,6 +15,13 @@ def test_each_input_of_each_op_is_asked_about_twice() -> None:
     assert ("Add", 0, False) in questions
     assert ("Add", 1, True) in questions
     assert len(questions) > 2 * len(ONE_OPS)
+
+
+def test_a_probe_with_operands_or_attributes_of_its_own_is_a_model_that_loads() -> None:
+    for probe in probes():
+        is_own = probe.op.attributes or len(probe.op.operands) > 1
+        if is_own and probe.op.opset <= 21:
+            onnxruntime.InferenceSession(probe.model, providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.slow

@@ -253,6 +253,7 @@ RUNTIME_CASES = (
 
 DECLARED_CASES: tuple[tuple[Case, list[tuple[str, Any]]], ...] = (
     (runtime("BiasSoftmax", {"x": real(2, 3, 5, 7), "y": real(2, 1, 1, 7)}, axis=3, is_inner_broadcast=0), [("float32", ("d2", "d3", "d5", "d7"))]),
+    (runtime("MultiHeadAttention", {"q": real(2, 5, 8), "k": real(2, 6, 8), "v": real(2, 6, 8), **CACHE}, "q k v    pk pv", 4, num_heads=2), [("float32", ("d2", "d5", 8)), *[("float32", ("d2", 2, "d3 + d6", 4))] * 2, ("float32", ("d2", 2, "d5", "d3 + d6"))]),
     (runtime("BiasDropout", X, outputs=2, constants={"b": real(7)}), [("float32", ("d5", "d7")), ("bool", ("d5", "d7"))]),
     (runtime("RelativePositionBias", {"b": real(32, 4)}, "b l l", constants={"l": np.array(5)}, max_distance=128), [("float32", (1, "d4", 5, 5))]),
     (runtime("BiasSplitGelu", {"x": real(2, 5, 16), "y": real(16)}), [("float32", ("d2", "d5", 8))]),

@@ -13,6 +13,7 @@ from memplan_cli.core.program import Program, intermediates
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_checked
+from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
 
 CONSTANTS = "int64 zero = {0}, int64 one = {1}, int64 two = {2}, bool yes = {1}"
 
@@ -117,3 +118,22 @@ def test_what_a_file_declares_of_a_carried_value_stays_where_no_dim_is_known() -
         }""")
     variables = read_checked(model, Bindings()).program.vars.values()
     assert [var.shape for var in variables if var.name == "r"] == [("u",)]
+
+
+def test_the_nodes_of_a_numbered_copy_name_values_with_the_path_of_their_block() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
+        g (float[n] x, bool c) => (r) {
+            h = Exp (x)
+            [pick] r = If (c) <
+                then_branch = t () => (p) { p = Neg (h) },
+                else_branch = e () => (q) { q = Abs (h) }>
+        }""")
+    numbered = number_nodes(model)
+    assert numbered.writes == {
+        "node0": ("h",),
+        "node1": ("r",),
+        "node2": ("pick.then_branch/p",),
+        "node3": ("pick.else_branch/q",),
+    }
+    assert numbered.reads["node0"] == ("x",)
+    assert numbered.reads["node2"] == ("pick.then_branch/h",)

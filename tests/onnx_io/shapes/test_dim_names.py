@@ -138,7 +138,7 @@ def test_an_invented_name_is_expressed_by_the_dims_of_inputs(name: str) -> None:
 
 def test_a_name_that_one_place_explains_is_explained_in_all() -> None:
     model = parse("""g (float[n,4] x, float[m,4] z) => (float[w,4] y)
-        <float[o,4] a, float[o,3] b> {
+        <float[o,3] b, float[o,4] a> {
         a = Concat<axis = 0>(x, z) b = local.Foo(a) y = local.Bar(b) }""")
     found = shapes(model)
     assert found[VarId("b")] == ("m + n", 3)

@@ -11,6 +11,7 @@ from builders import parse, read
 from memplan_cli.core.program import Shape, VarId
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.light_model import bind_graph
 from memplan_cli.onnx_io.shapes.reading import read_program
 
 FREE = """g (float[batch,seq] x, float[batch,4] q) => (float[batch,n] z) {
@@ -38,6 +39,14 @@ def test_a_dim_is_bound_everywhere() -> None:
 
 def test_a_dim_may_be_bound_alone() -> None:
     assert shape_of("a", dims={"batch": 3}) == (3, "seq")
+
+
+def test_a_graph_of_which_one_symbol_is_bound_declares_what_remains() -> None:
+    graph = parse("g (float[n] x) => (float[n] z) { z = Neg(x) }").graph
+    (dim,) = graph.input[0].type.tensor_type.shape.dim
+    dim.dim_param = "m + n"
+    bind_graph(graph, {"n": 2})
+    assert dim.dim_param == "m + 2"
 
 
 def test_a_shape_binds_the_symbols_of_its_input_everywhere() -> None:

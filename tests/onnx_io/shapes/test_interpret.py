@@ -45,6 +45,7 @@ AXIS = "int64 axis = {3}, int64 zero = {0}, int64 one = {1}, int64 two = {2}"
         ("r = Range (zero, n, one)", "w"),
         ("r = Range (one, n, two)", "max(0, ceiling((w - 1)/2))"),
         ("a = Range (zero, n, one) r = Greater (a, zero)", "w"),
+        (f"f = Cast <to = 11> (n) s = Cast <to = 11> (two) h = Mul (f, s) o = Floor (h) {WHOLE}", "2*w"),
         (f"{FLOAT} = 2.0> () h = Mul (f, s) o = Floor (h) {WHOLE}", "2*w"),
         ("m = Mod (n, two) r = Range (zero, m, one)", "mod(w, 2)"),
         ("m = Min (n, two) r = Range (zero, m, one)", "min(2, w)"),
@@ -59,6 +60,16 @@ def test_lengths_are_expressions(body: str, expected: str) -> None:
         known = bind_dim(found, dims)
         assert known == bind_dim(expected, dims)
         assert (known,) == shape_of(f"{LAST} {body}", AXIS, **dims)
+
+
+def test_only_a_scatter_without_a_reduction_moves_its_elements() -> None:
+    body = """all = Shape (x)  new = Gather (all, last)
+        s = ScatterElements <reduction = "REDUCTION"> (all, first, new)  r = ConstantOfShape (s)"""
+    weights = "int64[1] first = {0}, int64[1] last = {3}"
+    assert shape_of(body.replace("REDUCTION", "none"), weights) == ("w", 3, "h", "w")
+    added = body.replace("REDUCTION", "add")
+    assert shape_of(added, weights) == (None,) * 4
+    assert shape_of(added, weights, batch=2, h=5, w=7) == (9, 3, 5, 7)
 
 
 def test_a_root_is_taken_of_a_number_only() -> None:

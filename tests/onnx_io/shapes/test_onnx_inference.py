@@ -61,6 +61,14 @@ def test_scores_are_as_long_as_the_keys_or_of_a_length_not_known(
     assert list(found.graph.node) == list(asked.graph.node)
 
 
+def test_the_length_of_a_past_is_that_of_its_keys() -> None:
+    inputs = f"{QUERIES}, {FRESH}, float[n,2,u,8] pk, float[] pv"
+    vars_ = read_program(
+        model(inputs, "r,a,b,w = Attention(q,k,v,,pk,pv) y = Neg(w)")
+    ).program.vars
+    assert vars_[VarId("a")].shape == vars_[VarId("b")].shape == ("n", 2, "t + u", 8)
+
+
 def test_scores_that_lead_to_scores_are_inferred_too() -> None:
     text = "r,,,w = Attention(q,k,v) o,,,x = Attention(w,w,w) y = Neg(x)"
     vars_ = read_program(model(f"{QUERIES}, {FRESH}", text)).program.vars

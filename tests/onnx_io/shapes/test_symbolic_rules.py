@@ -135,10 +135,11 @@ def test_a_dim_bound_later_is_what_onnx_inference_says_of_the_number(
     ],
 )
 @pytest.mark.parametrize("limit_name", ["end", "limit"], ids=["constant", "computed limit"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_range_of_floats_is_as_long_as_the_runtime_makes_it(
-    start: float, limit: float, delta: float, steps: int, limit_name: str
+    start: float, limit: float, delta: float, steps: int, limit_name: str, dtype: str
 ) -> None:
-    ends = [np.array(end, np.float32) for end in (start, limit, delta, 1.0)]
+    ends = [np.array(end, dtype) for end in (start, limit, delta, 1.0)]
     names = ("start", "end", "delta", "one")
     weights = [
         numpy_helper.from_array(end, name) for end, name in zip(ends, names, strict=True)
@@ -147,7 +148,8 @@ def test_a_range_of_floats_is_as_long_as_the_runtime_makes_it(
         helper.make_node("Mul", ["end", "one"], ["limit"]),
         helper.make_node("Range", ["start", limit_name, "delta"], ["made"]),
     ]
-    made = helper.make_tensor_value_info("made", onnx.TensorProto.FLOAT, None)
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    made = helper.make_tensor_value_info("made", element, None)
     graph = helper.make_graph(nodes, "g", [], [made], weights)
     opset = helper.make_opsetid("", 21)
     model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
