@@ -8,8 +8,8 @@ Each defect was found by trying every operator, or by comparing inference with a
   and past keys are not counted). With heads merged into the last dim, a named width is taken for 0.
 - STFT: the default of ``onesided``, 1, is taken for 0.
 - Slice of a shape: a start that data propagation does not know is taken for 0.
-- Range of constant floats: the steps are counted in the floats' own type, but ONNX Runtime counts them in
-  doubles. In float32, 0.1 to 3.0 by 0.1 would be 30 instead of 29.
+- Range of constant float32s: the steps are counted in float32, but ONNX Runtime counts them in doubles.
+  0.1 to 3.0 by 0.1 would be 30 instead of 29.
 
 Such nodes are changed before inference, and the result has the original ones again. The types that are
 then missing are found by `interpret`.
@@ -52,8 +52,8 @@ _HIDDEN = ".hidden"
 _UNDEFINED = "memplan: undefined"
 """Name of an input that no node defines: data propagation stops at it."""
 
-_FLOATS = (1, 11)
-"""TensorProto.DataType of the float types of Range: float32 and float64."""
+_FLOAT = 1
+"""``TensorProto.FLOAT``, which is float32."""
 
 _INT = 2
 """``AttributeProto.INT``."""
@@ -223,11 +223,11 @@ def _untyped_nodes(graph: GraphProto, outer_typed: frozenset[str]) -> Iterator[N
 
 
 def _float_ranges(model: ModelProto) -> Iterator[NodeProto]:
-    """Yield the Range nodes that start at a constant float, those of subgraphs included."""
+    """Yield the Range nodes that start at a constant float32, those of subgraphs included."""
     float_names: set[str] = set()
     for graph in graphs(model.graph):
         float_names.update(
-            name for name, tensor in constant_tensors(graph) if tensor.data_type in _FLOATS
+            name for name, tensor in constant_tensors(graph) if tensor.data_type == _FLOAT
         )
     for graph in graphs(model.graph):
         for node in graph.node:

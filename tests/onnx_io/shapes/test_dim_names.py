@@ -138,11 +138,18 @@ def test_an_invented_name_is_expressed_by_the_dims_of_inputs(name: str) -> None:
 
 def test_a_name_that_one_place_explains_is_explained_in_all() -> None:
     model = parse("""g (float[n,4] x, float[m,4] z) => (float[w,4] y)
-        <float[o,3] b, float[o,4] a> {
+        <float[o,4] a, float[o,3] b> {
         a = Concat<axis = 0>(x, z) b = local.Foo(a) y = local.Bar(b) }""")
     found = shapes(model)
     assert found[VarId("b")] == ("m + n", 3)
     assert found[VarId("y")] == ("w", 4)
+
+
+def test_a_name_is_explained_beside_a_declaration_that_its_node_contradicts() -> None:
+    model = parse("""g (float[n,4] x, float[m,4] z) => (y) <float[o,3] b, float[o,4] a, float[9] wrong> {
+        a = Concat<axis = 0>(x, z) b = local.Foo(a) wrong = Neg(a) y = local.Bar(b, wrong) }""")
+    found = shapes(model)
+    assert [found[VarId(name)] for name in ("b", "wrong")] == [("m + n", 3), ("m + n", 4)]
 
 
 def test_a_name_that_two_places_explain_differently_explains_nothing() -> None:
