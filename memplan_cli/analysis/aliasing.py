@@ -98,10 +98,10 @@ def share_storage(
         for branch_op in blocks.branch_ops:
             _unite_branch_results(branch_op, blocks, groups)
         groups.track_members(blocks)
-    for tick, _, _, op in clock:
-        positions = aliasing.in_place_inputs(op)
+    for step in clock:
+        op, positions = step.op, aliasing.in_place_inputs(step.op)
         if positions:
-            source = _overwritable_input(op, tick, positions, groups)
+            source = _overwritable_input(op, step.start, positions, groups)
             if source is not None:
                 groups.unite(source, groups.number[op.outputs[0]])
     return groups.buffers()
@@ -176,7 +176,8 @@ class _Groups:
         end: for each root, the tick after the last use of its group. Other entries are stale.
         _live: the live range of each var, by its id.
         _parent: for each var, a var of its group that is nearer to the root; for a root itself.
-        _blocks: the blocks that define the vars. None before `track_members`.
+        _blocks: the blocks that define the vars, which tell whether two vars are of exclusive
+            branches. None before `track_members`.
         _members: the vars of each group, by its root. Empty before `track_members`.
     """
 
@@ -212,11 +213,14 @@ class _Groups:
         self.end[older] = max(self.end[older], self.end[younger])
 
     def track_members(self, blocks: DefiningBlocks) -> None:
-        """Keep the members of each group from now on, for `may_overwrite`.
+        """List the members of each group; later calls of `unite` keep these lists up to date.
 
-        Called once all results of branches are in their groups. Without branches nothing needs it.
+        `may_overwrite` reads them, together with ``blocks``: these tell which vars are of exclusive
+        branches. To be called after results of branches were put into groups, and only then: without
+        such results, `may_overwrite` needs no lists.
         """
         self._blocks = blocks
+        self._members = {}
         for var in range(len(self.vars)):
             self._members.setdefault(self.root(var), []).append(var)
 

@@ -50,7 +50,7 @@ def simulate(
     from memplan_cli.runtime.run.observe import observe
     from memplan_cli.runtime.simulate.allocators import AllocatorComparison
     from memplan_cli.runtime.simulate.allocators import simulate as simulate_allocator
-    from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run
+    from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_observation
     from memplan_cli.runtime.workers.session import resolve_provider
     from memplan_cli.runtime.workers.spec import RunConditions
 
@@ -62,7 +62,7 @@ def simulate(
         resolved = resolve_to_numbers(file.lazy, path, sizes_and_inputs_only(settings))
         loaded, bound_settings = resolved.loaded, resolved.settings
         executed = ExecutedGraph(loaded.program, bound_settings.dims)
-        if needs_run(executed):
+        if needs_observation(executed):
             refuse_run(settings, "simulating what data decides")
             binding = Binding(bound_settings.dims, bound_settings.inputs.feeds or {})
             # Any provider will do: it is run for its sizes only.

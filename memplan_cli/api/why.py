@@ -43,7 +43,8 @@ def why(
     Args:
         model: A model or a plan, as a file or in memory.
         tensor: The tensor to explain; None: the peak.
-        of: ``process`` attributes the process that a model is predicted to take.
+        of: ``peak`` explains the plan of a model, or a plan. ``process`` predicts the memory of a
+            process that runs a model, and divides it by purpose: weights, arena, code.
         config: A settings file, for what has to be planned.
         progress: Called with the name of each stage.
         warn: Called with each warning of the plan.
@@ -66,15 +67,17 @@ def why(
                 hint="give the model instead of the plan",
             )
         with model_paths(model) as files:
-            return files.without_folder(_why_process(files.path, request))
+            breakdown = _process_breakdown(files.path, request)
+            return files.without_folder(breakdown)  # that of a model in memory is temporary
     plan, _ = plan_and_name(model, request)
     return why_peak(plan) if tensor is None else why_tensor(plan, tensor)
 
 
-def _why_process(path: Path, request: Request) -> ProcessBreakdown:
-    """Predict the parts of a model's process, with the settings recorded in the file.
+def _process_breakdown(path: Path, request: Request) -> ProcessBreakdown:
+    """Return the predicted memory of a process that runs a model, by purpose.
 
-    A file that memplan did not write is predicted with ONNX Runtime's defaults.
+    The session has the settings that memplan recorded in the model's file. A file without recorded
+    settings is predicted with ONNX Runtime's defaults.
 
     Raises:
         PlanError: the path is a plan.
@@ -104,9 +107,9 @@ def _why_process(path: Path, request: Request) -> ProcessBreakdown:
     with hint_to_optimize(path):
         prediction = predict_process(path, runtime_settings, replace(conditions, run=run))
     return ProcessBreakdown(
-        str(path),
-        f"onnxruntime {required_version()}",
-        prediction.process,
-        prediction.parts,
-        dims_of_run(bound_settings),
+        model=str(path),
+        runtime=f"onnxruntime {required_version()}",
+        process=prediction.process,
+        parts=prediction.parts,
+        bindings=dims_of_run(bound_settings),
     )

@@ -135,9 +135,18 @@ def _read_named_tuple(record_class: TypeHint, data: Any) -> Any:  # noqa: ANN401
 
 
 def _read_keys(values: Json, data: object, readers: _KeyReaders) -> None:
-    """Read the fields that an object holds, and add them to ``values``: field -> value.
+    """Read a JSON object, and add the values of a record's fields to ``values``.
 
-    Keys without a reader, whose values are computed or of the past, are skipped.
+    Fields whose keys are missing get no value: the record has defaults for them. The values of keys
+    without a reader are skipped: they are computed, or have no meaning any more.
+
+    Args:
+        values: the values by field.
+        data: the object.
+        readers: the keys that it may have.
+
+    Raises:
+        MisfitError: a required key is missing, a key is unknown, or a value has another format.
     """
     if not isinstance(data, dict):
         raise _misfit(data, "an object")
@@ -146,7 +155,7 @@ def _read_keys(values: Json, data: object, readers: _KeyReaders) -> None:
         for name, key in readers.items():
             if name not in data:
                 missing_count += 1
-                _accept_missing(values, key)
+                _refuse_if_required(key)
             elif not isinstance(key, _KeyReader):  # the keys of a nested object
                 _read_keys(values, data[name], key)
             elif key.reader:
@@ -159,14 +168,13 @@ def _read_keys(values: Json, data: object, readers: _KeyReaders) -> None:
         raise
 
 
-def _accept_missing(values: Json, key: _KeyReader | _KeyReaders) -> None:
-    """Raise an error if a missing key is required.
-
-    A missing object is read as an empty one, and refused if one of its keys is required.
-    """
-    if not isinstance(key, _KeyReader):
-        _read_keys(values, {}, key)
-    elif key.required:
+def _refuse_if_required(missing: _KeyReader | _KeyReaders) -> None:
+    """Raise an error if a missing key is required, or if a missing object has a required key."""
+    if not isinstance(missing, _KeyReader):
+        _read_keys(
+            {}, {}, missing
+        )  # reads an empty object, so nothing but this error can result
+    elif missing.required:
         raise MisfitError("is missing")
 
 

@@ -63,8 +63,10 @@ class BlockOrder:
         peaks: the least peak that each method reached.
         order: the order with the least peak; of equal ones the closest to the file's.
         chosen: the method that found ``order``.
-        cluster_peak: the least peak of all orders of clusters.
-        cluster_order: the order of clusters with this peak; of equal ones the lexically least.
+        cluster_order: the order of clusters with the least peak, from which `search_states`
+            starts; of equal ones the lexically least. A cluster is a group of ops that run
+            directly one after the other (`contract`).
+        cluster_peak: the peak of ``cluster_order``. ``order`` may have a lower one.
     """
 
     graph: TaskGraph
@@ -76,27 +78,35 @@ class BlockOrder:
     cluster_order: Order = field(default_factory=list)
 
     def offer(self, method: str, order: Order) -> None:
-        """Record an order of ops, and keep it if it is the best."""
-        self._keep_if_best(method, order, peak(self.graph, order))
+        """Keep an order of ops as ``order`` if it is the best so far; update the peak of the method."""
+        order_peak = peak(self.graph, order)
+        self._keep_if_best(method, order, order_peak)
+        self._update_peak_of(method, order_peak)
 
     def offer_clusters(self, method: str, contracted: ContractedGraph, order: Order) -> int:
-        """Record an order of clusters, keep it if it is the best, and return its peak."""
+        """Do the same with an order of clusters, keep it as ``cluster_order`` too, and return its peak.
+
+        The order of ops that it stands for has the same peak.
+        """
         order_peak = peak(contracted.graph, order)
         self.cluster_peak, self.cluster_order = min(
             (self.cluster_peak, self.cluster_order), (order_peak, order)
         )
-        if order_peak <= self.peak:
+        if order_peak <= self.peak:  # else it cannot be the best, and need not be expanded
             self._keep_if_best(method, contracted.expand(order), order_peak)
-        self.peaks[method] = min(order_peak, self.peaks.get(method, order_peak))
+        self._update_peak_of(method, order_peak)
         return order_peak
 
     def _keep_if_best(self, method: str, order: Order, order_peak: int) -> None:
-        """Record the peak of a method, and keep its order if it is better or as good and closer."""
+        """Keep an order if its peak is the least, or the same and it is closer to the file's order."""
         is_better = not self.chosen or order_peak < self.peak
         if is_better or (
             order_peak == self.peak and displacement(order) < displacement(self.order)
         ):
             self.order, self.chosen = order, method
+
+    def _update_peak_of(self, method: str, order_peak: int) -> None:
+        """Lower the least peak of a method to that of an order that it found."""
         self.peaks[method] = min(order_peak, self.peaks.get(method, order_peak))
 
     @property

@@ -110,12 +110,12 @@ class CutAtOp:
 
     Attributes:
         bound: a lower bound on the bytes live at that step.
-        edges: the work of the cut, as the number of edges examined.
+        examined_edges: the work of the cut, as the number of edges examined.
         overwritten: the tensor that the op is assumed to write over; None if there is none.
     """
 
     bound: int
-    edges: int
+    examined_edges: int
     overwritten: int | None
     _network: _CutNetwork
 
@@ -146,6 +146,7 @@ class CutBounds:
     """Lower bounds on the bytes live at single ops of one graph, over all orders.
 
     Attributes:
+        _graph: the graph.
         _always_live: bytes of the tensors that no op accesses, live at every step.
         _tensors: all others that have bytes.
         _readers: for each tensor of the graph, the ops that access it without defining it.
@@ -179,27 +180,29 @@ class CutBounds:
     def lowest_cut(
         self, op: int, max_edges: int, before: Sequence[int] = (), after: Sequence[int] = ()
     ) -> CutAtOp:
-        """Return the cut with the fewest bytes live at an op's step, with the edges of all cuts.
+        """Return the cut with the fewest bytes live at an op's step.
 
-        An order may let the op write over any of its in-place inputs, so the lowest cut is the bound.
-        Arguments as `cuts_by_overwritten_input`.
+        There is a cut for each input that the op may write over. An order may choose any of them, so
+        only the lowest cut bounds all orders. ``examined_edges`` of the result is the work of all
+        these cuts together.
+
+        Args:
+            op: The op.
+            max_edges: The number of edges to examine at most in each cut.
+            before: Ops assumed to run before ``op``; none of them may depend on it.
+            after: Ops assumed to run after ``op``; it may depend on none of them.
         """
         cuts = self.cuts_by_overwritten_input(op, max_edges, before, after)
-        best = min(cuts, key=lambda cut: cut.bound)
-        return replace(best, edges=sum(cut.edges for cut in cuts))
+        lowest = min(cuts, key=lambda cut: cut.bound)
+        return replace(lowest, examined_edges=sum(cut.examined_edges for cut in cuts))
 
     def cuts_by_overwritten_input(
         self, op: int, max_edges: int, before: Sequence[int] = (), after: Sequence[int] = ()
     ) -> list[CutAtOp]:
         """Return a cut at an op's step for each input that it may write over.
 
-        If it may write over none, the list has one cut, without an overwritten tensor.
-
-        Args:
-            op: The op. No op of ``before`` may depend on it, and it on none of ``after``.
-            max_edges: The number of edges to examine at most in each cut.
-            before: Ops assumed to run before this one.
-            after: Ops assumed to run after it.
+        If it may write over none, the list has one cut, without an overwritten tensor. Arguments as
+        `lowest_cut`.
         """
         sides = _sides_of(self._graph, op, before, after)
         overwritten = self._graph.in_place_inputs[op] or (None,)
@@ -227,9 +230,13 @@ class CutBounds:
         live_in_all_orders += network.certain_bytes
         # If the flow ends at ``max_edges``, before it is maximal, it is a lower bound still.
         flow, flow_edges = network.flow_network.flow(max_edges)
-        # The work of the cut: to build the network is counted as edges too.
-        edges = graph.size + len(network.flow_network.heads) + flow_edges
-        return CutAtOp(live_in_all_orders + flow, edges, overwritten, network)
+        building_work = graph.size + len(network.flow_network.heads)  # counted as edges too
+        return CutAtOp(
+            bound=live_in_all_orders + flow,
+            examined_edges=building_work + flow_edges,
+            overwritten=overwritten,
+            _network=network,
+        )
 
 
 class _ShareEdge(NamedTuple):
@@ -287,13 +294,13 @@ class _CutNetwork:
 
     def charge_tensor(self, tensor: _Tensor) -> None:
         """Charge the bytes of a tensor if its definer runs before the op and a reader does not."""
-        number, definer, readers, size, is_result = tensor
-        is_needed_later = is_result or self._is_any_not_before(readers)
+        number, definer, size = tensor.number, tensor.definer, tensor.size
+        is_needed_later = tensor.is_result or self._is_any_not_before(tensor.readers)
         if definer is None or self._sides[definer] is _Side.BEFORE:
             if is_needed_later:
                 self.certain_bytes += size
             else:
-                self._charge(SOURCE, number, readers, size)
+                self._charge(SOURCE, number, tensor.readers, size)
         elif self._sides[definer] is _Side.OPEN:
             node = self._node[definer]
             if is_needed_later:  # the side of the definer alone decides
@@ -301,7 +308,7 @@ class _CutNetwork:
                 # The certificate needs a reader that has not run: the op of the cut stands for it.
                 self._share_edges.append(_ShareEdge(edge, number, self._op))
             else:
-                self._charge(node, number, readers, size)
+                self._charge(node, number, tensor.readers, size)
 
     def charge_unless_before(self, tensor: int, readers: Sequence[int], size: int) -> None:
         """Charge ``size`` bytes of a tensor unless all its readers run before the op."""
@@ -330,19 +337,21 @@ class _CutNetwork:
 
     def dual(self, overwritten: int | None) -> Dual:
         """Return the computed flow as shares and holds; ``overwritten`` as in `CutAtOp`."""
-        # The residual capacity of an edge's reverse is the flow through the edge.
-        residual = self.flow_network.residual
         shares = [
-            Share(tensor, reader, residual[edge ^ 1])
-            for edge, tensor, reader in self._share_edges
-            if residual[edge ^ 1]
+            Share(share.tensor, share.reader, flow)
+            for share in self._share_edges
+            if (flow := self._flow_through(share.edge))
         ]
         holds = [
-            Hold(op, dependent, residual[edge ^ 1])
-            for edge, op, dependent in self._hold_edges
-            if residual[edge ^ 1]
+            Hold(hold.op, hold.dependent, flow)
+            for hold in self._hold_edges
+            if (flow := self._flow_through(hold.edge))
         ]
         return Dual(tuple(shares), tuple(holds), overwritten)
+
+    def _flow_through(self, edge: int) -> int:
+        """Return the flow through an edge: the residual capacity of its reverse, ``edge ^ 1``."""
+        return self.flow_network.residual[edge ^ 1]
 
 
 def cut_bound(graph: TaskGraph, order: Sequence[int]) -> int:
@@ -360,6 +369,8 @@ class BoundSearch:
 
     Attributes:
         bound: no order of the graph has a smaller peak.
+        _graph: the graph.
+        _cuts: the lower bounds by cuts at single ops of the graph.
         _local: the `local_bounds`, by op.
     """
 
@@ -410,7 +421,7 @@ class BoundSearch:
         """
         max_edges = max(_EDGES_PER_WORK * budget.remaining // _CUT_SHARE_DIVISOR, 1)
         cut = self._cuts.lowest_cut(op, max_edges, before, after)
-        budget.spend(cut.edges // _EDGES_PER_WORK)
+        budget.spend(cut.examined_edges // _EDGES_PER_WORK)
         return cut.bound
 
     def _pair_bound(self, op: int, other: int, budget: WorkBudget) -> int:

@@ -115,9 +115,16 @@ def _check_live_ranges(plan: Plan, clock: Sequence[Moment]) -> None:
 
 
 def _check_releases(plan: Plan, nodes_by_end: Mapping[int, _OrderedNode]) -> None:
-    """Refuse releases at another tick than the last use, repeated, missing, or after another node."""
-    due_ticks = _release_ticks(plan, [node.moment for node in nodes_by_end.values()])
-    unreleased = set(due_ticks)
+    """Refuse releases that do not agree with the order or with the live ranges.
+
+    The ``step`` of a release must be the last tick of its node. Steps must ascend. Each unpinned tensor
+    of the main graph must be released once, at the last tick of the node that uses it last. A tensor of
+    a subgraph may be released so, or not at all.
+
+    ``nodes_by_end`` has all nodes, by their last tick.
+    """
+    due_step_of = _release_steps(plan, [node.moment for node in nodes_by_end.values()])
+    unreleased = set(due_step_of)
     previous_step = -1
     for release in plan.releases:
         node = nodes_by_end.get(release.step)
@@ -132,13 +139,13 @@ def _check_releases(plan: Plan, nodes_by_end: Mapping[int, _OrderedNode]) -> Non
         previous_step = release.step
         for name in release.tensors:
             if name not in unreleased:
-                reason = "occurs twice" if name in due_ticks else "is pinned, or not planned"
+                reason = "occurs twice" if name in due_step_of else "is pinned, or not planned"
                 raise PlanError(f"releases: tensor {name[:120]!r} {reason}")
             unreleased.remove(name)
-            if due_ticks[name] != release.step:
+            if due_step_of[name] != release.step:
                 raise PlanError(
                     f"releases: tensor {name[:120]!r} is let go at step {release.step}, "
-                    f"it is last needed at {due_ticks[name]}"
+                    f"it is last needed at {due_step_of[name]}"
                 )
     # A subgraph's result that lives on is released in the outer block, as the node's output.
     missing = sorted(name for name in unreleased if not plan.by_id[name].block)
@@ -146,14 +153,14 @@ def _check_releases(plan: Plan, nodes_by_end: Mapping[int, _OrderedNode]) -> Non
         raise PlanError(f"releases: tensor {missing[0][:120]!r} is never let go")
 
 
-def _release_ticks(plan: Plan, clock: Sequence[Moment]) -> dict[str, int]:
-    """Return the tick after which each unpinned tensor can be released.
+def _release_steps(plan: Plan, clock: Sequence[Moment]) -> dict[str, int]:
+    """Return the step at which each unpinned tensor is to be released, by the tensor's id.
 
-    A tensor is released after a node of its own block: the node that runs at the tick of the tensor's
-    last use. If the last reader is in a subgraph, that is the control-flow node around it.
+    The step is the last tick of a node of the tensor's own block: the node that runs at the tick of the
+    tensor's last use. If the last reader is in a subgraph, that is the control-flow node around it.
 
-    The tick is -1 if no node of the block runs then: the result of a subgraph is last used when the
-    control-flow node ends.
+    The step is -1 if no node of the block runs at that tick: the result of a subgraph is last used when
+    the control-flow node ends.
     """
     # By block: for each tick at which a node runs, the last tick of the node.
     end_of_node: dict[str, dict[int, int]] = {}
@@ -161,12 +168,12 @@ def _release_ticks(plan: Plan, clock: Sequence[Moment]) -> dict[str, int]:
         block_ends = end_of_node.setdefault(moment.block, {})
         ticks = range(moment.start, moment.end + 1)
         block_ends.update(dict.fromkeys(ticks, moment.end))
-    release_ticks: dict[str, int] = {}
+    release_steps: dict[str, int] = {}
     for tensor in plan.tensors:
         if not tensor.pinned:
             last_use = tensor.last - 1  # ``last`` is exclusive
-            release_ticks[tensor.id] = end_of_node.get(tensor.block, {}).get(last_use, -1)
-    return release_ticks
+            release_steps[tensor.id] = end_of_node.get(tensor.block, {}).get(last_use, -1)
+    return release_steps
 
 
 def check_blocks(plan: Plan) -> None:

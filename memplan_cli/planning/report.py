@@ -33,7 +33,7 @@ from memplan_cli.planning.totals import (
     number_at,
     output_bytes,
     peak_of,
-    resident_units,
+    resident_buffers_by_unit,
     summed,
     uncounted,
     weight_bytes,
@@ -219,8 +219,7 @@ def _memory(decision: Decision, foldable: int) -> Memory:
 
 def _live_peak(allocation: Allocation, dims: Mapping[str, int]) -> int | None:
     """Return the most bytes live at one tick; None if a size has no number."""
-    _, units = allocation.storage
-    return live_peak_of(in_bytes(units, dims))
+    return live_peak_of(in_bytes(allocation.storage.buffers_by_unit, dims))
 
 
 def _resident_peak(decision: Decision, needs: Needs) -> int | None:
@@ -231,7 +230,7 @@ def _resident_peak(decision: Decision, needs: Needs) -> int | None:
 def _resident_buffers(decision: Decision, needs: Needs) -> Mapping[str, tuple[Buffer, ...]]:
     """Return the buffers that a runtime holds in an order, by unit."""
     donated = {output for _, output in decision.candidate.donated.pairs}
-    return resident_units(needs, decision.settings.bounds, donated)
+    return resident_buffers_by_unit(needs, decision.settings.bounds, donated)
 
 
 class _OriginalNumbers(NamedTuple):
@@ -253,8 +252,7 @@ def _original_numbers(decision: Decision, memory: Memory) -> _OriginalNumbers:
     resident = None
     if memory.resident is not None:
         # The vars of the original program: the planned one may have copies or chunks of them.
-        buffer_of, _ = allocation.storage
-        vars_ = [program.vars[var] for var in buffer_of]
+        vars_ = [program.vars[var] for var in allocation.storage.buffer_of]
         sizes = {var.id: size_of(var.shape, var.dtype) for var in vars_}
         bounds = decision.settings.bounds
         largest = {
@@ -325,8 +323,7 @@ def _expressions(decision: Decision) -> dict[str, str]:
     expressions = {
         name: expression(total) for name, total in totals.items() if total is not None
     }
-    _, units = decision.allocation.storage
-    peaks = {"live_peak": live_peak_text(units)}
+    peaks = {"live_peak": live_peak_text(decision.allocation.storage.buffers_by_unit)}
     if outputs is not None:
         peaks["resident"] = live_peak_text(_resident_buffers(decision, decision.needs))
     expressions.update({name: text for name, text in peaks.items() if text is not None})

@@ -161,19 +161,21 @@ def _sum_if_known(sizes: list[Size | None], bounds: Bounds) -> ByUnit | None:
 
 
 def in_bytes(
-    units: Mapping[str, Iterable[Buffer]], dims: Mapping[str, int]
+    buffers_by_unit: Mapping[str, Iterable[Buffer]], dims: Mapping[str, int]
 ) -> tuple[Buffer, ...] | None:
-    """Return the buffers of all units with sizes in bytes; None if a symbol has no number.
+    """Return buffers with sizes in bytes at some dims; None if a symbol has no number in ``dims``.
 
-    In ``units``, a size is the coefficient of its unit.
+    In ``buffers_by_unit``, the size of a buffer is the coefficient of its unit.
     """
     try:
-        factors = {unit: 1 if unit == "1" else unit_value(unit, dims) for unit in units}
+        factors = {
+            unit: 1 if unit == "1" else unit_value(unit, dims) for unit in buffers_by_unit
+        }
     except ValueError:
         return None
     return tuple(
         buffer if factors[unit] == 1 else buffer._replace(size=buffer.size * factors[unit])
-        for unit, buffers in units.items()
+        for unit, buffers in buffers_by_unit.items()
         for buffer in buffers
     )
 
@@ -185,10 +187,10 @@ def live_peak_of(buffers: Iterable[Buffer] | None) -> int | None:
     return max((live for _, live in pressure(Problem(tuple(buffers)))), default=0)
 
 
-def resident_units(
+def resident_buffers_by_unit(
     needs: Needs, bounds: Bounds, donated: Collection[str] = ()
 ) -> Mapping[str, tuple[Buffer, ...]]:
-    """Return the buffers that a runtime holds, by unit: intermediates and graph outputs.
+    """Return the buffers of intermediates and graph outputs, which a runtime holds, by unit.
 
     A unit is a product of symbolic dims, or ``"1"``; a buffer's size is the coefficient of its unit.
     An output is live from its producer to the end of the run. Only views share bytes.
@@ -203,8 +205,8 @@ def resident_units(
         if program.vars[var].name not in donated
     }
     sizes = {**needs.sizes, **results}
-    _, units = storage_of(program, sizes, needs.pinned, SHARE_VIEWS, needs.timeline)
-    return units
+    storage = storage_of(program, sizes, needs.pinned, SHARE_VIEWS, needs.timeline)
+    return storage.buffers_by_unit
 
 
 def peak_of(
@@ -212,12 +214,12 @@ def peak_of(
 ) -> Peak | None:
     """Return the first tick at which most bytes are live, and the tensors that are live there.
 
-    A buffer that several tensors share goes by the one that started last.
+    A buffer that several tensors share has one entry, named after the tensor that started last.
 
-    None if nothing is live, or a symbol has no number in ``dims``.
+    None if no bytes are live, or if a size has a symbol without a number in ``dims``.
     """
-    buffer_of, units = allocation.storage
-    buffers = in_bytes(units, dims or {}) or ()
+    storage = allocation.storage
+    buffers = in_bytes(storage.buffers_by_unit, dims or {}) or ()
     peak_bytes, peak_tick = 0, -1
     for tick, live in pressure(Problem(buffers)):
         if live > peak_bytes:
@@ -229,24 +231,27 @@ def peak_of(
         for buffer in buffers
         if buffer.live.start <= peak_tick < buffer.live.end and buffer.size
     }
-    names = _youngest_tensors(needs, buffer_of, live_sizes, peak_tick)
+    names = _youngest_tensors(needs, storage.buffer_of, live_sizes, peak_tick)
     tensors = sorted(
-        (LiveTensor(names[buffer], size) for buffer, size in live_sizes.items()),
+        (LiveTensor(name=names[buffer], bytes=size) for buffer, size in live_sizes.items()),
         key=lambda tensor: (-tensor.bytes, tensor.name),
     )
     step = next(
         (step for step in needs.timeline.steps if peak_tick in (step.start, step.end)), None
     )
-    return Peak(peak_tick, step.op.label if step else "", tuple(tensors))
+    return Peak(step=peak_tick, node=step.op.label if step else "", tensors=tuple(tensors))
 
 
 def _youngest_tensors(
     needs: Needs,
     buffer_of: Mapping[VarId, BufferId],
-    buffers: Mapping[BufferId, int],
+    buffers: Collection[BufferId],
     tick: int,
 ) -> dict[BufferId, str]:
-    """Return for each of the buffers its tensor that is live at a tick and started last."""
+    """Return for each of the ``buffers`` the name of its tensor that started last and is live at a tick.
+
+    A buffer without an unpinned tensor goes by its own id.
+    """
     live = needs.live
     youngest: dict[BufferId, tuple[int, str]] = {}
     for var, buffer in buffer_of.items():
@@ -268,13 +273,13 @@ _MOST_COMPARED = 64
 """At most so many sums are compared in pairs, which takes the square of their number."""
 
 
-def live_peak_text(units: Mapping[str, tuple[Buffer, ...]]) -> str | None:
+def live_peak_text(buffers_by_unit: Mapping[str, tuple[Buffer, ...]]) -> str | None:
     """Return the most bytes live at one tick, for all dims of 1 or more, as an expression.
 
     The live bytes of each tick are a sum by unit. A sum that is never above another one, for
     any dims, is dropped, and the peak is the maximum of the remaining sums.
 
-    In ``units``, a size is the coefficient of its unit.
+    In ``buffers_by_unit``, the size of a buffer is the coefficient of its unit.
 
     Returns:
         ``32768*batch``, or ``max(4096*batch, 64*seq + 8)``; None if more than `MOST_SUMS`
@@ -282,7 +287,7 @@ def live_peak_text(units: Mapping[str, tuple[Buffer, ...]]) -> str | None:
     """
     # First with the cheap comparison of coefficients, then with proofs.
     candidates: list[ByUnit] = []
-    for live_bytes in _largest_first(_live_sums(units)):
+    for live_bytes in _largest_first(_live_sums(buffers_by_unit)):
         if not any(_covers(other, live_bytes) for other in candidates):
             candidates = [other for other in candidates if not _covers(live_bytes, other)]
             candidates.append(live_bytes)
@@ -301,11 +306,11 @@ def live_peak_text(units: Mapping[str, tuple[Buffer, ...]]) -> str | None:
     return texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
 
 
-def _live_sums(units: Mapping[str, tuple[Buffer, ...]]) -> Iterator[ByUnit]:
-    """Yield the live bytes by unit after each tick at which they change."""
+def _live_sums(buffers_by_unit: Mapping[str, tuple[Buffer, ...]]) -> Iterator[ByUnit]:
+    """Yield the live bytes at each tick at which they change, as a sum by unit."""
     changes = sorted(
         (tick, unit, live)
-        for unit, buffers in units.items()
+        for unit, buffers in buffers_by_unit.items()
         for tick, live in pressure(Problem(buffers))
     )
     live_bytes: ByUnit = {}

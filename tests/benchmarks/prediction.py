@@ -34,7 +34,11 @@ from memplan_cli.core.results.observations import Peaks, RuntimeSettings
 from memplan_cli.errors import MemplanError
 from memplan_cli.runtime.graph.dumps import observed_graph, write_dump
 from memplan_cli.runtime.run.run_model import record_run
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict_peaks
+from memplan_cli.runtime.simulate.predict import (
+    ExecutedGraph,
+    needs_observation,
+    predict_peaks,
+)
 from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
 from shared_models import LIGHT, SHARED, with_random_weights
 
@@ -139,7 +143,7 @@ def rows_of(name: str, model: Path, trial: RunConditions, ways: Sequence[Way]) -
         if graph is None:
             graph = graphs[way[0]] = observed_graph(model, chosen, trial)
         measured = record_run(model, chosen, trial, "arena").peaks
-        of_feeds = needs_run(graph)
+        of_feeds = needs_observation(graph)
         found.append(Row(name, way, predict_peaks(graph, chosen), measured, of_feeds))
     return found
 

@@ -11,7 +11,11 @@ from memplan_cli.runtime.graph.dumps import complete_shapes, planner_shapes
 from memplan_cli.runtime.graph.node_index import in_index_order
 from memplan_cli.runtime.profile.in_place import InPlaceTable
 from memplan_cli.runtime.simulate.planner import PlannerSettings, file_order, plan_block
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, runtime_program
+from memplan_cli.runtime.simulate.predict import (
+    ExecutedGraph,
+    needs_observation,
+    runtime_program,
+)
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -103,7 +107,7 @@ def test_the_planner_shares_by_what_the_runtime_knows() -> None:
 
 
 def test_a_run_is_needed_only_where_the_data_decides() -> None:
-    assert not needs_run(ExecutedGraph(program_of("a = Exp(x) y = Neg(a)")))
-    assert needs_run(
+    assert not needs_observation(ExecutedGraph(program_of("a = Exp(x) y = Neg(a)")))
+    assert needs_observation(
         ExecutedGraph(program_of("a = NonZero(x) b = Cast<to = 1>(a) y = ReduceSum(b)"))
     )

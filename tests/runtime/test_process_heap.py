@@ -88,9 +88,9 @@ def test_the_highest_is_attributed_to_what_was_there_then() -> None:
     process = SimulatedMemory()
     process.free(process.allocate("parsed", 40 << 20))
     process.allocate("weights", 10 << 20)
-    assert process.highest >= 40 << 20
-    assert process.peak["parsed"] >= 40 << 20
-    assert process.peak["weights"] == 0
+    assert process.peak_bytes >= 40 << 20
+    assert process.peak_parts["parsed"] >= 40 << 20
+    assert process.peak_parts["weights"] == 0
 
 
 def test_what_is_freed_is_joined_with_what_is_free_above_and_below() -> None:

@@ -276,12 +276,12 @@ def test_a_load_that_is_far_from_the_rules_leaves_no_part_below_nothing(share: f
     process = SimulatedMemory()
     process.allocate("weights", 1_000_000)
     process.map_file(RUNTIME_CODE, 500_000)
-    highest = int(process.highest * share)
+    highest = int(process.peak_bytes * share)
     process.continue_from(
         ProcessBytes(highest, highest, int(process.anonymous * share), 600_000)
     )
-    assert process.highest == highest
-    assert process.peak.total() == highest
+    assert process.peak_bytes == highest
+    assert process.peak_parts.total() == highest
     parts = process.anonymous_parts()
     assert parts.total() == process.anonymous
     assert min(parts.values()) >= 0

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from memplan_cli.features.recompute.values import Place, ValueNumber, Values
 
 
+class ReadByCopy(NamedTuple):
+    """A value that a copy reads, and the place of the copy."""
+
+    value: ValueNumber
+    place: Place
+
+
 @dataclass(frozen=True, slots=True)
 class RecomputedProgram:
     """A program with copies.
@@ -35,7 +42,7 @@ class RecomputedProgram:
         original was dropped.
         recomputed_at: for each value the places before which a copy of it runs; also if the copy
         replaces the original, which so runs later. Values are numbered as in `Values`.
-        copy_reads: pairs of a value and a place at which a copy reads it.
+        reads_by_copies: the values that copies read.
     """
 
     program: Program
@@ -43,7 +50,7 @@ class RecomputedProgram:
     places: tuple[Place, ...]
     copies: tuple[Op, ...]
     recomputed_at: Mapping[ValueNumber, Collection[Place]]
-    copy_reads: tuple[tuple[ValueNumber, Place], ...]
+    reads_by_copies: tuple[ReadByCopy, ...]
 
 
 def write_copies(
@@ -72,6 +79,13 @@ class _PlacedOp(NamedTuple):
     place: Place
 
 
+class _OriginalWithCopy(NamedTuple):
+    """An op of the base program, and its first copy."""
+
+    original: Op
+    copy: Op
+
+
 class _CopyWriter:
     """Walks the base program once and emits each op, preceded by the copies that it reads.
 
@@ -80,12 +94,13 @@ class _CopyWriter:
     original that is dropped.
 
     Attributes:
-        _recomputed_at: the ascending places at which each value is made again.
+        _values: the values of the base program.
+        _recomputed_at: for each value that is recomputed, the ascending places at which it is made again.
         _sizes: the sizes of all planned vars; copies are added.
         _vars: all vars; copies are added.
         _copy_of: the provisional name of the copy of a var that was made at a place.
         _original_of: the original var of each provisional name.
-        _copy_reads: an ordered set of pairs: a value, and a place at which a copy reads it.
+        _reads_by_copies: an ordered set, as the keys of a dict.
         _ops: the ops emitted so far.
         _current_place: the place of the op that is being emitted, or for which copies are.
     """
@@ -96,6 +111,7 @@ class _CopyWriter:
         recomputed_at: Sequence[Collection[Place]],
         sizes: Mapping[VarId, Size],
     ) -> None:
+        """Begin with the vars and sizes of the base program, and no op. Arguments as `write_copies`."""
         self._values = values
         self._recomputed_at = {
             value: sorted(places) for value, places in enumerate(recomputed_at) if places
@@ -104,37 +120,37 @@ class _CopyWriter:
         self._vars = dict(values.program.vars)
         self._copy_of: dict[tuple[VarId, Place], VarId] = {}
         self._original_of: dict[VarId, VarId] = {}
-        self._copy_reads: dict[tuple[ValueNumber, Place], None] = {}  # an ordered set
+        self._reads_by_copies: dict[ReadByCopy, None] = {}
         self._ops: list[_PlacedOp] = []
         self._current_place: Place = 0
 
     def write(self, required: Mapping[Place, Sequence[VarId]]) -> RecomputedProgram:
-        """Return the program with copies (`write_copies`); may be called once."""
+        """Return the program with copies (`write_copies`). An instance writes only one program."""
         program = self._values.program
         for place, op in enumerate(program.body.ops):
             self._current_place = place
             for var in required.get(place, ()):
-                self._latest(var, place)  # emits the copy; its name is not needed
+                self._name_at(place, var)  # emits the copy; its name is not needed
             read_names = {
-                var: self._latest(var, place) for var in self._values.dataflow.reads[place]
+                var: self._name_at(place, var) for var in self._values.dataflow.reads[place]
             }
             is_unchanged = all(old == new for old, new in read_names.items())
             self._ops.append(
                 _PlacedOp(op if is_unchanged else with_names(op, read_names), place)
             )
-        # Both steps change ``self._ops``, and return final names by provisional name.
+        # Both calls change ``self._ops``, and return final names by provisional name.
         names_of_replaced = self._drop_unread_originals()
         names_of_copies = self._name_copies()
         names = {**names_of_replaced, **names_of_copies}
         copied_outputs = set(names_of_copies.values())
-        ops = tuple(with_names(op, names) for op, _ in self._ops)
+        ops = tuple(with_names(placed.op, names) for placed in self._ops)
         return RecomputedProgram(
             program=program.with_ops(ops, self._vars),
             sizes=self._sizes,
-            places=tuple(place for _, place in self._ops),
+            places=tuple(placed.place for placed in self._ops),
             copies=tuple(op for op in ops if not copied_outputs.isdisjoint(op.outputs)),
             recomputed_at=self._written_copies(),
-            copy_reads=tuple(self._copy_reads),
+            reads_by_copies=tuple(self._reads_by_copies),
         )
 
     def _written_copies(self) -> dict[ValueNumber, set[Place]]:
@@ -153,11 +169,11 @@ class _CopyWriter:
         value = self._values.value_of.get(var)
         return () if value is None else self._recomputed_at.get(value, ())
 
-    def _latest(self, var: VarId, place: Place) -> VarId:
-        """Return the name under which an op at a place reads a var.
+    def _name_at(self, place: Place, var: VarId) -> VarId:
+        """Return the name under which an op at a place reads a var, and emit the copy of that name.
 
-        It is the latest copy up to the place, which is emitted if it is not there yet, or the
-        var itself if no copy comes before.
+        It is the name of the latest copy up to the place, or the var itself if it is not made again
+        up to there. A copy that was emitted before is not emitted again.
         """
         places = self._places_of_copies(var)
         index = bisect_right(places, place)
@@ -201,7 +217,7 @@ class _CopyWriter:
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
-        inputs = tuple(self._latest(var, place) if var else var for var in op.inputs)
+        inputs = tuple(self._name_at(place, var) if var else var for var in op.inputs)
         outputs = tuple(
             self._provisional_copy(var, place)
             if var and (position not in optional or self._is_due(var, place))
@@ -209,7 +225,8 @@ class _CopyWriter:
             for position, var in enumerate(op.outputs)
         )
         read_values = (value_of[var] for var in op.inputs if var in value_of)
-        self._copy_reads.update(dict.fromkeys((value, place) for value in read_values))
+        reads = (ReadByCopy(value, place) for value in read_values)
+        self._reads_by_copies.update(dict.fromkeys(reads))
         copy = op._replace(inputs=inputs, outputs=outputs)
         self._ops.append(_PlacedOp(copy, self._current_place))
 
@@ -230,46 +247,49 @@ class _CopyWriter:
             renames the reads.
         """
         replaced = self._unread_originals()
-        removed = {_first_output(original) for original, _ in replaced}
-        original_of_copy = {_first_output(copy): original for original, copy in replaced}
+        removed = {_first_output(pair.original) for pair in replaced}
+        original_of_copy = {_first_output(pair.copy): pair.original for pair in replaced}
         names = {
             new: old
-            for original, copy in replaced
-            for new, old in zip(copy.outputs, original.outputs, strict=True)
+            for pair in replaced
+            for new, old in zip(pair.copy.outputs, pair.original.outputs, strict=True)
             if new and old
         }
         ops: list[_PlacedOp] = []
-        for op, place in self._ops:
-            output = _first_output(op)
+        for placed in self._ops:
+            output = _first_output(placed.op)
             if output in removed:
                 continue
             if original := original_of_copy.get(output):
                 # With all outputs of the original, also those that no op reads.
-                op = op._replace(name=original.name, outputs=original.outputs)  # noqa: PLW2901
-            ops.append(_PlacedOp(op, place))
+                op = placed.op._replace(name=original.name, outputs=original.outputs)
+                ops.append(_PlacedOp(op, placed.place))
+            else:
+                ops.append(placed)
         self._ops = ops
         for copy_output in names:
             del self._original_of[copy_output]
         return names
 
-    def _unread_originals(self) -> list[tuple[Op, Op]]:
+    def _unread_originals(self) -> list[_OriginalWithCopy]:
         """Return each original that no op reads, if it has a copy, and its first copy."""
-        readers = Counter(self._values.program.body.outputs)
-        readers.update(var for op, _ in self._ops for var in op.reads)
+        ops = [placed.op for placed in self._ops]
+        reader_counts = Counter(self._values.program.body.outputs)
+        reader_counts.update(var for op in ops for var in op.reads)
         first_copy: dict[VarId, Op] = {}  # by the original var
-        for op, _ in self._ops:
+        for op in ops:
             for output in op.outputs:
                 if output in self._original_of:
                     first_copy.setdefault(self._original_of[output], op)
-        found: list[tuple[Op, Op]] = []
+        unread: list[_OriginalWithCopy] = []
         # From the last op to the first: a removed op no longer reads its inputs.
-        for op, _ in reversed(self._ops):
+        for op in reversed(ops):
             outputs = [var for var in op.outputs if var]
             copy = next((first_copy[var] for var in outputs if var in first_copy), None)
-            if copy is not None and not any(readers[var] for var in outputs):
-                readers.subtract(op.reads)
-                found.append((op, copy))
-        return found
+            if copy is not None and not any(reader_counts[var] for var in outputs):
+                reader_counts.subtract(op.reads)
+                unread.append(_OriginalWithCopy(op, copy))
+        return unread
 
     def _name_copies(self) -> dict[VarId, VarId]:
         """Give copies and their outputs final names in ``self._ops``.
@@ -279,7 +299,8 @@ class _CopyWriter:
         """
         used: dict[VarId, int] = {}  # the last number that was used for copies of a var
         names: dict[VarId, VarId] = {}
-        for index, (op, place) in enumerate(self._ops):
+        for index, placed in enumerate(self._ops):
+            op = placed.op
             copied_outputs = [output for output in op.outputs if output in self._original_of]
             if not copied_outputs:
                 continue
@@ -291,7 +312,7 @@ class _CopyWriter:
                 name=f"{op.label}__recompute{suffix}",
                 outputs=tuple(names.get(output, output) for output in op.outputs),
             )
-            self._ops[index] = _PlacedOp(named, place)
+            self._ops[index] = _PlacedOp(named, placed.place)
         return names
 
     def _add_var(self, var: VarId, used: dict[VarId, int]) -> VarId:
@@ -314,6 +335,7 @@ class _CopyWriter:
 
 
 def _first_output(op: Op) -> VarId:
+    """Return the first output that an op has; an empty name if it has none."""
     return next(filter(None, op.outputs), VarId(""))
 
 

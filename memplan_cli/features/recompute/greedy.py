@@ -77,6 +77,7 @@ class DropSchedule:
     """
 
     def __init__(self, values: Values, live: NDArray[np.int64]) -> None:
+        """Begin with the base program, which drops nothing; ``live`` are its live bytes at each place."""
         self.values = values
         self.live = live.copy()
         self.accesses = [list(places) for places in values.accesses]
@@ -134,7 +135,7 @@ class DropSchedule:
             self.live[start:end] += size
 
     def set_measured(self, built: RecomputedProgram, live: NDArray[np.int64]) -> None:
-        """Replace the estimates by what a program that was written really has.
+        """Replace the drops, accesses and live bytes by those of a program that was written.
 
         Args:
             built: the program, with the places of its copies and what they read.
@@ -151,8 +152,8 @@ class DropSchedule:
                 self.values.accesses, self.recomputed_at, strict=True
             )
         ]
-        for value, place in built.copy_reads:
-            accesses[value].add(place)
+        for read in built.reads_by_copies:
+            accesses[read.value].add(read.place)
         self.accesses = [sorted(places) for places in accesses]
 
     def keep_again(self, budget: int) -> int:
@@ -250,7 +251,7 @@ class GreedyChooser:
     """Drops values of a schedule until it fits a budget, or no drop helps.
 
     Attributes:
-        schedule: the schedule, which is changed.
+        schedule: the drops so far and the bytes live at each place; it is changed.
         budget: bytes.
         price: the lowest ratio of gain and work at which a candidate was taken so far. So it
         is what one unit of work is worth, in bytes above the budget times places.
@@ -261,6 +262,7 @@ class GreedyChooser:
     """
 
     def __init__(self, schedule: DropSchedule, budget: int) -> None:
+        """Begin without candidates; `run` takes them until ``schedule`` fits ``budget`` bytes."""
         self.schedule = schedule
         self.budget = budget
         self.price = 0.0
@@ -317,7 +319,7 @@ class GreedyChooser:
         heapify(self._heap)
 
     def _initial_price(self, gaps: list[tuple[ValueNumber, Gap]]) -> float:
-        """Return the ratio at which the last gap would be taken if gains were independent.
+        """Return the gain per work at which the last gap would be taken if gains were independent.
 
         Gaps would be taken in order of gain per work until their gains cover all bytes above
         the budget. Inputs of the copies are not counted.
@@ -405,11 +407,16 @@ class GreedyChooser:
         return candidate if candidate.gain > 0 else None
 
     def _choose_source(self, needed: ValueNumber, place: Place) -> _CopyInput:
-        """Return how an input of a copy gets into memory at the place of the copy.
+        """Return how an input of a copy gets into memory at the place of the copy. Changes nothing.
 
-        If it is not there anyway, the loss of keeping or hoisting it is compared with the work of
-        one more copy: at the current price, work is worth ``work * price`` bytes above the budget,
-        summed over places. Nothing is changed.
+        An input that is not there anyway is kept for longer, or hoisted: its later copy runs here
+        instead. Both cause a *loss*: the bytes above the budget that they add, summed over places.
+        The input is recomputed instead, by one more copy, if its work costs less than the loss. The
+        cost of work is ``work * price``, a loss too.
+
+        Args:
+            needed: the input.
+            place: where the copy runs.
         """
         schedule, values = self.schedule, self.schedule.values
         size, work = values.sizes[needed], values.work[needed]
@@ -425,7 +432,7 @@ class GreedyChooser:
             return _CopyInput(needed, _Source.RECOMPUTED, work=work)
         if gap.end not in schedule.recomputed_at[needed]:
             return _CopyInput(needed, _Source.AVAILABLE)
-        # Dropped until a copy at the end of the gap: let that run here, or one more.
+        # Dropped until a copy at the end of the gap: let that copy run here, or make one more.
         loss = self._added_excess(place, gap.end, size)
         if loss <= work * self.price:
             return _CopyInput(needed, _Source.HOISTED, place, gap.end, loss=loss)
@@ -445,16 +452,16 @@ class GreedyChooser:
     def _take(self, candidate: _Candidate) -> None:
         """Apply a candidate to the schedule, and push the gaps that it changes to the heap."""
         schedule, values = self.schedule, self.schedule.values
-        value, (start, end) = candidate.value, candidate.gap
+        value, end = candidate.value, candidate.gap.end
         schedule.recomputed_at[value].add(end)
-        schedule.add_live(start + 1, end, -values.sizes[value])
+        schedule.add_live(candidate.gap.start + 1, end, -values.sizes[value])
         for copy_input in candidate.inputs:
             input_value = copy_input.value
             schedule.add_access(input_value, end)
-            # Places only for inputs that are kept or hoisted.
+            # Only inputs that are kept or hoisted have places, ``start`` to ``stop``.
             schedule.add_live(copy_input.start, copy_input.stop, values.sizes[input_value])
             if copy_input.source is _Source.HOISTED:
-                # Its copy moves from there to the end of the gap.
+                # The copy of the input moves from ``stop`` to the end of the gap.
                 schedule.recomputed_at[input_value].remove(copy_input.stop)
             if copy_input.runs_copy:
                 schedule.recomputed_at[input_value].add(end)

@@ -19,7 +19,7 @@ from memplan_cli.runtime.graph.dumps import (
 )
 from memplan_cli.runtime.run.observe import observe_many
 from memplan_cli.runtime.run.run_model import record_run
-from memplan_cli.runtime.simulate.predict import needs_run, session_traces
+from memplan_cli.runtime.simulate.predict import needs_observation, session_traces
 from memplan_cli.runtime.simulate.trace import UnknownBytesError
 from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
 
@@ -150,7 +150,7 @@ def measure_sizes(service: Service) -> SampledSizes:
 def _sample_by_symbols(service: Service) -> SampledSizes | None:
     """Return some sizes at which all bytes follow from the graph; None if some depend on a run."""
     base = executed_graph(service.model, service.base, service.binding.dims)
-    if needs_run(replace(base, dims=service.dims(service.extent.largest))):
+    if needs_observation(replace(base, dims=service.dims(service.extent.largest))):
         return None
     points = service.extent.points(_SIMULATED_SIZES)
     return SampledSizes({point: replace(base, dims=service.dims(point)) for point in points})

@@ -130,31 +130,29 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
     levels and the lower bound.
     """
     memory = report.memory
-    figures = [_figure(report, "naive", memory.naive, DEFINITIONS["naive"], memory.naive)]
+    figures = [_figure(report, "naive", memory.naive, DEFINITIONS["naive"])]
     for level, meaning in LEVELS.items():
         size = report.levels.get(level)
-        figure = _figure(report, f"level {level}", size, meaning, memory.naive)
+        figure = _figure_with_saving(report, f"level {level}", size, meaning)
         figures.append(replace(figure, chosen=level == str(report.level)))
     figures.append(_lower_bound(report))
     if memory.resident is not None or "resident" in report.symbolic:
         figures.append(_resident(report))
     if memory.foldable:
         meaning = DEFINITIONS["foldable"]
-        figures.append(_figure(report, "foldable", memory.foldable, meaning, None))
+        figures.append(_figure(report, "foldable", memory.foldable, meaning))
     if report.slot_bound is not None:
         figures.append(
-            _figure(report, "slot bound", report.slot_bound, _SLOT_BOUND, memory.naive)
+            _figure_with_saving(report, "slot bound", report.slot_bound, _SLOT_BOUND)
         )
     if memory.order_bound is not None and not memory.order_proved:
         meaning = f"{DEFINITIONS['order_bound']} of these nodes (fused nodes may need less)"
-        figures.append(
-            _figure(report, "order bound", memory.order_bound, meaning, memory.naive)
-        )
+        figures.append(_figure_with_saving(report, "order bound", memory.order_bound, meaning))
     if report.original_planned is not None:
         owner = "the file" if report.target == "portable" else "the runtime's own graph"
         meaning = f"what this level needs in the node order of {owner}"
         figures.append(
-            _figure(report, "file order", report.original_planned, meaning, memory.naive)
+            _figure_with_saving(report, "file order", report.original_planned, meaning)
         )
     return tuple(figures)
 
@@ -179,12 +177,12 @@ def _lower_bound(report: Report) -> doc.Figure:
     if memory.order_proved:
         meaning += "; no other order of these nodes needs less (fused nodes may)"
     if memory.live_peak is None and "live_peak" in report.symbolic:
-        # The expression leaves out steps that have most live bytes only if a dim is 0.
+        # At dims of 0 the expression may be too low: it is derived for dims of at least 1.
         meaning += "; dims from 1 on"
         size = report.symbolic["live_peak"]
         certainty = _certainty(report, "lower bound", size)
         return doc.Figure("lower bound", size, meaning, certainty=certainty)
-    return _figure(report, "lower bound", memory.live_peak, meaning, memory.naive)
+    return _figure_with_saving(report, "lower bound", memory.live_peak, meaning)
 
 
 def _resident(report: Report) -> doc.Figure:
@@ -206,7 +204,7 @@ def _resident(report: Report) -> doc.Figure:
 def total_figures(report: Report) -> tuple[doc.Figure, ...]:
     """Return the terms of the model's total, the workspace, and the estimate of a training step."""
     terms = (
-        _figure(report, name, getattr(report.memory, name), DEFINITIONS[name], None)
+        _figure(report, name, getattr(report.memory, name), DEFINITIONS[name])
         for name in ("weights", "inputs", "outputs", "planned", "total")
     )
     training = (
@@ -232,17 +230,30 @@ def certainty_lines(report: Report) -> tuple[str, ...]:
     return tuple(f"{word}: {meaning}" for word, meaning in CERTAINTY.items() if word in words)
 
 
-def _figure(
-    report: Report, name: str, size: int | None, meaning: str, naive: int | None
-) -> doc.Figure:
-    """Return a figure; an unknown size is shown as its expression, if the report has one.
+def _figure(report: Report, name: str, size: int | None, meaning: str) -> doc.Figure:
+    """Return a figure without a saving.
 
-    The saving is relative to ``naive`` bytes; None: no saving is shown.
+    Args:
+        report: of the plan.
+        name: of the figure.
+        size: bytes; None: the figure shows its expression in the report, or that it is unknown.
+        meaning: the definition of the figure.
     """
     text = report.symbolic.get(name, UNKNOWN) if size is None else format_size(size)
-    has_saving = size is not None and naive is not None and name != "naive"
-    saved = format_share((naive or 0) - (size or 0), naive or 0) if has_saving else ""
-    return doc.Figure(name, text, meaning, saved, _certainty(report, name, text))
+    return doc.Figure(name, text, meaning, certainty=_certainty(report, name, text))
+
+
+def _figure_with_saving(
+    report: Report, name: str, size: int | None, meaning: str
+) -> doc.Figure:
+    """Return a figure that also shows how much less it is than the bytes without reuse, if known.
+
+    Arguments as `_figure`.
+    """
+    figure, without_reuse = _figure(report, name, size, meaning), report.memory.naive
+    if size is None or without_reuse is None:
+        return figure
+    return replace(figure, saved=format_share(without_reuse - size, without_reuse))
 
 
 _FROM_LIVE_RANGES = ("lower bound", "foldable", "slot bound")

@@ -27,7 +27,7 @@ from memplan_cli.onnx_io.traversal import defined, graphs, subgraphs
 from memplan_cli.runtime.graph.node_index import in_index_order
 from memplan_cli.runtime.run.observe import observe
 from memplan_cli.runtime.run.run_model import require_weights, shapes_of_types
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_observation
 from memplan_cli.runtime.workers.spec import SessionSpec
 from memplan_cli.runtime.workers.worker import run_job
 
@@ -81,11 +81,11 @@ def observed_graph(
     session = SessionSpec(model, conditions.provider, settings)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as folder:
         graph = _light_graph(session, Path(folder) / "dump.onnx", conditions.dims)
-        if graph is not None and not needs_run(graph):
+        if graph is not None and not needs_observation(graph):
             return graph
         dump = Path(folder) / "whole.onnx"
         graph = _whole_graph(session, dump, conditions.dims)
-        if not needs_run(graph):
+        if not needs_observation(graph):
             return graph
         observation = observe(dump, graph.program, conditions)
         return replace(graph, observed=observation)

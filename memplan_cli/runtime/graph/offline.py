@@ -92,7 +92,14 @@ class Dump:
 
 
 class DumpJob:
-    """A worker job that writes optimized graphs; used as a context manager, which ends it."""
+    """A worker job that writes optimized graphs; used as a context manager, which ends it.
+
+    Attributes:
+        _model: the file of the model that is optimized.
+        _out: the files that the job writes.
+        _provider: the provider for which the graph is optimized.
+        _job: the job.
+    """
 
     def __init__(
         self,
@@ -161,23 +168,28 @@ class DumpJob:
 
 
 def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:
-    """Rewrite a dump in place: deterministic distinct names, weights where they cost least.
+    """Rewrite a dump in place, so that names are deterministic and a session holds fewer bytes.
 
-    Weights are moved to page boundaries: the runtime writes packed weights unaligned, and crashes
-    when it maps them so. ``shapes`` are those that the runtime inferred; if empty, they are inferred
-    again from the file.
+    Args:
+        dump: the file; its weights are in ``<name>.data`` beside it, if it has large ones.
+        original: the model that was optimized.
+        shapes: what the runtime inferred for the values; if empty, it is inferred again from the file.
+        provider: the provider for which the graph was optimized.
     """
     model = load_model(dump)
     model = with_distinct_names(model) or model
-    forget_constant_inputs(model)
-    hoist_packed(model)
+    forget_constant_inputs(model)  # removes weights from the graph inputs
+    hoist_packed(
+        model
+    )  # moves packed weights of subgraphs to the main graph; needs distinct names
     renumber_generated_names(model, original)
     drop_inferable_types(model)
     data = dump.with_name(f"{dump.name}.data")
     if data.exists():
+        # The runtime writes packed weights unaligned, and crashes when it maps them so.
         write_on_pages(model, data)
     dump.write_bytes(model.SerializeToString())
-    return Dump(dump, shapes or runtime_shapes(dump, provider))
+    return Dump(path=dump, shapes=shapes or runtime_shapes(dump, provider))
 
 
 def drop_inferable_types(dump: ModelProto) -> None:

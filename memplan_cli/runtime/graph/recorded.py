@@ -18,7 +18,7 @@ from memplan_cli.runtime.graph.offline import GENERATED_NUMBER
 from memplan_cli.runtime.profile.type_names import dtype_of
 from memplan_cli.runtime.simulate.observation import OpExecution, observation_of
 from memplan_cli.runtime.simulate.planner import default_order
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
     nodes = _nodes_by_name(with_distinct_names(model) or model)
     shapes = record.shapes or _shapes_of_run(nodes or {}, kernels)
     graph = read_dump(file, shapes, session, dims)
-    if nodes is None or not needs_run(graph):
+    if nodes is None or not needs_observation(graph):
         return graph
     executions = _executions_by_name(nodes, kernels)
     return replace(graph, observed=observation_of(graph.program, executions))

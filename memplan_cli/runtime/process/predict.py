@@ -84,7 +84,7 @@ def simulate_process(
     settings: RuntimeSettings,
     measurements: ProcessMeasurements = NO_MEASUREMENTS,
 ) -> PredictedProcess | None:
-    """Return the predicted bytes of a process that loads a model and runs it three times.
+    """Return the predicted bytes of a process that loads a model and runs it `MEASURED_RUNS` times.
 
     They are the bytes beyond those of a process with ONNX Runtime imported and no session. None if
     they cannot be predicted: on other providers than the CPU, without an arena, with kernels whose
@@ -94,8 +94,8 @@ def simulate_process(
         return None
     memory = SimulatedMemory()
     loading = SessionLoading(memory, stored, executed.program, packs_weights(settings))
-    _load(loading, measurements)
-    load, load_parts = memory.highest, dict(memory.peak)
+    _simulate_loading(loading, measurements)
+    load_peak, load_parts = memory.peak_bytes, dict(memory.peak_parts)
     memory.map_file(RUNTIME_CODE, PROFILE.run_code)
     memory.add_objects(SESSION_GRAPH, PROFILE.run_node_heap * stored.nodes)
     weights = _mapped_weight_bytes(loading)
@@ -108,10 +108,15 @@ def simulate_process(
             executed.program, executed.dims, measurements.workspace
         )
     try:
-        _run(memory, executed, settings, workspace)
+        _simulate_runs(memory, executed, settings, workspace)
     except UnknownBytesError:
         return None
-    process = ProcessBytes(load, memory.highest, memory.anonymous, memory.file.total())
+    process = ProcessBytes(
+        load=load_peak,
+        run=memory.peak_bytes,
+        private=memory.anonymous,
+        file=memory.file.total(),
+    )
     return PredictedProcess(process, _parts(load_parts, memory))
 
 
@@ -152,7 +157,7 @@ def _setup_obstacle(executed: ExecutedGraph, settings: RuntimeSettings) -> str:
     return f"how {', '.join(kernels)} packs its weights was not measured" if kernels else ""
 
 
-def _load(loading: SessionLoading, measurements: ProcessMeasurements) -> None:
+def _simulate_loading(loading: SessionLoading, measurements: ProcessMeasurements) -> None:
     """Simulate how the session is created, which changes ``loading`` and its memory.
 
     If `memplan_cli.load` opens the file, it fixes the size from which glibc maps blocks, and returns
@@ -169,7 +174,7 @@ def _load(loading: SessionLoading, measurements: ProcessMeasurements) -> None:
         memory.continue_from(measurements.measured_load)
 
 
-def _run(
+def _simulate_runs(
     memory: SimulatedMemory,
     executed: ExecutedGraph,
     settings: RuntimeSettings,
@@ -285,8 +290,11 @@ def _count_elements(loading: SessionLoading, var: VarId) -> int | None:
 
 
 def _parts(load_parts: Mapping[str, int], memory: SimulatedMemory) -> tuple[Part, ...]:
-    """Return the parts of the process at its peaks and after the runs, the largest first."""
-    run_parts, private_parts = memory.peak, memory.anonymous_parts()
+    """Return the parts of the process by purpose, the largest first.
+
+    ``load_parts`` are the bytes by purpose at the peak of loading. ``memory`` is that after the runs.
+    """
+    run_parts, private_parts = memory.peak_parts, memory.anonymous_parts()
     parts = (
         Part(
             name,

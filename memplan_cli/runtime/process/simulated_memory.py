@@ -224,8 +224,8 @@ class SimulatedMemory:
         live: bytes of written pages of blocks that are not freed, by purpose. A page of the heap that two
             blocks have written counts for both.
         file: resident bytes of mapped files, by purpose.
-        highest: the most resident bytes so far.
-        peak: the parts of ``highest``, by purpose.
+        peak_bytes: the most resident bytes so far.
+        peak_parts: the parts of ``peak_bytes``, by purpose.
         _mapping_bytes: resident bytes of mappings and of small objects, and the difference to an observed
             process (`continue_from`).
         _heap_pages: for each page of the heap, 1 if it is resident.
@@ -235,8 +235,8 @@ class SimulatedMemory:
     heap: Heap = field(default_factory=Heap)
     live: Counter[str] = field(default_factory=Counter)
     file: Counter[str] = field(default_factory=Counter)
-    highest: int = 0
-    peak: Counter[str] = field(default_factory=Counter)
+    peak_bytes: int = 0
+    peak_parts: Counter[str] = field(default_factory=Counter)
     _mapping_bytes: int = 0
     _heap_pages: bytearray = field(default_factory=bytearray)
     _heap_bytes: int = 0
@@ -330,8 +330,8 @@ class SimulatedMemory:
         self._mapping_bytes += observed.private - self.anonymous
         other_files = self.file.total() - self.file[MAPPED_WEIGHTS]
         self.file[MAPPED_WEIGHTS] = max(observed.file - other_files, 0)
-        self.highest = observed.load
-        self.peak = _fitted_parts(self.peak, observed.load)
+        self.peak_bytes = observed.load
+        self.peak_parts = _fitted_parts(self.peak_parts, observed.load)
 
     def anonymous_parts(self) -> Counter[str]:
         """Return the anonymous bytes by purpose, with the free memory that the heap keeps."""
@@ -340,9 +340,9 @@ class SimulatedMemory:
     def _update_highest(self) -> None:
         """Set ``highest`` and ``peak`` if more bytes are resident than ever before."""
         resident = self.resident
-        if resident > self.highest:
-            self.highest = resident
-            self.peak = self.anonymous_parts() + self.file
+        if resident > self.peak_bytes:
+            self.peak_bytes = resident
+            self.peak_parts = self.anonymous_parts() + self.file
 
 
 def _fitted_parts(parts: Counter[str], total: int) -> Counter[str]:

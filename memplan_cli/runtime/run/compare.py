@@ -221,7 +221,8 @@ def _compare_within_noise(
 ) -> Validation:
     """Compare all runs, with a tolerance widened by the differences of the original's own runs.
 
-    The original runs again if its settings are others than the baseline's; ``folder`` is for its outputs.
+    The original runs again if ``original_settings`` are others than the baseline's; these outputs are
+    saved in ``folder``. ``path`` and ``settings`` are those of the written model.
     """
     inputs, record, runs = baseline.inputs, baseline.record, baseline.check.runs
     timeout = baseline.check.timeout
@@ -238,7 +239,7 @@ def _compare_within_noise(
 
 
 def _outputs_only(spec: RunSpec, runs: int) -> RunSpec:
-    """Return a spec with this number of runs that collects and compares outputs only."""
+    """Return a spec that collects only outputs, and saves or compares those of all ``runs`` runs."""
     return replace(spec, collect=("outputs",), runs=runs, compared_runs=runs)
 
 
@@ -259,6 +260,9 @@ class UnoptimizedRun:
 def run_original_unoptimized(baseline: Baseline) -> UnoptimizedRun | None:
     """Run the original without the runtime's optimization; None if it fails or its runs differ.
 
+    The outputs are saved in new folders, which are ``save_to`` of the result's input sets. Runs of
+    the written model can be compared with them.
+
     The order of nodes can decide which of them the runtime fuses, and fused kernels round
     differently. A written model whose outputs differ for that reason is correct only without
     optimization.
@@ -266,10 +270,10 @@ def run_original_unoptimized(baseline: Baseline) -> UnoptimizedRun | None:
     folder = Path(tempfile.mkdtemp(dir=baseline.folder))
     inputs = _saved_in(folder, "unoptimized", baseline.inputs)
     spec = baseline.run_spec(baseline.path, UNOPTIMIZED, inputs)
-    record = run_model(_without_memory_and_time(spec), timeout=baseline.check.timeout)
+    record = run_model(_outputs_and_workspace(spec), timeout=baseline.check.timeout)
     if record.failure is not None or record.differences:
         return None
-    return UnoptimizedRun(inputs, record.workspace or {})
+    return UnoptimizedRun(inputs=inputs, workspace=record.workspace or {})
 
 
 def compare_original_unoptimized(baseline: Baseline, run: WrittenRun) -> Validation:
@@ -285,7 +289,7 @@ def compare_original_unoptimized(baseline: Baseline, run: WrittenRun) -> Validat
         if result.differences
     ]
     spec = compared_spec(baseline, baseline.path, UNOPTIMIZED, different_inputs)
-    record = run_model(_without_memory_and_time(spec), timeout=baseline.check.timeout)
+    record = run_model(_outputs_and_workspace(spec), timeout=baseline.check.timeout)
     return compare_runs(baseline, record)
 
 
@@ -298,8 +302,12 @@ def with_unoptimized_note(unoptimized: Validation, optimized: Validation) -> Val
     return replace(unoptimized, notes=(*unoptimized.notes, note))
 
 
-def _without_memory_and_time(spec: RunSpec) -> RunSpec:
-    """Return a spec that only compares outputs and counts the arena, in as few runs as that needs."""
+def _outputs_and_workspace(spec: RunSpec) -> RunSpec:
+    """Return a spec that collects outputs and, if the given one does, arena counters and workspace.
+
+    The model runs only as often as outputs are compared: further runs serve measurements of time and
+    process memory.
+    """
     collect = tuple(item for item in spec.collect if item in ("outputs", "arena"))
     return replace(spec, collect=collect, runs=spec.compared_runs)
 

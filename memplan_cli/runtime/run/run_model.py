@@ -94,18 +94,19 @@ class RunRecord:
 
 
 def record_of(spec: RunSpec, outcome: Outcome) -> RunRecord:
-    """Return the record of a run, given the outcome of its worker job."""
+    """Return the record of a run from the outcome of its job, whose result is that of `model_run.run`."""
     if not outcome.ok:
         return RunRecord(spec, outcome)
     answer: Any = outcome.result
     peaks = from_json(Peaks, answer["peaks"], "the job's result")
     process = answer["process"]
-    times, effort = answer["milliseconds"], answer["effort"]
-    # On other providers than the CPU, the time of the processor is not that of the kernels.
+    elapsed_times, processor_times = answer["milliseconds"], answer["effort"]
+    if spec.session.provider != CPU:
+        processor_times = []  # kernels run on another device, and processor time leaves them out
     peaks = replace(
         peaks,
-        milliseconds=median(times) if times else None,
-        effort=median(effort) if effort and spec.session.provider == CPU else None,
+        milliseconds=median(elapsed_times) if elapsed_times else None,
+        effort=median(processor_times) if processor_times else None,
         process=from_json(ProcessBytes, process, "the job's result") if process else None,
     )
     return RunRecord(

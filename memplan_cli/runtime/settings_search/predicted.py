@@ -22,7 +22,7 @@ from memplan_cli.runtime.simulate.execution import SessionTraces, trace_session
 from memplan_cli.runtime.simulate.planner import ORDERS
 from memplan_cli.runtime.simulate.predict import (
     ExecutedGraph,
-    needs_run,
+    needs_observation,
     session_traces,
     simulated_model,
 )
@@ -130,12 +130,20 @@ def settings_from_runs(settings: RuntimeSettings) -> Mapping[str, str]:
     the order by priority of an optimized graph, whose node indices the runtime does not report.
     """
     sources = {}
-    is_by_priority = settings.session.get("execution_order") == "PRIORITY_BASED"
-    if is_by_priority and not settings.is_unoptimized:
+    if has_unpredictable_order(settings):
         sources["session.execution_order"] = OBSERVED
     if "initial_chunk_size_bytes" in settings.arena:
         sources["arena.initial_chunk_size_bytes"] = OBSERVED
     return sources
+
+
+def has_unpredictable_order(settings: RuntimeSettings) -> bool:
+    """Return whether a session runs an optimized graph in the order by priority.
+
+    That order depends on node indices, which the runtime does not report for an optimized graph.
+    """
+    is_by_priority = settings.session.get("execution_order") == "PRIORITY_BASED"
+    return is_by_priority and not settings.is_unoptimized
 
 
 def held_without_weights(peaks: Peaks) -> int:
@@ -382,7 +390,7 @@ def _with_pattern(
     on other providers than the CPU, and if sizes depend on data or there are subgraphs, because the
     block of one run may not fit another run.
     """
-    if executed.provider != CPU or needs_run(executed):
+    if executed.provider != CPU or needs_observation(executed):
         return candidate
     settings = candidate.settings.updated(_PATTERN)
     traces = session_traces(executed, settings, workspace)

@@ -31,7 +31,7 @@ from memplan_cli.runtime.settings_search.predicted import (
 from memplan_cli.runtime.simulate.predict import (
     RUN_AS_WRITTEN,
     ExecutedGraph,
-    needs_run,
+    needs_observation,
     predict_peaks,
 )
 from memplan_cli.runtime.simulate.regions import EXACT, OWN_INITIALIZERS
@@ -108,7 +108,7 @@ def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
     settings = baseline.settings
     executed = graph_of_run(baseline.record, baseline.dims)
     notes: tuple[str, ...] = ()
-    if needs_run(executed) and executed.observed is None:
+    if needs_observation(executed) and executed.observed is None:
         conditions = RunConditions.of_check(baseline.check, baseline.binding)
         executed = observed_graph(baseline.path, settings, conditions)
         notes = (

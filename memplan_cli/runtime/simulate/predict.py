@@ -156,7 +156,7 @@ def _without_constants(program: Program, block: Block) -> Block:
     return replace(block, ops=tuple(ops))
 
 
-def needs_run(executed: ExecutedGraph) -> bool:
+def needs_observation(executed: ExecutedGraph) -> bool:
     """Return whether a prediction needs the branches, iteration counts or sizes of a run.
 
     It does if any op has a body: whether a body has a memory pattern depends on which weights its

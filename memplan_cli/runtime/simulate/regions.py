@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.runtime.simulate.arena import (
     UNLIMITED,
@@ -99,6 +99,18 @@ class ArenaChoice:
         return int(self.settings.get("initial_chunk_size_bytes", 0))
 
 
+class _Candidate(NamedTuple):
+    """An arena to simulate.
+
+    Attributes:
+        total: bytes of its regions together.
+        arena: its settings.
+    """
+
+    total: int
+    arena: Mapping[str, Setting]
+
+
 def one_region(size: int) -> dict[str, Setting]:
     """Return the settings of an arena whose first region has ``size`` bytes.
 
@@ -135,11 +147,11 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
             break
         choice = _held_by(trace, one_region(size), best.held)
         best = min(best, choice, key=lambda choice: choice.held)
-    firsts = _first_regions_of_tensors(trace)
+    first_sizes = _first_region_sizes(trace)
     candidates = (
-        (total, arena)
+        _Candidate(total, arena)
         for total in _totals(trace.peak, best.held, _COARSE_STEP)
-        for arena in _split_totals(firsts, total)
+        for arena in _split_totals(first_sizes, total)
     )
     trials = _trials(trace, _COARSE_WORK, _MAX_SEVERAL_REGIONS_TRIALS)
     return _first_fit(trace, islice(candidates, trials), best.held) or best
@@ -157,7 +169,7 @@ def refined_arena(trace: AllocationTrace, choice: ArenaChoice) -> ArenaChoice:
         if is_tight(best.held, trace.peak):
             break
         candidates = (
-            (total, arena)
+            _Candidate(total, arena)
             for total in _totals(trace.peak, best.held, step)
             for arena in _grid_candidates(trace.peak, step, total)
         )
@@ -178,8 +190,8 @@ def _trials(trace: AllocationTrace, work: int, most: int) -> int:
 
 def _first_fit(
     trace: AllocationTrace,
-    candidates: Iterable[tuple[int, Mapping[str, Setting]]],
-    highest: int,
+    candidates: Iterable[_Candidate],
+    upper_bound: int,
 ) -> ArenaChoice | None:
     """Return the first arena that holds at most its total and two chunks; None if there is none.
 
@@ -187,12 +199,12 @@ def _first_fit(
 
     Args:
         trace: the requests of the run.
-        candidates: totals in bytes and arenas. Totals ascend, so that the first fit is the best.
-        highest: the result holds less than this.
+        candidates: arenas by ascending total, so that the first fit is the best.
+        upper_bound: bytes; the result holds fewer.
     """
-    for total, arena in candidates:
-        limit = min(total + 2 * CHUNK, highest - 1)
-        choice = _held_by(trace, arena, limit)
+    for candidate in candidates:
+        limit = min(candidate.total + 2 * CHUNK, upper_bound - 1)
+        choice = _held_by(trace, candidate.arena, limit)
         if choice.held <= limit:
             return choice
     return None
@@ -201,14 +213,17 @@ def _first_fit(
 def _held_by(
     trace: AllocationTrace, arena: Mapping[str, Setting], limit: int = UNLIMITED
 ) -> ArenaChoice:
-    """Return arena settings with the bytes held after two runs; more than ``limit`` is not exact."""
+    """Return arena settings with the bytes that the arena holds after two runs.
+
+    Above ``limit`` bytes the simulation stops, and the result only tells that the limit is exceeded.
+    """
     return ArenaChoice(
         arena, held_after_runs(trace, ArenaSettings.from_settings(arena), limit=limit)
     )
 
 
 def _totals(lowest: int, highest: float, ratio: float) -> Iterator[int]:
-    """Yield totals from ``lowest`` to below ``highest``, each larger by a factor."""
+    """Yield totals from ``lowest`` to below ``highest`` bytes, each ``ratio`` times the one before."""
     total = lowest
     while total < highest:
         yield total
@@ -222,23 +237,32 @@ def _one_region_sizes(lowest: int, highest: int, count: int) -> list[int]:
     return sorted({rounded_up(max(point, CHUNK)) for point in points})
 
 
-def _first_regions_of_tensors(trace: AllocationTrace) -> list[int]:
-    """Return promising sizes of a first region, in ascending order.
+def _first_region_sizes(trace: AllocationTrace) -> list[int]:
+    """Return sizes that `best_arena` tries for the first region of an arena, in ascending order.
 
-    These are the sizes of the largest tensors, of pairs of them, and of the peak without one of them.
+    They are derived from the largest distinct tensor sizes. For the sizes 8, 5 and 4, in chunks, and
+    the peak 20:
+
+        one tensor                  8, 5, 4
+        two tensors                 8 + 5, 5 + 4, and 2 * 8; other pairs would be too many trials
+        the peak without a tensor   20 - 8, 20 - 5, 20 - 4
     """
     peak = trace.peak
     distinct_sizes = sorted({rounded_up(size) for size in trace.sizes if size}, reverse=True)
     large = distinct_sizes[:_LARGEST_TENSORS]
-    pairs = [first + second for first, second in pairwise(large)]
-    pairs += [2 * size for size in large[:1]]
-    candidates = {*large, *pairs, *(peak - size for size in large)}
+    neighbors = [larger + smaller for larger, smaller in pairwise(large)]
+    twice_largest = [2 * size for size in large[:1]]  # no size if there are no tensors
+    peak_without_one = [peak - size for size in large]
+    candidates = {*large, *neighbors, *twice_largest, *peak_without_one}
     return sorted(size for size in candidates if 0 < size < peak)
 
 
-def _split_totals(firsts: Sequence[int], total: int) -> Iterator[Mapping[str, Setting]]:
-    """Yield arenas of one of these first regions and one or two later ones, with ``total`` bytes."""
-    for first in firsts:
+def _split_totals(first_sizes: Sequence[int], total: int) -> Iterator[Mapping[str, Setting]]:
+    """Yield the settings of arenas with ``total`` bytes: a first region, and one or two later ones.
+
+    ``first_sizes`` are the sizes of the first region to try.
+    """
+    for first in first_sizes:
         if first > _LARGEST_REGION:
             continue
         for later_regions in (1, 2):
@@ -249,7 +273,11 @@ def _split_totals(firsts: Sequence[int], total: int) -> Iterator[Mapping[str, Se
 
 
 def _grid_candidates(lowest: int, ratio: float, total: int) -> Iterator[Mapping[str, Setting]]:
-    """Yield one region of a total, then first regions on a grid with others beside them."""
+    """Yield the settings of arenas with ``total`` bytes: one region, then a first one and others.
+
+    The sizes of the first region grow by the factor ``ratio``, from a share of ``lowest`` bytes
+    (`_SMALLEST_FIRST_REGION`).
+    """
     yield one_region(total)
     first = lowest * _SMALLEST_FIRST_REGION
     while first < total:

@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.results.report import RuntimeSummary
@@ -30,13 +30,18 @@ from memplan_cli.runtime.run.compare import (
 from memplan_cli.runtime.run.timing import SLOWEST, is_far_slower, is_slower, time_ratio
 from memplan_cli.runtime.settings_search.predicted import (
     has_several_regions,
+    has_unpredictable_order,
     held_without_weights,
     in_one_region,
     peak_plus_arena,
     predict_arena,
     settings_from_runs,
 )
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_run, predict_peaks
+from memplan_cli.runtime.simulate.predict import (
+    ExecutedGraph,
+    needs_observation,
+    predict_peaks,
+)
 
 if TYPE_CHECKING:
     from memplan_cli.core.check import Search
@@ -53,6 +58,13 @@ _NEGLIGIBLE_BYTES = 1 << 18
 """A change of the arena by fewer bytes is not seen in the process: an empty session takes 8 MB."""
 
 
+class _RunGraph(NamedTuple):
+    """The graph that a run wrote, and the record of that run."""
+
+    record: RunRecord
+    graph: ExecutedGraph
+
+
 class Confirmation:
     """The runs of one written model, from the first under predicted settings to the reported one.
 
@@ -60,7 +72,12 @@ class Confirmation:
         choice: the settings of the reported run.
         run: the reported run.
         notes: what the report says about the runs.
-        _graph: a run with the graph that was read from it, kept for further calls of `executed`.
+        prediction: the predictions for the written model.
+        _baseline: the original's run.
+        _written: the written model.
+        _folder: for the graphs that runs write.
+        _graph_files: the number of files that `_new_graph_file` has returned.
+        _run_graph: the graph that `executed` has read last, with the record of its run.
         _reference: the original's run without optimization, if outputs are compared with it.
         _equal_only_unoptimized: whether outputs are equal only if both models run without optimization.
         _has_other_nodes: whether ONNX Runtime executes nodes that the file does not have.
@@ -76,7 +93,7 @@ class Confirmation:
         self._baseline, self._written = prediction.baseline, prediction.written
         self._folder = Path(tempfile.mkdtemp(dir=self._baseline.folder))
         self._graph_files = 0
-        self._graph: tuple[RunRecord, ExecutedGraph] | None = None
+        self._run_graph: _RunGraph | None = None
         self._reference: UnoptimizedRun | None = None
         self._equal_only_unoptimized = False
         self._has_other_nodes = False
@@ -142,7 +159,7 @@ class Confirmation:
         optimization, if sizes depend on data, or if that graph has other nodes than the file.
         """
         is_unoptimized = choice.settings.is_unoptimized
-        is_file_enough = is_unoptimized and not needs_run(self.prediction.file_graph())
+        is_file_enough = is_unoptimized and not needs_observation(self.prediction.file_graph())
         if is_file_enough and not self._has_other_nodes:
             return self._run_and_write_graph(choice, None)
         return self._run_and_write_graph(choice, self._new_graph_file())
@@ -308,21 +325,26 @@ class Confirmation:
         record = self.run.record
         if record.failure is not None or record.spec.graph is None:
             return self.prediction.file_graph()
-        if self._graph is None or self._graph[0] is not record:  # another run is reported now
-            self._graph = record, self._graph_of_run(record)
-        return self._graph[1]
+        if self._run_graph is None or self._run_graph.record is not record:
+            # The reported run has changed since the last call, or this is the first call.
+            self._run_graph = _RunGraph(record, self._graph_of_run(record))
+        return self._run_graph.graph
 
     def _graph_of_run(self, record: RunRecord) -> ExecutedGraph:
-        """Return the graph that a run wrote, with its observation, and in its order if that is recorded."""
+        """Return the graph that a run wrote, with all that predictions from it need.
+
+        If they need an observation (sizes, branches and iteration counts that depend on data), it is that
+        of the run. If node names of the graph are missing or occur twice, the run has none, and the
+        observation of the original's run stands in. The order is the recorded one if it is unpredictable.
+        """
         graph = graph_of_run(record, self._baseline.dims)
-        if needs_run(graph) and graph.observed is None:
-            # Names do not tell which node each kernel of this run belongs to. Sizes and branches are
-            # those of the original's run, for which its nodes were numbered.
-            original = self.prediction.executed(self.run.settings)
-            graph = replace(graph, observed=original.observed)
-        if "session.execution_order" in settings_from_runs(self.run.settings):
-            # The order by priority of an optimized graph is not predictable. Without names of nodes it is
-            # not recorded either, and the order of the dump is the best guess.
+        if needs_observation(graph) and graph.observed is None:
+            predicted_graph = self.prediction.executed(self.run.settings)
+            graph = replace(
+                graph, observed=predicted_graph.observed
+            )  # from the original's run
+        if has_unpredictable_order(self.run.settings):
+            # Without names of nodes no order is recorded, and the order of the dump is the best guess.
             graph = with_recorded_order(graph, record) or graph
         return graph
 
