@@ -244,7 +244,7 @@ def _first_region_sizes(trace: AllocationTrace) -> list[int]:
     the peak 20:
 
         one tensor                  8, 5, 4
-        two tensors                 8 + 5, 5 + 4, and 2 * 8; other pairs would be too many trials
+        two tensors                 8 + 5, 5 + 4, and 2 * 8; other pairs are not tried
         the peak without a tensor   20 - 8, 20 - 5, 20 - 4
     """
     peak = trace.peak
