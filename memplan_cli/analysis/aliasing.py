@@ -258,9 +258,15 @@ class _Groups:
 def _overwritable_input(
     op: Op, tick: int, positions: Sequence[int], groups: _Groups
 ) -> int | None:
-    """Return the first input that dies at an op's tick and that its result may overwrite.
+    """Return the number of the first input that the first output of an op may overwrite; None if none.
 
-    ``positions`` are the inputs that its operator may overwrite, ascending.
+    Such an input is planned, has the size of the output, and dies at the op.
+
+    Args:
+        op: the op.
+        tick: at which the op runs.
+        positions: of the inputs that the operator may overwrite, ascending.
+        groups: the vars that share bytes so far.
     """
     number, sizes, inputs = groups.number, groups.sizes, op.inputs
     result = number.get(op.outputs[0]) if op.outputs else None

@@ -63,9 +63,9 @@ class BlockOrder:
         peaks: the least peak that each method reached.
         order: the order with the least peak; of equal ones the closest to the file's.
         chosen: the method that found ``order``.
-        cluster_order: the order of clusters with the least peak, from which `search_states`
-            starts; of equal ones the lexically least. A cluster is a group of ops that run
-            directly one after the other (`contract`).
+        cluster_order: the order of clusters with the least peak; of equal ones the lexically
+            least. A cluster is a group of ops that run directly one after the other (`contract`).
+            Lower bounds are proved at the fullest steps of this order.
         cluster_peak: the peak of ``cluster_order``. ``order`` may have a lower one.
     """
 
@@ -151,7 +151,7 @@ class _ClusterSearch:
     """The methods of `order_block` on the contracted graph.
 
     Each method spends a part of the budget, and improves the order or the bound of ``best``, the
-    result that is built. Creating an instance raises its bound to those of single steps.
+    result that is built. Creating an instance raises the bound of ``best`` to the bounds of single steps.
 
     Attributes:
         _best: the result.

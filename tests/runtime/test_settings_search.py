@@ -83,10 +83,10 @@ BRANCHES = """g (float[256] x) => (y) {
 def test_measured_settings_run_the_model_under_each_choice_and_take_no_more_than_predicted_ones(
     save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, costs = save(BRANCHES), list[tuple[int, float]]()
+    model, costs = save(BRANCHES), list[confirm.MeasuredCost]()
     real = confirm.measured_cost
 
-    def recorded_cost(confirmation: Confirmation) -> tuple[int, float]:
+    def recorded_cost(confirmation: Confirmation) -> confirm.MeasuredCost:
         costs.append(real(confirmation))
         return costs[-1]
 

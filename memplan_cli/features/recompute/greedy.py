@@ -62,6 +62,13 @@ class Gap(NamedTuple):
     end: Place
 
 
+class _Drop(NamedTuple):
+    """A value, and the end of a gap in which it is dropped."""
+
+    value: ValueNumber
+    end: Place
+
+
 class DropSchedule:
     """Which values are dropped where, and an estimate of the bytes live at each place.
 
@@ -163,13 +170,13 @@ class DropSchedule:
             The number of drops that were undone.
         """
         values = self.values
-        drops = sorted(
-            (-values.work[value], value, end)
-            for value, ends in enumerate(self.recomputed_at)
-            for end in ends
-        )
+        drops = [
+            _Drop(value, end) for value, ends in enumerate(self.recomputed_at) for end in ends
+        ]
+        drops.sort(key=lambda drop: (-values.work[drop.value], drop))
         undone_drops = 0
-        for _, value, end in drops:
+        for drop in drops:
+            value, end = drop.value, drop.end
             accesses = self.accesses[value]
             start = accesses[bisect_left(accesses, end) - 1]
             size = values.sizes[value]
@@ -186,24 +193,25 @@ class _Source(Enum):
     """How an input of a copy gets into memory at the place of the copy."""
 
     AVAILABLE = "available"
-    """It is in memory there anyway."""
+    """The input is in memory there anyway."""
     KEPT = "kept"
-    """It stays in memory for longer."""
+    """The input stays in memory for longer."""
     HOISTED = "hoisted"
-    """Its next copy, which runs later, runs there instead, and is kept from there on."""
+    """The next copy of the input runs there instead of later, and is kept from there on."""
     RECOMPUTED = "recomputed"
-    """One more copy of it runs there, and is used there only."""
+    """One more copy of the input runs there, and is used there only."""
 
 
 class _CopyInput(NamedTuple):
     """One input of a copy, with how it gets into memory.
 
     Attributes:
-        source: how it gets into memory.
-        start: first place at which it is in memory in addition, if it is kept or hoisted; for the
-        other sources, start and stop are equal.
+        value: the input.
+        source: how the input gets into memory.
+        start: the first place at which the input is in memory in addition, if it is kept or
+        hoisted; for the other sources, start and stop are equal.
         stop: the place after the last; for `_Source.HOISTED` that of the copy that is moved.
-        loss: bytes above the budget that this adds, summed over places.
+        loss: bytes above the budget that keeping or hoisting adds, summed over places.
         work: the work of the additional copy.
     """
 
@@ -225,9 +233,10 @@ class _Candidate:
     """A value to drop in a gap, with what its copy needs.
 
     Attributes:
-        gap: the gap; the copy runs at its end.
+        value: the value.
+        gap: the gap; the copy runs at the end of the gap.
         gain: bytes above the budget that the drop removes, summed over places, less those that
-        its inputs add.
+        the inputs of copies add.
         work: the work of all copies.
         inputs: the inputs of the copy, and of the copies that make these inputs.
         transient_bytes: bytes that are live while the copies run: inputs that are computed at the
@@ -411,8 +420,8 @@ class GreedyChooser:
 
         An input that is not there anyway is kept for longer, or hoisted: its later copy runs here
         instead. Both cause a *loss*: the bytes above the budget that they add, summed over places.
-        The input is recomputed instead, by one more copy, if its work costs less than the loss. The
-        cost of work is ``work * price``, a loss too.
+        The input is recomputed instead, by one more copy, if that may be done and its work costs less
+        than the loss. The cost of work is ``work * price``, in the unit of a loss.
 
         Args:
             needed: the input.

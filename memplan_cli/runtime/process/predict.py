@@ -117,7 +117,7 @@ def simulate_process(
         private=memory.anonymous,
         file=memory.file.total(),
     )
-    return PredictedProcess(process, _parts(load_parts, memory))
+    return PredictedProcess(process, parts=_parts(load_parts, memory))
 
 
 def predict_process_bytes(

@@ -42,7 +42,7 @@ class WrittenRun:
     """A run of a written model, compared with the baseline.
 
     Attributes:
-        settings: of its session.
+        settings: of the session.
         verdict: of the comparison.
         record: what the run produced.
     """
@@ -186,7 +186,7 @@ def _first_run_repeats(
 
     Args:
         baseline: the baseline run.
-        original: its file, or a copy with seeds.
+        original: the file of the original, or a copy with seeds.
         settings: of the two runs.
         inputs: input sets; the outputs are saved in their ``save_to`` folders.
 
@@ -248,7 +248,7 @@ class UnoptimizedRun:
     """A run of the original without the runtime's optimization.
 
     Attributes:
-        inputs: its input sets; their ``save_to`` folders contain its outputs.
+        inputs: the input sets; their ``save_to`` folders contain the outputs of the run.
         workspace: bytes that kernels request besides their outputs, by node. They apply to the
             written model too, which has the same nodes.
     """

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -411,24 +410,35 @@ def confirm_prediction(
         confirmation.confirm(progress)
         return confirmation
     choices = prediction.choices_to_measure()
-    measured: list[tuple[tuple[int, float], Confirmation]] = []
+    confirmations: list[Confirmation] = []
+    costs: list[MeasuredCost] = []
     for number, choice in enumerate(choices, 1):
         progress(f"running the written model, settings {number} of {len(choices)}")
         confirmation = Confirmation(prediction, choice)
         confirmation.confirm_at_same_level(progress)
-        measured.append((measured_cost(confirmation), confirmation))
-    return min(measured, key=itemgetter(0))[1]
+        confirmations.append(confirmation)
+        costs.append(measured_cost(confirmation))
+    return confirmations[costs.index(min(costs))]
 
 
-def measured_cost(confirmation: Confirmation) -> tuple[int, float]:
-    """Return the cost of a confirmed choice of settings; lower is better.
+class MeasuredCost(NamedTuple):
+    """The cost of a confirmed choice of settings; lower is better, first by rank.
 
-    The first number ranks groups: 0 for settings within the allowed time, which cost their bytes;
-    1 for settings with which a run takes over 5 % longer than the original's, which cost their
-    processor time; 2 for settings with other outputs.
+    Attributes:
+        rank: 0 for settings within the allowed time; 1 for settings with which a run takes over 5 %
+            longer than the original's; 2 for settings with which no run passed.
+        amount: at rank 0, observed bytes (`peak_plus_arena`); at rank 1, milliseconds of processor
+            time; at rank 2, 0.
     """
+
+    rank: int
+    amount: float
+
+
+def measured_cost(confirmation: Confirmation) -> MeasuredCost:
+    """Return the cost of a confirmed choice of settings."""
     if not confirmation.passed:
-        return 2, 0.0
+        return MeasuredCost(rank=2, amount=0.0)
     baseline = confirmation.prediction.baseline
     before, after = baseline.record, confirmation.run.record
     if is_slower(after.peaks, before.peaks):
@@ -439,5 +449,5 @@ def measured_cost(confirmation: Confirmation) -> tuple[int, float]:
             baseline.check.timeout,
         )
         if ratio is None or ratio.median > SLOWEST:
-            return 1, after.peaks.effort or 0.0
-    return 0, float(peak_plus_arena(after.peaks))
+            return MeasuredCost(rank=1, amount=after.peaks.effort or 0.0)
+    return MeasuredCost(rank=0, amount=float(peak_plus_arena(after.peaks)))
