@@ -14,6 +14,7 @@ def test_the_check_knows_the_sharing_of_the_registry_and_no_more() -> None:
         each.name: each.in_place for each in OPERATORS if each.in_place
     } == operators.IN_PLACE_INPUTS
     assert not operators.VIEWS & operators.IN_PLACE_INPUTS.keys()
+    assert set(names_of(lambda each: each.is_random)) == operators.RANDOM | {"Dropout"}
     assert set(names_of(lambda each: each.runs_one_body)) == operators.SELECTED_SUBGRAPH
     assert set(names_of(lambda each: each.repeats_body)) == operators.REPEATED_SUBGRAPH
 

@@ -93,6 +93,7 @@ SINGULAR: Forms = {
     ),
     **{f"Pow-{p}": form("y = Pow(x, p)", x=above(2, 3), p=p) for p in (-1.0, 0.5, 2.0, 4.0)},
     "Pow-whole": form("y = Pow(x, p)", x=fixed(2, 3), p=[2, 3, 1]),
+    "Pow-two-exponents": form("y = Pow(x, p)", x=above(3, 2), p=[2.0, 3.0]),
     "Pow-one-more-axis": form("y = Pow(x, p)", x=fixed(3), p=[[2.0]]),
     "Pow-single": form("y = Pow(x, p)", x=above(2, 3), p=single(3)),
     "Pow-self": form("y = Pow(x, x)", x=above(2, 3)),

@@ -20,15 +20,15 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
 def _recurrence(kind: str, how: str, given: str, ways: int = 1) -> Case:
-    """Write a recurrence over 3 steps, 2 sequences, width 2 and 3 hidden; ``given`` names inputs."""
+    """Write a recurrence over 3 steps, 2 sequences, width 2 and 4 hidden; ``given`` names inputs."""
     gates = _GATES[kind]
     known = {
         "x": (3, 2, 2),
-        "w": (ways, gates * 3, 2),
-        "r": (ways, gates * 3, 3),
-        "b": (ways, 2 * gates * 3),
-        "h": (ways, 2, 3),
-        "c": (ways, 2, 3),
+        "w": (ways, gates * 4, 2),
+        "r": (ways, gates * 4, 4),
+        "b": (ways, 2 * gates * 4),
+        "h": (ways, 2, 4),
+        "c": (ways, 2, 4),
     }
     read = [name.strip() for name in given.split(",")]
     outputs = ("y", "last", "cell") if kind == "LSTM" else ("y", "last")
@@ -38,7 +38,7 @@ def _recurrence(kind: str, how: str, given: str, ways: int = 1) -> Case:
     )
 
 
-_WIDTH = "hidden_size=3"
+_WIDTH = "hidden_size=4"
 _TWO_WAYS = 'direction="bidirectional", activations=["Sigmoid", "Tanh", "Tanh", "Relu"]'
 
 RECURRENCES: Forms = {
@@ -154,6 +154,14 @@ BODIES: Forms = {
         " <double[3] v = {2, 3, 4}> { q = Mul(b, v) }>",
         a=(3,),
         b=(3,),
+        c=np.array([True]),
+    ),
+    "If-of-a-loop": form(
+        "y = If(c) <then_branch = t () => (double[2] p) { p = Loop(m, , a) <body = g"
+        " (int64 i, bool k, double[2] s) => (bool l, double[2] u)"
+        " { l = Identity(k) u = Mish(s) }> }, else_branch = e () => (double[2] q) { q = Neg(a) }>",
+        a=(2,),
+        m=2,
         c=np.array([True]),
     ),
     "If-two-results": form(

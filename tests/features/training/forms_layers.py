@@ -97,6 +97,12 @@ CONVOLUTIONS: Forms = {
     "Conv-point-padded": form(
         "y = Conv<pads=[1, 0, 1, 2]>(x, w)", x=(1, 2, 4, 5), w=(3, 2, 1, 1)
     ),
+    "ConvTranspose-same-of-unknown-size": form(
+        'z = Reshape(x, n) y = ConvTranspose<auto_pad="SAME_LOWER">(z, w)',
+        x=(1, 1, 3, 4),
+        n=np.array([1, 1, 3, 4]),
+        w=(1, 2, 3, 2),
+    ),
     **{
         f"ConvTranspose-{name}-{group}": form(
             f"y = ConvTranspose<group={group}, {how.format(q=chr(34))}>(x, w, b)",
@@ -111,6 +117,7 @@ CONVOLUTIONS: Forms = {
             ("dilated", "dilations=[2, 1], strides=[2, 1], pads=[2, 0, 1, 0]"),
             ("same-upper", "auto_pad={q}SAME_UPPER{q}, strides=[2, 2]"),
             ("same-lower", "auto_pad={q}SAME_LOWER{q}, strides=[2, 2]"),
+            ("same-beyond-the-kernel", "auto_pad={q}SAME_UPPER{q}, strides=[2, 3]"),
             ("valid", "auto_pad={q}VALID{q}, strides=[2, 2]"),
             ("shaped", "output_shape=[6, 7], strides=[2, 2]"),
             ("shaped-larger", "output_shape=[8, 9], strides=[2, 2]"),

@@ -8,7 +8,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from memplan_cli.features.training.parameters import float_inputs, select_parameters
+from memplan_cli.features.training.parameters import (
+    float_inputs,
+    float_weights,
+    select_parameters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,6 +124,19 @@ def test_a_weight_is_not_trained_behind_operators_that_compute(kind: str) -> Non
     assert trained(graph_of([made, use], "w")) == set()
     selection = select_parameters(graph_of([made, use], "w"))
     assert "no operator reads it" in selection.not_trained["w"]
+
+
+def test_integers_are_no_weights() -> None:
+    graph = graph_of([helper.make_node("Gather", ["x", "rows"], ["y"])])
+    graph.initializer.append(helper.make_tensor("rows", TensorProto.INT64, [1], [0]))
+    assert list(float_weights(graph)) == ["other"]
+
+
+@pytest.mark.parametrize("shape", ["known", "computed"])
+def test_a_constant_of_a_shape_is_a_weight_if_its_shape_is_stored(shape: str) -> None:
+    graph = graph_of([helper.make_node("ConstantOfShape", [shape], ["w"])])
+    graph.initializer.append(helper.make_tensor("known", TensorProto.INT64, [2], [2, 2]))
+    assert list(float_weights(graph)) == (["other", "w"] if shape == "known" else ["other"])
 
 
 @pytest.mark.parametrize(

@@ -240,3 +240,38 @@ def test_a_trained_input_that_has_the_name_of_a_step_input_keeps_it() -> None:
     model.graph.input[1].name = model.graph.node[0].input[1] = "in.w"
     step = make_train_step(model, Recipe("loss", None, train=("in.w",)))
     assert [value.name for value in step.model.graph.input] == ["in.w", "x"]
+
+
+COMPUTED_AGAIN = {
+    "two results of one tensor": (
+        "m = ReduceMean(h, rows)  d = Sub(h, m)  v = ReduceMean(d, rows)  n = Div(d, v)"
+        "  p = Mul(n, n)  loss = ReduceSum<keepdims=0>(p)",
+        ["h", "d", "n"],
+    ),
+    "the result of a tensor that is read too": (
+        "e = Exp(h)  a = Neg(e)  c = Mul(a, w)  loss = ReduceSum<keepdims=0>(c)",
+        ["a"],
+    ),
+    "the result of an operand of a product": (
+        "e = Exp(h)  a = Neg(e)  p = MatMul(a, h)  b = Neg(a)  c = Mul(b, w)  z = Add(p, c)"
+        "  loss = ReduceSum<keepdims=0>(z)",
+        ["b"],
+    ),
+    "not the loss": ("s = ReduceSum(h)  e = Exp(s)  loss = Div(e, two)", []),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED_AGAIN)
+def test_the_backward_pass_computes_cheap_tensors_again_where_fewer_are_kept(
+    name: str,
+) -> None:
+    body, expected = COMPUTED_AGAIN[name]
+    model = parse(f"""{HEADER} g (float[4, 4] x) => (float{"[1, 1]" * (not expected)} loss)
+        <float[4] w = {{1, 2, 3, 4}}, float two = {{2}}, int64[1] rows = {{1}}>
+        {{ h = Mul(x, w)  {body} }}""")
+    train = ("w",) if expected else ("w", "two")
+    step = make_train_step(model, Recipe("loss", None, train))
+    made = [output for node in step.model.graph.node for output in node.output]
+    assert [output for output in made if "again" in output] == [
+        f"{tensor}/again" for tensor in expected
+    ]

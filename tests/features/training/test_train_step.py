@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx.parser
 import onnxruntime as ort
 import pytest
 
-from memplan_cli.errors import MemplanError, SettingsError
+from memplan_cli.errors import MemplanError, ModelError, SettingsError
 from memplan_cli.features.training.backward import NoRuleError
 from memplan_cli.features.training.first_feeds import first_feeds
 from memplan_cli.features.training.losses import LossFunction
@@ -170,6 +171,12 @@ def test_frozen_weights_stay_in_the_model_without_gradients() -> None:
     assert "b_grad" not in {name for node in step.model.graph.node for name in node.output}
 
 
+def test_optimizer_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(SettingsError, match="no optimizer 'rmsprop'") as caught:
+        Optimizer("rmsprop")
+    assert "adamw" in caught.value.hint
+
+
 def test_glob_that_matches_nothing_names_the_nearest() -> None:
     with pytest.raises(SettingsError, match="no float weight matches 'weight'"):
         make_train_step(parse(LINEAR), mse(train=("weight",)))
@@ -252,6 +259,20 @@ def test_old_opset_is_converted_and_weights_of_constant_of_shape_are_trained() -
     kinds = {node.op_type for node in step.model.graph.node}
     assert "ConstantOfShape" not in kinds
     assert "Softmax" not in kinds, "the loss takes the logits"
+
+
+def test_old_operator_that_cannot_be_converted_is_named() -> None:
+    text = LINEAR.replace('"": 20', '"": 5').replace("Add(h, b)", "Tile(h, b, b)")
+    with pytest.raises(ModelError, match="opset 5, .* cannot be converted: .*Tile"):
+        make_train_step(parse(text), mse())
+
+
+def test_only_older_opsets_are_converted() -> None:
+    """The converter asks of this IR version that weights are inputs too."""
+    text = LINEAR.replace("ir_version: 10", "ir_version: 3")
+    make_train_step(parse(text.replace('"": 20', '"": 18')), mse())
+    with pytest.raises(ModelError, match="opset 17, .* cannot be converted: Input w"):
+        make_train_step(parse(text.replace('"": 20', '"": 17')), mse())
 
 
 NORMALIZED = """<ir_version: 10, opset_import: ["": 20]>
@@ -365,6 +386,9 @@ def test_causal_attention_of_every_float_type_can_be_trained(kind: str) -> None:
     recipe = Recipe(LossFunction("mse", "target"), None, train=("x",))
     step = make_train_step(parse(text), recipe)
     assert step.gradients.keys() == {"x"}
+    constants = map(onnx.numpy_helper.to_array, step.model.graph.initializer)
+    lowest = min(float(array.min()) for array in constants)
+    assert lowest == float(ml_dtypes.finfo({"float": "float32"}.get(kind, kind)).min)
 
 
 @pytest.mark.parametrize("kind", ["softmax-cross-entropy", "mse"])

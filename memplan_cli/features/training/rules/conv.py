@@ -37,8 +37,7 @@ class Window:
         end: padding behind the last input.
         input_size: length of the input; None: unknown.
         output_size: length of the output; None: unknown.
-        output_padding: of a ConvTranspose whose padding does not depend on its sizes: the tail; else
-            None.
+        output_padding: of a ConvTranspose without ``output_shape``: the tail; else None.
     """
 
     kernel: int
@@ -357,9 +356,8 @@ def _transposed_windows(call: Call) -> tuple[Window, ...]:
     tape, x, w, y = call.tape, call.input(0), call.input(1), call.output()
     axes = windows(call, tape.shape(w)[2:], y, x)
     output_padding = call.attribute("output_padding", [0] * len(axes))
-    auto_pad = call.attribute("auto_pad", "NOTSET")
-    if not call.attribute("output_shape") and auto_pad in ("NOTSET", "VALID"):
-        # The pads are the node's own, whatever the sizes.
+    if not call.attribute("output_shape"):
+        # The pads are the node's own, or those of SAME.
         return tuple(
             replace(axis, output_padding=padding)
             for axis, padding in zip(axes, output_padding, strict=True)
@@ -373,7 +371,8 @@ def _transposed_windows(call: Call) -> tuple[Window, ...]:
         # tail, which includes the output padding, follows from the sizes.
         unpadded_size = (output_size - 1) * axis.stride + axis.span + padding
         total = max(unpadded_size - input_size, 0)
-        begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+        is_upper = call.attribute("auto_pad") == "SAME_UPPER"
+        begin = total // 2 if is_upper else total - total // 2
         resolved.append(
             replace(
                 axis,
