@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 ByteSum = dict[str, int]
 """Unit, a product of symbols such as ``batch*seq``, or ``1`` for bytes -> its coefficient."""
 
-_SAMPLE_SEEDS = (3, 11, 40)
-"""The values of the first symbol in `sample_dims`, in multiples of 128."""
-
 
 def add_sums(*sums: Mapping[str, int]) -> ByteSum:
     """Return the sum of byte sums. Units whose coefficient becomes 0 are left out."""
@@ -91,8 +88,8 @@ def sample_dims(units: Iterable[str]) -> Iterator[dict[str, int]]:
     ones. All are multiples of 128, so that quotients by usual numbers are neither 0 nor rounded.
     """
     names = sorted({name for unit in units if unit != "1" for name in symbols_of(unit)})
-    for seed in _SAMPLE_SEEDS:
-        yield {name: 128 * (seed + 2 * index) for index, name in enumerate(names)}
+    for first in (3, 11, 40):
+        yield {name: 128 * (first + 2 * index) for index, name in enumerate(names)}
 
 
 def tensor_bytes(shape: Shape, dtype: str, bounds: Bounds) -> tuple[int, str]:

@@ -95,7 +95,7 @@ class Node:
     block: Block
     index: int
     start: int
-    last: int = -1
+    last: int = field(init=False)
     inputs: Sequence[Value | None] = ()
     outputs: Sequence[Value | None] = ()
     subgraphs: list[Block] = field(default_factory=list)

@@ -167,6 +167,64 @@ def is_shown(graph: TaskGraph, proof: OrderProof) -> bool:
     return True
 
 
+TRAINED_TWICE = """<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+g (float[64,4] x, float[64,4] z) => (float[4] y{more})
+<float[4] b = {{0, 0, 0, 0}}, float[4] m = {{1, 2, 3, 4}}, float[4] v = {{1, 1, 1, 1}},
+ float[4] s, float[4] c> {{
+    s = local.F (x)
+    a, am, av = BatchNormalization <training_mode = 1> (x, s, b, m, v)
+    q, qm, qv = BatchNormalization <training_mode = 1> (z, s, b, m, v)
+    c = local.F (q)
+    y = local.F (a, c)
+}}"""
+
+
+def test_normalizations_that_update_one_statistic_are_shown_in_the_order_of_the_file(
+    tmp_path: Path,
+) -> None:
+    case = case_of(write_text(TRAINED_TWICE.format(more=""), tmp_path / "net.onnx"))
+    assert case.plan.report.memory.order_bound == 2096, "a and q are live together"
+    assert case.verdict().passed, case.verdict().parts
+
+
+def test_updated_statistics_that_are_outputs_of_the_model_put_nothing_in_order(
+    tmp_path: Path,
+) -> None:
+    updates = "".join(f", float[4] {name}" for name in ("am", "av", "qm", "qv"))
+    text = TRAINED_TWICE.format(more=updates)
+    case = case_of(write_text(text, tmp_path / "net.onnx"), Settings(order="keep"))
+    report, forged = case.plan.report, deepcopy(case.certificate)
+    forged["order"] = {
+        "bound": 2064,
+        "method": "cut",
+        "tensors": ["s", "a", "q", "c"],
+        "cuts": [{"node": 2, "duals": [{"shares": [], "holds": []}]}],
+    }
+    memory = replace(report.memory, order_bound=2064)
+    case = replace(case, plan=case.plan.with_report(replace(report, memory=memory)))
+    assert "shows 1040 bytes only" in case.verdict(forged).parts[0].reason
+
+
+def test_what_is_written_over_no_operand_is_shown(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>\n'
+        "g (int8[1] x) => (int8[1] y) <int8[64] a, int8[64] v, int8[64] b> {\n"
+        "a = local.F (x)\nv = Identity (a)\nb = Add (a, v)\ny = local.F (b)\n}"
+    )
+    case = case_of(write_text(text, tmp_path / "net.onnx"))
+    assert case.plan.report.memory.order_bound == 128, "an operand has a view beside it"
+    assert case.verdict().passed, case.verdict().parts
+
+
+def test_a_free_group_may_wait_for_a_free_group() -> None:
+    """Ops 1 and 2 run freely after 0, which leaves nothing live, so 3 needs no move beside it."""
+    tasks = tasks_of(graph_of([[], [0], [1], [], [2, 3]], [4, 1, 0, 1, 20], outlives=[4]))
+    states = ((Move((), (), 1),), (Move((0,), (1, 2), 2),), ())
+    check_search(tasks, states, 21)
+    with pytest.raises(ProofError, match="no move for 1"):
+        check_search(tasks, (states[0], (Move((0,), (1,), 2),), ()), 21)
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_no_certificate_goes_above_what_an_order_reaches(seed: int) -> None:
     """The least peak of all orders is shown; a byte more is not, however it is forged."""

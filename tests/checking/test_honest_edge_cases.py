@@ -72,6 +72,7 @@ HONEST: dict[str, tuple[str, Settings]] = {
         ),
         Settings(donate={"x": "y"}),
     ),
+    "no tensor is planned": ("g (float[4] x) => (float[4] y) { y = Neg(x) }", Settings()),
     "a size is not known, and neither are the totals": (
         (
             "g (float[4] x, int64[k] to) => (float[u] y)"

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import onnx
+import onnx.parser
 import pytest
 
 from features.recompute_programs import Line, program, same_results, terms
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import Program, VarId
 from memplan_cli.errors import SettingsError
+from memplan_cli.features.donation.proof import RATE_SCALE, STATE_SCALE, step_specs
 from memplan_cli.features.donation.transform import Donations, donate, donations
 from memplan_cli.planning.candidate import Candidate
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BOTH = (("in*", "new*"),)
 
@@ -194,3 +201,18 @@ def test_random_ops_keep_their_turns() -> None:
         ("RandomNormalLike", "in1", "s1"),
     )
     assert "needs the output" in reason(donated(crossed))
+
+
+def test_rates_and_states_are_drawn_small(tmp_path: Path) -> None:
+    path = tmp_path / "step.onnx"
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[4, 4] x, float[4, 4] in_w, float lr, int64 step, int64[4] mask)
+        => (float[4, 4] new_w)
+    { s = Mul(x, lr)  new_w = Sub(in_w, s) }"""
+    onnx.save(onnx.parser.parse_model(text), path)
+    pairs = (("in_w", "new_w"),)
+    drawn = {spec.name: spec for spec in step_specs(path, Binding(), pairs)}
+    scales = [drawn[name].scale for name in ("x", "in_w", "lr")]
+    assert scales == [1.0, STATE_SCALE, RATE_SCALE]
+    assert drawn["step"].values == (1,), "what Adam divides by is not zero"
+    assert drawn["mask"].kind == "mask"

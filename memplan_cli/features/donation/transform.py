@@ -169,11 +169,11 @@ def _matching_pairs(program: Program, input_glob: str, output_glob: str) -> Iter
             f"the donation {input_glob}={output_glob} needs one * on both sides, or none",
             hint="for example 'in.*=new.*'",
         )
-    outputs = {program.vars[var].name or str(var): var for var in program.body.outputs}
+    outputs = {program.vars[var].name: var for var in program.body.outputs}
     head, _, tail = input_glob.partition("*")
     has_match = False
     for var in program.body.inputs:
-        name = program.vars[var].name or str(var)
+        name = program.vars[var].name
         if not fnmatchcase(name, input_glob):
             continue
         matched_text = name[len(head) : len(name) - len(tail)]  # by *; empty without one

@@ -38,7 +38,7 @@ def _sum_axes(tape: Tape, gradient: str, axes: tuple[int, ...], added_rank: int)
         return gradient
     if axes == tuple(range(added_rank)):
         return tape.emit("ReduceSum", gradient, tape.ints(*axes), keepdims=0)
-    summed = tape.emit("ReduceSum", gradient, tape.ints(*axes), keepdims=1)
+    summed = tape.emit("ReduceSum", gradient, tape.ints(*axes))
     if not added_rank:
         return summed
     return tape.emit("Squeeze", summed, tape.ints(*range(added_rank)))
@@ -88,5 +88,5 @@ def _sum_at_run_time(
     differs = tape.emit("Not", tape.emit("Equal", padded_shape, full_shape))
     axes = tape.emit("Reshape", tape.emit("NonZero", differs), tape.ints(-1))
     # With no axes, ReduceSum would sum over all of them.
-    summed = tape.emit("ReduceSum", gradient, axes, keepdims=1, noop_with_empty_axes=1)
+    summed = tape.emit("ReduceSum", gradient, axes, noop_with_empty_axes=1)
     return tape.emit("Reshape", summed, shape, allowzero=1)
