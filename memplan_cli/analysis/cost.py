@@ -237,17 +237,9 @@ def _sorting(s: _Shapes) -> int:
 
 
 _BY_INPUT = frozenset(
-    {
-        Family.ARG_REDUCTION,
-        Family.CUMULATION,
-        Family.GLOBAL_POOLING,
-        Family.LOSS,
-        Family.NORMALIZATION,
-        Family.REDUCTION,
-        Family.SOFTMAX,
-    }
+    {Family.ARG_REDUCTION, Family.GLOBAL_POOLING, Family.LOSS, Family.REDUCTION}
 )
-"""Families whose cost grows with the elements of the input, not of the output."""
+"""Families whose cost grows with the elements of the input, of which the output has fewer."""
 
 _FORMULAS_OF_FAMILIES: Mapping[Family, Formula] = {
     Family.MATRIX_PRODUCT: _matmul,

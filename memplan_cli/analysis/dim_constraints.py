@@ -171,7 +171,7 @@ class UnboundDims:
 
 
 def smallest_satisfying_dims(
-    constraints: Sequence[DimConstraint], dims: UnboundDims, start: int = 1
+    constraints: Sequence[DimConstraint], dims: UnboundDims, start: int
 ) -> dict[str, int]:
     """Return small values for the free dims that satisfy as many constraints as a search finds.
 

@@ -4,71 +4,87 @@ from __future__ import annotations
 
 import pytest
 
-from memplan_cli.analysis.cost import FLOPS_PER_BYTE, Cost, op_cost, total_cost
+from memplan_cli.analysis.cost import (
+    FLOPS_PER_BYTE,
+    KERNEL_LAUNCH,
+    Cost,
+    node_work,
+    op_cost,
+    total_cost,
+)
 from memplan_cli.core.operators import OPERATORS
 from memplan_cli.core.program import Block, Op, Origin, Program, Shape, Var, VarId
 
 
-def cost(
+Case = tuple[Op, dict[VarId, Var]]
+"""An op and the vars that it reads and writes."""
+
+
+def case(
     kind: str,
     *shapes: Shape | None,
     domain: str = "",
     **attributes: int | str | tuple[int, ...],
-) -> Cost:
-    """Return the cost of an op whose last shape is its result's."""
+) -> Case:
+    """Return an op whose last shape is its result's."""
     names = tuple(VarId(f"t{at}") for at in range(len(shapes)))
     table = {
         name: Var(name, "float32", shape, Origin.OP)
         for name, shape in zip(names, shapes, strict=True)
     }
     op = Op("", kind, names[:-1], names[-1:], domain=domain, attributes=attributes)
-    return op_cost(op, table)
+    return op, table
+
+
+def cost(kind: str, *shapes: Shape | None, domain: str = "") -> Cost:
+    """Return the cost of an op whose last shape is its result's."""
+    return op_cost(*case(kind, *shapes, domain=domain))
 
 
 @pytest.mark.parametrize(
-    ("found", "flops"),
+    ("op", "flops"),
     [
-        (cost("MatMul", (2, 3, 5), (2, 5, 7), (2, 3, 7)), 2 * 2 * 3 * 7 * 5),
-        (cost("Gemm", (3, 5), (5, 7), (3, 7)), 2 * 3 * 7 * 5),
-        (cost("Gemm", (5, 3), (5, 7), (7,), (3, 7), transA=1), 2 * 3 * 7 * 5 + 3 * 7),
-        (cost("Conv", (1, 8, 6, 6), (4, 2, 3, 3), (1, 4, 4, 4)), 2 * 4 * 16 * 2 * 9),
-        (cost("ConvTranspose", (1, 8, 4, 4), (8, 2, 3, 3), (1, 2, 6, 6)), 2 * 128 * 2 * 9),
-        (cost("Einsum", (2, 3), (3, 4), (2, 4), equation="ij, jk -> ik"), 2 * 2 * 3 * 4),
+        (case("MatMul", (2, 3, 5), (2, 5, 7), (2, 3, 7)), 2 * 2 * 3 * 7 * 5),
+        (case("Gemm", (3, 5), (5, 7), (3, 7)), 2 * 3 * 7 * 5),
+        (case("Gemm", (5, 3), (5, 7), (7,), (3, 7), transA=1), 2 * 3 * 7 * 5 + 3 * 7),
+        (case("Conv", (1, 8, 6, 6), (4, 2, 3, 3), (1, 4, 4, 4)), 2 * 4 * 16 * 2 * 9),
+        (case("ConvTranspose", (1, 8, 4, 4), (8, 2, 3, 3), (1, 2, 6, 6)), 2 * 128 * 2 * 9),
+        (case("Einsum", (2, 3), (3, 4), (2, 4), equation="ij, jk -> ik"), 2 * 2 * 3 * 4),
         (
-            cost(
+            case(
                 "Einsum", (2, 1, 4, 5), (3, 5, 6), (2, 3, 4, 6), equation="...ij,...jk->...ik"
             ),
             2 * (2 * 3) * 4 * 5 * 6,
         ),
         (
-            cost("Einsum", (4, 2, 3, 5), (4, 2, 3, 5), equation="i...j->i...j"),
+            case("Einsum", (4, 2, 3, 5), (4, 2, 3, 5), equation="i...j->i...j"),
             2 * 4 * 2 * 3 * 5,
         ),
         (
-            cost("LSTM", (5, 2, 3), (1, 16, 3), (1, 16, 4), (5, 1, 2, 4)),
+            case("LSTM", (5, 2, 3), (1, 16, 3), (1, 16, 4), (5, 1, 2, 4)),
             2 * 5 * 2 * 16 * (3 + 4),
         ),
         (
-            cost("Attention", (1, 2, 4, 8), (1, 2, 6, 8), (1, 2, 6, 8), (1, 2, 4, 8)),
+            case("Attention", (1, 2, 4, 8), (1, 2, 6, 8), (1, 2, 6, 8), (1, 2, 4, 8)),
             4 * 64 * 6,
         ),
-        (cost("MaxPool", (1, 2, 4, 4), (1, 2, 2, 2), kernel_shape=(2, 2)), 8 * 4),
-        (cost("ReduceSum", (3, 4), (3, 1)), 12),
-        (cost("Softmax", (3, 4), (3, 4)), 60),
-        (cost("LayerNormalization", (3, 4), (4,), (4,), (3, 4)), 96),
-        (cost("BatchNormalization", (3, 4), (4,), (3, 4)), 24),
-        (cost("Tanh", (3, 4), (3, 4)), 120),
-        (cost("Sqrt", (3, 4), (3, 4)), 48),
-        (cost("Resize", (1, 1, 2, 2), (1, 1, 4, 4)), 128),
-        (cost("TopK", (16,), (4,)), 64),
-        (cost("Add", (3, 4), (4,), (3, 4)), 12),
-        (cost("NobodyKnows", (3, 4), (2, 4)), 8),
-        (cost("MatMul", (2, 3), (3, 4), (2, 4), domain="somewhere.else"), 8),
-        (cost("FusedMatMul", (2, 3), (3, 4), (2, 4), domain="com.microsoft"), 48),
+        (case("MaxPool", (1, 2, 4, 4), (1, 2, 2, 2), kernel_shape=(2, 2)), 8 * 4),
+        (case("ReduceSum", (3, 4), (3, 1)), 12),
+        (case("Softmax", (3, 4), (3, 4)), 60),
+        (case("LayerNormalization", (3, 4), (4,), (4,), (3, 4)), 96),
+        (case("BatchNormalization", (3, 4), (4,), (3, 4)), 24),
+        (case("Tanh", (3, 4), (3, 4)), 120),
+        (case("Sqrt", (3, 4), (3, 4)), 48),
+        (case("Resize", (1, 1, 2, 2), (1, 1, 4, 4)), 128),
+        (case("TopK", (16,), (4,)), 64),
+        (case("Add", (3, 4), (4,), (3, 4)), 12),
+        (case("NobodyKnows", (3, 4), (2, 4)), 8),
+        (case("MatMul", (2, 3), (3, 4), (2, 4), domain="somewhere.else"), 8),
+        (case("FusedMatMul", (2, 3), (3, 4), (2, 4), domain="com.microsoft"), 48),
     ],
 )
-def test_flops_follow_the_formula(found: Cost, flops: int) -> None:
-    assert found.flops == flops
+def test_flops_follow_the_formula(op: Case, flops: int) -> None:
+    assert op_cost(*op).flops == flops
 
 
 def test_bytes_are_what_is_read_and_written() -> None:
@@ -104,6 +120,14 @@ def test_a_control_flow_op_costs_what_they_cost_once() -> None:
     loop = Op("", "Loop", (x,), (z,), bodies=(Block((), (y,), (inner, inner), "loop"),))
     program = Program("p", Block((x,), (z,), (loop, inner)), table)
     assert total_cost(program) == Cost(12, 3 * 32)
+
+
+def test_a_node_takes_the_time_of_its_calls_and_of_each_op_inside() -> None:
+    add, table = case("Add", (4,), (4,), (4,))
+    loop = Op("", "Loop", add.inputs, (), bodies=(Block((), (), (add, add), "loop"),))
+    call = op_cost(add, table).work + KERNEL_LAUNCH
+    assert node_work(add, table) == call
+    assert node_work(loop, table) == 2 * call + KERNEL_LAUNCH
 
 
 def test_every_operator_has_a_cost_without_shapes() -> None:

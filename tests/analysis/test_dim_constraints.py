@@ -68,6 +68,11 @@ def test_what_is_joined_along_no_axis_demands_nothing() -> None:
     assert asked(text) == set()
 
 
+def test_what_cannot_be_joined_for_its_ranks_demands_nothing() -> None:
+    text = "g (float[a,b] x, float[d,e,b] w) => (y) { y = Concat<axis = 0>(x, w) }"
+    assert asked(text) == set()
+
+
 @pytest.mark.parametrize(
     "kind", ["Add", "Sub", "Mul", "Div", "Pow", "Mod", "Min", "Max", "Sum", "Mean"]
 )

@@ -30,7 +30,7 @@ def agreed(text: str, **fixed: int) -> dict[str, int]:
         if dim.dim_param and dim.dim_param not in fixed
     }
     program = read_program(model).program
-    return smallest_satisfying_dims(dim_constraints(program), UnboundDims(first, fixed))
+    return smallest_satisfying_dims(dim_constraints(program), UnboundDims(first, fixed), 1)
 
 
 def test_what_nothing_is_demanded_of_is_one() -> None:
@@ -64,7 +64,8 @@ def test_a_length_is_never_below_one() -> None:
 def test_a_demand_that_nothing_meets_leaves_the_others_met() -> None:
     never = DimConstraint("equal", ((2,), ("2*a + 1",)))
     other = DimConstraint("equal", (("a",), (7,)))
-    assert smallest_satisfying_dims((never, other), UnboundDims({"a": False}, {})) == {"a": 7}
+    dims = UnboundDims({"a": False}, {})
+    assert smallest_satisfying_dims((never, other), dims, 1) == {"a": 7}
 
 
 DIM = st.sampled_from(["a", "b", "a + b", "2*a", "floor(a/4)", "floor((b + 3)/4) + 1", "a*b"])
@@ -77,7 +78,7 @@ DIM = st.sampled_from(["a", "b", "a + b", "2*a", "floor(a/4)", "floor((b + 3)/4)
 def test_what_one_dim_can_meet_is_met(pairs: list[tuple[str, int]], kind: str) -> None:
     lengths = [DimConstraint("positive", ((text,),)) for text, _ in pairs]
     asked = [*lengths, *(DimConstraint(kind, ((text,), (size,))) for text, size in pairs[:1])]
-    found = smallest_satisfying_dims(asked, UnboundDims({"a": True, "b": False}, {}))
+    found = smallest_satisfying_dims(asked, UnboundDims({"a": True, "b": False}, {}), 1)
     assert all(value >= 1 for value in found.values())
     single = [{"a": 1, "b": 1, name: value} for name in "ab" for value in COMMON_LENGTHS]
     if any(all(demand.is_satisfied(dims) for demand in asked) for dims in single):
@@ -93,6 +94,7 @@ def test_lengths_rise_and_hold_what_models_are_made_for() -> None:
     assert all(low < high for low, high in pairwise(COMMON_LENGTHS))
     assert all(1 << power in COMMON_LENGTHS for power in range(15))
     assert all(side in COMMON_LENGTHS for side in range(64, 641, 64))
-    # Images of classifiers, and their patches with a class token; sounds of Whisper.
-    assert {224, 197, 384, 577, 257, 1500, 3000, 16000, 48000} <= set(COMMON_LENGTHS)
+    assert set(range(1, 9)) <= set(COMMON_LENGTHS)
+    # Images of classifiers, and their patches with a class token; of detectors; sounds of Whisper.
+    assert {224, 197, 384, 577, 257, 800, 1500, 3000, 16000, 48000} <= set(COMMON_LENGTHS)
     assert all(224 % stride == 0 for stride in STRIDES)

@@ -64,3 +64,25 @@ def test_a_gradient_of_two_parts_is_their_sum() -> None:
     update = UPDATE.replace("Mul(p, rate)", "Mul(g, rate)")
     program = training_step(RESULTS, update=f"more = MatMul(xt, dh) g = Add(p, more) {update}")
     assert set(find_phases(program).gradients) == {"g", "q"}
+
+
+def test_the_gradient_of_a_scalar_may_be_scaled_by_a_stored_number() -> None:
+    phases = find_phases(
+        parse("""g (float[8,4] x, float[4,4] w, float t) => (float loss, float[4,4] gw, float gt)
+        <float scale = {2.0}> {
+        h = MatMul(x, w) m = Mul(h, t) a = Tanh(m) loss = ReduceMean<keepdims=0>(a)
+        d = Mul(a, a) xt = Transpose(x) gw = MatMul(xt, d)
+        e = Mul(d, h) sum = ReduceSum<keepdims=0>(e) gt = Mul(sum, scale) }""")
+    )
+    assert phases.parameters == ("w", "t")
+    assert phases.gradients == ("gw", "gt")
+
+
+def test_a_parameter_may_be_cast_for_the_forward_part_and_its_gradient_back() -> None:
+    phases = find_phases(
+        parse("""g (float[8,4] x, float[4,4] w) => (float loss, float[4,4] gw) {
+        x16 = Cast<to=10>(x) w16 = Cast<to=10>(w) h = MatMul(x16, w16) a = Tanh(h)
+        mean = ReduceMean<keepdims=0>(a) loss = Cast<to=1>(mean)
+        d = Mul(a, a) xt = Transpose(x16) g = MatMul(xt, d) gw = Cast<to=1>(g) }""")
+    )
+    assert (phases.kind, phases.parameters, phases.gradients) == ("train", ("w",), ("gw",))

@@ -222,7 +222,7 @@ def _refuse_invalid_rows(tensors: Sequence[Placement]) -> None:
     """Raise an error if a tensor is placed twice, or is pinned and not live for the whole run."""
     if len({tensor.id for tensor in tensors}) != len(tensors):
         raise InvalidLayoutError("the plan places one tensor twice")
-    end = max((tensor.last for tensor in tensors), default=0)
+    end = max((tensor.last for tensor in tensors), default=None)
     for tensor in tensors:
         if tensor.pinned is not None and (tensor.first, tensor.last) != (0, end):
             raise InvalidLayoutError(
