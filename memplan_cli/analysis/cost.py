@@ -25,7 +25,7 @@ Exp, Log, Erf, Tanh, Sigmoid, Gelu..   ``10 n``
 Div, Sqrt, Pow, Reciprocal             ``4 n``
 Resize, Upsample                       ``8 n``
 TopK, Sort, NonMaxSuppression          ``m log2 m``
-moves (Transpose, Concat, Gather ...)  0
+moves (Transpose, Concat ...), casts   0
 views (Reshape, Squeeze ...), Shape    0, and no bytes
 ops with subgraphs                     the cost of the subgraphs, each run once
 anything else                          ``n``

@@ -15,7 +15,6 @@ from memplan_cli.analysis.cost import (
 from memplan_cli.core.operators import OPERATORS
 from memplan_cli.core.program import Block, Op, Origin, Program, Shape, Var, VarId
 
-
 Case = tuple[Op, dict[VarId, Var]]
 """An op and the vars that it reads and writes."""
 
@@ -79,6 +78,8 @@ def cost(kind: str, *shapes: Shape | None, domain: str = "") -> Cost:
         (case("TopK", (16,), (4,)), 64),
         (case("Add", (3, 4), (4,), (3, 4)), 12),
         (case("NobodyKnows", (3, 4), (2, 4)), 8),
+        (case("Cast", (3, 4), (3, 4)), 0),
+        (case("CastLike", (3, 4), (1,), (3, 4)), 0),
         (case("MatMul", (2, 3), (3, 4), (2, 4), domain="somewhere.else"), 8),
         (case("FusedMatMul", (2, 3), (3, 4), (2, 4), domain="com.microsoft"), 48),
     ],
@@ -96,8 +97,9 @@ def test_a_pick_moves_its_result_twice_and_a_scatter_its_data() -> None:
     assert cost("ScatterND", (9,), (1,), (1,), (9,)) == Cost(0, 4 * (9 + 1 + 1 + 2 * 9))
 
 
-def test_a_view_costs_nothing() -> None:
+def test_a_view_and_a_shape_cost_nothing() -> None:
     assert cost("Reshape", (3, 4), (2,), (12,)) == Cost(0, 0)
+    assert cost("Shape", (3, 4), (2,)) == Cost(0, 0)
 
 
 def test_an_unknown_dim_counts_as_one() -> None:

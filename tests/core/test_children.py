@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 
-from memplan_cli.core.children import Child
+from memplan_cli.core.children import Child, end_with_parent
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -101,3 +102,15 @@ def test_a_child_reads_nothing_and_writes_into_the_sink(tmp_path: Path) -> None:
         assert child.wait(60) == 3
     child.end()
     assert (tmp_path / "log").read_text() == "''\n"
+
+
+def test_a_child_whose_parent_ended_before_it_asked_ends_at_once() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries
+        child = os.fork()
+    if not child:
+        try:
+            end_with_parent(parent=os.getpid())  # which is no parent of this process
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1

@@ -18,6 +18,7 @@ from memplan_cli.core.operators import (
     ONNX,
     ONNX_LONG_NAME,
     OPERATORS,
+    SHAPE_QUERIES,
     Exactness,
     Family,
     Operator,
@@ -161,6 +162,15 @@ def test_the_standards_functions_of_each_element_all_have_a_row() -> None:
     along_an_axis = {"Hardmax", "LogSoftmax", "LpNormalization", "Softmax"}
     drawn = {"Bernoulli", "RandomNormalLike", "RandomUniformLike"}
     assert others == along_an_axis | drawn | {"OptionalGetElement"}
+    assert {name for name in kept if not lookup("", name).keeps_shape} == {
+        "OptionalGetElement"
+    }
+
+
+def test_operators_that_are_called_so_are_reductions_and_shape_queries() -> None:
+    reductions = {name for name in SCHEMAS if name.startswith("Reduce")}
+    assert reductions == set(names_of(lambda each: each.family is Family.REDUCTION))
+    assert {"Shape", "Size"} == SHAPE_QUERIES
 
 
 def evaluated(name: str, x: NDArray[Any], **inputs: NDArray[Any]) -> NDArray[Any]:
@@ -235,6 +245,24 @@ def test_an_operator_that_reads_other_places_is_not_in_place(name: str) -> None:
         elsewhere |= changed.size != ROWS.size or list(places) not in ([], [place])
     assert elsewhere
     assert BY_NAME[name].in_place == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ArgMax", "Ceil", "EyeLike", "Floor", "Hardmax", "NonZero", "Shape", "Sign", "Size"],
+)
+def test_an_operator_whose_result_stays_for_slightly_other_values_has_no_gradient(
+    name: str,
+) -> None:
+    x = ROWS[0] + 1 / 8
+    assert (evaluated(name, x) == evaluated(name, x + 1 / 64)).all()
+    assert BY_NAME[name].has_zero_gradient
+
+
+@pytest.mark.parametrize("name", ["NonZero", "Unique"])
+def test_the_values_of_an_input_may_decide_the_size_of_a_result(name: str) -> None:
+    assert evaluated(name, numbers(0, 1, 1)).size != evaluated(name, numbers(1, 2, 3)).size
+    assert BY_NAME[name].size_from_data
 
 
 def test_a_dropout_is_random_if_it_is_given_a_training_mode() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from builders import block, op, plan_of_text
 from memplan_cli import Settings
+from memplan_cli.core.check import DEFAULT_CHECK, Tolerance
+from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
-from memplan_cli.core.results.report import RuntimeSummary
+from memplan_cli.core.results.report import Report, RuntimeSummary
+from memplan_cli.core.results.rewrites import step_dims
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.temporary import clear_files
 
@@ -69,3 +72,23 @@ def test_what_was_observed_of_one_side_is_written_of_that_side(sides: tuple[str,
     data = to_json(RuntimeSummary("onnxruntime", "1", "cpu", observed=peaks, predicted=peaks))
     assert sorted(data["observed"] or {}) == sorted(sides)
     assert sorted(data["predicted"] or {}) == sorted(sides)
+
+
+def test_without_a_tolerance_all_bits_must_be_equal() -> None:
+    assert Tolerance().exact
+    assert DEFAULT_CHECK.tolerance == Tolerance()
+
+
+def test_the_dims_of_a_step_follow_from_its_past_and_new_entries() -> None:
+    rules = {"n": "new", "t": "total", "p": "past", "batch": "one", "fixed": "five"}
+    found = step_dims(rules, past=7, new=3)
+    assert found == {"n": 3, "t": 10, "p": 7, "batch": 1, "fixed": 5}
+
+
+def test_a_report_without_what_later_versions_added_is_read() -> None:
+    report = plan_of_text(DYNAMIC, Settings(dims={"batch": 3})).report
+    data = to_json(report)
+    assert "external_weights" not in data  # nothing was moved
+    del data["orders"]["candidates"], data["orders"]["chosen"]
+    found = from_json(Report, data, "the report")
+    assert found == replace(report, orders={}, chosen_order="file")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -105,6 +106,31 @@ def test_without_room_a_run_goes_on_without_a_folder(monkeypatch: pytest.MonkeyP
     with run_folder() as folder:
         assert folder is None
         assert os.environ["TMPDIR"] == "/proc/self"
+
+
+def test_without_locks_no_leftovers_are_removed(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    (base / NAME).mkdir()
+    (base / NAME / ".memplan-lock").touch()
+    (base / ".a.0123456789abcdef.tmp").touch()
+    before = sorted(base.rglob("*"))
+    clear_run_folders(base)
+    clear_files(base, FILES)
+    assert sorted(base.rglob("*")) == before
+
+
+def test_a_folder_that_cannot_be_locked_is_not_left_behind(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "open", full)
+    with run_folder() as folder:
+        assert folder is None
+    assert list(base.iterdir()) == []
 
 
 def test_a_file_beside_a_target_is_left_alone_while_its_owner_lives(tmp_path: Path) -> None:

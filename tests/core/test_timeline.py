@@ -59,6 +59,10 @@ def test_a_nameless_control_flow_node_is_found_by_its_index() -> None:
     assert got == [(0, 0, "#0"), (1, 6, "#1"), (2, 2, "#0"), (3, 5, "#1"), (4, 4, "x")]
 
 
+def test_subgraphs_of_a_main_graph_that_is_missing_take_no_ticks() -> None:
+    assert moments(ordered(("a.body", "x"), ("a.body/b.body", "y"))) == ()
+
+
 @pytest.mark.parametrize("name", ["branchy", "train_level1"])
 def test_the_highest_point_of_the_curve_is_the_live_peak_of_the_report(name: str) -> None:
     plan = plan_named(name)
