@@ -65,7 +65,7 @@ def split(piece: PieceArrays, state: SearchState, left: int, right: int) -> int:
     first, start, end = piece.first, piece.start, piece.end
     is_placed, unplaced, options = state.is_placed, state.unplaced, state.options
     crossing = state.scratch[CROSSING]
-    crossing[left : right + 1] = 0
+    crossing[left:right] = 0
     first_buffer, stop_buffer = first[left], first[right]
     state.registers[WORK] -= 2 * (stop_buffer - first_buffer) + 4 * (right - left)
     for buffer in range(first_buffer, stop_buffer):
