@@ -80,16 +80,16 @@ def search_with_copies(
         for var, values in copied.constants.items()
         if var in result.chunked.program.vars
     }
-    # The new result compares with the program with copies, but the original is what counts.
-    original_work = without_copies.work
+    # The new result compares with the program with copies, but the original is what counts. Its
+    # work is not 0, as it has a product.
     return replace(
         result,
         chunked=replace(
             result.chunked, constants={**remaining_constants, **result.chunked.constants}
         ),
         before=without_copies.before,
-        added_work=result.chunked_work / original_work - 1 if original_work else 0.0,
-        work=original_work,
+        added_work=result.chunked_work / without_copies.work - 1,
+        work=without_copies.work,
     )
 
 

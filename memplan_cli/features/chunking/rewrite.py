@@ -142,9 +142,7 @@ def _write_region(
         )
     for index in region.splits:
         op = graph.ops[index]
-        writer.maybe_unused.update(
-            var for var in op.outputs if var and var not in output_slices
-        )
+        writer.maybe_unused.update(filter(None, op.outputs))
         writer.maybe_unused.update(var for var in op.inputs if var in graph.weights)
 
 
