@@ -11,6 +11,7 @@ import pytest
 
 from features.chunk_cases import Case, differences
 from features.chunk_draws import CASES, Draw
+from memplan_cli.features.chunking.axes.split import Role
 from memplan_cli.features.chunking.axes.table import RULES, splits_of
 from memplan_cli.features.chunking.kernels import keeps_bits, min_chunk_length
 
@@ -194,3 +195,14 @@ def test_columns_of_a_product_keep_the_bits_where_blocks_stay(seed: int) -> None
         node = case.node(case.run_in_runtime())
         for split, cuts in allowed(case, node, seed):
             assert not differences(case, node, split, cuts, Case.run_in_runtime), split
+
+
+def test_few_columns_are_summed_in_longer_blocks() -> None:
+    kept = []
+    for columns, cut in ((256, 128), (256, 64), (128, 64), (64, 32), (32, 16)):
+        case = Case("MatMul", (Wide(5).whole(8, 1100), Wide(6).whole(1100, columns)))
+        node = case.node(case.run_in_runtime())
+        (split,) = (split for split in splits_of(node) if split.role is Role.COLUMNS)
+        if keeps_bits(node, split, [(0, cut), (cut, columns)]):
+            kept.append((columns, cut))
+    assert kept == [(256, 128)]
