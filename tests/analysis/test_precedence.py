@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from memplan_cli.analysis.precedence import nearest_order, successors
+from builders import block, op
+from memplan_cli.analysis.precedence import nearest_order, predecessors, successors
 
 
 def test_nodes_in_order_stay_where_they_are() -> None:
@@ -20,3 +21,14 @@ def test_of_those_that_may_go_the_least_rank_goes_first() -> None:
 
 def test_a_circle_and_what_follows_it_is_left_out() -> None:
     assert nearest_order([[], [2], [1, 3], []]) == [0]
+
+
+def test_who_reads_an_old_statistic_runs_before_a_normalization_writes_over_it() -> None:
+    graph = block(
+        "x scale bias mean variance",
+        "y old_mean old_variance",
+        op("old_mean <- mean"),
+        op("old_variance <- variance"),
+        op("y new_mean new_variance <- x scale bias mean variance", kind="BatchNormalization"),
+    )
+    assert predecessors(graph) == ((), (), (0, 1))
