@@ -284,8 +284,8 @@ class NeedsByRun:
 
     Attributes:
         settings: what binds its other dims.
-        run_warnings: warnings of the first run.
-        failed: the last binding whose run did not tell all sizes, and why; empty if none failed.
+        run_warnings: the first warnings of a successful call of `memory`.
+        failed: the last dims at which some size stayed unknown, and why; empty if there are none.
     """
 
     source: LazyModel
@@ -301,12 +301,14 @@ class NeedsByRun:
         return (*self.run_warnings, *failures)
 
     def memory(self, dims: Mapping[str, int]) -> Memory:
-        """Run the model on drawn inputs at a binding, and plan it with the sizes of this run.
+        """Return the memory of the model's plan at these dims, with sizes that a run observed.
 
-        The warnings of the first run, and the reason of the last failure, are kept for `warnings`.
+        If the settings do not allow runs (``run`` is False), only the sizes that inference finds are known.
+        The first warnings of a successful call are kept in `run_warnings`, the reason of the last failure
+        in `failed`.
 
         Raises:
-            UnknownSizeError: the run does not tell all sizes.
+            UnknownSizeError: the size of some intermediate is still unknown.
         """
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
 

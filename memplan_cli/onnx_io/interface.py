@@ -198,7 +198,7 @@ def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]
     after = {value.name: value for value in rewritten.graph.input}
     fed = [value.name for value in fed_inputs(original)]
     removed = [name for name in fed if name not in after]
-    added = [value.name for value in fed_inputs(rewritten) if value.name not in before]
+    added = [value.name for value in fed_inputs(rewritten) if value.name not in fed]
     differences = []
     if removed:
         differences.append(f"only the original takes {_quoted_names(removed)}")

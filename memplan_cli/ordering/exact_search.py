@@ -318,19 +318,24 @@ class StateSpace:
 
 
 def _is_late(graph: TaskGraph, op: int) -> bool:
-    """Return whether an op frees nothing in any order, and other ops wait for it.
+    """Return whether it is best to run an op just before the first op that waits for it.
 
-    Run earlier than just before one of these, it would only raise the live bytes. Its step must need
-    no more bytes than the op leaves behind: else the step could raise the peak at the later place.
+    That holds if the op frees nothing in any order: an earlier run then only raises the live bytes.
+    And its step must need no more bytes than the op leaves behind: else the step could raise the peak
+    at the later place.
     """
 
-    def is_freed(tensor: int) -> bool:
-        is_read_output = tensor in graph.defines[op] and graph.access_counts[tensor] > 1
-        return not (graph.is_result[tensor] or is_read_output)
+    def may_free(tensor: int) -> bool:
+        """Whether the op is the last one that accesses a tensor, in some order."""
+        if graph.is_result[tensor]:  # live to the end
+            return False
+        is_input = tensor not in graph.defines[op]
+        return is_input or graph.access_counts[tensor] == 1  # an output that no other op reads
 
+    has_waiting_ops = bool(graph.succs[op])
     return (
-        bool(graph.succs[op])
-        and not any(map(is_freed, graph.accesses[op]))
+        has_waiting_ops
+        and not any(map(may_free, graph.accesses[op]))
         and not graph.in_place_inputs[op]  # to write over an input frees it
         and graph.step_bytes[op] <= graph.defined_bytes[op]
     )

@@ -167,19 +167,24 @@ def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
 def metrics_of(report: Report) -> dict[str, int]:
     """Return each of `METRICS` that is known; runtime metrics are of the written model.
 
-    Those of the process are observed, or predicted if the model was not run. No plan has
-    ``serving.bound``, which `gate` computes from the model.
+    The name of a metric is a field of a record, after the group of the record and a dot:
+
+        planned                   the field ``planned`` of ``report.memory``
+        observed.steady_peak      the field ``steady_peak`` of the observed peaks
+        original.planned          ``report.original_planned``
+        levels.2                  ``report.levels["2"]``
+        serving.bound             in no report: `gate` computes it from the model
     """
     runtime = report.runtime
     predicted = runtime.predicted.get("optimized") if runtime else None
     observed = runtime.observed.get("optimized") if runtime else None
+    # Without a run the bytes of the process are predicted.
     process = (observed and observed.process) or (predicted and predicted.process)
     records = {
         "": report.memory,
         "predicted": predicted,
         "observed": observed,
         "process": process,
-        "serving": None,
     }
     metrics: dict[str, int] = {}
     for name in METRICS:
@@ -188,6 +193,8 @@ def metrics_of(report: Report) -> dict[str, int]:
             size = getattr(report, f"original_{key}")
         elif group == "levels":
             size = report.levels.get(key)
+        elif group == "serving":
+            continue
         else:
             # A prediction counts no weights in ``held``, so its metric has a longer name.
             field_name = "held" if key == "held_without_weights" else key

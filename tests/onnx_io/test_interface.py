@@ -49,6 +49,12 @@ def test_an_input_with_a_value_of_its_own_need_not_be_fed() -> None:
     assert other_inputs(parse(ORIGINAL), parse(weight.replace("i)", "i, int64[2] k)"))) == ()
 
 
+def test_an_input_that_lost_its_value_must_be_fed() -> None:
+    text = ORIGINAL.replace("i)", "i, int64[2] k)")
+    original = text.replace("=> (float[n,4] y)", "=> (float[n,4] y) <int64[2] k = {1,2}>")
+    assert other_inputs(parse(original), parse(text)) == ("only the written model takes 'k'",)
+
+
 def test_many_inputs_are_counted() -> None:
     many = ", ".join(f"float[1] n{number}" for number in range(9))
     found = other_inputs(parse(ORIGINAL.replace("int64[2] i", many)), parse(ORIGINAL))

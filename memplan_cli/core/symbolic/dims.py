@@ -16,7 +16,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.symbolic.polynomials import (
-    FUNCTIONS,
     QUOTIENTS,
     Polynomial,
     Tree,
@@ -119,7 +118,7 @@ def _rational(node: ast.expr, tree: Tree) -> _Rational:
         case ast.BinOp(left=left, op=operator, right=right):
             return _arithmetic(operator, _rational(left, tree), _rational(right, tree))
         case ast.Call(func=ast.Name() as name, args=args, keywords=[]) if args:
-            return _function(tree.name(name).lower(), args, tree)
+            return _apply(tree.name(name).lower(), args, tree)
     raise ValueError(ast.dump(node))
 
 
@@ -167,24 +166,32 @@ def _over_common_divisor(left: _Rational, right: _Rational) -> tuple[Polynomial,
     )
 
 
-def _function(word: str, args: list[ast.expr], tree: Tree) -> _Rational:
-    """Return a call of floor, ceiling, mod, min or max.
+def _apply(word: str, args: list[ast.expr], tree: Tree) -> _Rational:
+    """Return the value of a function at the syntax trees of its arguments.
+
+    ``floor`` and ``ceiling`` (or ``ceil``) have one argument, ``mod`` two, ``min`` and ``max`` two or more.
 
     Raises:
         ValueError: there is no such function, or it has another number of arguments.
     """
     name = "ceiling" if word == "ceil" else word
-    if name not in FUNCTIONS or (name in QUOTIENTS) != (len(args) == 1):
-        raise ValueError(word)
-    if name not in QUOTIENTS:
-        if name == "mod" and len(args) != 2:
-            raise ValueError(word)
+    if name in QUOTIENTS and len(args) == 1:
+        return _Rational(apply_function(name, _quotient(args[0], tree)))
+    if (name == "mod" and len(args) == 2) or (name in ("min", "max") and len(args) > 1):
         whole_args = [_whole(_rational(arg, tree)) for arg in args]
         return _Rational(apply_function(name, whole_args))
-    match args[0]:
+    raise ValueError(word)
+
+
+def _quotient(node: ast.expr, tree: Tree) -> tuple[Polynomial, Polynomial]:
+    """Return the dividend and the divisor of the argument of floor or ceiling, not rounded.
+
+    ``W/2 + 1/2`` gives ``W + 1`` and 2, ``W/k`` gives ``W`` and ``k``.
+    """
+    match node:
         # Both sides separately: `_arithmetic` would round a quotient of dims down already.
         case ast.BinOp(left=left, op=ast.Div(), right=right):
-            quotient = _over_common_divisor(_rational(left, tree), _rational(right, tree))
-            return _Rational(apply_function(name, quotient))
-    value = _rational(args[0], tree)
-    return _Rational(apply_function(name, [value.numerator, {(): value.divisor}]))
+            return _over_common_divisor(_rational(left, tree), _rational(right, tree))
+    value = _rational(node, tree)
+    constant_divisor: Polynomial = {(): value.divisor}
+    return value.numerator, constant_divisor

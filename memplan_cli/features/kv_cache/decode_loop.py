@@ -136,7 +136,11 @@ def decode_original(model: Path, caches: CacheSummary, loop: DecodeLoop) -> Orig
 def decode_written(
     model: Path, caches: CacheSummary, original: OriginalDecoding, loop: DecodeLoop
 ) -> DecodeComparison:
-    """Run the written model's decode loop, and compare it with the saved outputs."""
+    """Run the written model's decode loop, and compare its outputs with the original's.
+
+    The job reads the original's outputs from the loop's folder, where `decode_original` saved them.
+    """
+    # Users open a written file with `memplan_cli.load`, and the original with ONNX Runtime.
     session = replace(_session(model, loop), opened_by_memplan=True)
     job = {
         **_job(session, caches, loop),

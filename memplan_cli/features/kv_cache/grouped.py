@@ -87,31 +87,34 @@ def _repeats(
         for unsqueeze in readers.get(node.output[0], ()):
             if unsqueeze.op_type != "Unsqueeze" or _axes(index, unsqueeze) != (_HEADS + 1,):
                 continue
-            repeat = _repeat(unsqueeze, heads[node.input[0]], index, readers)
+            repeat = _repeat_after(unsqueeze, heads[node.input[0]], index, readers)
             if repeat is not None:
                 yield repeat
 
 
-def _repeat(
+def _repeat_after(
     unsqueeze: NodeProto,
     heads: int,
     index: GraphIndex,
     readers: dict[str, list[NodeProto]],
 ) -> _Repeat | None:
-    """Return the repetition that begins with an Unsqueeze of axis 2, or None.
+    """Return the repetition of heads that begins with an Unsqueeze, or None if none does.
 
-    The shapes are, for keys or values of one cache:
+    The caller has checked that the Unsqueeze adds axis 2. The shapes are, for keys or values of a cache:
 
         Unsqueeze   [batch, heads, 1, length, size]
         Expand      [batch, heads, times, length, size]
         Reshape     [batch, heads * times, length, size]
 
-    One MatMul must be all that reads the result of the Reshape, perhaps behind Transposes and scalings.
-    ``heads`` are those of the cache; ``readers`` has the consumers of each value.
+    The only consumer of the Reshape's result must be a MatMul. Transposes and scalings may lie between
+    them, and a scaling may follow the MatMul. ``heads`` is the number of heads in the cache;
+    ``readers`` has the consumers of each value.
     """
+    if heads < _MIN_HEADS:  # the product without the repetition would be rounded differently
+        return None
     expand = _only(readers, unsqueeze.output[0], "Expand")
     reshape = expand and _only(readers, expand.output[0], "Reshape")
-    if expand is None or reshape is None or heads < _MIN_HEADS:
+    if expand is None or reshape is None:
         return None
     expanded = _elements(index, expand.input[1])
     joined = _elements(index, reshape.input[1])
@@ -124,11 +127,11 @@ def _repeat(
     if path is None:
         return None
     moves, product = path
-    scale = _scaling(product.output[0], index, readers)
+    scale = _scaling_of_product(product.output[0], index, readers)
     return _Repeat(unsqueeze.output[0], times, heads, moves, product, scale)
 
 
-def _scaling(
+def _scaling_of_product(
     product: str, index: GraphIndex, readers: dict[str, list[NodeProto]]
 ) -> NodeProto | None:
     """Return the node that scales a product by one number, if that is the product's only consumer.
@@ -271,7 +274,7 @@ def _elements(index: GraphIndex, name: str) -> tuple[int | None, ...]:
         return (None,) * _dim_count(node)
     if node.op_type == "Where":
         # PyTorch exports Where(shape == -1, 1, shape) as the shape of an Expand. An element of at
-        # least 2, as `_repeat` needs it, is the same in both shapes.
+        # least 2, as `_repeat_after` needs it, is the same in both shapes.
         condition = index.producer_of(node.input[0])
         is_expand_shape = condition is not None and (
             condition.op_type == "Equal" and node.input[2] in condition.input

@@ -274,11 +274,13 @@ class GreedyChooser:
         """Begin without candidates; `run` takes them until ``schedule`` fits ``budget`` bytes."""
         self.schedule = schedule
         self.budget = budget
-        self.price = 0.0
+        self.price = 0.0  # not known yet: set by the first `_fill_heap`
         places = len(schedule.live)
         self._transient_bytes = [0] * places
-        # A chain of 32 copies is allowed in programs of any length.
+        # Copies in one candidate times places are limited, which limits the time of a search. In long
+        # programs at least 32 copies are allowed.
         self._max_chain = max(_MAX_CHAIN_STEPS // max(places, 1), 32)
+        # ``(-ratio, value, end of the gap)``, so that the highest gain for its work comes first.
         self._heap: list[tuple[float, ValueNumber, Place]] = []
 
     def run(self) -> int:

@@ -135,13 +135,14 @@ class ServingSettings:
 def choose_settings(
     sampled: SampledSizes, sizes: int, base: RuntimeSettings | None = None
 ) -> ServingSettings:
-    """Return the settings with the lowest bound, or without any, those that hold least in simulation.
+    """Return the settings with the lowest bound. If no candidate has a bound, those that hold least.
 
-    ``sizes`` is the number of sizes within the bounds; settings in ``base`` are not changed.
+    What a candidate without a bound holds is simulated, at the sampled sizes only. ``sizes`` is the
+    number of all sizes within the bounds. All candidates contain the options of ``base``.
     """
     candidates = tuple(_candidates(sampled, base or RuntimeSettings()))
     bounded = [candidate for candidate in candidates if candidate.bound is not None]
-    # A bounded candidate holds its bound.
+    # The bytes ``held`` of a candidate with a bound are its bound.
     chosen = min(bounded or candidates, key=lambda candidate: candidate.held)
     return ServingSettings(
         chosen,

@@ -389,14 +389,18 @@ def _run_loop(frame: Frame, op: Op) -> None:
     for _ in range(_loop_iterations(frame, op)):
         for index in read_state:
             recorder.free(index)
+        # A variable has a key if its dims were observed; the body reads the same dims. The list is made
+        # first, because a body may return one of its inputs as another carried value.
         carried_keys = [keys.get(var, 0) for var in carried_vars]
         keys.update(zip(body.inputs[2:], carried_keys, strict=True))
         carried_vars = body.outputs[1:state_count]
+        # The allocation of each body output that has memory of its own. An output that only passes an
+        # input of the body on has none.
         results = frame.simulator.run_block(body, op, {}, frame)
         read_state = next_state
-        if first_condition in read_state and body.outputs[0] not in results:
-            # In the first iteration: a condition that the body passes on lasts for the whole Loop.
-            read_state.remove(first_condition)
+        passes_condition_on = body.outputs[0] not in results
+        if passes_condition_on and first_condition in read_state:  # in the first iteration only
+            read_state.remove(first_condition)  # it lasts for the whole Loop
             kept.append(first_condition)
         next_state = [index for var, index in results.items() if var in state_vars]
         slices += [index for var, index in results.items() if var not in state_vars]
@@ -453,7 +457,11 @@ def _run_scan(frame: Frame, op: Op) -> None:
 
 
 def _scan_iterations(frame: Frame, op: Op) -> int:
-    """Return how often a Scan iterates: the length of the axis that it scans."""
+    """Return how often a Scan iterates: the length of the axis that it scans.
+
+    If no run was observed and the length is no number, it is `_ITERATIONS_TO_REPEAT`: more iterations
+    would repeat the requests of the last one.
+    """
     observed = frame.observed_iterations(op.bodies[0])
     if observed is not None:
         return observed

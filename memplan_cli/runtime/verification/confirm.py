@@ -378,11 +378,15 @@ class Confirmation:
         """
         if self._written.unoptimized_only:
             return ()
+        # At default settings ONNX Runtime optimizes the graph. If the reported run did so, its graph is
+        # known; else the optimized graph is predicted.
         executed = (
             self.prediction.optimized_graph() if self.run.is_unoptimized else self.executed()
         )
-        original_peak = self.prediction.graph.predicted.first_run_peak
         written_peak = predict_peaks(executed, DEFAULTS).first_run_peak
+        # The baseline ran the original at default settings, and its graph has the prediction for them.
+        original_graph = self.prediction.graph
+        original_peak = original_graph.predicted.first_run_peak
         if original_peak is None or written_peak is None or written_peak <= original_peak:
             return ()
         warning = (
