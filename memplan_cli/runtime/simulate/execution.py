@@ -399,8 +399,9 @@ def _run_loop(frame: Frame, op: Op) -> None:
         results = frame.simulator.run_block(body, op, {}, frame)
         read_state = next_state
         passes_condition_on = body.outputs[0] not in results
-        if passes_condition_on and first_condition in read_state:  # in the first iteration only
-            read_state.remove(first_condition)  # it lasts for the whole Loop
+        if passes_condition_on and first_condition in read_state:
+            # After the first iteration: this condition lasts for the whole Loop.
+            read_state.remove(first_condition)
             kept.append(first_condition)
         next_state = [index for var, index in results.items() if var in state_vars]
         slices += [index for var, index in results.items() if var not in state_vars]
