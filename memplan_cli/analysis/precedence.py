@@ -32,16 +32,18 @@ Edges = tuple[tuple[int, ...], ...]
 def predecessors(block: Block) -> Edges:
     """Return, per op of a block, the indices of the ops that must run before it, ascending."""
     producer = block.dataflow.producer
-    overwritten_vars = overwritten(block)
+    oldest_on_bytes = overwritten(block)
     last_of_class: dict[str, int] = {}  # the last op of each class whose order must be kept
     preds = []
     for index, (op, reads) in enumerate(zip(block.ops, block.dataflow.reads, strict=True)):
         before = {producer.get(var, _NO_PRODUCER) for var in reads}
         before.discard(_NO_PRODUCER)
         order_classes = list(_side_effects(op))
-        if overwritten_vars:
-            shared = (overwritten_vars[var] for var in reads if var in overwritten_vars)
-            order_classes += dict.fromkeys(shared)
+        if oldest_on_bytes:
+            # Ops that read old or new statistics on the same bytes are one class. An op that reads
+            # both has the class once: with it twice, the op would be its own predecessor.
+            statistics = (oldest_on_bytes[var] for var in reads if var in oldest_on_bytes)
+            order_classes += dict.fromkeys(statistics)
         for order_class in order_classes:
             if order_class in last_of_class:
                 before.add(last_of_class[order_class])

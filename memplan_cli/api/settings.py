@@ -41,7 +41,8 @@ def settings(
 
     Args:
         model: Its weights must exist, because ONNX Runtime loads it to find the graph it would run.
-        given: Settings of memplan. Only dims, shapes, inputs and ``run`` have an effect.
+        given: Settings of memplan, not of ONNX Runtime. Only dims, shapes, inputs and ``run`` have
+            an effect.
         check: Confirm by a run on its provider, or search by measuring; None predicts only.
         progress: Called with the name of each stage.
         config: A settings file, in place of ``given``.
@@ -56,13 +57,15 @@ def settings(
     with model_paths(model) as files:
         given = settings_of(files.path, given, config, options)
         if check is not None:
-            refuse_run(given, "--measure")
+            refuse_run(given, "--measure")  # checks run the model, which ``given`` may forbid
         file = read_model(files.path)
         # The other settings decide a plan, and this model is not planned.
         bound_settings = bind_all_dims(file, sizes_and_inputs_only(given))
         recorded = recorded_settings(metadata_of(file.model))
-        # If ONNX Runtime may optimize the graph, the search may replace every recorded option.
-        fixed = recorded if recorded is not None and recorded.settings.is_unoptimized else None
+        # A file that was written to run without optimization keeps the options that ensure this. For
+        # other files the search may replace every recorded option.
+        must_stay_unoptimized = recorded is not None and recorded.settings.is_unoptimized
+        fixed = recorded if must_stay_unoptimized else None
         if check is None:
             choice = _predicted(file, bound_settings, fixed)
         else:

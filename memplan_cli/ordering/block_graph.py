@@ -118,12 +118,14 @@ def storage_facts(
 def _oldest_on_bytes(
     program: Program, sharing: Mapping[VarId, Size], aliasing: Aliasing
 ) -> dict[VarId, VarId]:
-    """Return for each variable in ``sharing`` the oldest one on the same bytes, in every order.
+    """Return for each variable in ``sharing`` the oldest one on the same bytes.
 
-    ``aliasing`` has no rules for writing in place, so no live range has any influence.
+    ``aliasing`` must have no rules for writing in place. Only these depend on live ranges, so the
+    result holds whatever the order of the ops.
     """
     any_range = dict.fromkeys(sharing, LiveRange(0, 1))
     buffer_of = share_storage(program, sharing, aliasing, any_range)
+    # The id of a buffer is the id of the oldest variable in it (`BufferId`).
     return {var: VarId(buffer) for var, buffer in buffer_of.items()}
 
 

@@ -43,11 +43,13 @@ class WorkBudget:
         Each call spends the work since the call before from this budget. It returns whether the
         search may continue: False from ``work`` units on, or once the deadline has passed.
         """
-        remaining_at_start = self.remaining
-        limit = min(work, remaining_at_start)
+        limit = min(work, self.remaining)
+        reported = 0
 
         def keep_going(work_so_far: int) -> bool:
-            self.spend(work_so_far - (remaining_at_start - self.remaining))
+            nonlocal reported
+            self.spend(work_so_far - reported)
+            reported = work_so_far
             return work_so_far < limit and self.in_time
 
         return keep_going

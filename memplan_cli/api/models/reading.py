@@ -73,23 +73,17 @@ def read_observed(
             ``bindings`` has numbers.
         inputs: describes the run's inputs, for the warning.
     """
-    dims = {**_observed_symbols(inferred, observed), **bindings.dims}
-    by_data = sized_by_data(inferred, bindings.dims)
-    unresolved = dict.fromkeys((*missing_sizes(inferred), *by_data))
+    unresolved = unresolved_results(inferred, bindings.dims)
+    # Numbers for the symbols that inference made up, such as the count of a NonZero.
+    observed_dims = _observed_symbols(inferred, observed)
+    bindings_of_run = replace(bindings, dims={**observed_dims, **bindings.dims})
     how = f"were learned from one run on {inputs}; other data may need more"
-    loaded = _read_with(source, replace(bindings, dims=dims), observed, tuple(unresolved), how)
+    loaded = _read_with(source, bindings_of_run, observed, unresolved, how)
     # If a value has another shape in each iteration of a loop, inference may give symbols where
     # ``inferred`` has numbers. The observed shape comes first: it is that of this run.
-    program = _with_known_shapes(loaded.program, {**numeric_types(inferred), **observed})
-    absent = _in_blocks_not_run(program, observed)
-    if absent:
-        warning = (
-            f"{len(absent)} tensors are in subgraphs that this run did not execute, and count "
-            f"as nothing: {_first_names(absent)}"
-        )
-        loaded = replace(loaded, warnings=(*loaded.warnings, warning))
-        empty = {var: program.vars[var]._replace(shape=(0,)) for var in absent}
-        program = _with_vars(program, empty)
+    known = {**numeric_types(inferred), **observed}
+    loaded = replace(loaded, program=_with_known_shapes(loaded.program, known))
+    loaded = _with_empty_blocks_not_run(loaded, observed)
     # The run also gives the shapes of inputs without a declared rank. ``unresolved`` has only results
     # of ops.
     inputs_without_rank = (
@@ -98,11 +92,14 @@ def read_observed(
         if var.origin is Origin.INPUT and var.shape is None
     )
     from_run = frozenset((*unresolved, *inputs_without_rank))
-    return replace(loaded, program=program, observed=True, seen=from_run)
+    return replace(loaded, observed=True, seen=from_run)
 
 
 def missing_sizes(program: Program) -> tuple[VarId, ...]:
-    """Return the results of ops that have no size, unless their type has none in any shape."""
+    """Return the results of ops whose size in bytes is unknown.
+
+    Results of a type that never has a size in bytes, such as strings, are not missing.
+    """
     return tuple(
         identity
         for identity in _op_results(program)
@@ -111,21 +108,21 @@ def missing_sizes(program: Program) -> tuple[VarId, ...]:
     )
 
 
-def sized_by_data(program: Program, input_dims: Collection[str]) -> tuple[VarId, ...]:
-    """Return the results of ops whose shape has a symbol that is no dim of an input."""
+def unresolved_results(
+    program: Program, input_dims: Collection[str] = ()
+) -> tuple[VarId, ...]:
+    """Return the results of ops that numbers for ``input_dims`` do not give a size in bytes.
+
+    Their size is missing, or their shape has another symbol. Without ``input_dims``: any symbol.
+    """
     input_symbols = frozenset(input_dims)
-    return tuple(
+    symbolic = (
         identity
         for identity in _op_results(program)
         if any(
             not symbols_of(dim) <= input_symbols for dim in program.vars[identity].shape or ()
         )
     )
-
-
-def _without_numbers(program: Program) -> tuple[VarId, ...]:
-    """Return the results of ops that have no size, or a shape with symbols of any kind."""
-    symbolic = sized_by_data(program, ())
     return tuple(dict.fromkeys((*missing_sizes(program), *symbolic)))
 
 
@@ -158,20 +155,34 @@ def _with_known_shapes(program: Program, known: Known) -> Program:
     iteration of a loop.
     """
     changed = {}
-    for identity in _without_numbers(program):
+    for identity in unresolved_results(program):
         if identity in known:
             dtype, shape = known[identity]
             changed[identity] = program.vars[identity]._replace(dtype=dtype, shape=shape)
     return _with_vars(program, changed)
 
 
-def _in_blocks_not_run(program: Program, observed: Known) -> tuple[VarId, ...]:
-    """Return the results without a size in numbers in blocks of which nothing was observed."""
+def _with_empty_blocks_not_run(loaded: Loaded, observed: Known) -> Loaded:
+    """Make results without a size in numbers empty in blocks of which nothing was observed.
+
+    A warning names them.
+    """
+    program = loaded.program
     entered = {program.vars[VarId(var)].block for var in observed if var in program.vars}
-    return tuple(
+    not_run = tuple(
         identity
-        for identity in _without_numbers(program)
+        for identity in unresolved_results(program)
         if (var := program.vars[identity]).block not in entered and var.dtype in BITS
+    )
+    if not not_run:
+        return loaded
+    warning = (
+        f"{len(not_run)} tensors are in subgraphs that this run did not execute, and count "
+        f"as nothing: {_first_names(not_run)}"
+    )
+    empty = {var: program.vars[var]._replace(shape=(0,)) for var in not_run}
+    return replace(
+        loaded, program=_with_vars(program, empty), warnings=(*loaded.warnings, warning)
     )
 
 

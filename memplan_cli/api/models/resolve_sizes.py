@@ -25,7 +25,7 @@ from memplan_cli.api.models.reading import (
     missing_sizes,
     read_completely,
     read_observed,
-    sized_by_data,
+    unresolved_results,
     with_runtime_inference,
 )
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
@@ -238,8 +238,7 @@ class _SizeSearch:
         """
         if self.settings.bounds or len(program.body.ops) > MAX_OBSERVED_OPS:
             return ()
-        by_data = sized_by_data(program, self.free_dims)
-        return tuple(dict.fromkeys((*missing_sizes(program), *by_data)))
+        return unresolved_results(program, self.free_dims)
 
     def dims_without_run(self, loaded: Loaded, probing: SizeProbing) -> Dims | None:
         """Return numbers for the free dims without running the model; None if it must be run."""

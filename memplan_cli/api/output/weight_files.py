@@ -105,8 +105,8 @@ def fold_beside(
 ) -> FoldedModel:
     """Fold the constants that a plan names; large values are written into a file beside the output.
 
-    No file is created for the model ``out`` itself. Weight files in ``own``, of an earlier
-    version of it, may be replaced.
+    The model is returned, and not written to ``out``. Weight files in ``own``, of an earlier
+    version of the output, may be replaced.
 
     Raises:
         ModelError: a value cannot be computed, or a file is in the way.
@@ -128,7 +128,9 @@ def fold_beside(
 
     place = out.with_name(name)
     created = create(place, write, own)
-    if not place.stat().st_size:  # every value is small, or belongs to a subgraph
+    # `goes_outside` decides for all values together. Single small values, and those of subgraphs,
+    # are stored in the model file nevertheless. If there are no others, the data file is empty.
+    if not place.stat().st_size:
         remove(created)
         created = ()
     return written[0]._replace(created=created)

@@ -93,7 +93,7 @@ class Graph:
             self._splits[op_index] = tuple(
                 split
                 for split in all_splits
-                if self._slices_no_large_weight(op_index, split)
+                if self._may_slice_weights(op_index, split)
                 and self._respects_channel_blocks(op_index, split)
             )
         return self._splits[op_index]
@@ -116,10 +116,11 @@ class Graph:
             for var, axis_map in axis_maps
         )
 
-    def _slices_no_large_weight(self, op_index: int, split: Split) -> bool:
-        """Whether a split slices no weight, or only weights not larger than the op's output.
+    def _may_slice_weights(self, op_index: int, split: Split) -> bool:
+        """Whether a split slices no weight, or only weights that are cheap to slice.
 
-        The Slice copies the weight. A mask may be sliced, the matrix of a product not.
+        A Slice copies its part of the weight at run time. That is cheap for an operand of an
+        elementwise op, such as a mask that is added, if it is not larger than the op's output.
         """
         op = self.ops[op_index]
         sliced_weights = [
@@ -127,11 +128,14 @@ class Graph:
             for var, axis_map in zip(op.inputs, split.inputs, strict=True)
             if axis_map is not None and var in self.weights
         ]
+        if not sliced_weights:
+            return True
+        if (
+            split.role is not Role.FREE
+        ):  # the matrix of a product, or an operand of an attention
+            return False
         output_bytes = sum(self.bytes(var) for var in op.outputs if var)
-        return not sliced_weights or (
-            split.role is Role.FREE
-            and all(self.bytes(var) <= output_bytes for var in sliced_weights)
-        )
+        return all(self.bytes(var) <= output_bytes for var in sliced_weights)
 
     def dims(self, var: VarId) -> Dims:
         """Return the shape of a var whose dimensions are numbers."""

@@ -102,23 +102,23 @@ def _cut_again(
 
 
 def _merge_inner_choices(inner_graph: Graph, choices: Iterable[Choice]) -> Iterator[Choice]:
-    """Yield one choice, for the report, in place of all that cut chunks of an outer region alike.
+    """Merge the inner choices that cut the chunks of one outer region in the same way, for the report.
 
     The ops of ``inner_graph`` are those of the outer chunks, and each inner choice cuts ops of one
-    outer chunk. So 16 outer chunks that are all cut again are 16 choices, which have the same
-    original nodes (`Op.source`), axis and count. The merged choice has the first one's region,
-    the largest live bytes and the sum of work.
+    outer chunk. If 16 outer chunks are all cut again, there are 16 choices. They have the same
+    original nodes (`Op.source`), axis and count, and become one choice. It has the region of the
+    first of them, the largest live bytes and the sum of work.
     """
-    equal_choices: dict[tuple[object, ...], list[Choice]] = {}
+    groups: dict[tuple[object, ...], list[Choice]] = {}
     for choice in choices:
         region = choice.region
         sources = tuple(inner_graph.ops[index].source for index in sorted(region.splits))
-        equal_choices.setdefault((sources, region.axis, choice.count), []).append(choice)
-    for merged in equal_choices.values():
-        first = min(merged, key=lambda choice: min(choice.region.splits))
+        groups.setdefault((sources, region.axis, choice.count), []).append(choice)
+    for group in groups.values():
+        first = min(group, key=lambda choice: min(choice.region.splits))
         yield replace(
             first,
-            before=max(choice.before for choice in merged),
-            after=max(choice.after for choice in merged),
-            work=sum(choice.work for choice in merged),
+            before=max(choice.before for choice in group),
+            after=max(choice.after for choice in group),
+            work=sum(choice.work for choice in group),
         )

@@ -29,6 +29,10 @@ Place = int
 """The index of an op in the top block."""
 
 
+MUST_RUN_ONCE = -1
+"""In place of the work of an op that must not run a second time, such as a random one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Values:
     """The values of a program. Tuples are indexed by value.
@@ -42,8 +46,7 @@ class Values:
         made_at: the place of the producer.
         accesses: the places where the value is made and read, in order.
         inputs: the values that the producer reads.
-        work: work of running the producer once more; -1 if it must not run twice
-        (`can_recompute`).
+        work: work of running the producer once more, or `MUST_RUN_ONCE`.
         is_sole_output: whether the producer makes nothing else.
         sibling_bytes: bytes of the producer's other required outputs, which a copy makes too.
     """
@@ -65,7 +68,7 @@ class Values:
 
     def can_recompute(self, value: ValueNumber) -> bool:
         """Whether the producer of a value may run more than once."""
-        return self.work[value] >= 0
+        return self.work[value] != MUST_RUN_ONCE
 
 
 def find_values(
@@ -74,8 +77,9 @@ def find_values(
     pinned: Collection[VarId],
     aliasing: Aliasing,
 ) -> Values:
-    """Return the values of a program's top block.
+    """Group the vars of a program's top block into values: each is a root var and all its views.
 
+    The root is the var that has bytes of its own, and its producer is the producer of the value.
     Graph inputs, graph outputs and pinned vars always stay in memory, and are no values.
     """
     dataflow = program.dataflow
@@ -102,7 +106,7 @@ def find_values(
             for place in made_at
         ),
         work=tuple(
-            node_work(op, program.vars) if is_repeatable[place] else -1
+            node_work(op, program.vars) if is_repeatable[place] else MUST_RUN_ONCE
             for op, place in zip(producers, made_at, strict=True)
         ),
         is_sole_output=tuple(sum(map(bool, op.outputs)) == 1 for op in producers),

@@ -30,13 +30,13 @@ class NodeModels:
         model: the model, functions inlined.
         folder: where its external data lies.
         weights: initializers, Constants and sparse weights (made dense), by name.
-        maps: graph inputs that are maps, by name.
+        map_inputs: declarations of the graph inputs of an ONNX map type, by name.
     """
 
     model: ModelProto
     folder: Path
     weights: Mapping[str, TensorProto]
-    maps: Mapping[str, ValueInfoProto]
+    map_inputs: Mapping[str, ValueInfoProto]
 
     @classmethod
     def of(cls, path: Path) -> NodeModels:
@@ -49,8 +49,8 @@ class NodeModels:
                 weights[node.output[0]] = tensor
         for name, sparse in sparse_weights(model.graph):
             weights[name] = dense(sparse, path.parent)
-        maps = {v.name: v for v in model.graph.input if v.type.HasField("map_type")}
-        return cls(model, path.parent, weights, maps)
+        map_inputs = {v.name: v for v in model.graph.input if v.type.HasField("map_type")}
+        return cls(model, path.parent, weights, map_inputs)
 
     def nodes(self) -> tuple[NodeProto, ...]:
         """Return the nodes of the main graph, in file order."""
@@ -61,8 +61,8 @@ class NodeModels:
         return node.op_type == "Constant" and node.output[0] in self.weights
 
     def is_map(self, name: str) -> bool:
-        """Whether a value is a map that the caller feeds."""
-        return name in self.maps
+        """Whether a value is a graph input of an ONNX map type."""
+        return name in self.map_inputs
 
     def computed_reads(self, node: NodeProto) -> tuple[str, ...]:
         """Return the inputs and captures of a node that are not weights, each once."""
@@ -75,12 +75,15 @@ class NodeModels:
         Args:
             node: A node of the main graph.
             types: ONNX Runtime's type (``tensor(float)``) of each value in
-                ``self.computed_reads(node)``. Those in `maps` need none.
+                ``self.computed_reads(node)``. Values of a map type (`is_map`) need no entry: they
+                keep the declaration that they have in the whole model.
         """
         from onnx import ValueInfoProto, helper
 
         inputs = [
-            self.maps.get(name) or helper.make_value_info(name, _type_proto(types[name]))
+            self.map_inputs[name]
+            if self.is_map(name)
+            else helper.make_value_info(name, _type_proto(types[name]))
             for name in self.computed_reads(node)
         ]
         outputs = [ValueInfoProto(name=name) for name in node.output if name]

@@ -163,7 +163,8 @@ class SearchState(NamedTuple):
     registers: Ints
     """The scalars of the search, at the indices TRAIL to NODES."""
     scratch: Ints
-    """Temporary rows with one entry for each section, at the indices CROSSING to HOLE."""
+    """Temporary rows with one entry for each section and one for their end, at the indices CROSSING
+    to HOLE."""
     preference: Ints
     """Temporary: of each buffer, the preference with which it is sorted among the options."""
     failed: Words
@@ -208,7 +209,9 @@ def new_state(
     # The stacks have room for usual searches; a search that needs more ends with OVERFLOWED.
     max_frames = 4 * (buffers + sections) + 100
     max_options = 64 * (buffers + sections) + 1000
-    scratch_length = sections + 2  # rows are also used as stacks, which may be longer
+    # One entry for each section, and one for the end of the last: `_is_basin_full` uses UNITS_IN as
+    # changes from section to section, and buffers may end there.
+    scratch_length = sections + 1
     return SearchState(
         floor=np.zeros(sections, np.int64),
         top=np.zeros(sections, np.int64),

@@ -86,7 +86,18 @@ def all_that_run(model: Path, input_sets: Sequence[Sequence[FeedSpec]]) -> Probe
 
 
 def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> ProbeResult:
-    """Run a model once with each input set, in one process, until `RunSpec.stop` ends it."""
+    """Run a model once with each input set, in one process.
+
+    Args:
+        model: The file; its weights are there.
+        input_sets: The input sets, in the order of the runs.
+        stop: As in `RunSpec`: ``at a set that runs`` leaves out the sets after the first that runs,
+            ``never`` runs all.
+
+    Returns:
+        The sets that ran and the reasons of those that failed. Sets that were left out, also because
+        `_SECONDS` have passed, are in neither.
+    """
     if not input_sets:
         return ProbeResult()
     spec = RunSpec(
@@ -98,12 +109,12 @@ def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> 
         seconds=_SECONDS,
     )
     record = run_model(spec, timeout=_TIMEOUT)
-    if record.failure is not None:
+    if record.failure is not None:  # of the whole process: no input set has a result
         return ProbeResult(reasons=(record.failure.reason,))
-    failures = [input_record.failure for input_record in record.inputs]
+    failures = [input_record.failure for input_record in record.inputs]  # "" for sets that ran
     return ProbeResult(
-        tuple(index for index, failure in enumerate(failures) if not failure),
-        tuple(failure for failure in failures if failure),
+        ran=tuple(index for index, failure in enumerate(failures) if not failure),
+        reasons=tuple(failure for failure in failures if failure),
     )
 
 

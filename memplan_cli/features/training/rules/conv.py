@@ -283,10 +283,13 @@ def _kernel_gradient(
 
 
 def _end_pad_to_last_read(axis: Window) -> int | None:
-    """Return the end padding behind which no output reads: ``end`` without the tail.
+    """Return the end padding with which the padded input ends at the last element that an output reads.
 
-    It is more than ``end`` if the tail is negative. None if there is no such padding: the tail is unknown,
-    or so long that it has elements of the input too.
+    Behind that element lies the tail (`Window.tail`), so the padding is ``end - tail``. If the last output
+    reads beyond the padding, the tail is negative, and the result is more than ``end``.
+
+    None if the tail is unknown, or longer than the padding: the outputs then skip inputs at the end, which
+    no padding can take away.
     """
     if axis.tail is None or axis.tail > axis.end:
         return None

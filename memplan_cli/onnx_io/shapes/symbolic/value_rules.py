@@ -227,7 +227,10 @@ def _unary(values: Values, node: NodeProto) -> Value | None:
 
 
 def _binary(values: Values, node: NodeProto) -> Value | None:
-    """Apply the function in `BINARY` to broadcast inputs from left to right; comparisons and logic give bools."""
+    """Apply the function in `BINARY` to broadcast inputs from left to right; comparisons and logic give bools.
+
+    A Min or Max of one input is that input.
+    """
     operands = _operands(values, node)
     if operands is None:
         return None
@@ -237,7 +240,7 @@ def _binary(values: Values, node: NodeProto) -> Value | None:
     result = operands[0]
     for operand in operands[1:]:
         result = Value(_mapped(function, result, operand), elem_type)
-    return Value(result.array, elem_type)
+    return result
 
 
 def _div(values: Values, node: NodeProto) -> Value | None:
