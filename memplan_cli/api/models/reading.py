@@ -111,9 +111,10 @@ def missing_sizes(program: Program) -> tuple[VarId, ...]:
 def unresolved_results(
     program: Program, input_dims: Collection[str] = ()
 ) -> tuple[VarId, ...]:
-    """Return the results of ops that numbers for ``input_dims`` do not give a size in bytes.
+    """Return the results of ops whose size stays unknown if the dims in ``input_dims`` get numbers.
 
-    Their size is missing, or their shape has another symbol. Without ``input_dims``: any symbol.
+    It is missing, or their shape has another symbol, which stands for a number that depends on data.
+    Without ``input_dims``, these are all results whose size is no number yet.
     """
     input_symbols = frozenset(input_dims)
     symbolic = (

@@ -119,8 +119,9 @@ class Graph:
     def _may_slice_weights(self, op_index: int, split: Split) -> bool:
         """Whether a split slices no weight, or only weights that are cheap to slice.
 
-        A Slice copies its part of the weight at run time. That is cheap for an operand of an
-        elementwise op, such as a mask that is added, if it is not larger than the op's output.
+        A Slice copies its part of the weight at run time. That is cheap for an operand of an op with
+        independent elements or rows (`Role.FREE`), such as the mask in an Add, if the operand is not
+        larger than the op's output.
         """
         op = self.ops[op_index]
         sliced_weights = [
@@ -130,9 +131,8 @@ class Graph:
         ]
         if not sliced_weights:
             return True
-        if (
-            split.role is not Role.FREE
-        ):  # the matrix of a product, or an operand of an attention
+        # Of other roles are, for example, the matrix of a product and an operand of an attention.
+        if split.role is not Role.FREE:
             return False
         output_bytes = sum(self.bytes(var) for var in op.outputs if var)
         return all(self.bytes(var) <= output_bytes for var in sliced_weights)
