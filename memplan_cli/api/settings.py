@@ -119,12 +119,19 @@ def _confirmed(
     fixed: RecordedSettings | None,
     progress: Progress,
 ) -> SettingsChoice:
-    """Run the model under its usual settings, then under those with the least predicted memory.
+    """Return the settings with the least predicted memory that a run of the model confirms.
 
-    Return the latter if they are confirmed: the outputs are equal, and runs are not far slower. If
-    not, others follow. ``check`` may ask for a search by measuring instead.
+    The model is run under its usual settings, then under the best predicted ones, and under others until
+    the outputs are equal and runs are not far slower. ``check`` may ask for a search by measuring
+    instead.
 
-    ``file``, ``bound_settings`` and ``fixed`` are as for `_predicted`.
+    Args:
+        file: the model.
+        bound_settings: the sizes and inputs of a run.
+        check: where the model runs, and how outputs are compared.
+        fixed: the settings in the file's metadata if its graph must run as it is; its usual settings
+            contain them. None: ONNX Runtime may optimize the graph.
+        progress: called with the name of each stage.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_to_numbers
     from memplan_cli.runtime.graph.offline import offline_program
@@ -141,16 +148,17 @@ def _confirmed(
     # Outputs are compared at one size only, because the settings are for one size: without assumed
     # dims, the run has no second input set of other sizes. The settings search needs to know them.
     binding_of_run = replace(binding, assumed=frozenset())
-    base = DEFAULTS
+    usual_settings = DEFAULTS
     if fixed is not None:
-        base = settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
-    with BaselineRun(file.path, file.model, check, binding_of_run, base) as run:
+        usual_settings = settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
+    with BaselineRun(file.path, file.model, check, binding_of_run, usual_settings) as run:
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, file.path, bound_settings).loaded.program
-            # ``base`` is for files that must not be optimized only.
             model = WrittenModel(file.path, program)
         else:
             program = offline_program(file.path, binding.dims, baseline.provider)
-            model = WrittenModel(file.path, program, optimized_offline=True, base=base)
+            model = WrittenModel(
+                file.path, program, optimized_offline=True, base=usual_settings
+            )
         return choose_settings(baseline, read_baseline_graph(baseline), model, progress)

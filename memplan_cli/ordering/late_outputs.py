@@ -74,7 +74,11 @@ def _is_worthwhile(resident: int, new_resident: int) -> bool:
 def _searched_orders(
     program: Program, ordered: Program, planned_vars: PlannedVars
 ) -> Iterator[Program]:
-    """Yield an order for each of `OUTPUT_DIVISORS`: the best if graph outputs count that part.
+    """Yield the best order for each of `OUTPUT_DIVISORS`, if graph outputs count their bytes divided by it.
+
+    With divisor 1 the resident bytes are minimized, in which only views share bytes, as in a runtime.
+    The other searches are for the plan's live peak, and outputs only guide them. So variables share
+    bytes as in the plan.
 
     The first two searches start from ``ordered``, the order of the lowest live peak. In the last one
     outputs hardly count, and ``ordered`` is the best order without them already: that search starts
@@ -87,16 +91,11 @@ def _searched_orders(
             var: Size(-(-size.coefficient // divisor))
             for var, size in planned_vars.results.items()
         }
-        # With outputs among the sizes, and the sharing of a runtime: views only.
-        counted = replace(planned_vars, results=results).resident
-        if divisor > 1:
-            # These searches are for the plan's live peak, and outputs only guide them: the plan's
-            # own sharing counts.
-            counted = replace(counted, aliasing=planned_vars.aliasing)
+        resident = replace(planned_vars, results=results).resident
         yield best_order(
             start,
-            counted.sizes,
-            pinned=counted.pinned,
-            aliasing=counted.aliasing,
+            resident.sizes,
+            pinned=resident.pinned,
+            aliasing=resident.aliasing if divisor == 1 else planned_vars.aliasing,
             work=min(MAX_WORK, WORK_PER_OP * len(start.body.ops)),
         ).program

@@ -27,7 +27,6 @@ from memplan_cli.core.results.certificate import (
     BlockProof,
     Cut,
     Dual,
-    Move,
     OrderProof,
 )
 from memplan_cli.ordering.block_graph import (
@@ -113,18 +112,26 @@ def order_witness(graph: TaskGraph, names: Sequence[str], bound: int) -> OrderPr
 
 
 def states_witness(contracted: ContractedGraph, bound: int) -> OrderProof:
-    """Return the witness that consists of all states of a search below ``bound``."""
+    """Return the proof by search that no order has a peak below ``bound``.
+
+    It lists every state that is reachable below the bound, with its moves to other states. In none of
+    them all ops have run. A move has the ids of its nodes, not their indices in the contracted graph.
+    The method is NOT_CHECKABLE if there are too many states.
+    """
     states, ids = states_below(contracted.graph, bound), contracted.ids
     if states is None:
         return OrderProof(bound, NOT_CHECKABLE, why=_TOO_LONG)
-    with_ids = tuple(
+    states_with_ids = tuple(
         tuple(
-            Move(tuple(ids[op] for op in nodes), tuple(ids[op] for op in free), to)
-            for nodes, free, to in moves
+            move._replace(
+                nodes=tuple(ids[op] for op in move.nodes),
+                free=tuple(ids[op] for op in move.free),
+            )
+            for move in moves
         )
         for moves in states
     )
-    return OrderProof(bound, "search", (), contracted.fusions, states=with_ids)
+    return OrderProof(bound, "search", fusions=contracted.fusions, states=states_with_ids)
 
 
 def _with_ids(cut: Cut, ids: Sequence[int]) -> Cut:

@@ -177,7 +177,11 @@ def _release_steps(plan: Plan, clock: Sequence[Moment]) -> dict[str, int]:
 
 
 def check_blocks(plan: Plan) -> None:
-    """Refuse tensors that outlive their subgraph, or share with another output of its node."""
+    """Refuse tensors of subgraphs that are live too long, or share bytes with tensors of other blocks.
+
+    An unpinned tensor of a subgraph must be live only while the control-flow node around the subgraph
+    runs. Tensors of several blocks may share bytes only as `_check_sharing` allows.
+    """
     if len(plan.order) < 2:  # no subgraphs
         return
     control_flow = control_flow_nodes(plan)
@@ -187,13 +191,15 @@ def check_blocks(plan: Plan) -> None:
         node = control_flow.get(tensor.block)
         if node is None or tensor.pinned:
             continue
-        if tensor.first < node.start or tensor.last > node.end + 1:
+        last_use = tensor.last - 1  # ``last`` is exclusive, the end of a node inclusive
+        if tensor.first < node.start or last_use > node.end:
             raise PlanError(
                 f"tensor {tensor.id[:120]!r} is live from tick {tensor.first} to {tensor.last}, "
                 f"its control-flow node runs from {node.start} to {node.end}"
             )
     for tensors in sharing_groups.values():
-        if any(tensor.block != tensors[0].block for tensor in tensors):
+        is_in_several_blocks = any(tensor.block != tensors[0].block for tensor in tensors)
+        if is_in_several_blocks:
             _check_sharing(tensors, control_flow)
 
 

@@ -248,21 +248,24 @@ def _youngest_tensors(
     buffers: Collection[BufferId],
     tick: int,
 ) -> dict[BufferId, str]:
-    """Return for each of the ``buffers`` the name of its tensor that started last and is live at a tick.
+    """Return a name for each of the ``buffers``: of its tensors that are live at a tick, the youngest.
 
-    A buffer without an unpinned tensor goes by its own id.
+    The youngest tensor is the one that started last; of several, the last one by name. If none is live
+    at the tick, it is the last one by name of all. A buffer without an unpinned tensor has its own id.
     """
-    live = needs.live
-    youngest: dict[BufferId, tuple[int, str]] = {}
+
+    def start_and_name(var: VarId) -> tuple[int, str]:
+        live = needs.live[var]
+        is_live = live.start <= tick < live.end
+        return (live.start if is_live else -1, var)  # live tensors come after all others
+
+    tensors_of: dict[BufferId, list[VarId]] = {buffer: [] for buffer in buffers}
     for var, buffer in buffer_of.items():
-        if buffer not in buffers or var in needs.pinned:
-            continue
-        # A tensor that is not live at the tick is taken only if no other one is.
-        start = live[var].start if live[var].start <= tick < live[var].end else -1
-        youngest[buffer] = max(youngest.get(buffer, (-2, "")), (start, var))
+        if buffer in tensors_of and var not in needs.pinned:
+            tensors_of[buffer].append(var)
     return {
-        buffer: youngest[buffer][1] if buffer in youngest else str(buffer)
-        for buffer in buffers
+        buffer: max(tensors, key=start_and_name) if tensors else str(buffer)
+        for buffer, tensors in tensors_of.items()
     }
 
 

@@ -107,17 +107,20 @@ def _sums_last_axes(node: Node) -> bool:
 def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) -> bool:
     """Whether SGEMM adds the products of a chunk in the same blocks as those of the whole.
 
-    The block length depends on the number of columns: of a MatMul's columns, or of a
-    convolution's output positions.
+    The block length depends on the number of columns. The columns of a convolution are its output
+    positions. A split along any other axis keeps all columns, so the blocks are the same.
     """
-    data, weight = node.data_shape, node.input_shape(1) or ()
+    data = node.data_shape
     if split.role is Role.TILES and qualified_name(node.op) in _CONVOLUTIONS:
         columns_per_index = prod(node.output_shape[2:]) // split.extent
+        weight = node.input_shape(1) or ()  # every convolution has one
         summed = prod(weight[1:])
     elif split.role is Role.COLUMNS and len(data) > 1:
-        columns_per_index = 1
+        columns_per_index = 1  # the split axis is the axis of columns
         summed = data[-2] if node.int_attribute("transA", 0) else data[-1]
     else:
+        # Either all columns are kept, or the data is a vector: a single row is multiplied by another
+        # kernel (gemv), which has no blocks.
         return True
     whole_block = _summing_block(split.extent * columns_per_index, summed)
     return all(

@@ -390,15 +390,15 @@ class Search:
             yield from self._trials_of_region(state, region, current_count=0)
 
     def _seeds(self, state: State) -> Iterator[VarId]:
-        """Yield vars from which regions can be grown, largest first.
+        """Yield vars from which regions can be grown, in the order of `peak_vars`: largest first.
 
         They are live at the peak, made by ops outside all regions, and no graph outputs.
         """
         chunked_ops = {index for choice in state.choices for index in choice.region.splits}
         for var in state.peak_vars:
             producer = self.graph.dataflow.producer.get(var)
-            is_whole = producer is not None and producer not in chunked_ops
-            if is_whole and var not in self.graph.outputs:
+            is_outside_regions = producer is not None and producer not in chunked_ops
+            if is_outside_regions and var not in self.graph.outputs:
                 yield var
 
     def _regions_from(self, var: VarId, axis: int) -> tuple[Region, ...]:

@@ -159,7 +159,7 @@ class _Rewriting(GraphEditor):
         weights = {tensor.name for tensor in self.graph.initializer}
         return name if name in weights else self.add_constant(name, [axis])
 
-    def declare(self, cache: CacheMatch) -> None:
+    def declare_buffers(self, cache: CacheMatch) -> None:
         """Declare input and output of a cache as buffers of ``capacity`` entries."""
         past = next(v for v in self.graph.input if v.name == cache.input)
         present = next(v for v in self.graph.output if v.name == cache.output)
@@ -302,7 +302,7 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     if is_transposed:
         inverse = [axes.index(axis) for axis in range(rank)]
         new = edit.add_node("Transpose", [new], f"{cache.output}.new", perm=inverse)
-    edit.declare(cache)
+    edit.declare_buffers(cache)
     length = edit.scatter(cache, new)
     valid = edit.cut(cache.output, cache.axis, (edit.zero, length))
     if is_transposed:
@@ -338,7 +338,7 @@ def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
         copy.name = edit.fresh(f"{copy.output[0]}/{copy.op_type}")
         edit.new_nodes.append(copy)
         new = copy.output[0]
-    edit.declare(cache)
+    edit.declare_buffers(cache)
     edit.scatter(cache, new)
     edit.redirect_past(cache)
     edit.keep_present(cache)
@@ -350,7 +350,7 @@ def _rewrite_operator(edit: _Rewriting, cache: CacheMatch) -> None:
     The present that the operator returns is the valid past and the new entries behind it. A TensorScatter
     writes these new entries into the buffer.
     """
-    edit.declare(cache)
+    edit.declare_buffers(cache)
     edit.redirect_past(cache)
     axis = cache.axis
     present = edit.keep_present(cache)
@@ -365,13 +365,13 @@ def _rewrite_shared(edit: _Rewriting, cache: CacheMatch) -> None:
     GroupQueryAttention reads the number of valid entries from its other inputs. All other consumers of
     the past and of the present read the valid parts.
     """
-    edit.declare(cache)
-    edit.whole_buffer_reads.add((cache.node, cache.input))
-    # The query, input 0, is [batch, new entries, ...].
-    length = edit.length_after(cache, edit.index.nodes[cache.node].input[0], axis=1)
+    edit.declare_buffers(cache)
+    edit.whole_buffer_reads.add((cache.node, cache.input))  # not redirected by the next lines
+    query = edit.index.nodes[cache.node].input[0]  # [batch, new entries, ...]
+    length = edit.length_after(cache, query, axis=1)
     edit.redirect_past(cache)
-    valid = edit.cut(cache.output, cache.axis, (edit.zero, length))
-    edit.redirected[cache.output] = valid
+    valid_present = edit.cut(cache.output, cache.axis, (edit.zero, length))
+    edit.redirected[cache.output] = valid_present
 
 
 _REWRITES: Mapping[str, Callable[[_Rewriting, CacheMatch], None]] = {

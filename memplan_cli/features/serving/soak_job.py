@@ -133,8 +133,9 @@ class _ArenaReader:
             return []
         profile = Path(self._session.end_profiling())
         runs = read_profile(json.loads(profile.read_text(encoding="utf-8")))
-        events = [event for run in runs for event in run]
-        # No request of the model is served during a `read`: the bytes in use are those of weights.
+        events = [event for run in runs for event in run]  # one for each `read`
+        # The model serves no request during a `read`. So the bytes that are requested and not freed
+        # before its op are those of weights.
         return [event.held - event.requested_before for event in events]
 
 

@@ -167,14 +167,8 @@ class BaselineRun:
         Raises:
             RuntimeUnavailableError: the model does not run.
         """
-        binding, spec = self.binding, self._spec
-        record = record_of(spec, self._job.outcome())
-        second_failure = record.inputs[1].failure if len(record.inputs) > 1 else ""
-        if record.failure is not None and len(spec.inputs) > 1:
-            # A failure of the whole job has no input set: it may be one at the second sizes only.
-            second_failure = record.failure.reason
-            spec = replace(spec, inputs=spec.inputs[:1])
-            record = run_model(spec, timeout=self.check.timeout)
+        binding = self.binding
+        record, second_failure = self._record_and_second_failure()
         if record.failure is not None:
             dims = binding_text(dict(sorted(binding.dims.items()))) or "its dims"
             message = f"{self.path} does not run at {dims}{given_text(binding.feeds)}"
@@ -183,14 +177,15 @@ class BaselineRun:
                     f"{message}: {record.failure.reason}", hint=_DRAWN_INPUTS_HINT
                 )
             record.require(message)  # raises the error of the failure
-        inputs, notes = spec.inputs, list[str]()
+        inputs, notes = self._spec.inputs, list[str]()
         if second_failure:
             dims = binding_text(dict(sorted((second_dims(binding) or {}).items())))
             notes = [f"one shape only: the original does not run at {dims} ({second_failure})"]
             inputs = inputs[:1]
         return Baseline(
             path=self.path,
-            check=replace(self.check, provider=spec.session.provider),
+            # The provider of the session is ONNX Runtime's name, that of the check may be ``auto``.
+            check=replace(self.check, provider=self._spec.session.provider),
             binding=binding,
             folder=Path(self._files.name),
             inputs=inputs,
@@ -200,6 +195,20 @@ class BaselineRun:
             nodes=self._nodes,
             notes=tuple(notes),
         )
+
+    def _record_and_second_failure(self) -> tuple[RunRecord, str]:
+        """Wait for the run; return its record, and why it failed at the second sizes (empty if it did not).
+
+        If the whole job failed, the reason may lie in the second sizes. Then the model is run again at the
+        first sizes only, and the record is that of the second run.
+        """
+        record = record_of(self._spec, self._job.outcome())
+        if record.failure is None:
+            return record, record.inputs[1].failure if len(record.inputs) > 1 else ""
+        if len(self._spec.inputs) == 1:
+            return record, ""
+        at_first_sizes = replace(self._spec, inputs=self._spec.inputs[:1])
+        return run_model(at_first_sizes, timeout=self.check.timeout), record.failure.reason
 
 
 def second_dims(binding: Binding) -> dict[str, int] | None:

@@ -77,16 +77,24 @@ def order_for_arena(
     moves = min(_MAX_MOVES, _WORK // max(requests, 1))
     if moves < _MIN_MOVES:
         return program
-    choice = best_arena(start)
-    # If the arena holds hardly more than the live bytes, no order makes it lower. The refined arena
-    # takes longer to find, and is what the settings will have.
-    if is_tight(choice.held, start.peak):
+    # If an arena holds hardly more than the live bytes, no order makes it lower. The recommended settings
+    # will have the refined arena. It takes longer to find, so the coarse one is examined first.
+    coarse_arena = best_arena(start)
+    if is_tight(coarse_arena.held, start.peak):
         return program
-    if is_tight(refined_arena(start, choice).held, start.peak):
+    if is_tight(refined_arena(start, coarse_arena).held, start.peak):
         return program
-    search = _OrderSearch(program, is_allowed, tracer, start.peak, _height(start))
+    search = _OrderSearch(
+        program,
+        is_allowed,
+        tracer,
+        max_live=start.peak,
+        lowest_height=_arena_height(start),
+    )
     ordered = search.run(moves)
-    return ordered if best_arena(tracer.trace(ordered)).held < choice.held else program
+    # Coarse arenas are found alike for both orders, and a second refinement would take too long.
+    coarse_arena_of_ordered = best_arena(tracer.trace(ordered))
+    return ordered if coarse_arena_of_ordered.held < coarse_arena.held else program
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +111,7 @@ class _Tracer:
         return trace_session(simulated_model(executed, ARENA_REUSE_ONLY), self.workspace).first
 
 
-def _height(trace: AllocationTrace) -> int:
+def _arena_height(trace: AllocationTrace) -> int:
     """Return the bytes held by an arena whose first region is as large as `best_fit_height`.
 
     Often that one region is enough. But it ends, unlike the region that `best_fit_height` simulates: the
@@ -166,7 +174,7 @@ class _OrderSearch:
         trace = self.tracer.trace(changed)
         if trace.peak > self.max_live:
             return False
-        height = _height(trace)
+        height = _arena_height(trace)
         if height > self.lowest_height or not self.is_allowed(changed):
             return False
         self.lowest_height = height

@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from memplan_cli.errors import ModelError
 from memplan_cli.features.training.tape import UnknownShapeError
+from memplan_cli.features.training.tensors import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -197,10 +198,13 @@ def _adds_updates(call: Call) -> bool:
 def top_k(call: Call) -> Gradients:
     """Y = the k largest, and where they are: dX = dY at these places, which are all different."""
     tape, x = call.tape, call.input(0)
-    indices = call.optional_output(1, tape.tensor(call.output(1)))
-    axis = call.attribute("axis", -1)
-    if not call.dy:
+    if not call.dy:  # only the indices are used, and they have no gradient
         return ("",)
+    # The indices are added to the outputs of the TopK if it has none; they have the shape of Y.
+    indices = call.optional_output(
+        1, Tensor(TensorProto.INT64, tape.tensor(call.output()).shape)
+    )
+    axis = call.attribute("axis", -1)
     return (tape.emit("ScatterElements", tape.zeros_like(x), indices, call.dy, axis=axis),)
 
 

@@ -165,16 +165,17 @@ SubgraphResults = tuple[Mapping[str, "GraphProto"], Sequence["TypeProto"]]
 
 
 def _if(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
-    """Return the inferred branches, and what they have in common; a branch that is never run does not count."""
+    """Return the inferred branches, and the types that their outputs have in common.
+
+    A branch that is never run is left out.
+    """
     never_run = _never_run_branch(node, outer)
     inner = {
         name: outer.infer_subgraph(g, ()) for name, g in subgraphs(node) if name != never_run
     }
-    results = []
-    for index in range(len(node.output)):
-        # An If has as many outputs as its branches.
-        branch_types = (b.output[index].type for b in inner.values() if index < len(b.output))
-        results.append(reduce(widened, branch_types))
+    types_by_branch = [[value.type for value in graph.output] for graph in inner.values()]
+    # Each branch has an output for each output of the If. Not strict, as the model may be invalid.
+    results = [reduce(widened, types) for types in zip(*types_by_branch, strict=False)]
     return inner, results
 
 
