@@ -74,7 +74,7 @@ def _is_worthwhile(resident: int, new_resident: int) -> bool:
 def _searched_orders(
     program: Program, ordered: Program, planned_vars: PlannedVars
 ) -> Iterator[Program]:
-    """Yield the best order for each of `OUTPUT_DIVISORS`, if graph outputs count their bytes divided by it.
+    """Yield, for each of `OUTPUT_DIVISORS`, the best order if an output counts its bytes divided by it.
 
     With divisor 1 the resident bytes are minimized, in which only views share bytes, as in a runtime.
     The other searches are for the plan's live peak, and outputs only guide them. So variables share

@@ -177,7 +177,7 @@ class BaselineRun:
                     f"{message}: {record.failure.reason}", hint=_DRAWN_INPUTS_HINT
                 )
             record.require(message)  # raises the error of the failure
-        inputs, notes = self._spec.inputs, list[str]()
+        inputs, notes = record.spec.inputs, list[str]()
         if second_failure:
             dims = binding_text(dict(sorted((second_dims(binding) or {}).items())))
             notes = [f"one shape only: the original does not run at {dims} ({second_failure})"]
