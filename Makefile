@@ -134,7 +134,7 @@ random-mutants: $(READY) ## Edit the code at random and see that a test fails (M
 	PYTHONPATH=tests $(BIN)/python -m tests.benchmarks.random_mutants $(MUTANTS)
 
 golden: $(READY) ## Write the golden reports again; review them as a diff
-	$(BIN)/python -m pytest tests/golden --update-golden
+	$(BIN)/python -m pytest tests/golden tests/reporting --update-golden
 
 samples: $(READY) ## Write the sample models again
 	$(BIN)/python sample_models/build.py

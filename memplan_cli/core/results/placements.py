@@ -43,7 +43,7 @@ class Placement(NamedTuple):
         arena: the arena that it lies in.
         offset: its first byte in the arena.
         slot: its slot at levels 0 and 1; None at level 2.
-        first: the tick of its producer.
+        first: the tick of its producer; 0 if it is pinned.
         last: the tick after its last use.
         alias_of: the tensor whose bytes it shares: ``block/name``, or a name of the same block.
         pinned: why it has storage of its own for the whole run; None: it has not.
