@@ -37,7 +37,7 @@ def _text(
     color: bool = False,
     print_log: bool = False,
 ) -> str:
-    """Return the report for a terminal; with ``print_log``, below one line per tensor."""
+    """Return the report for a terminal; ``print_log`` puts a log, one line per tensor, before it."""
     from memplan_cli.reporting.media.text import Screen, draw
     from memplan_cli.reporting.plans.report import text_document
 

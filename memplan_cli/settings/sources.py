@@ -152,7 +152,8 @@ def load_settings(
 def merge_layers(layers: Iterable[SettingsLayer]) -> Settings:
     """Return the settings of all layers, lowest precedence first, on top of the defaults.
 
-    Keys that are no fields of `Settings`, those of ``gate``, are left out.
+    The values of ``mem_param.*`` keys become the field ``mem_param``. Other keys that are no fields of
+    `Settings`, those of ``gate``, are left out.
     """
     values: dict[str, Any] = {}
     for layer in layers:

@@ -216,6 +216,7 @@ def _caches_of_output(output: str, index: GraphIndex) -> Iterator[CacheMatch | K
     if source in index.ranks:  # a graph input
         # Without a path, input and output are one name: there is no second tensor to save.
         if after and _is_unchanged(source, after, index):
+            # No axis grows, so ``axis`` has no meaning.
             yield CacheMatch(source, output, axis=0, form="constant", after=after)
         return
     node = index.producer_of(source)
