@@ -23,6 +23,16 @@ def test_a_circle_and_what_follows_it_is_left_out() -> None:
     assert nearest_order([[], [2], [1, 3], []]) == [0]
 
 
+def test_an_op_that_reads_old_and_new_statistics_does_not_precede_itself() -> None:
+    graph = block(
+        "x scale bias mean variance",
+        "y both",
+        op("y new_mean new_variance <- x scale bias mean variance", kind="BatchNormalization"),
+        op("both <- mean new_mean", kind="Add"),
+    )
+    assert predecessors(graph) == ((), (0,))
+
+
 def test_who_reads_an_old_statistic_runs_before_a_normalization_writes_over_it() -> None:
     graph = block(
         "x scale bias mean variance",

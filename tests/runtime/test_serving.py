@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocation_traces import traces
+from allocation_traces import trace_of, traces
 from builders import parse, read
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import RuntimeSettings
@@ -32,6 +32,7 @@ from memplan_cli.features.serving.soak import (
 )
 from memplan_cli.runtime.simulate.arena import (
     ArenaSettings,
+    SimulatedArena,
     held_after_runs,
     simulate_arena,
 )
@@ -89,6 +90,18 @@ def test_an_exact_arena_that_shrinks_holds_what_its_worst_run_alone_holds(
     arena = ArenaSettings.from_settings(EXACT)
     alone = max(held_after_runs(trace, arena, 1) for trace in each)
     assert simulate_arena(each, arena, after_run="shrink").most_held == alone
+
+
+def test_every_run_of_an_arena_that_shrinks_to_its_first_region_is_simulated() -> None:
+    trace = trace_of(1, 20, 4, -1, -2, -3, unit=256)
+    doubling = ArenaSettings(initial=4096)
+    arena, held = SimulatedArena(doubling), []
+    for _ in range(3):
+        arena.run(trace)
+        held.append(arena.held)
+        arena.shrink()
+    assert len(set(held)) > 1, "regions of later runs are larger"
+    assert simulate_arena([trace] * 3, doubling, after_run="shrink").most_held == max(held)
 
 
 @pytest.mark.parametrize("name", SEQUENCES)

@@ -107,8 +107,10 @@ def simulate_arena(
     most_held = 0
     last: AllocationTrace | None = None
     for trace in traces:
-        if trace is last and arena.is_whole():
-            continue  # one region has served all requests of the last run, and serves the same ones again
+        if trace is last and after_run == "keep" and arena.is_whole():
+            # One region has served all requests of the last run, and serves the same ones again. An
+            # arena that shrinks may have had further regions in that run.
+            continue
         is_complete = arena.run(trace)
         most_held = max(most_held, arena.held)
         if not is_complete:
