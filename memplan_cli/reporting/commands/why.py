@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import accumulate
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
@@ -28,7 +29,7 @@ from memplan_cli.reporting.media import renderers, result_json
 from memplan_cli.reporting.snapshot import known_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.timeline import Occupancy
@@ -174,10 +175,14 @@ def why_peak(plan: Plan) -> PeakExplanation:
             f" `memplan report {quote(plan.report.model.path)}` shows inputs, outputs and weights",
         )
     tick, nodes = peak_tick(points), nodes_at(plan)
-    buffers = [
-        _live_buffer(occupancy, tick, points, nodes)
+    live = [
+        occupancy
         for occupancy in occupancies(plan)
         if occupancy.tensor.arena == arena.id and occupancy.live_at(tick) and occupancy.bytes
+    ]
+    buffers = [
+        _live_buffer(occupancy, tick, nodes, peak_without)
+        for occupancy, peak_without in zip(live, _peaks_without(points, live), strict=True)
     ]
     return PeakExplanation(
         step=tick,
@@ -191,10 +196,7 @@ def why_peak(plan: Plan) -> PeakExplanation:
 
 
 def _live_buffer(
-    occupancy: Occupancy,
-    tick: int,
-    points: Sequence[tuple[int, int]],
-    nodes: Mapping[int, str],
+    occupancy: Occupancy, tick: int, nodes: Mapping[int, str], peak_without: int
 ) -> LiveBuffer:
     """Return the buffer of an occupancy under the name of its newest tensor live at ``tick``."""
     tensor = max(
@@ -210,24 +212,29 @@ def _live_buffer(
         read_by="" if pinned else nodes.get(tensor.last - 1, ""),
         # `last` is exclusive, and the steps of the producer and the last reader do not count.
         waits=max(occupancy.last - occupancy.first - 2, 0),
-        peak_without=_peak_without(points, occupancy),
+        peak_without=peak_without,
     )
 
 
-def _peak_without(points: Sequence[tuple[int, int]], occupancy: Occupancy) -> int:
-    """Return the peak if a buffer were live at its first and last tick only.
+def _peaks_without(
+    points: Sequence[tuple[int, int]], buffers: Iterable[Occupancy]
+) -> Iterator[int]:
+    """Yield, for each buffer, the peak if it were live at its first and last tick only.
 
     The points are ``(tick, live bytes from this tick on)``: the bytes are constant until the next
     point. They are lower by the buffer's bytes between its first and last tick. For example, with
     ``(0, 8) (1, 12) (3, 4)`` a buffer of 4 bytes with the ticks 0 to 3 is not needed at ticks 1 and
     2, where 8 bytes remain.
     """
-    first_tick, last_tick = occupancy.first, occupancy.last - 1
-    low = bisect_left(points, (first_tick + 1, 0))  # the first point after the first tick
-    high = bisect_left(points, (last_tick + 1, 0)) - 1  # the last tick is in its interval
     sizes = [size for _, size in points]
-    between, others = sizes[low:high], sizes[:low] + sizes[high:]
-    return max([*others, *(size - occupancy.bytes for size in between)])
+    highest_before = list(accumulate(sizes, max, initial=0))
+    highest_from = list(accumulate(reversed(sizes), max))[::-1]
+    for buffer in buffers:
+        first_tick, last_tick = buffer.first, buffer.last - 1
+        low = bisect_left(points, (first_tick + 1, 0))  # the first point after the first tick
+        high = bisect_left(points, (last_tick + 1, 0)) - 1  # the last tick is in its interval
+        # The peak is in one of three parts: before ``low``, from ``high`` on, or between them.
+        yield max(highest_before[low], highest_from[high], highest_from[0] - buffer.bytes)
 
 
 def why_tensor(plan: Plan, name: str) -> TensorExplanation:
