@@ -164,11 +164,8 @@ def _confirmed(
     if value == point.dims[question.symbol]:
         return point
     dims = {**point.dims, question.symbol: value}
-    need = needs.at(dims)
-    if (
-        need is None
-    ):  # a run for its sizes failed: the need of the larger value is an upper bound
-        need = point
+    # If a run for its sizes failed, the need of the larger value is an upper bound.
+    need = needs.at(dims) or point
     next_need = needs.at({**dims, question.symbol: value + 1})
     # Of a point's numbers only ``beyond`` includes the overhead.
     beyond = None if next_need is None else next_need.total + question.overhead

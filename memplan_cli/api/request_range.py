@@ -194,14 +194,8 @@ def with_range_settings(
     """Return a plan whose runtime settings suit every request within its bounds.
 
     The plan has settings for the one size that was run. Without bounds it is returned unchanged. If
-    settings for the range cannot be found, a warning says why.
-
-    Args:
-        plan: the plan of the written model.
-        settings: memplan's settings of the plan, with the bounds.
-        path: the written model.
-        timeout: seconds for each process that confirms the settings.
-        progress: called with the name of the stage.
+    settings for the range cannot be found, a warning says why. ``settings`` are memplan's, with the
+    bounds, and ``path`` is the written model.
     """
     facts = plan.report.runtime
     if not settings.bounds or facts is None or facts.settings is None:

@@ -123,15 +123,7 @@ def _confirmed(
 
     The model is run under its usual settings, then under the best predicted ones, and under others until
     the outputs are equal and runs are not far slower. ``check`` may ask for a search by measuring
-    instead.
-
-    Args:
-        file: the model.
-        bound_settings: the sizes and inputs of a run.
-        check: where the model runs, and how outputs are compared.
-        fixed: the settings in the file's metadata if its graph must run as it is; its usual settings
-            contain them. None: ONNX Runtime may optimize the graph.
-        progress: called with the name of each stage.
+    instead. The parameters are as in `_predicted`; the usual settings contain ``fixed``.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_to_numbers
     from memplan_cli.runtime.graph.offline import offline_program

@@ -202,9 +202,7 @@ def _limits_of_mark(mark: pytest.Mark, root: Path) -> Iterator[Limit]:
     if not isinstance(model, str | Path | None):
         raise SettingsError(f"model must be a path, not {model!r}")
     options = _plan_options(arguments, root)
-    read_overrides(
-        options
-    )  # called to raise: a wrong value fails the test before a model is planned
+    read_overrides(options)  # a wrong value fails the test before a model is planned
     sizes = (
         (arguments.get("limit"), arguments.get("metric", "planned")),
         (arguments.get("process"), _PROCESS_METRIC),

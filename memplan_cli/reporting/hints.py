@@ -149,9 +149,7 @@ def unknown_sizes_hint(plan: Plan) -> str:
     Empty if no option helps.
     """
     report = plan.report
-    may_run = plan.settings.get(
-        "run", True
-    )  # runs are allowed if the settings have no such key
+    may_run = plan.settings.get("run", True)
     known_values = {name: dim.value for name, dim in report.bindings.items()}
     inputs = free_inputs(report)
     # Units with symbols that depend on data call for --run, which helps only if it was not allowed.

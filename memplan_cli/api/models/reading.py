@@ -65,13 +65,8 @@ def read_observed(
     Inference starts from the observed types. Tensors of blocks that the run did not enter count as
     empty. Warnings say so, and which sizes come from the run.
 
-    Args:
-        source: the model.
-        bindings: the dims, shapes and input values of the run.
-        observed: the types and shapes of values in the run.
-        inferred: the program as it was read without the run. It may be symbolic in dims for which
-            ``bindings`` has numbers.
-        inputs: describes the run's inputs, for the warning.
+    ``inferred`` is the program as it was read without the run. It may be symbolic in dims for which
+    ``bindings``, those of the run, has numbers. ``inputs`` describes the run's inputs in the warning.
     """
     unresolved = unresolved_results(inferred, bindings.dims)
     # Numbers for the symbols that inference made up, such as the count of a NonZero.

@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.api.models.binding import bind, binding_of
 from memplan_cli.api.models.model_file import ModelFile, plan_model, plan_resolved
@@ -69,9 +69,7 @@ def write_with_caches_in_place(request: OptimizeRequest) -> Optimized:
     model = request.file.model
     names = [value.name for value in (*model.graph.input, *model.graph.output)]
     excluded = [n for n in names if any(fnmatchcase(n, glob) for glob in settings.excluded)]
-    decoder = BufferedDecoder.of(
-        model, settings.capacity, excluded
-    )  # raises if there is no cache
+    decoder = BufferedDecoder.of(model, settings.capacity, excluded)
     planner = _DecoderPlanner(request, bind(model, settings), settings.capacity, decoder)
     if request.check is None:  # the first graph is the one that needs least memory
         first_attempt = decoder.attempts()[0]
@@ -100,13 +98,6 @@ def _refuse_combined(request: OptimizeRequest) -> None:
             )
 
 
-class _DecodedOriginal(NamedTuple):
-    """A decode loop of the original: how it was run, and what was observed."""
-
-    loop: DecodeLoop
-    decoding: OriginalDecoding
-
-
 def _write_first_that_decodes(
     planner: _DecoderPlanner, check: Check, folder: Path
 ) -> Optimized:
@@ -121,7 +112,7 @@ def _write_first_that_decodes(
     request, decoder = planner.request, planner.decoder
     # The original is decoded once with graph optimization and once without, for all attempts with
     # the same settings. The key is whether graph optimization is off.
-    originals: dict[bool, _DecodedOriginal] = {}
+    originals: dict[bool, tuple[DecodeLoop, OriginalDecoding]] = {}
     first_failure: Plan | None = None
     for number, attempt in enumerate(decoder.attempts()):
         is_unoptimized = attempt.settings == UNOPTIMIZED
@@ -129,7 +120,7 @@ def _write_first_that_decodes(
             request.progress("decoding with the original")
             loop = planner.loop(check, folder / f"{number}", attempt.settings)
             decoding = decode_original(request.file.path, decoder.caches, loop)
-            originals[is_unoptimized] = _DecodedOriginal(loop, decoding)
+            originals[is_unoptimized] = loop, decoding
         loop, decoding = originals[is_unoptimized]
         rewriting = planner.plan(attempt, decoding)
         assert rewriting.caches is not None  # noqa: S101 - `plan` sets them
@@ -198,10 +189,7 @@ class _DecoderPlanner:
     def plan(self, attempt: CacheAttempt, decoding: OriginalDecoding | None) -> Rewriting:
         """Plan a rewritten graph for the step that fills its caches.
 
-        Args:
-            attempt: the graph.
-            decoding: the original's decode loop, which tells the dims of that step; None if nothing
-                is run.
+        The original's decode loop tells the dims of that step; it is None if nothing is run.
         """
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
         from memplan_cli.onnx_io.caches_metadata import caches_note

@@ -38,7 +38,7 @@ produces 4 more: 4 - 0 <= 9 - 4 and 4 <= 4.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.checking.certificates.planned_graph import require
 from memplan_cli.checking.operators import BATCH_NORM_STATISTICS
@@ -306,26 +306,19 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
         }
         # A certificate with another rule than "late" or "early" cannot be read.
         check = _check_late_rule if rule == "late" else _check_early_rule
-        fused = check(graph, node, into, inner_tensors, title)
         target = graph.groups[into]
-        target.need, target.replaceable = fused.need, fused.replaceable
+        target.need, target.replaceable = check(graph, node, into, inner_tensors, title)
         _merge_groups(graph, node, into, inner_tensors)
-
-
-class _FusedStep(NamedTuple):
-    """The attributes ``need`` and ``replaceable`` of a fused group."""
-
-    need: int
-    replaceable: set[str]
 
 
 def _check_late_rule(
     graph: GroupGraph, node: int, into: int, inner_tensors: set[str], title: str
-) -> _FusedStep:
-    """Check that group ``node`` may run just before group ``into``, and return the fused step.
+) -> tuple[int, set[str]]:
+    """Check that group ``node`` may run just before group ``into``.
 
-    The fused step allocates what ``node`` produces and what ``into`` needs. ``inner_tensors`` are
-    the tensors of ``node`` that only these two groups use; ``title`` names the fusion in errors.
+    Returns ``need`` and ``replaceable`` of the fused group, which allocates what ``node`` produces
+    and what ``into`` needs. ``inner_tensors`` are the tensors of ``node`` that only these two groups
+    use; ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule *late* does not hold.
@@ -337,17 +330,17 @@ def _check_late_rule(
     require(group.need <= produced + target.need - saving, f"{title}: its step needs more")
     if target.replaceable & inner_tensors:
         # An inner tensor ends at the fused step in any order, so ``into`` always saves its bytes.
-        return _FusedStep(produced + target.need - saving, set())
-    return _FusedStep(produced + target.need, target.replaceable)
+        return produced + target.need - saving, set()
+    return produced + target.need, target.replaceable
 
 
 def _check_early_rule(
     graph: GroupGraph, node: int, into: int, inner_tensors: set[str], title: str
-) -> _FusedStep:
-    """Check that group ``node`` may run just after group ``into``, and return the fused step.
+) -> tuple[int, set[str]]:
+    """Check that group ``node`` may run just after group ``into``.
 
-    The step of ``into`` is the higher one, so it is the fused step. ``inner_tensors`` are the
-    tensors of ``node`` that only these two groups use; ``title`` names the fusion in errors.
+    Returns ``need`` and ``replaceable`` of the fused group. The step of ``into`` is the higher one,
+    so it is the fused step. ``inner_tensors`` and ``title`` are as in `_check_late_rule`.
 
     Raises:
         ProofError: the rule *early* does not hold.
@@ -363,7 +356,7 @@ def _check_early_rule(
     inner_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)
     require(graph.produced_bytes(node) <= inner_bytes, f"{title}: it leaves more live")
     # Tensors that ``node`` uses do not end at ``into``, which cannot overwrite them.
-    return _FusedStep(target.need, target.replaceable - group.used)
+    return target.need, target.replaceable - group.used
 
 
 def _merge_groups(graph: GroupGraph, node: int, into: int, inner_tensors: set[str]) -> None:

@@ -233,11 +233,7 @@ def certainty_lines(report: Report) -> tuple[str, ...]:
 def _figure(report: Report, name: str, size: int | None, meaning: str) -> doc.Figure:
     """Return a figure without a saving.
 
-    Args:
-        report: of the plan.
-        name: of the figure.
-        size: bytes; None: the figure shows its expression in the report, or that it is unknown.
-        meaning: the definition of the figure.
+    A ``size`` of None shows the figure's expression in the report, or that the size is unknown.
     """
     text = report.symbolic.get(name, UNKNOWN) if size is None else format_size(size)
     return doc.Figure(name, text, meaning, certainty=_certainty(report, name, text))
@@ -246,10 +242,7 @@ def _figure(report: Report, name: str, size: int | None, meaning: str) -> doc.Fi
 def _figure_with_saving(
     report: Report, name: str, size: int | None, meaning: str
 ) -> doc.Figure:
-    """Return a figure that also shows how much less it is than the bytes without reuse, if known.
-
-    Arguments as `_figure`.
-    """
+    """Return a figure that also shows how much less it is than the bytes without reuse, if known."""
     figure, without_reuse = _figure(report, name, size, meaning), report.memory.naive
     if size is None or without_reuse is None:
         return figure
