@@ -293,10 +293,8 @@ def _converted(array: NDArray[Any], dtype: np.dtype[Any], where: str) -> NDArray
         return np.array(texts, dtype=np.str_).reshape(array.shape)
     if array.dtype == dtype:
         return array
-    if (
-        array.dtype.kind == "V"
-    ):  # bytes read from a file, of the right width (`_is_same_dtype`)
-        return array.view(dtype)
+    if array.dtype.kind == "V":
+        return array.view(dtype)  # bytes of a file, of the right width (`_is_same_dtype`)
     if array.dtype.kind not in "biuf":
         raise SettingsError(f"{where} is {array.dtype.name}, and the input is {dtype.name}")
     with np.errstate(all="ignore"):

@@ -44,7 +44,7 @@ class OneOp:
     later: tuple[tuple[int, int], ...] = ()
     """(input, output) positions that ONNX Runtime's sources declare to share memory, output 0 aside.
 
-    The outputs are distinct, and the op's outputs after output 0 in order.
+    The outputs are 1, 2, and so on, each once.
     """
 
     @property

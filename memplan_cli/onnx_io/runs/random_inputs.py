@@ -19,6 +19,7 @@ from memplan_cli.core.operators import operator
 from memplan_cli.core.symbolic.sizes import bind_dim
 from memplan_cli.onnx_io.constants import stored_tensor
 from memplan_cli.onnx_io.interface import fed_inputs, names_taken, tensor_dims
+from memplan_cli.onnx_io.shapes.symbolic.values import int_attribute
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
 from memplan_cli.onnx_io.types import tensor_type
 
@@ -235,8 +236,8 @@ class Requirements:
     def _result_shape(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
         """Return the values for a shape operand (see `_SHAPES`): the dims of the node's result.
 
-        If the result of a Resize is not declared, the dims of its input: then it changes no size. (1,) if
-        the dims are unknown, a guess that the run may refuse.
+        A Resize whose result is not declared keeps the dims of its input. If the dims are unknown, the
+        values are (1,), a guess that the run may refuse.
         """
         shape = self._shape_of(node.output[0], dims)
         if not shape and node.op_type == "Resize":
@@ -250,7 +251,7 @@ class Requirements:
         Any lengths whose sum is the split dim are valid. (1,) if that dim is unknown.
         """
         shape = self._shape_of(node.input[0], dims)
-        axis = _int_attribute(node, "axis")
+        axis = int_attribute(node, "axis", 0)
         length = shape[axis] if -len(shape) <= axis < len(shape) else None
         if length is None:
             return (1,)
@@ -271,20 +272,15 @@ class Requirements:
         if node.op_type in ("GatherND", "ScatterND"):
             indices_shape = self._shape_of(node.input[1], dims)
             index_length = indices_shape[-1] if indices_shape else None
-            indexed_dims = shape[_int_attribute(node, "batch_dims") :][:index_length]
+            indexed_dims = shape[int_attribute(node, "batch_dims", 0) :][:index_length]
         elif node.op_type.endswith("Loss"):
             indexed_dims = shape[1:2]
         elif node.op_type == "ArrayFeatureExtractor":
             indexed_dims = shape[-1:]
         else:
-            indexed_dims = (shape[_int_attribute(node, "axis")],)
+            indexed_dims = (shape[int_attribute(node, "axis", 0)],)
         lengths = [dim for dim in indexed_dims if dim is not None]
         return max(1, min(lengths)) if lengths and len(lengths) == len(indexed_dims) else 1
-
-
-def _int_attribute(node: NodeProto, name: str) -> int:
-    """Return an integer attribute of a node whose default is 0, such as ``axis``."""
-    return next((a.i for a in node.attribute if a.name == name), 0)
 
 
 def _reached_values(

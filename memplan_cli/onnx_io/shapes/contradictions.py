@@ -341,9 +341,8 @@ def _shape_ops_before(index: _OpIndex, ops: Iterable[Op]) -> list[OpNode]:
             continue
         needed.add(position)
         op, _ = candidates[position]
-        if (
-            op.type not in SHAPE_QUERIES
-        ):  # Shape and Size depend on the type of their input only
+        # Shape and Size depend on the type of their input only.
+        if op.type not in SHAPE_QUERIES:
             waiting.extend(var for var in op.inputs if index.is_computed(var))
     return [candidates[position] for position in sorted(needed)]
 

@@ -181,8 +181,7 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
 def _single_symbol(text: str) -> str | None:
     """Return the symbol that a dim consists of; None for an expression, and for an empty text."""
     symbols = symbols_of(text or None)
-    names = [symbol for symbol in symbols if format_atom(symbol) == canonical_dim(text)]
-    return names[0] if names else None
+    return next((each for each in symbols if format_atom(each) == canonical_dim(text)), None)
 
 
 def bind_graph(graph: GraphProto, dims: Mapping[str, int]) -> None:

@@ -246,18 +246,15 @@ def _changed_for_inference(
         computed: Names of values that are not constant.
         hide: Whether inference must skip the node.
     """
-    if node.op_type not in _MAY_BE_CHANGED:
+    if not (hide or _wrong_outputs(node) or _has_computed_start(node, computed)):
         return None
-    wrong_outputs = _wrong_outputs(node)
     changed = deepcopy(node)
-    if hide or (wrong_outputs and _has_merged_heads(node)):
+    if hide or _has_merged_heads(node):
         changed.op_type += _HIDDEN
-    elif _has_computed_start(node, computed):
+    elif node.op_type == "Slice":
         # Data propagation stops at undefined ends. The inferred type stays the same, since it depends on the
         # ends only if the starts are constant.
         changed.input[_ENDS] = _UNDEFINED
-    elif not wrong_outputs:
-        return None
     elif node.op_type == "Attention":  # only its scores would be wrong
         changed.output[_SCORES] = ""
     else:  # an STFT without ``onesided``

@@ -64,21 +64,15 @@ def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield from (sparse.values, sparse.indices)
-        for node in graph.node:
-            attributes = node.attribute
-            if not attributes:
-                continue
-            for attribute in attributes:
-                if attribute.HasField("t"):
-                    yield attribute.t
-                if attribute.HasField("sparse_tensor"):
-                    yield from (
-                        attribute.sparse_tensor.values,
-                        attribute.sparse_tensor.indices,
-                    )
-                yield from attribute.tensors
-                for sparse in attribute.sparse_tensors:
-                    yield from (sparse.values, sparse.indices)
+        for attribute in (a for node in graph.node for a in node.attribute):
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            sparse_tensors = [*attribute.sparse_tensors]
+            if attribute.HasField("sparse_tensor"):
+                sparse_tensors.append(attribute.sparse_tensor)
+            for sparse in sparse_tensors:
+                yield from (sparse.values, sparse.indices)
 
 
 def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:

@@ -381,8 +381,7 @@ class _Folding:
             path: The path of the graph's block; empty for the main graph.
             removed: Names of the results of removed nodes.
         """
-        # Without those that only folded ops read.
-        weights = self.weights.get(path, {})
+        weights = self.weights.get(path, {})  # without initializers that only folded ops read
         keep(graph.initializer, lambda tensor: tensor.name in weights)
         keep(graph.value_info, lambda value: value.name not in removed)
         computed = [name for name in weights if name in removed]

@@ -135,7 +135,8 @@ class _OtherFields(NamedTuple):
         graph = rest.graph
         for value in (*graph.input, *graph.output):
             value.MergeFromString(value_notes(value.name))
-        # The graph has no value_info, and then the model no graph: their places are between the parts.
+        # Both messages are split where the caller inserts fields: the graph at its value_info, the model at
+        # its graph.
         after_values = _pop_fields_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
         before_values = graph.SerializeToString(deterministic=True)
         rest.ClearField("graph")

@@ -53,15 +53,10 @@ def infer_all_iterations(
         return inferred, [v.type for v in inferred.output[skipped_outputs:][: len(state)]]
 
     declared = [value.type for value in body.input[len(leading) :][: len(initial)]]
-    state = [merged(a, b) for a, b in zip(initial, declared, strict=False)]
+    state = list(map(merged, initial, declared))
     for _ in range(_MAX_ROUNDS):
         inferred, results = infer_iteration(state)
-        next_state = [
-            _widened_state(before, after, initial_type, declared_type)
-            for before, after, initial_type, declared_type in zip(
-                state, results, initial, declared, strict=False
-            )
-        ]
+        next_state = list(map(_widened_state, state, results, initial, declared))
         if next_state == state:
             return inferred, state
         state = next_state

@@ -67,10 +67,8 @@ def divide_dims(dividend: Shape, divisor: Sequence[Dim]) -> Dim:
         else:
             divisors.append(dim)
     dividend_product, divisor_product = product(remaining), product(divisors)
-    if (
-        dividend_product is None or divisor_product is None
-    ):  # an expression with too many terms
-        return None
+    if dividend_product is None or divisor_product is None:
+        return None  # an expression with too many terms
     numerator, denominator = polynomial_of(dividend_product), polynomial_of(divisor_product)
     number = constant_value(denominator)
     if number is None:
