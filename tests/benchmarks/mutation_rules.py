@@ -383,7 +383,7 @@ RULES = (
     rule("the process: what is freed is joined with what is above",
          "Heap.free", never("_starts"), "test_process_heap"),
     rule("the process: the heap shrinks at its end",
-         "Heap.free", drop("_rounded_up"), "test_process_heap"),
+         "Heap.free", drop("align"), "test_process_heap"),
     rule("the process: a page counts once written, and once",
          "_mark_pages", operand("end - first - pages.count(1, first, end)", 0), "test_process_heap"),
     rule("the process: a panel has whole columns",

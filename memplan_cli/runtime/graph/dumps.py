@@ -264,9 +264,7 @@ def _rename_in_subgraphs(
             captured = {old: new for old, new in renamed.items() if old not in own_names}
             renamed_inside = captured | new_names
             if renamed_inside:
-                _rename_values(
-                    subgraph, renamed_inside
-                )  # not in its own subgraphs, which come next
+                _rename_values(subgraph, renamed_inside)
             inner_names = outer_names | own_names.keys() | set(new_names.values())
             inner_changed = _rename_in_subgraphs(
                 subgraph, fresh_names, inner_names, renamed_inside

@@ -218,9 +218,7 @@ def _inserted(
     without_casts = (
         op._replace(inputs=tuple(before_casts(var) for var in op.inputs)) for op in ops
     )
-    op_by_source = {
-        op.source: op for op in ops
-    }  # `source` is the place of an op's node in the dump
+    op_by_source = {op.source: op for op in ops}  # by the place of the node in the dump
     ordered: dict[int, Op] = {}  # Casts by `source`
     for op_without_casts in default_order(Block((), (), tuple(without_casts))):
         op = op_by_source[op_without_casts.source]

@@ -92,14 +92,7 @@ class Dump:
 
 
 class DumpJob:
-    """A worker job that writes optimized graphs; used as a context manager, which ends it.
-
-    Attributes:
-        _model: the file of the model that is optimized.
-        _out: the files that the job writes.
-        _provider: the provider for which the graph is optimized.
-        _job: the job.
-    """
+    """A worker job that writes optimized graphs; used as a context manager, which ends it."""
 
     def __init__(
         self,
@@ -179,9 +172,8 @@ def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider
     model = load_model(dump)
     model = with_distinct_names(model) or model
     forget_constant_inputs(model)  # removes weights from the graph inputs
-    hoist_packed(
-        model
-    )  # moves packed weights of subgraphs to the main graph; needs distinct names
+    # Packed weights of subgraphs move to the main graph, so names must be distinct.
+    hoist_packed(model)
     renumber_generated_names(model, original)
     drop_inferable_types(model)
     data = dump.with_name(f"{dump.name}.data")

@@ -260,10 +260,8 @@ def _mapped_weight_bytes(loading: SessionLoading) -> int:
         if loading.packs and read.packed_copy and not weight.packed_in_file:
             continue  # the packed copy is on the heap
         size_in_file = weight.size
-        if loading.packs and weight.packed_in_file:
-            size_in_file = (
-                weight.packed_in_file
-            )  # bytes of the packed copy, which the file has too
+        if loading.packs and weight.packed_in_file:  # the file has a packed copy too
+            size_in_file = weight.packed_in_file
         rows = _looked_up_rows(loading, read)
         read_bytes = size_in_file if rows is None else rows * PROFILE.mapped_for_row
         earlier_bytes = mapped_bytes.get(read.weight, 0)

@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.problem import align
 from memplan_cli.runtime.process.parts import HEAP_SLACK, MAPPED_WEIGHTS
 from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.workers.memory_release import LOADED_THRESHOLD
@@ -76,7 +77,7 @@ class Heap:
         is_aligned = alignment > SMALL_ALIGNMENT
         # Room to move the block to a multiple of the alignment, with a whole chunk ahead of it.
         extra = alignment + _MIN_CHUNK if is_aligned else 0
-        wanted = max(_MIN_CHUNK, _rounded_up(size + extra + _HEADER, SMALL_ALIGNMENT))
+        wanted = max(_MIN_CHUNK, align(size + extra + _HEADER, SMALL_ALIGNMENT))
         chunk = self._take(wanted)
         if chunk is None or not is_aligned:
             return chunk
@@ -97,7 +98,7 @@ class Heap:
             self._add_free(start, size)
         # glibc trims from twice the size from which it maps blocks.
         if size >= _MIN_TRIM and self.end - self.top >= 2 * self.threshold:
-            self.end = _rounded_up(self.top + _TOP_PAD, PAGE)
+            self.end = align(self.top + _TOP_PAD, PAGE)
 
     def fix_threshold(self, threshold: int) -> None:
         """Set the threshold, and keep it whatever is freed (``mallopt``)."""
@@ -108,12 +109,12 @@ class Heap:
 
         The pages with the header of a free chunk are not free.
         """
-        previous_end, self.end = self.end, _rounded_up(self.top + _MIN_CHUNK, PAGE)
+        previous_end, self.end = self.end, align(self.top + _MIN_CHUNK, PAGE)
         ranges = [
-            (_rounded_up(start + _FREE_HEADER, PAGE) // PAGE, (start + size) // PAGE)
+            (align(start + _FREE_HEADER, PAGE) // PAGE, (start + size) // PAGE)
             for size, start in self._free
         ]
-        ranges.append((self.end // PAGE, _rounded_up(previous_end, PAGE) // PAGE))
+        ranges.append((self.end // PAGE, align(previous_end, PAGE) // PAGE))
         return [(first, end) for first, end in ranges if first < end]
 
     def raise_threshold(self, size: int) -> None:
@@ -125,7 +126,7 @@ class Heap:
             size: bytes of the block in the mapping. The mapping consists of whole pages, and also has two
                 headers and room to align the block.
         """
-        mapping_size = _rounded_up(size + PROFILE.tensor_alignment + 2 * _HEADER, PAGE)
+        mapping_size = align(size + PROFILE.tensor_alignment + 2 * _HEADER, PAGE)
         if not self.fixed and self.threshold < mapping_size <= LOADED_THRESHOLD:
             self.threshold = mapping_size
 
@@ -146,7 +147,7 @@ class Heap:
         if self.end - self.top < wanted + _MIN_CHUNK:
             if wanted >= self.threshold:
                 return None
-            self.end = _rounded_up(self.top + wanted + _TOP_PAD, PAGE)
+            self.end = align(self.top + wanted + _TOP_PAD, PAGE)
         start = self.top
         self.top += wanted
         self._used[start] = wanted
@@ -170,11 +171,11 @@ class Heap:
             alignment: of the block.
         """
         end = chunk + self._used.pop(chunk)
-        start = _rounded_up(chunk + 2 * _HEADER, alignment) - 2 * _HEADER
+        start = align(chunk + 2 * _HEADER, alignment) - 2 * _HEADER
         if 0 < start - chunk < _MIN_CHUNK:
             start += alignment
         # The block also uses the first header of the next chunk, hence one header.
-        block_end = start + _rounded_up(size + _HEADER, SMALL_ALIGNMENT)
+        block_end = start + align(size + _HEADER, SMALL_ALIGNMENT)
         if end - block_end < _MIN_CHUNK:
             block_end = end
         self._used[start] = block_end - start
@@ -279,7 +280,7 @@ class SimulatedMemory:
             self._mapping_bytes += new_bytes
         else:  # a page of the heap may have bytes of several blocks, and is resident once
             self._heap_bytes += _mark_pages(self._heap_pages, block.address + start, size)
-        self._update_highest()
+        self._update_peak()
 
     def free(self, block: MemoryBlock) -> None:
         """Free a block. Pages of a mapping are returned at once, those of the heap only if it shrinks.
@@ -302,12 +303,12 @@ class SimulatedMemory:
         """Add the bytes of many small objects that are never freed."""
         self._mapping_bytes += size
         self.live[purpose] += size
-        self._update_highest()
+        self._update_peak()
 
     def map_file(self, purpose: str, size: int) -> None:
         """Make bytes of a mapped file resident."""
         self.file[purpose] += size
-        self._update_highest()
+        self._update_peak()
 
     def unmap_file(self, purpose: str, size: int) -> None:
         """End the mapping of bytes of a file."""
@@ -337,8 +338,8 @@ class SimulatedMemory:
         """Return the anonymous bytes by purpose, with the free memory that the heap keeps."""
         return _fitted_parts(self.live, self.anonymous)
 
-    def _update_highest(self) -> None:
-        """Set ``highest`` and ``peak`` if more bytes are resident than ever before."""
+    def _update_peak(self) -> None:
+        """Set ``peak_bytes`` and ``peak_parts`` if more bytes are resident than ever before."""
         resident = self.resident
         if resident > self.peak_bytes:
             self.peak_bytes = resident
@@ -365,7 +366,3 @@ def _mark_pages(pages: bytearray, start: int, size: int) -> int:
     new_bytes = (end - first - pages.count(1, first, end)) * PAGE
     pages[first:end] = b"\x01" * (end - first)
     return new_bytes
-
-
-def _rounded_up(size: int, step: int) -> int:
-    return -(-size // step) * step

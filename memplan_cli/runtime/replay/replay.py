@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.problem import align
 from memplan_cli.core.program import own_name
 from memplan_cli.core.results.observations import UNOPTIMIZED, Difference
 from memplan_cli.core.results.plan import check
@@ -255,7 +256,7 @@ def _compare_with_separate_memory(
             for place in buffer
         )
         end = max(place.offset + place.bytes for place in buffer) + moved
-        height = -(-end // _PAGE) * _PAGE
+        height = align(end, _PAGE)
     with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
         places = {"places": to_json(separate), "arenas": {"own": height}}
         reference = {**job, **places, "folder": folder, "save": True}

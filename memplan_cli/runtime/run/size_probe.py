@@ -89,9 +89,9 @@ def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> 
     """Run a model once with each input set, in one process.
 
     Args:
-        model: The file; its weights are there.
-        input_sets: The input sets, in the order of the runs.
-        stop: As in `RunSpec`: ``at a set that runs`` leaves out the sets after the first that runs,
+        model: the file; its weights are there.
+        input_sets: the input sets, in the order of the runs.
+        stop: as in `RunSpec`: ``at a set that runs`` leaves out the sets after the first that runs,
             ``never`` runs all.
 
     Returns:

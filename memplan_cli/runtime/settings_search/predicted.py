@@ -398,9 +398,8 @@ def _with_pattern(
     if saved_work < _MIN_TIME_SAVING * work_of(executed.program, executed.dims):
         return candidate
     max_held = candidate.arena.held + _MAX_BYTES_FOR_TIME
-    lowest = max(
-        trace.peak for trace in traces.in_order
-    )  # of the regions that may serve both runs
+    # No smaller region serves both runs.
+    lowest = max(trace.peak for trace in traces.in_order)
     region = shared_region(traces.in_order, lowest) if 0 < lowest <= max_held else None
     if region is None or region + _SPARE_BYTES > max_held:
         return candidate

@@ -85,9 +85,8 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
         for body in op.bodies
         if (first := next((var for inner in body.ops for var in inner.outputs if var), None))
     }
-    runs: Counter[str] = (
-        Counter()
-    )  # of each body since the last execution of its control-flow op
+    # How often each body ran since the last execution of its control-flow op.
+    runs: Counter[str] = Counter()
     written: dict[VarId, list[WrittenTensor]] = defaultdict(list)
     iterations: dict[str, list[int]] = defaultdict(list)
     packed: set[VarId] = set()

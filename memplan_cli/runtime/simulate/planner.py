@@ -18,6 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.precedence import nearest_order, successors
+from memplan_cli.core.problem import align
 from memplan_cli.core.program import Block, Origin, captures
 from memplan_cli.core.symbolic.sizes import BITS
 from memplan_cli.runtime.profile.record import PROFILE
@@ -388,4 +389,4 @@ class MemoryPattern:
 
 
 def _aligned(size: int) -> int:
-    return -(-size // PROFILE.pattern_alignment) * PROFILE.pattern_alignment
+    return align(size, PROFILE.pattern_alignment)

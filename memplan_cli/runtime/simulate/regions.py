@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.runtime.simulate.arena import (
     UNLIMITED,
@@ -99,18 +99,6 @@ class ArenaChoice:
         return int(self.settings.get("initial_chunk_size_bytes", 0))
 
 
-class _Candidate(NamedTuple):
-    """An arena to simulate.
-
-    Attributes:
-        total: bytes of its regions together.
-        arena: its settings.
-    """
-
-    total: int
-    arena: Mapping[str, Setting]
-
-
 def one_region(size: int) -> dict[str, Setting]:
     """Return the settings of an arena whose first region has ``size`` bytes.
 
@@ -149,7 +137,7 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
         best = min(best, choice, key=lambda choice: choice.held)
     first_sizes = _first_region_sizes(trace)
     candidates = (
-        _Candidate(total, arena)
+        (total, arena)
         for total in _totals(trace.peak, best.held, _COARSE_STEP)
         for arena in _split_totals(first_sizes, total)
     )
@@ -169,7 +157,7 @@ def refined_arena(trace: AllocationTrace, choice: ArenaChoice) -> ArenaChoice:
         if is_tight(best.held, trace.peak):
             break
         candidates = (
-            _Candidate(total, arena)
+            (total, arena)
             for total in _totals(trace.peak, best.held, step)
             for arena in _grid_candidates(trace.peak, step, total)
         )
@@ -190,7 +178,7 @@ def _trials(trace: AllocationTrace, work: int, most: int) -> int:
 
 def _first_fit(
     trace: AllocationTrace,
-    candidates: Iterable[_Candidate],
+    candidates: Iterable[tuple[int, Mapping[str, Setting]]],
     upper_bound: int,
 ) -> ArenaChoice | None:
     """Return the first arena that holds at most its total and two chunks; None if there is none.
@@ -199,12 +187,13 @@ def _first_fit(
 
     Args:
         trace: the requests of the run.
-        candidates: arenas by ascending total, so that the first fit is the best.
+        candidates: the total bytes of the regions of an arena, and its settings. Totals ascend, so that
+            the first fit is the best.
         upper_bound: bytes; the result holds fewer.
     """
-    for candidate in candidates:
-        limit = min(candidate.total + 2 * CHUNK, upper_bound - 1)
-        choice = _held_by(trace, candidate.arena, limit)
+    for total, arena in candidates:
+        limit = min(total + 2 * CHUNK, upper_bound - 1)
+        choice = _held_by(trace, arena, limit)
         if choice.held <= limit:
             return choice
     return None

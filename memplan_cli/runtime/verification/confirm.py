@@ -57,13 +57,6 @@ _NEGLIGIBLE_BYTES = 1 << 18
 """A change of the arena by fewer bytes is not seen in the process: an empty session takes 8 MB."""
 
 
-class _RunGraph(NamedTuple):
-    """The graph that a run wrote, and the record of that run."""
-
-    record: RunRecord
-    graph: ExecutedGraph
-
-
 class Confirmation:
     """The runs of one written model, from the first under predicted settings to the reported one.
 
@@ -74,9 +67,7 @@ class Confirmation:
         prediction: the predictions for the written model.
         _baseline: the original's run.
         _written: the written model.
-        _folder: for the graphs that runs write.
-        _graph_files: the number of files that `_new_graph_file` has returned.
-        _run_graph: the graph that `executed` has read last, with the record of its run.
+        _graphs: the graphs that `executed` has read, by the file that a run wrote.
         _reference: the original's run without optimization, if outputs are compared with it.
         _equal_only_unoptimized: whether outputs are equal only if both models run without optimization.
         _has_other_nodes: whether ONNX Runtime executes nodes that the file does not have.
@@ -90,9 +81,7 @@ class Confirmation:
         """
         self.prediction, self.notes = prediction, list(choice.notes)
         self._baseline, self._written = prediction.baseline, prediction.written
-        self._folder = Path(tempfile.mkdtemp(dir=self._baseline.folder))
-        self._graph_files = 0
-        self._run_graph: _RunGraph | None = None
+        self._graphs: dict[Path, ExecutedGraph] = {}
         self._reference: UnoptimizedRun | None = None
         self._equal_only_unoptimized = False
         self._has_other_nodes = False
@@ -143,7 +132,7 @@ class Confirmation:
         return self._written.verdict is None and self.run.has_other_outputs
 
     def _verdict_on(self, run: WrittenRun) -> Validation:
-        """Return the verdict on a run: the one given in advance, because outputs change from run to run, or its own."""
+        """Return the verdict on a run: its own, unless one was given in advance (`WrittenModel.verdict`)."""
         return self._written.verdict or run.verdict
 
     def _confirm_memory(self) -> None:
@@ -157,16 +146,18 @@ class Confirmation:
         The run also writes the graph that ONNX Runtime executes, if predictions need it: with
         optimization, if sizes depend on data, or if that graph has other nodes than the file.
         """
-        is_unoptimized = choice.settings.is_unoptimized
-        is_file_enough = is_unoptimized and not needs_observation(self.prediction.file_graph())
-        if is_file_enough and not self._has_other_nodes:
-            return self._run_and_write_graph(choice, None)
-        return self._run_and_write_graph(choice, self._new_graph_file())
+        needs_graph = (
+            self._has_other_nodes
+            or not choice.settings.is_unoptimized
+            or needs_observation(self.prediction.file_graph())
+        )
+        return self._run_and_write_graph(
+            choice, self._new_graph_file() if needs_graph else None
+        )
 
     def _new_graph_file(self) -> Path:
-        """Return a file to which no run has written its graph."""
-        self._graph_files += 1
-        return self._folder / f"run{self._graph_files}.onnx"
+        """Return a file, in a new folder, to which a run can write its graph."""
+        return Path(tempfile.mkdtemp(dir=self._baseline.folder)) / "graph.onnx"
 
     def _run_and_write_graph(self, choice: SettingsChoice, graph: Path | None) -> WrittenRun:
         """Run the written model, and write the graph that ONNX Runtime executes to a file; None: to none."""
@@ -279,9 +270,8 @@ class Confirmation:
         predicted = self.choice.predicted.held
         # An arena that holds less than this is worth another run.
         worthwhile = min(int(_WORTH * held), held - _NEGLIGIBLE_BYTES)
-        if (
-            predicted is not None and worthwhile <= predicted
-        ):  # the arena held about as much as predicted
+        # The arena may have held about as much as predicted.
+        if predicted is not None and worthwhile <= predicted:
             return
         better = predict_arena(self.executed(), run.settings, run.record.workspace or {})
         if better is None or (better.predicted.held or 0) >= worthwhile:
@@ -310,9 +300,8 @@ class Confirmation:
 
     def _has_same_outputs(self, run: WrittenRun) -> bool:
         """Return whether another run gave the outputs of the reported run."""
-        if (
-            self._written.verdict is not None
-        ):  # outputs change from run to run, and were compared before
+        if self._written.verdict is not None:
+            # Outputs change from run to run, and were compared before.
             return run.ran
         if self._equal_only_unoptimized and run.ran:
             # Both were compared with outputs of the default settings, and differ from them alike.
@@ -322,12 +311,12 @@ class Confirmation:
     def executed(self) -> ExecutedGraph:
         """Return the graph that the reported run wrote, or the file's own graph if it wrote none."""
         record = self.run.record
-        if record.failure is not None or record.spec.graph is None:
+        file = record.spec.graph
+        if record.failure is not None or file is None:
             return self.prediction.file_graph()
-        if self._run_graph is None or self._run_graph.record is not record:
-            # The reported run has changed since the last call, or this is the first call.
-            self._run_graph = _RunGraph(record, self._graph_of_run(record))
-        return self._run_graph.graph
+        if file not in self._graphs:
+            self._graphs[file] = self._graph_of_run(record)
+        return self._graphs[file]
 
     def _graph_of_run(self, record: RunRecord) -> ExecutedGraph:
         """Return the graph that a run wrote, with all that predictions from it need.
@@ -339,9 +328,7 @@ class Confirmation:
         graph = graph_of_run(record, self._baseline.dims)
         if needs_observation(graph) and graph.observed is None:
             predicted_graph = self.prediction.executed(self.run.settings)
-            graph = replace(
-                graph, observed=predicted_graph.observed
-            )  # from the original's run
+            graph = replace(graph, observed=predicted_graph.observed)
         if has_unpredictable_order(self.run.settings):
             # Without names of nodes no order is recorded, and the order of the dump is the best guess.
             graph = with_recorded_order(graph, record) or graph
@@ -415,14 +402,12 @@ def confirm_prediction(
         return confirmation
     choices = prediction.choices_to_measure()
     confirmations: list[Confirmation] = []
-    costs: list[MeasuredCost] = []
     for number, choice in enumerate(choices, 1):
         progress(f"running the written model, settings {number} of {len(choices)}")
         confirmation = Confirmation(prediction, choice)
         confirmation.confirm_at_same_level(progress)
         confirmations.append(confirmation)
-        costs.append(measured_cost(confirmation))
-    return confirmations[costs.index(min(costs))]
+    return min(confirmations, key=measured_cost)
 
 
 class MeasuredCost(NamedTuple):

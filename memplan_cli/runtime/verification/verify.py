@@ -293,12 +293,10 @@ def choose_settings(
         raise RuntimeUnavailableError(
             f"{baseline.path}: no settings could be confirmed: {reason}"
         )
-    facts = (
-        confirmation.facts()
-    )  # its entry "optimized" is about the file under the confirmed settings
+    facts = confirmation.facts()
     return SettingsChoice(
         run.settings,
-        facts.predicted["optimized"],
+        facts.predicted["optimized"],  # of the file under the confirmed settings
         facts.observed["optimized"],
         (*graph.warnings, *confirmation.notes),
         baseline.provider,

@@ -204,9 +204,8 @@ def warm_workers() -> Iterator[None]:
         return
     server: Server | None = None
     try:
-        with (
-            deferred()
-        ):  # a signal waits until `server` is set, and is raised inside the `try`
+        # A signal waits until `server` is set, and is raised inside the `try`.
+        with deferred():
             server = Server.start(SERVER, worker_environment())
         with using(server):
             yield

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 _ELEMENTS_AT_ONCE = 1 << 20
 
-_UNSIGNED_BY_BYTES = {2: np.uint16, 4: np.uint32, 8: np.uint64}
-"""Types in which the bits of a float of so many bytes are compared."""
-
 
 def save_values(
     folder: Path, all_names: Sequence[str], names: Sequence[str], values: Sequence[Any]
@@ -46,7 +43,7 @@ def compare_with_saved(
 ) -> list[Difference]:
     """Return how outputs differ from those that `save_values` saved in a folder.
 
-    A sequence is shorter or longer than the saved one if its length differs, which is an array of its own.
+    The length of a sequence is saved as an array of its own, so a shorter or longer sequence differs there.
     """
     differences = []
     for file, name, array in _named_arrays(all_names, names, values):
@@ -146,10 +143,9 @@ def _have_other_bits(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool
     """
     if left.dtype.kind != "f":
         return np.asarray(left != right, dtype=np.bool_)
-    word = _UNSIGNED_BY_BYTES[left.dtype.itemsize]
-    is_different = np.ascontiguousarray(left).view(word) != np.ascontiguousarray(right).view(
-        word
-    )
+    word = f"u{left.dtype.itemsize}"  # the unsigned integers of the same width
+    left_bits, right_bits = (np.ascontiguousarray(array).view(word) for array in (left, right))
+    is_different = left_bits != right_bits
     if is_different.any():
         is_different &= ~(np.isnan(left) & np.isnan(right))
     return np.asarray(is_different, dtype=np.bool_)

@@ -326,9 +326,8 @@ class SessionMeter:
         )
         return ProcessBytes(
             load=total.load,
-            run=max(
-                highest - self.before.now, total.load
-            ),  # the peak of the process counts its load
+            # The peak of a process includes that of its load.
+            run=max(highest - self.before.now, total.load),
             private=max(total.private - profile_bytes(len(self._highest)), 0),
             file=total.file,
             device=device,
