@@ -260,13 +260,8 @@ def _overwritable_input(
 ) -> int | None:
     """Return the number of the first input that the first output of an op may overwrite; None if none.
 
-    Such an input is planned, has the size of the output, and dies at the op.
-
-    Args:
-        op: the op.
-        tick: at which the op runs.
-        positions: of the inputs that the operator may overwrite, ascending.
-        groups: the vars that share bytes so far.
+    Such an input is planned, has the size of the output, and dies at ``tick``, at which the op runs.
+    ``positions`` are those of the inputs that the operator may overwrite, ascending.
     """
     number, sizes, inputs = groups.number, groups.sizes, op.inputs
     result = number.get(op.outputs[0]) if op.outputs else None

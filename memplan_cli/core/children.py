@@ -23,7 +23,7 @@ PARENT = "MEMPLAN_PARENT"
 _PR_SET_PDEATHSIG = 1
 """Option of Linux's ``prctl``: the signal that a process gets when its parent thread ends.
 
-It fails for signals that do not exist only.
+The call fails only for a signal that does not exist.
 """
 
 _SECONDS_BETWEEN_CHECKS = 1.0

@@ -171,9 +171,7 @@ def _read_keys(values: Json, data: object, readers: _KeyReaders) -> None:
 def _refuse_if_required(missing: _KeyReader | _KeyReaders) -> None:
     """Raise an error if a missing key is required, or if a missing object has a required key."""
     if not isinstance(missing, _KeyReader):
-        _read_keys(
-            {}, {}, missing
-        )  # reads an empty object, so nothing but this error can result
+        _read_keys({}, {}, missing)  # of an empty object: only a required key matters
     elif missing.required:
         raise MisfitError("is missing")
 

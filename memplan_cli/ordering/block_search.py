@@ -84,9 +84,9 @@ class BlockOrder:
         self._update_peak_of(method, order_peak)
 
     def offer_clusters(self, method: str, contracted: ContractedGraph, order: Order) -> int:
-        """Do the same with an order of clusters, keep it as ``cluster_order`` too, and return its peak.
+        """Offer an order of clusters, and return its peak, which the order of their ops has too.
 
-        The order of ops that it stands for has the same peak.
+        It is kept as ``cluster_order`` if it is the best of such orders.
         """
         order_peak = peak(contracted.graph, order)
         self.cluster_peak, self.cluster_order = min(

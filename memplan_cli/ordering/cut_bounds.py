@@ -146,7 +146,6 @@ class CutBounds:
     """Lower bounds on the bytes live at single ops of one graph, over all orders.
 
     Attributes:
-        _graph: the graph.
         _always_live: bytes of the tensors that no op accesses, live at every step.
         _tensors: all others that have bytes.
         _readers: for each tensor of the graph, the ops that access it without defining it.
@@ -239,28 +238,6 @@ class CutBounds:
         )
 
 
-class _ShareEdge(NamedTuple):
-    """An edge whose flow is a *share* of a certificate.
-
-    The share is the part of a tensor's bytes that is charged to one of its readers.
-    """
-
-    edge: int
-    tensor: int
-    reader: int
-
-
-class _HoldEdge(NamedTuple):
-    """An edge whose flow is a *hold* of a certificate: the weight of a precedence.
-
-    The precedence is that of an op before an op that depends on it.
-    """
-
-    edge: int
-    op: int
-    dependent: int
-
-
 class _CutNetwork:
     """The flow network whose cuts divide the ops at one op into those before it and the others.
 
@@ -273,7 +250,8 @@ class _CutNetwork:
         _op: the op at which the others are divided.
         _sides: the side of each op, from `_sides_of`.
         _node: the node of each open op.
-        _share_edges, _hold_edges: the edges from which `dual` reads the certificate.
+        _charges: edge -> the tensor and the reader whose `Share` is the flow through the edge.
+        _precedences: edge -> the op and its dependent whose `Hold` is the flow through the edge.
     """
 
     def __init__(self, graph: TaskGraph, op: int, sides: list[_Side]) -> None:
@@ -283,14 +261,14 @@ class _CutNetwork:
         self._op, self._sides = op, sides
         open_ops = [other for other, side in enumerate(sides) if side is _Side.OPEN]
         self._node = dict(zip(open_ops, self.flow_network.nodes(len(open_ops)), strict=True))
-        self._share_edges: list[_ShareEdge] = []
-        self._hold_edges: list[_HoldEdge] = []
+        self._charges: dict[int, tuple[int, int]] = {}
+        self._precedences: dict[int, tuple[int, int]] = {}
         for dependent, node in self._node.items():
             for pred in graph.preds[dependent]:
                 if pred in self._node:
                     # Infinite: if the dependent op runs before, so does its predecessor.
                     edge = self.flow_network.edge(node, self._node[pred], INFINITE)
-                    self._hold_edges.append(_HoldEdge(edge, pred, dependent))
+                    self._precedences[edge] = pred, dependent
 
     def charge_tensor(self, tensor: _Tensor) -> None:
         """Charge the bytes of a tensor if its definer runs before the op and a reader does not."""
@@ -306,7 +284,7 @@ class _CutNetwork:
             if is_needed_later:  # the side of the definer alone decides
                 edge = self.flow_network.edge(node, SINK, size)
                 # The certificate needs a reader that has not run: the op of the cut stands for it.
-                self._share_edges.append(_ShareEdge(edge, number, self._op))
+                self._charges[edge] = number, self._op
             else:
                 self._charge(node, number, tensor.readers, size)
 
@@ -333,19 +311,19 @@ class _CutNetwork:
         for reader in open_readers:
             # Infinite: the gate is before only if all readers are, else its edge from ``tail`` is cut.
             edge = self.flow_network.edge(gate, self._node[reader], INFINITE)
-            self._share_edges.append(_ShareEdge(edge, tensor, reader))
+            self._charges[edge] = tensor, reader
 
     def dual(self, overwritten: int | None) -> Dual:
         """Return the computed flow as shares and holds; ``overwritten`` as in `CutAtOp`."""
         shares = [
-            Share(share.tensor, share.reader, flow)
-            for share in self._share_edges
-            if (flow := self._flow_through(share.edge))
+            Share(tensor, reader, flow)
+            for edge, (tensor, reader) in self._charges.items()
+            if (flow := self._flow_through(edge))
         ]
         holds = [
-            Hold(hold.op, hold.dependent, flow)
-            for hold in self._hold_edges
-            if (flow := self._flow_through(hold.edge))
+            Hold(op, dependent, flow)
+            for edge, (op, dependent) in self._precedences.items()
+            if (flow := self._flow_through(edge))
         ]
         return Dual(tuple(shares), tuple(holds), overwritten)
 
@@ -369,7 +347,6 @@ class BoundSearch:
 
     Attributes:
         bound: no order of the graph has a smaller peak.
-        _graph: the graph.
         _cuts: the lower bounds by cuts at single ops of the graph.
         _local: the `local_bounds`, by op.
     """

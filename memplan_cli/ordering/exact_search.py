@@ -84,18 +84,6 @@ class Transition(NamedTuple):
         return self.after.ran[len(self.ops) :]
 
 
-class _Access(NamedTuple):
-    """The tensor of an access.
-
-    Attributes:
-        users: the mask of the ops that access the tensor; of a result, the reader of results too.
-        bytes: the size of the tensor.
-    """
-
-    users: int
-    bytes: int
-
-
 class _FreeRun(NamedTuple):
     """What free ops leave behind.
 
@@ -116,14 +104,15 @@ class StateSpace:
     """The states of one graph and the moves between them.
 
     Sets of ops are integers used as bit masks. The bit after the last op stands for a *reader of
-    results*, which never runs: it accesses all results of the block, so no op frees them.
+    results*, which never runs: it accesses all results of the block, so no op frees them. The *users*
+    of a tensor are the mask of all that access it.
 
     Attributes:
         work: number of steps examined so far.
         _bit: for each op, the mask of it alone.
         _preds: for each op, the mask of its predecessors.
         _all: the mask of all ops and the reader of results.
-        _accesses: for each op, the tensors that it accesses.
+        _accesses: for each op, the users and the bytes of each tensor that it accesses.
         _in_place_users: for each op, the users of each tensor that it may write over.
         _sharing_ops: for each op, the other ops that access one of its tensors.
         _descendants: for each op, the mask of it and the ops that depend on it.
@@ -147,7 +136,7 @@ class StateSpace:
             for tensor in accessed:
                 users[tensor] |= 1 << op
         self._accesses = [
-            tuple(_Access(users[tensor], graph.tensor_bytes[tensor]) for tensor in accessed)
+            tuple((users[tensor], graph.tensor_bytes[tensor]) for tensor in accessed)
             for accessed in graph.accesses
         ]
         self._in_place_users = [
@@ -191,13 +180,12 @@ class StateSpace:
         """Return what an op's step adds to the live bytes, and what remains added after it."""
         bit = self._bit[op]
         step, change = self._step_bytes[op], self._defined_bytes[op]
+        # The last user of a tensor frees it, or writes over it.
         for users, size in self._accesses[op]:
-            if users & remaining == bit:  # the op is the last user, so it frees the tensor
+            if users & remaining == bit:
                 change -= size
         for users in self._in_place_users[op]:
-            if (
-                users & remaining == bit
-            ):  # the op is the last user, so it writes over the tensor
+            if users & remaining == bit:
                 step -= self._in_place_bytes[op]
                 break
         return step, change

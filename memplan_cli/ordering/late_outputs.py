@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.ordering.best_order import best_order
 
@@ -46,8 +45,8 @@ def fewer_resident(
     ``program`` is in the file's order, ``ordering`` the order of the lowest live peak. If that is
     proved, the peak does not rise. All sizes are numbers.
     """
-    live = peak(ordering.program, planned_vars)
-    resident = peak(ordering.program, planned_vars.resident)
+    peak_of, resident_of = planned_vars.live_peak, planned_vars.resident.live_peak
+    live, resident = peak_of(ordering.program), resident_of(ordering.program)
     output_bytes = sum(size.coefficient for size in planned_vars.results.values())
     # About the fewest bytes possible: the outputs are all live at the end.
     if not _is_worthwhile(resident, max(live, output_bytes)):
@@ -55,15 +54,10 @@ def fewer_resident(
     max_live = live if ordering.proved else live + (live >> _PEAK_RISE_SHIFT)
     best, least_resident = ordering.program, resident
     for candidate in _searched_orders(program, ordering.program, planned_vars):
-        candidate_resident = peak(candidate, planned_vars.resident)
-        if candidate_resident < least_resident and peak(candidate, planned_vars) <= max_live:
+        candidate_resident = resident_of(candidate)
+        if candidate_resident < least_resident and peak_of(candidate) <= max_live:
             best, least_resident = candidate, candidate_resident
     return best if _is_worthwhile(resident, least_resident) else None
-
-
-def peak(program: Program, planned_vars: PlannedVars) -> int:
-    """Return the live peak of a program in bytes."""
-    return live_peak(program, planned_vars.sizes, planned_vars.pinned, planned_vars.aliasing)
 
 
 def _is_worthwhile(resident: int, new_resident: int) -> bool:

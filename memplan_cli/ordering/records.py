@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, SHARE_VIEWS, Aliasing
+from memplan_cli.analysis.storage import live_peak
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -42,6 +43,10 @@ class PlannedVars:
         """
         sizes = {**self.sizes, **self.results}
         return replace(self, sizes=sizes, aliasing=SHARE_VIEWS, results={})
+
+    def live_peak(self, program: Program) -> int:
+        """Return the live peak of a program with these variables. Sizes must be numbers."""
+        return live_peak(program, self.sizes, self.pinned, self.aliasing)
 
 
 @dataclass(frozen=True, slots=True)

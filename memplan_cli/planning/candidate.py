@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.results.report import DonationSummary
 from memplan_cli.core.results.rewrites import RecomputeSummary
 
@@ -91,19 +90,6 @@ class PlanningTask:
         """Report the stage that begins."""
         if self.progress is not None:
             self.progress(stage)
-
-    def live_peak(self, program: Program) -> int:
-        """Return the live peak of the program in another order."""
-        vars_ = self.planned_vars
-        return live_peak(program, vars_.sizes, vars_.pinned, vars_.aliasing)
-
-    def resident(self, program: Program) -> int:
-        """Return the live peak of the program in another order, as a runtime allocates.
-
-        Graph outputs count, and only views share bytes.
-        """
-        vars_ = self.planned_vars.resident
-        return live_peak(program, vars_.sizes, vars_.pinned, vars_.aliasing)
 
 
 @dataclass(frozen=True, slots=True)

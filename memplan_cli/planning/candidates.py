@@ -116,7 +116,7 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
 
 def _in_order(task: PlanningTask, best: Candidate, order: str, program: Program) -> Candidate:
     """Return a candidate in another order, with the resident peak if the best one has it."""
-    resident = task.resident(program) if best.resident else 0
+    resident = task.planned_vars.resident.live_peak(program) if best.resident else 0
     return replace(best, program=program, order=order, resident=resident, measured=None)
 
 
@@ -168,12 +168,12 @@ def _with_late_outputs(
     has_symbols = any(size.symbols for size in planned_vars.resident.sizes.values())
     if settings.time_limit is not None or has_symbols:
         return best
-    from memplan_cli.ordering.late_outputs import fewer_resident, peak
+    from memplan_cli.ordering.late_outputs import fewer_resident
 
     late = fewer_resident(program, ordering, planned_vars)
     if late is None:
         return best
-    resident = peak(late, planned_vars.resident)
+    resident = planned_vars.resident.live_peak(late)
     return replace(best, program=late, order="resident", resident=resident, measured=None)
 
 
@@ -201,16 +201,15 @@ def for_runtime(
     best = min((ordering.program, candidate.program), key=runtime_peak)
     lowest_other_peak = min(runtime_peak(program), runtime_peak(candidate.program))
     saved_by_runtime = lowest_other_peak - runtime_peak(best)
-    plan_peak_in_file, plan_peak = task.live_peak(program), task.live_peak(best)
+    plan_peak_of = task.planned_vars.live_peak
+    plan_peak_in_file, plan_peak = plan_peak_of(program), plan_peak_of(best)
     lost_by_plan = max(plan_peak - plan_peak_in_file, 0)
     if lost_by_plan > saved_by_runtime:
         return None
     # The runtime's arena may need less in yet another order: it is taken if the plan's peak stays.
     allowed_plan_peak = max(plan_peak, plan_peak_in_file)
-    settled = runtime.settle(
-        best, lambda ordered: task.live_peak(ordered) <= allowed_plan_peak
-    )
-    peaks = {**candidate.peaks, "runtime": task.live_peak(settled)}
+    settled = runtime.settle(best, lambda ordered: plan_peak_of(ordered) <= allowed_plan_peak)
+    peaks = {**candidate.peaks, "runtime": plan_peak_of(settled)}
     return replace(candidate, program=settled, order="runtime", peaks=peaks, measured=None)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_VIEWS
 from memplan_cli.analysis.storage import result_sizes, storage_of
-from memplan_cli.core.problem import Problem, pressure
+from memplan_cli.core.problem import Problem, lower_bound, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.report import LiveTensor, Peak
 from memplan_cli.core.symbolic.bounds import NO_BOUNDS, largest_size, range_of
@@ -184,7 +184,7 @@ def live_peak_of(buffers: Iterable[Buffer] | None) -> int | None:
     """Return the most bytes live at one tick; None for None."""
     if buffers is None:
         return None
-    return max((live for _, live in pressure(Problem(tuple(buffers)))), default=0)
+    return lower_bound(Problem(tuple(buffers)))
 
 
 def resident_buffers_by_unit(

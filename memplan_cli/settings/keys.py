@@ -25,7 +25,7 @@ from memplan_cli.settings.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from memplan_cli.settings.values import Entry, Place
 
@@ -296,11 +296,9 @@ def _dotted_entries(
             continue
         is_table = any(known.startswith(f"{key}.") for known in keys)
         if not is_table:
-            siblings = {
-                known.removeprefix(prefix): reader
-                for known, reader in keys.items()
-                if known.startswith(prefix)
-            }
+            siblings = [
+                known.removeprefix(prefix) for known in keys if known.startswith(prefix)
+            ]
             raise invalid(
                 entry.at, f"unknown key {within + key!r}", nearest(entry.key, siblings)
             )
@@ -308,7 +306,7 @@ def _dotted_entries(
             yield from _dotted_entries(entry.value, keys, within, f"{key}.")
 
 
-def nearest(key: str, keys: Mapping[str, object]) -> str:
+def nearest(key: str, keys: Collection[str]) -> str:
     """Return a hint with the known key that is most similar to an unknown one."""
     # Reversed, so that of several keys with the same last part the first one wins.
     last_parts = {known.rpartition(".")[2]: known for known in reversed(tuple(keys))}

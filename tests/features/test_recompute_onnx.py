@@ -26,7 +26,6 @@ from memplan_cli.features.recompute.search import search_recomputation
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.ordering.best_order import best_order
-from memplan_cli.ordering.late_outputs import peak
 from memplan_cli.ordering.records import PlannedVars
 
 MODELS = Path(__file__).parents[3] / "shared" / "models"
@@ -116,7 +115,7 @@ def compare(name: str, folder: Path, shares: tuple[float, ...]) -> None:
     inputs = drawn(name)
     before = run(path, inputs)
     assert all(np.isfinite(value).all() for value in before.values())
-    resident = peak(program, terms.resident)
+    resident = terms.resident.live_peak(program)
     for share in shares:
         result = search_recomputation(
             program, terms, find_phases(program), int(resident * share)

@@ -20,7 +20,6 @@ from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.features.recompute.bound import step_bytes
 from memplan_cli.features.recompute.checkpoints import recompute_segments
 from memplan_cli.features.recompute.search import search_recomputation
-from memplan_cli.ordering.late_outputs import peak as resident
 
 KINDS = ("Tanh", "Relu", "Add", "MatMul", "Reshape", "Split", "Concat", "RandomNormalLike")
 
@@ -72,11 +71,11 @@ def test_a_budget_changes_no_result(
         else {}
     )
     plan = replace(terms(tested), results=results)
-    peak = resident(tested, plan.resident)
+    peak = plan.resident.live_peak(tested)
     budget = None if share is None else int(peak * share)
     result = search_recomputation(tested, plan, Phases(), budget)
     check(tested, result.program, result.copies)
-    exact = resident(result.program, replace(plan, sizes=result.sizes).resident)
+    exact = replace(plan, sizes=result.sizes).resident.live_peak(result.program)
     assert exact == result.chosen.peak
     assert max(step_bytes(tested, plan)) <= exact <= peak
     assert result.met == (budget is None or exact <= budget)

@@ -11,7 +11,7 @@ from memplan_cli.analysis.aliasing import SHARE_SAFELY
 from memplan_cli.analysis.storage import live_peak, result_sizes
 from memplan_cli.core.symbolic.sizes import Size
 from memplan_cli.ordering.best_order import best_order
-from memplan_cli.ordering.late_outputs import fewer_resident, peak
+from memplan_cli.ordering.late_outputs import fewer_resident
 from memplan_cli.ordering.records import PlannedVars
 from memplan_cli.settings.settings import Settings
 
@@ -29,6 +29,11 @@ EARLY = """g (float[64] x) => (float[64] early, float[1] z) {
 def terms_of(program: Program) -> PlannedVars:
     results = result_sizes(program)
     return PlannedVars(var_sizes(program, *results), (), SHARE_SAFELY, results)
+
+
+def peaks(planned: PlannedVars, program: Program) -> tuple[int, int]:
+    """Return the live peak, and that with outputs counted."""
+    return planned.live_peak(program), planned.resident.live_peak(program)
 
 
 def test_resident_counts_outputs_from_their_producer_to_the_end() -> None:
@@ -81,8 +86,8 @@ def test_a_proved_live_peak_is_not_given_up_for_outputs() -> None:
     found = best_order(program, terms.sizes, aliasing=SHARE_SAFELY)
     late = fewer_resident(program, found, terms)
     assert late is not None
-    assert peak(late, terms) == live_peak(found.program, terms.sizes)
-    assert peak(late, terms.resident) < peak(found.program, terms.resident)
+    assert terms.live_peak(late) == live_peak(found.program, terms.sizes)
+    assert terms.resident.live_peak(late) < terms.resident.live_peak(found.program)
 
 
 def test_fewer_resident_bytes_do_not_buy_a_higher_live_peak() -> None:
@@ -96,9 +101,9 @@ def test_fewer_resident_bytes_do_not_buy_a_higher_live_peak() -> None:
     results = {var: Size(bytes_of(var)) for var in tested.body.outputs}
     given = replace(terms(tested), results=results)
     found = best_order(tested, given.sizes, aliasing=SHARE_SAFELY)
-    assert (peak(found.program, given), peak(found.program, given.resident)) == (100, 241)
+    assert peaks(given, found.program) == (100, 241)
     late = fewer_resident(tested, found, given)
-    assert late is None or peak(late, given) == 100
+    assert late is None or given.live_peak(late) == 100
 
 
 def test_a_live_peak_that_is_not_proved_may_rise_by_one_in_2048() -> None:
@@ -109,10 +114,10 @@ def test_a_live_peak_that_is_not_proved_may_rise_by_one_in_2048() -> None:
     results = {var: Size(bytes_of(var)) for var in tested.body.outputs}
     given = replace(terms(tested), results=results)
     found = best_order(tested, given.sizes, aliasing=SHARE_SAFELY)
-    assert (peak(found.program, given), peak(found.program, given.resident)) == (2088, 5097)
+    assert peaks(given, found.program) == (2088, 5097)
     late = fewer_resident(tested, replace(found, proved=False), given)
     assert late is not None
-    assert (peak(late, given), peak(late, given.resident)) == (2089, 4137)
+    assert peaks(given, late) == (2089, 4137)
     assert fewer_resident(tested, replace(found, proved=True), given) is None
 
 
@@ -124,10 +129,10 @@ def test_what_is_pinned_is_held_at_every_step_of_an_order_with_late_outputs() ->
     results = {var: Size(bytes_of(var)) for var in tested.body.outputs}
     given = replace(terms(tested, "b10"), results=results)
     found = best_order(tested, given.sizes, pinned=given.pinned, aliasing=SHARE_SAFELY)
-    assert peak(found.program, given.resident) == 260
+    assert given.resident.live_peak(found.program) == 260
     late = fewer_resident(tested, found, given)
     assert late is not None
-    assert peak(late, given.resident) == 250
+    assert given.resident.live_peak(late) == 250
 
 
 def test_a_budget_is_of_what_is_resident() -> None:

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product as cartesian
-from typing import NamedTuple
 
 Monomial = tuple[str, ...]
 """The atoms of a product, sorted."""
@@ -287,26 +286,15 @@ def _floor_of_fraction(terms: Mapping[Monomial, int], divisor: int) -> Polynomia
     if step > 1 and constant:
         rounded = add_polynomials([terms, {(): -(constant % step)}])
         return floor_divide(rounded, divisor)
-    inner = _inner_floor(terms)
-    if inner is not None:  # floor((floor(a/b) + k)/c) is floor((a + k*b)/(b*c))
-        return floor_divide(inner.scaled_sum, inner.divisor * divisor)
+    quotient = _as_one_quotient(terms)
+    if quotient is not None:  # floor((floor(a/b) + k)/c) is floor((a + k*b)/(b*c))
+        dividend, inner_divisor = quotient
+        return floor_divide(dividend, inner_divisor * divisor)
     return {(_format_call("floor", [terms, {(): divisor}]),): 1}
 
 
-class _InnerFloor(NamedTuple):
-    """The sum ``floor(a/b) + k`` of a quotient by a number and a number, as one quotient.
-
-    Attributes:
-        scaled_sum: ``a + k*b``. The sum is this, divided by ``b`` and rounded down.
-        divisor: ``b``.
-    """
-
-    scaled_sum: Polynomial
-    divisor: int
-
-
-def _inner_floor(terms: Polynomial) -> _InnerFloor | None:
-    """Return a polynomial of the form ``floor(a/b) + k``; None if it has another form."""
+def _as_one_quotient(terms: Mapping[Monomial, int]) -> tuple[Polynomial, int] | None:
+    """Return ``a + k*b`` and ``b`` for terms ``floor(a/b) + k`` with numbers b and k, else None."""
     products = [product for product in terms if product]
     if len(products) != 1 or len(products[0]) != 1 or terms[products[0]] != 1:
         return None
@@ -315,7 +303,7 @@ def _inner_floor(terms: Polynomial) -> _InnerFloor | None:
     if divisor is None:
         return None
     scaled_constant = terms.get((), 0) * divisor
-    return _InnerFloor(add_polynomials([arguments[0], {(): scaled_constant}]), divisor)
+    return add_polynomials([arguments[0], {(): scaled_constant}]), divisor
 
 
 def _substituted_atom(atom: str, dims: Mapping[str, int]) -> Polynomial:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.precedence import nearest_order
 from memplan_cli.analysis.repetition import repeatable
-from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.operators import operator
 from memplan_cli.core.results.report import DonationSummary, Refusal
 from memplan_cli.core.symbolic.sizes import size_of
@@ -74,17 +72,10 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
     program = candidate.program
     patterns = tuple(task.settings.donate.items())
     result = donations(program, patterns)
-    planned_vars = replace(
-        task.planned_vars, sizes=candidate.sizes
-    )  # the candidate may have copies
+    # The candidate may have copies, and sizes of its own.
+    planned_vars = replace(task.planned_vars, sizes=candidate.sizes)
     # The bytes that a runtime allocates: graph outputs count, which a plan may leave out.
-    resident = planned_vars.resident
-    peak_of = partial(
-        live_peak,
-        sizes=resident.sizes,
-        pinned=resident.pinned,
-        aliasing=resident.aliasing,
-    )
+    peak_of = planned_vars.resident.live_peak
     if result.program is not program:  # ops were moved
         before, peak = peak_of(program), peak_of(result.program)
         budget = candidate.recompute.budget

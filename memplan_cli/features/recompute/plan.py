@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import op_cost, total_cost
-from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.binding_options import RUN_OPTION, input_shapes, sizing_options
 from memplan_cli.core.results.rewrites import CurvePoint, RecomputeSummary
 from memplan_cli.errors import SettingsError
@@ -29,7 +28,7 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
 
     planned_vars = task.planned_vars
     _require_numbers(task)
-    before = task.resident(task.program)
+    before = planned_vars.resident.live_peak(task.program)
     budget = task.settings.budget
     # A float is a share of the resident peak.
     max_bytes = int(budget * before) if isinstance(budget, float) else budget
@@ -49,10 +48,8 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
         ),
     )
     peaks = {
-        FILE: task.live_peak(task.program),
-        "recompute": live_peak(
-            result.program, result.sizes, planned_vars.pinned, planned_vars.aliasing
-        ),
+        FILE: planned_vars.live_peak(task.program),
+        "recompute": replace(planned_vars, sizes=result.sizes).live_peak(result.program),
     }
     return Candidate(
         result.program,

@@ -202,9 +202,8 @@ def new_state(
         trail_length: Entries for which the undo log has room.
     """
     buffers, sections = len(piece.size), len(piece.load)
-    registers = np.zeros(
-        _REGISTERS, np.int64
-    )  # DEPTH, OPTIONS and TRAIL 0, MODE ENTER, LEFT 0
+    # DEPTH, OPTIONS, TRAIL and LEFT are 0, and so is the mode ENTER.
+    registers = np.zeros(_REGISTERS, np.int64)
     registers[RIGHT] = sections
     # The stacks have room for usual searches; a search that needs more ends with OVERFLOWED.
     max_frames = 4 * (buffers + sections) + 100
