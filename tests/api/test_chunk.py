@@ -11,10 +11,13 @@ import numpy as np
 import onnx
 import pytest
 
+from builders import plan_of_text
 from features.chunk_models import Maker, convolutions, language_model, transformer
 from memplan_cli import api
+from memplan_cli.core.results.rewrites import ChunkedRegion, ChunkingSummary
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.features.chunking.report import chunking_section
 from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.train_step import Recipe, make_train_step
@@ -105,6 +108,14 @@ def test_regions_are_told_by_why_and_by_every_form_of_the_report(tmp_path: Path)
     assert f"{region['pieces']} chunks along axis {region['axis']}" in gone.output.replace(
         "\n", " "
     )
+
+
+@pytest.mark.parametrize(("after", "saved"), [(1 << 20, "2.00 MiB"), (4 << 20, "0 B")])
+def test_a_region_saves_what_it_needs_less_than_before(after: int, saved: str) -> None:
+    report = plan_of_text("g (float[4,8] x) => (float[4,8] y) { y = Exp(x) }").report
+    region = ChunkedRegion("wide", 2, 4, 3, before=3 << 20, after=after, flops_increase=0.0)
+    chunked = ChunkingSummary(regions=(region,))
+    assert saved in str(list(chunking_section(replace(report, chunked=chunked), 5)))
 
 
 def test_what_is_not_in_pieces_has_no_regions_in_why(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ RULES = (
     rule("an op goes on where its readers have the rows before",
          "_carried_ranges", replace("made_start", "made_start - 1", nth=0), "test_kept_rows_of_random_windows_keep_the_bits"),
     rule("rows are taken in a view where channels lie in blocks",
-         "ProgramWriter._needs_row_dims", never("blocked_vars ROWS"), "test_the_graph_of_the_runtime_is_cut_and_keeps_its_bits"),
+         "ProgramWriter._needs_row_dims", never("blocked_vars ROWS"), "test_rows_of_blocks_give_the_same_bits"),
     rule("columns are not cut where channels lie in blocks",
          "Graph._respects_channel_blocks", always("ROWS"), "test_only_samples_and_rows_are_cut"),
     rule("what an interpolation makes of its halo is cut off",

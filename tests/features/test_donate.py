@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import onnx
-import onnx.parser
 import pytest
 
+from builders import parse
 from features.recompute_programs import Line, program, same_results, terms
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import Program, VarId
@@ -205,11 +205,10 @@ def test_random_ops_keep_their_turns() -> None:
 
 def test_rates_and_states_are_drawn_small(tmp_path: Path) -> None:
     path = tmp_path / "step.onnx"
-    text = """<ir_version: 10, opset_import: ["" : 21]>
-    g (float[4, 4] x, float[4, 4] in_w, float lr, int64 step, int64[4] mask)
+    text = """g (float[4, 4] x, float[4, 4] in_w, float lr, int64 step, int64[4] mask)
         => (float[4, 4] new_w)
     { s = Mul(x, lr)  new_w = Sub(in_w, s) }"""
-    onnx.save(onnx.parser.parse_model(text), path)
+    onnx.save(parse(text), path)
     pairs = (("in_w", "new_w"),)
     drawn = {spec.name: spec for spec in step_specs(path, Binding(), pairs)}
     scales = [drawn[name].scale for name in ("x", "in_w", "lr")]

@@ -153,17 +153,21 @@ def _read_outside(
     """
     read_outside: set[int] = set()
     for op_index in sorted(duplicated, reverse=True):  # consumers before what they read
-        has_outside_reader = any(
-            var in graph.outputs
-            or any(
-                reader not in splits or reader in read_outside
-                for reader in graph.consumers(var)
-            )
+        if any(
+            _has_outside_reader(graph, var, splits, read_outside)
             for var in graph.ops[op_index].outputs
-        )
-        if has_outside_reader:
+        ):
             read_outside.add(op_index)
     return frozenset(read_outside)
+
+
+def _has_outside_reader(
+    graph: Graph, var: VarId, ops: Collection[int], duplicated: Collection[int]
+) -> bool:
+    """Whether a var is a graph output, or read by another op or the whole run of a duplicated op."""
+    return var in graph.outputs or any(
+        reader not in ops or reader in duplicated for reader in graph.consumers(var)
+    )
 
 
 def _grows_by_light_op(stage: GrowthStage, next_stage: GrowthStage) -> bool:
@@ -223,13 +227,7 @@ def boundary(
         for index in order
         if index not in duplicated
         for var in graph.ops[index].outputs
-        if var
-        and (
-            var in graph.outputs
-            or any(
-                reader not in ops or reader in duplicated for reader in graph.consumers(var)
-            )
-        )
+        if var and _has_outside_reader(graph, var, ops, duplicated)
     ]
     return inputs, outputs
 

@@ -445,9 +445,9 @@ class Search:
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:
         """Return the trial of a region in ``count`` chunks; None if it cannot be written.
 
-        If the peak op is an original one, the region is measured without the other regions: its own
-        live bytes do not depend on them, and fewer ops are written. Otherwise the peak op is an op of
-        another region's chunks, which must be in the program.
+        If the peak op is an original one, the region is measured without the other regions, so that
+        fewer ops are written. Tensors that the others save are whole then, so the bytes may be too high.
+        Otherwise the peak op is an op of another region's chunks, which must be in the program.
         """
         ops = set(region.splits)
         others = tuple(

@@ -214,17 +214,13 @@ class _Rewriting(GraphEditor):
         The buffer gets the name of the present. The consumers of the present read the kept node's
         result.
         """
-        last = cache.after[-1] if cache.after else cache.node
-        present = self.rename_result(last, cache.output)
+        node = self.index.nodes[cache.after[-1] if cache.after else cache.node]
+        present = self.fresh(f"{cache.output}.valid")
+        node.output[:] = [
+            present if result == cache.output else result for result in node.output
+        ]
         self.redirected[cache.output] = present
         return present
-
-    def rename_result(self, node_index: int, output: str) -> str:
-        """Give the result ``output`` of a node a fresh name, which is returned."""
-        name = self.fresh(f"{output}.valid")
-        node = self.index.nodes[node_index]
-        node.output[:] = [name if result == output else result for result in node.output]
-        return name
 
     def redirect_past(self, cache: CacheMatch) -> None:
         """Let the consumers of a past read its valid part, the entries before ``position``."""

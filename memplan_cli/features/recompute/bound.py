@@ -6,7 +6,7 @@ The inputs and outputs of an op are live at once, and graph outputs stay live to
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_VIEWS
 from memplan_cli.features.recompute.values import bytes_of, find_values
@@ -57,33 +57,19 @@ def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     """
     results = planned_vars.results
     intermediate_bytes = step_bytes(program, replace(planned_vars, aliasing=SHARE_VIEWS))
-    producers: list[_OutputProducer] = []
+    all_outputs = 0
+    # For each op that makes graph outputs: the bytes of intermediates that are live beside them, and the
+    # bytes of its largest output.
+    producers: list[tuple[int, int]] = []
     for op, op_bytes in zip(program.body.ops, intermediate_bytes, strict=True):
         output_sizes = [bytes_of(results, var) for var in op.outputs if var in results]
         if output_sizes and not SHARE_VIEWS.is_view(op):  # a view needs no bytes of its own
             # Intermediates that a subgraph reads may be freed before the outputs are made.
             bytes_beside = 0 if op.bodies else op_bytes
-            producers.append(_OutputProducer(bytes_beside, output_sizes))
-    if not producers:
-        return max(intermediate_bytes, default=0)
-    all_outputs = sum(sum(producer.output_sizes) for producer in producers)
-    at_last_producer = all_outputs + min(producer.bytes_beside for producer in producers)
-    at_each_producer = (
-        producer.bytes_beside + max(producer.output_sizes) for producer in producers
-    )
-    return max(at_last_producer, *at_each_producer, *intermediate_bytes)
-
-
-class _OutputProducer(NamedTuple):
-    """An op that makes graph outputs.
-
-    Attributes:
-        bytes_beside: the bytes of intermediates that are live when it makes its outputs.
-        output_sizes: the bytes of each graph output that it makes.
-    """
-
-    bytes_beside: int
-    output_sizes: list[int]
+            producers.append((bytes_beside, max(output_sizes)))
+            all_outputs += sum(output_sizes)
+    at_last_producer = all_outputs + min((beside for beside, _ in producers), default=0)
+    return max((at_last_producer, *map(sum, producers), *intermediate_bytes))
 
 
 def _touched_values(values: Values, op: Op, place: int) -> set[int]:

@@ -79,13 +79,6 @@ class _PlacedOp(NamedTuple):
     place: Place
 
 
-class _OriginalWithCopy(NamedTuple):
-    """An op of the base program, and its first copy."""
-
-    original: Op
-    copy: Op
-
-
 class _CopyWriter:
     """Walks the base program once and emits each op, preceded by the copies that it reads.
 
@@ -247,12 +240,12 @@ class _CopyWriter:
             renames the reads.
         """
         replaced = self._unread_originals()
-        removed = {_first_output(pair.original) for pair in replaced}
-        original_of_copy = {_first_output(pair.copy): pair.original for pair in replaced}
+        removed = {_first_output(original) for original, _ in replaced}
+        original_of_copy = {_first_output(copy): original for original, copy in replaced}
         names = {
             new: old
-            for pair in replaced
-            for new, old in zip(pair.copy.outputs, pair.original.outputs, strict=True)
+            for original, copy in replaced
+            for new, old in zip(copy.outputs, original.outputs, strict=True)
             if new and old
         }
         ops: list[_PlacedOp] = []
@@ -271,8 +264,8 @@ class _CopyWriter:
             del self._original_of[copy_output]
         return names
 
-    def _unread_originals(self) -> list[_OriginalWithCopy]:
-        """Return each original that no op reads, if it has a copy, and its first copy."""
+    def _unread_originals(self) -> list[tuple[Op, Op]]:
+        """Return each original that no op reads and that has a copy, with its first copy."""
         ops = [placed.op for placed in self._ops]
         reader_counts = Counter(self._values.program.body.outputs)
         reader_counts.update(var for op in ops for var in op.reads)
@@ -281,14 +274,14 @@ class _CopyWriter:
             for output in op.outputs:
                 if output in self._original_of:
                     first_copy.setdefault(self._original_of[output], op)
-        unread: list[_OriginalWithCopy] = []
+        unread: list[tuple[Op, Op]] = []
         # From the last op to the first: a removed op no longer reads its inputs.
         for op in reversed(ops):
             outputs = [var for var in op.outputs if var]
             copy = next((first_copy[var] for var in outputs if var in first_copy), None)
             if copy is not None and not any(reader_counts[var] for var in outputs):
                 reader_counts.subtract(op.reads)
-                unread.append(_OriginalWithCopy(op, copy))
+                unread.append((op, copy))
         return unread
 
     def _name_copies(self) -> dict[VarId, VarId]:

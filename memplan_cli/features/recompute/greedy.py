@@ -62,13 +62,6 @@ class Gap(NamedTuple):
     end: Place
 
 
-class _Drop(NamedTuple):
-    """A value, and the end of a gap in which it is dropped."""
-
-    value: ValueNumber
-    end: Place
-
-
 class DropSchedule:
     """Which values are dropped where, and an estimate of the bytes live at each place.
 
@@ -170,13 +163,13 @@ class DropSchedule:
             The number of drops that were undone.
         """
         values = self.values
-        drops = [
-            _Drop(value, end) for value, ends in enumerate(self.recomputed_at) for end in ends
-        ]
-        drops.sort(key=lambda drop: (-values.work[drop.value], drop))
+        drops = sorted(
+            (-values.work[value], value, end)
+            for value, ends in enumerate(self.recomputed_at)
+            for end in ends
+        )
         undone_drops = 0
-        for drop in drops:
-            value, end = drop.value, drop.end
+        for _, value, end in drops:
             accesses = self.accesses[value]
             start = accesses[bisect_left(accesses, end) - 1]
             size = values.sizes[value]
