@@ -267,9 +267,11 @@ def _dims_of(
 def _reject_unknown_inputs(
     models: Sequence[Path], config: Path | None, overrides: Mapping[str, object]
 ) -> None:
-    """Reject a given input or shape that none of the models has.
+    """Reject an input or shape that the settings of every model name and no model has.
 
-    Nothing is rejected if a model cannot be read: it may have the input. Its row says why.
+    A name in the settings file of one folder is not rejected here: the models of other folders do
+    not name it. Nothing is rejected if a model cannot be read, because it may have the input. The
+    row of that model in the sweep has the reason.
     """
     from memplan_cli.api.models.model_file import read_model
     from memplan_cli.settings.sources import load_settings
@@ -280,15 +282,17 @@ def _reject_unknown_inputs(
         try:
             proto = read_model(model).model
             settings = load_settings(model, config, overrides)
-            names, missing = value_names(proto), _with_own_inputs(proto, settings)[1]
+            _, missing = _with_own_inputs(proto, settings)
         except MemplanError:
             return
-        value_names_by_model.append(names)
+        value_names_by_model.append(value_names(proto))
         missing_by_model.append(missing)
-    # A settings file of one folder may name inputs that the files of the others do not name.
-    candidates = dict.fromkeys(name for missing in missing_by_model for name in missing)
-    in_no_model = [n for n in candidates if all(n in missing for missing in missing_by_model)]
-    _reject_unknown("input", in_no_model, value_names_by_model)
+    missing_everywhere = [
+        name
+        for name in dict.fromkeys(name for missing in missing_by_model for name in missing)
+        if all(name in missing for missing in missing_by_model)
+    ]
+    _reject_unknown("input", missing_everywhere, value_names_by_model)
 
 
 def _reject_unknown(

@@ -268,13 +268,14 @@ class StateSpace:
                 yield (*(op for op in late if missing & self._bit[op]), reader)
 
     def _after(self, state: State, ops: tuple[int, ...], limit: int) -> State | None:
-        """Return the state after some ops and the free ops that follow.
+        """Return the state after some ops and the free ops that follow (see `_run_free`).
 
         None if a step of ``ops`` needs ``limit`` bytes or more.
         """
         remaining, live, peak = state.remaining, state.live, state.peak
         ready = [op for op in state.ready if op not in ops]
         self.work += self._work_per_move + len(ready) // 8  # to copy the list
+        # Ops that may be free after ``ops``: they wait no longer, or share a tensor that is alive now.
         candidates: list[int] = []
         for op in ops:
             self.work += 1
@@ -290,11 +291,9 @@ class StateSpace:
             ready += unblocked
             candidates += unblocked
             candidates += self._sharing_ops[op]
-        # With a higher peak or fewer live bytes, any ready op may be free now.
-        any_may_fit = peak > state.peak or live < state.live
-        free = self._run_free(
-            remaining, live, ready, peak, ready if any_may_fit else candidates
-        )
+        if peak > state.peak or live < state.live:
+            candidates = ready  # any ready op may fit below the peak now
+        free = self._run_free(remaining, live, ready, peak, candidates)
         return State(
             peak=peak,
             remaining=free.remaining,

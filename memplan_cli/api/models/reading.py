@@ -65,29 +65,36 @@ def read_observed(
     Inference starts from the observed types. Tensors of blocks that the run did not enter count as
     empty. Warnings say so, and which sizes come from the run.
 
-    ``inferred`` is the program as it was read without the run. It may be symbolic in dims for which
-    ``bindings``, those of the run, has numbers. ``inputs`` describes the run's inputs in the warning.
+    Args:
+        source: the model.
+        bindings: the dims, shapes and input values of the run.
+        observed: the types and shapes of values in the run.
+        inferred: the program as it was read without the run. It may be symbolic in dims for which
+            ``bindings`` has numbers.
+        inputs: describes the run's inputs, for the warning.
+
+    Returns:
+        The model as read; ``seen`` has the variables whose shapes come from the run.
     """
     unresolved = unresolved_results(inferred, bindings.dims)
     # Numbers for the symbols that inference made up, such as the count of a NonZero.
     observed_dims = _observed_symbols(inferred, observed)
     bindings_of_run = replace(bindings, dims={**observed_dims, **bindings.dims})
-    how = f"were learned from one run on {inputs}; other data may need more"
-    loaded = _read_with(source, bindings_of_run, observed, unresolved, how)
-    # If a value has another shape in each iteration of a loop, inference may give symbols where
-    # ``inferred`` has numbers. The observed shape comes first: it is that of this run.
+    origin = f"were learned from one run on {inputs}; other data may need more"
+    loaded = _read_with(source, bindings_of_run, observed, unresolved, origin)
+    # Inference with the observed types may still leave symbols, for example for a value that has another
+    # shape in each iteration of a loop. Such a value gets its observed shape, or else its shape in numbers
+    # in ``inferred``.
     known = {**numeric_types(inferred), **observed}
     loaded = replace(loaded, program=_with_known_shapes(loaded.program, known))
     loaded = _with_empty_blocks_not_run(loaded, observed)
-    # The run also gives the shapes of inputs without a declared rank. ``unresolved`` has only results
-    # of ops.
+    # ``unresolved`` has only results of ops; the run also gives the shapes of inputs of unknown rank.
     inputs_without_rank = (
         identity
         for identity, var in inferred.vars.items()
         if var.origin is Origin.INPUT and var.shape is None
     )
-    from_run = frozenset((*unresolved, *inputs_without_rank))
-    return replace(loaded, observed=True, seen=from_run)
+    return replace(loaded, observed=True, seen=frozenset((*unresolved, *inputs_without_rank)))
 
 
 def missing_sizes(program: Program) -> tuple[VarId, ...]:
@@ -132,15 +139,18 @@ def numeric_types(program: Program) -> Known:
 
 
 def _read_with(
-    source: LazyModel, bindings: Bindings, known: Known, missing: Sequence[VarId], how: str
+    source: LazyModel, bindings: Bindings, known: Known, missing: Sequence[VarId], origin: str
 ) -> Loaded:
-    """Read a model with further types; a warning names missing sizes that are known now."""
+    """Read a model with further types; a warning names missing sizes that are known now.
+
+    ``origin`` ends the sentence "shapes of 3 tensors ..." of that warning.
+    """
     loaded = read_checked(source, replace(bindings, known=known))
     still_missing = set(missing_sizes(loaded.program))
     gained = [var for var in missing if var not in still_missing]
     if not gained:
         return loaded
-    warning = f"shapes of {counted(len(gained), 'tensor')} {how}: {_first_names(gained)}"
+    warning = f"shapes of {counted(len(gained), 'tensor')} {origin}: {_first_names(gained)}"
     return replace(loaded, warnings=(*loaded.warnings, warning))
 
 

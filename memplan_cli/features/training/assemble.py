@@ -184,14 +184,15 @@ def assemble(
     nodes = [node for node in step.nodes if updated.keys().isdisjoint(node.output)]
     nodes = live_nodes(nodes, [trained.loss, *outputs])
     rename_values(nodes, {name: p.input for name, p in updated.items()})
-    # A trained graph input ``in.w`` has the same name in the step, and is among ``state_inputs``.
-    fixed = {name for node in nodes for name in reads(node)} - updated.keys()
+    # Graph inputs and weights with these names are taken from the model. A trained input that is called
+    # ``in.w`` in the model keeps its name, and is left out because it is one of ``state_inputs``.
+    read_names = {name for node in nodes for name in reads(node)} - updated.keys()
     weights = [*model.graph.initializer, *passes.tape.pool.initializers]
     state_inputs = [
         *(_typed_like(p.input, p) for p in updated.values()),
         *(_typed_like(name, p) for name, p in step.state.items()),
     ]
-    model_inputs = [value for value in model.graph.input if value.name in fixed]
+    model_inputs = [value for value in model.graph.input if value.name in read_names]
     _reject_taken_names([*state_inputs, *step.scalars], model_inputs, nodes, weights)
 
     result = deepcopy(model)
@@ -199,7 +200,7 @@ def assemble(
     for part in ("node", "initializer", "input", "output", "value_info"):
         graph.ClearField(part)
     graph.node.extend(nodes)
-    graph.initializer.extend(tensor for tensor in weights if tensor.name in fixed)
+    graph.initializer.extend(tensor for tensor in weights if tensor.name in read_names)
     graph.input.extend([*state_inputs, *model_inputs, *step.scalars])
     loss = passes.tape.tensor(trained.loss)
     graph.output.append(helper.make_tensor_value_info(trained.loss, loss.dtype, loss.shape))

@@ -68,19 +68,23 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
 
 
 def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str]:
-    """Yield which nodes were lost or added; added copies and readers (see the module) are no difference."""
+    """Describe each node that was lost or added.
+
+    Two kinds of added nodes are no difference: recomputed copies of a node, and Shape nodes that read
+    a value to keep it alive (see the module).
+    """
     names = _OriginalNames(frozenset(_value_names(original)))
-    # A reader that the original has too was not added.
-    added_readers = frozenset(_unused_reader_outputs(written)) - names.known
+    # Outputs of added Shape nodes: a node that the original has too was not added.
+    added_shapes = frozenset(_unused_reader_outputs(written)) - names.known
     # Keys have the original names of values. So a copy has the key of its original, unless it omits outputs.
     before = dict.fromkeys(_key(node, names) for node in original.node)
     after = dict.fromkeys(
-        _key(node, names) for node in written.node if added_readers.isdisjoint(node.output)
+        _key(node, names) for node in written.node if added_shapes.isdisjoint(node.output)
     )
     yield from (f"{_label(key)} was lost" for key in before if key not in after)
-    outputs_of_equals = _outputs_of_equals(before)
+    original_outputs = _outputs_by_computation(before)
     for key in after:
-        if key not in before and not _omits_optional_outputs(key, outputs_of_equals):
+        if key not in before and not _omits_optional_outputs(key, original_outputs):
             yield f"{_label(key)} was not there"
 
 
@@ -100,8 +104,8 @@ def _unused_reader_outputs(graph: GraphProto) -> Iterator[str]:
         yield from (name for name in outputs if name not in read)
 
 
-def _outputs_of_equals(keys: Iterable[NodeKey]) -> dict[NodeKey, list[tuple[str, ...]]]:
-    """Return the outputs of nodes that are equal in all else, by their key without outputs."""
+def _outputs_by_computation(keys: Iterable[NodeKey]) -> dict[NodeKey, list[tuple[str, ...]]]:
+    """Return the outputs of each node, by its key without outputs. Equal nodes have an entry each."""
     outputs: dict[NodeKey, list[tuple[str, ...]]] = {}
     for key in keys:
         outputs.setdefault(key._replace(outputs=()), []).append(key.outputs)
@@ -109,11 +113,11 @@ def _outputs_of_equals(keys: Iterable[NodeKey]) -> dict[NodeKey, list[tuple[str,
 
 
 def _omits_optional_outputs(
-    key: NodeKey, outputs_of_equals: Mapping[NodeKey, Sequence[tuple[str, ...]]]
+    key: NodeKey, original_outputs: Mapping[NodeKey, Sequence[tuple[str, ...]]]
 ) -> bool:
     """Whether a node equals one of the original, but for optional outputs that it omits."""
     optional = lookup(key.domain, key.op_type).optional_outputs
-    for originals in outputs_of_equals.get(key._replace(outputs=()), ()):
+    for originals in original_outputs.get(key._replace(outputs=()), ()):
         if len(originals) != len(key.outputs):
             continue
         pairs = enumerate(zip(key.outputs, originals, strict=True))

@@ -77,8 +77,9 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
             of their control-flow op. Executions of unknown ops are ignored.
     """
     producer = {var: op for _, op in walk(program.body) for var in op.outputs if var}
-    # A body ran as often as the first output of its first op was written; a body without ops is never
-    # counted. Outputs that an op leaves out have no id, here and in `OpExecution`.
+    # A body ran as often as its first op with an output, which the first output identifies. A body
+    # without such an op is never counted. Both here and in `OpExecution`, an op's first output is the first
+    # that it does not leave out.
     body_of_first_output = {
         first: body.path
         for _, op in walk(program.body)
@@ -96,6 +97,7 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
         if op is None:
             continue
         _append_written(program, op, execution.wrote, written)
+        # A kernel that packed a weight when the session was created reads the copy instead.
         packed.update(_unread_weights(program, op, execution.read))
         for body in op.bodies:
             iterations[body.path].append(runs.pop(body.path, 0))
