@@ -267,11 +267,11 @@ def _dims_of(
 def _reject_unknown_inputs(
     models: Sequence[Path], config: Path | None, overrides: Mapping[str, object]
 ) -> None:
-    """Reject an input or shape that the settings of every model name and no model has.
+    """Reject the name of an input or shape that is in the settings of all models and in none of the models.
 
-    A name in the settings file of one folder is not rejected here: the models of other folders do
-    not name it. Nothing is rejected if a model cannot be read, because it may have the input. The
-    row of that model in the sweep has the reason.
+    A name that only the settings file of one folder has is accepted, because the settings of models in
+    other folders lack it. Nothing is rejected if a model cannot be read, because it may have the
+    input. The row of that model in the sweep has the reason.
     """
     from memplan_cli.api.models.model_file import read_model
     from memplan_cli.settings.sources import load_settings
@@ -282,11 +282,11 @@ def _reject_unknown_inputs(
         try:
             proto = read_model(model).model
             settings = load_settings(model, config, overrides)
-            _, missing = _with_own_inputs(proto, settings)
+            _, missing_inputs = _with_own_inputs(proto, settings)
         except MemplanError:
             return
         value_names_by_model.append(value_names(proto))
-        missing_by_model.append(missing)
+        missing_by_model.append(missing_inputs)
     missing_everywhere = [
         name
         for name in dict.fromkeys(name for missing in missing_by_model for name in missing)

@@ -268,14 +268,17 @@ class StateSpace:
                 yield (*(op for op in late if missing & self._bit[op]), reader)
 
     def _after(self, state: State, ops: tuple[int, ...], limit: int) -> State | None:
-        """Return the state after some ops and the free ops that follow (see `_run_free`).
+        """Return the state after some ops and the free ops that follow.
 
-        None if a step of ``ops`` needs ``limit`` bytes or more.
+        An op is free if it raises neither the live bytes nor the peak (`_run_free`). The result is None if
+        a step of ``ops`` needs ``limit`` bytes or more.
         """
         remaining, live, peak = state.remaining, state.live, state.peak
         ready = [op for op in state.ready if op not in ops]
         self.work += self._work_per_move + len(ready) // 8  # to copy the list
-        # Ops that may be free after ``ops``: they wait no longer, or share a tensor that is alive now.
+        # Ops that may have become free: those that wait no longer, and those that access a tensor of ``ops``,
+        # because they may now be the first to need it or the last to read it. `_run_free` skips those
+        # that are not ready or have run.
         candidates: list[int] = []
         for op in ops:
             self.work += 1
@@ -292,7 +295,7 @@ class StateSpace:
             candidates += unblocked
             candidates += self._sharing_ops[op]
         if peak > state.peak or live < state.live:
-            candidates = ready  # any ready op may fit below the peak now
+            candidates = [*ready]  # any ready op may fit below the peak now
         free = self._run_free(remaining, live, ready, peak, candidates)
         return State(
             peak=peak,

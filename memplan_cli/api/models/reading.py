@@ -68,7 +68,7 @@ def read_observed(
     Args:
         source: the model.
         bindings: the dims, shapes and input values of the run.
-        observed: the types and shapes of values in the run.
+        observed: the types and shapes of values in the run; of several shapes, the largest.
         inferred: the program as it was read without the run. It may be symbolic in dims for which
             ``bindings`` has numbers.
         inputs: describes the run's inputs, for the warning.
@@ -83,8 +83,8 @@ def read_observed(
     origin = f"were learned from one run on {inputs}; other data may need more"
     loaded = _read_with(source, bindings_of_run, observed, unresolved, origin)
     # Inference with the observed types may still leave symbols, for example for a value that has another
-    # shape in each iteration of a loop. Such a value gets its observed shape, or else its shape in numbers
-    # in ``inferred``.
+    # shape in each iteration of a loop. Only such values get the observed shape, or else the shape in
+    # numbers that ``inferred`` has.
     known = {**numeric_types(inferred), **observed}
     loaded = replace(loaded, program=_with_known_shapes(loaded.program, known))
     loaded = _with_empty_blocks_not_run(loaded, observed)

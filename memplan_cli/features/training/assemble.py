@@ -170,22 +170,24 @@ def assemble(
 ) -> ModelProto:
     """Return a training step as a model, without the nodes and weights that it does not need.
 
-    A weight ``w`` that is updated becomes an input, so the nodes of ``step``, which are renamed in
-    place, read ``in.w`` (`Parameter.input`) instead of the initializer. Its new value is the output
-    ``new.w`` (`Parameter.output`). All other inputs and weights are taken from the forward ``model``, and
-    constants from the tape of ``passes``.
+    A weight ``w`` that is updated becomes an input ``in.w`` (`Parameter.input`), and its new value is the
+    output ``new.w`` (`Parameter.output`). All other inputs and weights are taken from the forward
+    ``model``, and constants from the tape of ``passes``. Changes the nodes of ``step`` that are needed: they
+    read ``in.w`` instead of ``w``.
 
     Raises:
         ModelError: the model uses the name of one of the step's inputs for another tensor.
     """
     updated = {p.name: p for p in (*trained.parameters, *trained.running)}
+    # New running statistics come from forward nodes, so ``step.outputs`` does not have them.
     outputs = {**step.outputs, **{p.output: p for p in trained.running}}
     # A ConstantOfShape may compute a weight. The weight becomes an input, so this node is removed.
     nodes = [node for node in step.nodes if updated.keys().isdisjoint(node.output)]
     nodes = live_nodes(nodes, [trained.loss, *outputs])
     rename_values(nodes, {name: p.input for name, p in updated.items()})
-    # Graph inputs and weights with these names are taken from the model. A trained input that is called
-    # ``in.w`` in the model keeps its name, and is left out because it is one of ``state_inputs``.
+    # Graph inputs and weights with these names are taken from the model. After the renaming no node
+    # reads an updated name, unless the model calls a trained input ``in.w`` itself. That one is among
+    # ``state_inputs``, and must not be added twice.
     read_names = {name for node in nodes for name in reads(node)} - updated.keys()
     weights = [*model.graph.initializer, *passes.tape.pool.initializers]
     state_inputs = [
