@@ -150,7 +150,6 @@ def test_regions_that_save_little_are_taken_however_far_the_budget_is() -> None:
     last = make.constant(np.array([1], np.int64))
     narrow = [make.node("ReduceMax", each, last) for each in wide]
     result = searched(make.model({"x": (64, 1)}, make.node("Sum", *narrow)), 0.5)
-    # More chunks of a region would save even less.
-    assert {choice.count for choice in result.choices} == {2}
-    # Of 16 tensors that are live at once, each with a row beside it, at least three are never whole.
+    assert [choice.count for choice in result.choices] == [2, 2, 2]
+    # Of 16 tensors that are live at once, each with a row beside it, three are never whole.
     assert result.peak < 13.1 / 16 * result.before
