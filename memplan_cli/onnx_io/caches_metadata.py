@@ -26,17 +26,17 @@ def caches_note(caches: CacheSummary) -> Mapping[str, str]:
 
 
 def position_value(caches: CacheSummary) -> Mapping[str, TensorProto]:
-    """Return the position for which a step was planned, as the value of that graph input.
+    """Return the value of the graph input with the number of cached tokens, by the input's name.
 
-    Empty if no cache is in place.
+    It is the number for which the decoding step was planned. Empty if the model has no such input, because
+    no cache is updated in place.
     """
-    from onnx import helper
+    from onnx import TensorProto, helper
 
-    if not caches.position:
+    name = caches.position
+    if not name:
         return {}
-    int64 = 7  # TensorProto.INT64
-    position = helper.make_tensor(caches.position, int64, [1], [caches.planned_at])
-    return {caches.position: position}
+    return {name: helper.make_tensor(name, TensorProto.INT64, [1], [caches.planned_at])}
 
 
 def has_caches(model: ModelProto) -> bool:

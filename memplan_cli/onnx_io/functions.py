@@ -47,7 +47,8 @@ class Definition:
     Attributes:
         inputs: names in the body of the call's inputs.
         outputs: names in the body of the call's outputs.
-        nodes: the body's nodes with attribute values, without Constant nodes, which become weights.
+        nodes: the body's nodes with attribute values. Constant nodes are left out: what they define is a
+            weight, as an initializer is, and no node makes it.
         dtypes: dtypes of values of the body: of all, if a call in the body depends on dtypes; else of
             its inputs.
     """
@@ -82,7 +83,7 @@ class Definitions:
         # For calls in the body whose own bodies depend on the dtypes of their inputs.
         if any(map(self._needs_dtypes, nodes)):
             body_dtypes = self._inferred_dtypes(nodes, body_dtypes)
-        # The values of Constant nodes are weights, which need no node.
+        # The result of a Constant node counts as a weight: no node of the definition makes it.
         computing_nodes = [node for node in nodes if kind_of(node) != ("", "Constant", "")]
         return Definition(
             tuple(function.input),

@@ -13,7 +13,7 @@ from memplan_cli.core.symbolic.polynomials import as_name, quote_name
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.metadata import PREFIX
 from memplan_cli.onnx_io.traversal import graphs
-from memplan_cli.onnx_io.types import read_shape, tensor_type, type_name
+from memplan_cli.onnx_io.types import container_and_tensor_type, read_shape, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -44,8 +44,8 @@ _OVERRIDING_IR = 4
 _NO_NAME = re.compile(r"\s*(\?|-1|None|unk__\d+)?\s*")
 """What exporters write for a dim without a name."""
 
-_OUR_NAME = re.compile(r"_dim\d+_*$")
-"""The end of the names that memplan gives to dims without one."""
+_GENERATED_ENDING = re.compile(r"_dim\d+_*$")
+"""How the names end that memplan gives to dims without one, such as ``x_dim0``."""
 
 
 def is_nameless(text: str) -> bool:
@@ -59,10 +59,11 @@ def input_dims(value: ValueInfoProto, taken: Collection[str] = ()) -> tuple[Dim,
 
 
 def names_taken(model: ModelProto) -> frozenset[str]:
-    """Return the names of dims in a model that look like memplan's names for nameless dims.
+    """Return the names of a model's dims that end like ``x_dim0`` and must not be given to a nameless dim.
 
-    In a file that memplan wrote, only names of the main graph's inputs count. memplan declares other
-    values with its own names, but never inputs.
+    In a file that memplan wrote, only names of the main graph's inputs count: memplan leaves inputs as they
+    are, so their names are the user's. Other values may have names that memplan gave in an earlier run, and
+    it gives the same names again.
     """
     is_planned = any(entry.key == f"{PREFIX}plan" for entry in model.metadata_props)
     if is_planned:
@@ -77,7 +78,7 @@ def names_taken(model: ModelProto) -> frozenset[str]:
         str(dim.dim_param)
         for value in values
         for dim in value.type.tensor_type.shape.dim
-        if _OUR_NAME.search(dim.dim_param)
+        if _GENERATED_ENDING.search(dim.dim_param)
     )
 
 
@@ -151,7 +152,7 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
     is_leading: dict[str, bool] = {}
     symbols_by_text, taken = input_symbols(model), names_taken(model)
     for value in fed_inputs(model):
-        _, tensor = tensor_type(value)
+        _, tensor = container_and_tensor_type(value)
         dims = tensor_dims(value, tensor, taken)
         for axis, dim in enumerate(dims):
             # ``symbols_by_text`` has the dims of tensors, not those in sequences and optionals.
@@ -177,15 +178,21 @@ def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
 
 
 def _as_expression(dim: Dim, symbols_by_text: Mapping[str, frozenset[str]]) -> Dim:
-    """Return a dim as text of an expression: a name with special characters is quoted.
+    """Return a dim such that a parser of expressions reads it right.
 
-    Numbers, None, and dims that are expressions already (``past+sequence``) are returned as they are.
+    A name with special characters is quoted: ``sequence-length`` would be a difference. Expressions
+    (``past+sequence``), numbers and None are returned as they are.
+
+    Args:
+        dim: A dim of an input.
+        symbols_by_text: The symbols in each text of a dim, as `input_symbols` returns them. A text whose
+            only symbol is the whole text is a name.
     """
     if not isinstance(dim, str):
         return dim
-    name = as_name(dim)
-    is_name = symbols_by_text[dim] == {name}  # all letters of the text are one symbol
-    return quote_name(name) if is_name else dim
+    whole_text = as_name(dim)
+    is_name = symbols_by_text[dim] == {whole_text}
+    return quote_name(whole_text) if is_name else dim
 
 
 def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:

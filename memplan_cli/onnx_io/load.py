@@ -15,6 +15,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.functions import inlined, why_endless
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
+from memplan_cli.onnx_io.types import without_container
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,7 +144,11 @@ def _refuse_broken_text(model: ModelProto, path: Path) -> None:
 
 
 def _value_texts(graph: GraphProto) -> list[str | bytes]:
-    """Return the names of a graph, its values, dims and weights, and where its external data lies."""
+    """Return the texts of a graph, outside of its nodes, that memplan reads as names or keys.
+
+    They are the names of the graph, its values, their dims, and weights, keys of metadata, and the places
+    of external data.
+    """
     values = [*graph.input, *graph.output, *graph.value_info]
     names: list[str | bytes] = [graph.name]
     names += [value.name for value in values]
@@ -153,7 +158,7 @@ def _value_texts(graph: GraphProto) -> list[str | bytes]:
     # A large graph has few distinct types: read the dims of each once.
     types = {value.type.SerializeToString(): value.type for value in values}
     for value_type in types.values():
-        names += [dim.dim_param for dim in value_type.tensor_type.shape.dim]
+        names += [dim.dim_param for dim in without_container(value_type).tensor_type.shape.dim]
     for tensor in (
         *graph.initializer,
         *(sparse.values for sparse in graph.sparse_initializer),

@@ -30,7 +30,7 @@ ALONE = ContextVar("ALONE", default=False)
 @cache
 def messages() -> ModuleType:
     """Return the module that defines ``ModelProto`` and the other messages."""
-    return _alone(_MESSAGES)
+    return _import_alone(_MESSAGES)
 
 
 @cache
@@ -39,13 +39,14 @@ def compiled() -> ModuleType:
 
     Loading it takes 3 ms of processor time, the whole package 100 ms (onnx 1.23.2).
     """
-    return _alone(_COMPILED)
+    return _import_alone(_COMPILED)
 
 
-def _alone(name: str) -> ModuleType:
-    """Import a module of onnx, without its package if this process is memplan's own.
+def _import_alone(name: str) -> ModuleType:
+    """Import a module of onnx. In memplan's own process (`ALONE`), skip ``onnx/__init__.py``, which is slow.
 
-    The usual import is used if the package is imported already, or if the module's file is not found.
+    A later ``import onnx`` then lacks the module as an attribute of the package, so other programs get the
+    usual import. It is also used if the package is imported already, or if the module's file is not found.
     """
     package = find_spec("onnx") if ALONE.get() and "onnx" not in sys.modules else None
     places = package.submodule_search_locations if package else None

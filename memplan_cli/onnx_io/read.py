@@ -139,14 +139,17 @@ class _Reader:
 
     def block(self, graph: GraphProto, scope: _Scope, inputs: tuple[VarId, ...]) -> Block:
         """Return the block of a graph, and add its results to the scope."""
-        scope.names[""] = VarId("")  # an omitted input or output
+        scope.names[""] = VarId("")  # stands for omitted inputs and outputs
         scope.own.add("")
         ops = tuple([self._op(index, node, scope) for index, node in _ordered(graph, scope)])
         outputs = tuple(scope.output(value.name) for value in graph.output)
         return Block(inputs, outputs, ops, scope.path)
 
     def _op(self, index: int, node: NodeProto, scope: _Scope) -> Op:
-        """Return the op of a node, whose index in its graph is given, and add its results to the scope."""
+        """Return the op of a node, whose index in its graph is given, and add its results to the scope.
+
+        An omitted input or output has the name ``""``, which each scope maps to the var ``""``.
+        """
         # Interned: there are few operators, and equal strings are compared often.
         op_type, attributes = intern(node.op_type), _NO_ATTRIBUTES
         bodies: tuple[Block, ...] = ()

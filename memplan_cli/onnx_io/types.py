@@ -65,30 +65,44 @@ def type_name(value_type: TypeProto) -> str:
     return "map" if kind == "map_type" else "unknown"
 
 
-def tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
-    """Return the container of a graph input, and the tensor type in it.
+def without_container(value_type: TypeProto) -> TypeProto:
+    """Return the type of what is in an optional or a sequence, also if they are nested; else the type itself."""
+    if value_type.HasField("optional_type"):
+        return without_container(value_type.optional_type.elem_type)
+    if value_type.HasField("sequence_type"):
+        return without_container(value_type.sequence_type.elem_type)
+    return value_type
 
-    The container is ``tensor``, ``sequence``, ``optional``, ``map of numbers`` or ``map of text``
-    (after the map's keys).
+
+def container_and_tensor_type(value: ValueInfoProto) -> tuple[str, TypeProto.Tensor]:
+    """Return the container that feeds a graph input, and the type of the tensors in it.
+
+    The container is ``tensor`` (none), ``sequence``, ``optional``, ``map of numbers`` or ``map of text``: a
+    map is named by its keys. An optional sequence is fed as a sequence.
 
     Raises:
-        ModelError: a run cannot be fed such a type, for example a sequence of maps.
+        ModelError: a run cannot be fed such a type: a sparse tensor, or nested containers other than an
+            optional sequence.
     """
-    inner, container = value.type, "tensor"
-    if inner.HasField("optional_type"):
-        inner, container = inner.optional_type.elem_type, "optional"
-    if inner.HasField("sequence_type"):
-        inner, container = inner.sequence_type.elem_type, "sequence"
-    elif container == "tensor" and inner.HasField("map_type"):
-        has_text_keys = dtype_name(inner.map_type.key_type) == "string"
+    declared = value.type
+    is_optional = declared.HasField("optional_type")
+    if is_optional:
+        declared = declared.optional_type.elem_type
+    if declared.HasField("sequence_type"):
+        container, element = "sequence", declared.sequence_type.elem_type
+    elif declared.HasField("map_type") and not is_optional:
+        has_text_keys = dtype_name(declared.map_type.key_type) == "string"
         container = "map of text" if has_text_keys else "map of numbers"
-        inner = inner.map_type.value_type
+        element = declared.map_type.value_type
+    else:
+        container, element = "optional" if is_optional else "tensor", declared
     # An input of undeclared type counts as a tensor of undeclared dtype and shape.
-    if not inner.HasField("tensor_type") and inner.WhichOneof("value") is not None:
+    is_undeclared = element.WhichOneof("value") is None
+    if not is_undeclared and not element.HasField("tensor_type"):
         raise ModelError(
             f"input {value.name[:100]!r} is a {type_name(value.type)}: it cannot be fed"
         )
-    return container, inner.tensor_type
+    return container, element.tensor_type
 
 
 def declared_types(graph: GraphProto) -> dict[str, DeclaredType]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TEXT = """<ir_version: 10, opset_import: ["": 17], metadata_props: ["owner": "me"]>
-graph_a (float[2,3] x, bool c, float[batch,3] given) => (float[2,3] y)
+graph_a (float[2,3] x, bool c, float[batch,3] given, seq(float[items]) s) => (float[2,3] y)
 <float[1] weight = {1}, float[2,late] between> {
     [node_a] between = Mul(given, weight)
     y = If (c) <then_branch = one () => (float[2,3] a) { a = Relu(x) },
@@ -23,7 +23,7 @@ graph_a (float[2,3] x, bool c, float[batch,3] given) => (float[2,3] y)
 
 NAMES = [
     "graph_a", "owner", "given", "batch", "weight", "between", "late", "node_a",
-    "then_branch", "Relu", "one", "a",
+    "then_branch", "Relu", "one", "a", "items",
 ]  # fmt: skip
 
 

@@ -454,3 +454,11 @@ def test_text_that_no_run_can_be_given_is_refused(
 ) -> None:
     refused(as_json(tmp_path, {"words": {"value": [text]}}), net, "not a text that a run")
     refused(Inputs(values={"words": [text]}), net)
+
+
+@pytest.mark.parametrize("values", [[1, 100], [1.5, 2]])
+def test_int4_input_is_given_exact_values(values: list[float]) -> None:
+    model = parse("net (int4[2] x) => (float[2] y) { y = Cast <to = 1> (x) }")
+    refused(Inputs(values={"x": values}), model, "int4 cannot hold")
+    feeds = read_given(Inputs(values={"x": [-8, 7]}), model)
+    assert len(feeds["x"].files) == 1

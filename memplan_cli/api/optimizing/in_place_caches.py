@@ -295,7 +295,7 @@ class _DecoderPlanner:
         Before a step, the original's caches are as long as the valid entries of the buffers.
         """
         from memplan_cli.onnx_io.interface import fed_inputs, names_taken, tensor_dims
-        from memplan_cli.onnx_io.types import tensor_type
+        from memplan_cli.onnx_io.types import container_and_tensor_type
 
         model = self.request.file.model
         names_of_dims = names_taken(model)
@@ -303,7 +303,7 @@ class _DecoderPlanner:
         lengths = {}
         for value in fed_inputs(model):
             if value.name in axes:
-                _, tensor = tensor_type(value)
+                _, tensor = container_and_tensor_type(value)
                 length = tensor_dims(value, tensor, names_of_dims)[axes[value.name]]
                 if isinstance(length, str):
                     lengths[length] = position

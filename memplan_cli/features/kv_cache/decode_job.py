@@ -22,7 +22,7 @@ from memplan_cli.onnx_io.interface import (
 )
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.random_inputs import Feeder
-from memplan_cli.onnx_io.types import tensor_type
+from memplan_cli.onnx_io.types import container_and_tensor_type
 from memplan_cli.runtime.decoding import Decoder
 from memplan_cli.runtime.workers.inputs import draw_all
 from memplan_cli.runtime.workers.ort_values import run_session
@@ -363,7 +363,7 @@ class _StepInputs:
         self._feeder = Feeder(original)
         taken_names = names_taken(original)
         dims = {
-            value.name: tensor_dims(value, tensor_type(value)[1], taken_names)
+            value.name: tensor_dims(value, container_and_tensor_type(value)[1], taken_names)
             for value in fed_inputs(original)
         }
 

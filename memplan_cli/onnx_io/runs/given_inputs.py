@@ -21,7 +21,7 @@ from memplan_cli.core.selection import nearest
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.interface import fed_inputs
 from memplan_cli.onnx_io.runs.input_files import InputEntry, array_of, read_file, within_limit
-from memplan_cli.onnx_io.types import is_extension_dtype, tensor_type
+from memplan_cli.onnx_io.types import container_and_tensor_type, is_extension_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -124,7 +124,10 @@ class _AcceptedInputs:
 
 
 def read_given(inputs: Inputs, model: ModelProto) -> Feeds:
-    """Return the given inputs of a model as feeds; their data is deleted with the last of them.
+    """Return the given inputs of a model as feeds.
+
+    Their data is in a temporary folder, which is deleted when no feed refers to it any more. An input that
+    the model does not take is an error, or ignored if ``inputs.others`` is ``leave``.
 
     Raises:
         SettingsError: an input has a wrong name, type, rank or size, or cannot be read.
@@ -185,7 +188,7 @@ def _check_type(entry: InputEntry, value: ValueInfoProto) -> None:
     Raises:
         SettingsError: naming the entry and what it should be.
     """
-    container, tensor = tensor_type(value)
+    container, tensor = container_and_tensor_type(value)
     wanted = _numpy_dtype(tensor.elem_type)
     if entry.dtype and not _is_same_dtype(entry.dtype, wanted):
         raise SettingsError(
@@ -205,7 +208,7 @@ def _stored_feed(entry: InputEntry, value: ValueInfoProto, storage: Storage) -> 
 
     A single value fills the shape. An entry without data gives a feed that only has a shape.
     """
-    _, tensor = tensor_type(value)
+    _, tensor = container_and_tensor_type(value)
     dtype = _numpy_dtype(tensor.elem_type)
     if entry.is_sequence:
         arrays = entry.load() if entry.load else ()
@@ -246,10 +249,11 @@ def _is_same_dtype(given: str, wanted: np.dtype[Any]) -> bool:
 
 
 def _fed_shape(entry: InputEntry, tensor: TypeProto.Tensor) -> tuple[int, ...] | None:
-    """Return the shape in which an entry is fed.
+    """Return the shape in which an entry is fed: its own, if it fits the declared one.
 
-    None means that one value fills the input, whatever its free dims are bound to. If the model declares
-    no shape, the entry keeps its own; one value is then a scalar.
+    An entry without a shape is one value, which fills the declared shape. If that has free dims, None is
+    returned: the value is then repeated when they are bound. If the model declares no shape, such an entry is
+    a scalar.
 
     Raises:
         SettingsError: the rank or a fixed dim differs from the declared one.
@@ -263,7 +267,8 @@ def _fed_shape(entry: InputEntry, tensor: TypeProto.Tensor) -> tuple[int, ...] |
     shape = entry.shape
     if shape is None:
         fixed = tuple(dim for dim in declared if dim is not None)
-        return fixed if len(fixed) == len(declared) else None
+        has_free_dims = len(fixed) < len(declared)
+        return None if has_free_dims else fixed
     if entry.is_literal and len(shape) == 1 < len(declared):
         shape = (*(1 for _ in declared[1:]), *shape)  # a typed list is the last axis
     if len(shape) != len(declared):
@@ -279,38 +284,53 @@ def _fed_shape(entry: InputEntry, tensor: TypeProto.Tensor) -> tuple[int, ...] |
 
 
 def _converted(array: NDArray[Any], dtype: np.dtype[Any], where: str) -> NDArray[Any]:
-    """Return an array in the dtype of its input. Floats may be rounded, integers never are.
+    """Return an array in the dtype of the input that it is given for.
+
+    A float input may get rounded values, an input of integers or bools gets exact ones only.
+
+    Args:
+        array: The given values. `_check_type` has accepted their dtype, if it was stated.
+        dtype: The dtype of the input; ``object`` if the input is text.
+        where: The given values in words, for messages.
 
     Raises:
-        SettingsError: a value cannot be represented in that dtype.
+        SettingsError: a value cannot be converted to that dtype.
     """
-    if dtype.kind == "O":
-        if array.dtype.kind not in "OUS":
-            raise SettingsError(f"{where} is {array.dtype.name}, and the input is text")
-        texts = [s.decode(errors="replace") if isinstance(s, bytes) else s for s in array.flat]
-        for text in texts:
-            _refuse_surrogates(text, where)
-        return np.array(texts, dtype=np.str_).reshape(array.shape)
+    is_text = dtype.kind == "O"
+    if is_text:
+        return _converted_text(array, where)
     if array.dtype == dtype:
         return array
+    # Elements that numpy's files store as bytes only: of the width of ``dtype``, as `_check_type` found.
     if array.dtype.kind == "V":
-        return array.view(dtype)  # bytes of a file, of the right width (`_is_same_dtype`)
+        return array.view(dtype)
     if array.dtype.kind not in "biuf":
         raise SettingsError(f"{where} is {array.dtype.name}, and the input is {dtype.name}")
     with np.errstate(all="ignore"):
         converted = array.astype(dtype)
-    if dtype.kind in "biu" and not _is_exact(array, converted):
+    # By name: for int4, which numpy lacks, the kind is "V".
+    is_integer = dtype.name.startswith(("bool", "int", "uint"))
+    if is_integer and not _is_exact(array, converted):
         raise SettingsError(f"{where} has a value that {dtype.name} cannot hold")
     return converted
 
 
-def _refuse_surrogates(text: str, where: str) -> None:
-    """Refuse text with lone surrogates, which cannot be encoded as UTF-8."""
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise SettingsError(
-            f"{where}: {text[:60]!r} is not a text that a run can take",
-            hint="text is Unicode without surrogates",
-        )
+def _converted_text(array: NDArray[Any], where: str) -> NDArray[np.str_]:
+    """Return an array of texts, of which some may be UTF-8 bytes, in numpy's dtype for text.
+
+    Raises:
+        SettingsError: the array has other elements, or a text with a lone surrogate: that is no UTF-8.
+    """
+    if array.dtype.kind not in "OUS":
+        raise SettingsError(f"{where} is {array.dtype.name}, and the input is text")
+    texts = [s.decode(errors="replace") if isinstance(s, bytes) else s for s in array.flat]
+    for text in texts:
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise SettingsError(
+                f"{where}: {text[:60]!r} is not a text that a run can take",
+                hint="text is Unicode without surrogates",
+            )
+    return np.array(texts, dtype=np.str_).reshape(array.shape)
 
 
 def _is_exact(array: NDArray[Any], converted: NDArray[Any]) -> bool:

@@ -409,7 +409,7 @@ def _drawn_values(name: str, shape: tuple[int, ...], draw: Draw) -> Sequence[NDA
 def _distribution(entry: Mapping[str, Any], where: str) -> Draw | None:
     """Return the distribution of a JSON entry; None if it states none.
 
-    It is ``low`` and ``high`` (half-open), or ``gen``, which is ``normal [SCALE]``,
+    It is ``low`` (or 0) and ``high`` (half-open), or ``gen``, which is ``normal [SCALE]``,
     ``randint LOW HIGH``, ``zeros``, ``ones`` or ``const VALUE``.
     """
     if "low" in entry or "high" in entry:

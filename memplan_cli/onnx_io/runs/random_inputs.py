@@ -21,10 +21,10 @@ from memplan_cli.onnx_io.constants import stored_tensor
 from memplan_cli.onnx_io.interface import fed_inputs, names_taken, tensor_dims
 from memplan_cli.onnx_io.shapes.symbolic.values import int_attribute
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
-from memplan_cli.onnx_io.types import tensor_type
+from memplan_cli.onnx_io.types import container_and_tensor_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
@@ -140,10 +140,11 @@ _INDEXED: Mapping[tuple[str, int], int] = {
 }
 """Operator and input position of indices -> input position of the indexed tensor."""
 
-_Transfer = Literal["same", "sign"]
-"""What a value has in common with the model input that it is computed from.
+_Origin = Literal["copy", "sign"]
+"""How a value depends on the model input that it is computed from.
 
-``same``: its elements; ``sign``: it is positive if the input is.
+``copy``: its elements are elements of the input, moved or converted; ``sign``: it is positive if the input
+is, and nothing else is known.
 """
 
 
@@ -153,13 +154,19 @@ class Requirements:
     Dims may be symbolic: methods take ``dims``, the number of each symbol.
     """
 
-    def __init__(self, model: ModelProto) -> None:
-        self.taken_names = names_taken(model)
-        # By name of the value: the nodes that read it, with the input position, and its declared shape.
+    def __init__(self, model: ModelProto, names_taken: Collection[str]) -> None:
+        """Collect the consumers, shapes and integer constants of all graphs.
+
+        Args:
+            model: The model.
+            names_taken: Names that no dim without a name may get.
+        """
+        self._names_taken = names_taken
+        # By name of the value: the nodes that read it, with the input position; its declared shape; the
+        # number in a scalar integer constant.
         self._readers: dict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
         self._shapes: dict[str, Shape] = {}
         self._integers: dict[str, int] = {}
-        """Values of scalar integer constants."""
         for graph in graphs(model.graph):
             self._add_graph(graph)
 
@@ -169,7 +176,7 @@ class Requirements:
             self._add_tensor(tensor.name, tensor)
         for value in (*graph.input, *graph.value_info, *graph.output):
             if value.type.tensor_type.HasField("shape"):
-                dims = tensor_dims(value, value.type.tensor_type, self.taken_names)
+                dims = tensor_dims(value, value.type.tensor_type, self._names_taken)
                 self._shapes.setdefault(value.name, dims)
         for node in graph.node:
             for position, name in enumerate(node.input):
@@ -186,25 +193,25 @@ class Requirements:
         if tensor.dims in ([], [1]) and is_integer and has_data:
             self._integers[name] = int(numpy_helper.to_array(tensor).reshape(-1)[0])
 
-    def of_value(self, name: str, dims: Mapping[str, int]) -> Iterator[Requirement]:
-        """Yield the requirements on a value.
+    def of_input(self, name: str, dims: Mapping[str, int]) -> Iterator[Requirement]:
+        """Yield the requirements on a model input.
 
-        They come from its consumers, and from consumers of values that it is copied or converted to, or
-        that have its sign: of the latter only that it is positive.
+        They are those of the nodes that read the input or a copy of it. Of nodes that read a value with its
+        sign only (an Add of the input), the one requirement that is yielded is to be positive.
         """
-        seen: set[tuple[str, _Transfer]] = set()
-        stack: list[tuple[str, _Transfer]] = [(name, "same")]
+        seen: set[tuple[str, _Origin]] = set()
+        stack: list[tuple[str, _Origin]] = [(name, "copy")]
         while stack:
-            state = stack.pop()
-            if state in seen:
+            value_and_origin = stack.pop()
+            if value_and_origin in seen:
                 continue
-            seen.add(state)
-            reached, transfer = state
-            for node, position in self._readers[reached]:
+            seen.add(value_and_origin)
+            value, origin = value_and_origin
+            for node, position in self._readers[value]:
                 requirement = self._of_operand(node, position, dims)
-                if requirement and (transfer == "same" or requirement.kind == "positive"):
+                if requirement and (origin == "copy" or requirement.kind == "positive"):
                     yield requirement
-                stack += _reached_values(node, position, transfer)
+                stack += _derived_values(node, position, origin)
 
     def _of_operand(
         self, node: NodeProto, position: int, dims: Mapping[str, int]
@@ -283,24 +290,30 @@ class Requirements:
         return max(1, min(lengths)) if lengths and len(lengths) == len(indexed_dims) else 1
 
 
-def _reached_values(
-    node: NodeProto, position: int, transfer: _Transfer
-) -> Iterator[tuple[str, _Transfer]]:
-    """Yield the values to which a node moves or converts its input ``position``, and those that have its sign.
+def _derived_values(
+    node: NodeProto, position: int, origin: _Origin
+) -> Iterator[tuple[str, _Origin]]:
+    """Yield the values that a node derives from its input ``position``, and how they depend on a model input.
 
-    ``transfer`` is what that input has in common with a model input. Each value is yielded with what it
-    has in common with the same model input.
+    What reads these values may require something of the model input. Values that neither copy it nor keep
+    its sign are left out.
+
+    Args:
+        node: The node.
+        position: The index of one of its inputs.
+        origin: How that input depends on the model input.
     """
     is_converted = position == 0 and node.op_type in _CONVERSIONS
-    # A Min often limits a value by a constant: it is taken to pass the value on.
-    if position in operator(node).moves or is_converted or node.op_type == "Min":
-        yield from ((name, transfer) for name in node.output if name)
+    # A Min counts as a copy of each input: mostly, the other one is a constant above all valid values.
+    is_copied = position in operator(node).moves or is_converted or node.op_type == "Min"
+    if is_copied:
+        yield from ((name, origin) for name in node.output if name)
     elif node.op_type in _KEEPS_SIGN:
         yield from ((name, "sign") for name in node.output if name)
     # Input i of a Loop, or of a Scan from opset 9 on, is input i of its body.
     for _, body in subgraphs(node):
         if position < len(body.input):
-            yield body.input[position].name, transfer
+            yield body.input[position].name, origin
 
 
 def _bound_shape(shape: Iterable[Dim], dims: Mapping[str, int]) -> tuple[int | None, ...]:
@@ -321,7 +334,8 @@ class Feeder:
 
     def __init__(self, model: ModelProto, feeds: Feeds | None = None) -> None:
         self._inputs = fed_inputs(model)
-        self._requirements = Requirements(model)
+        self._names_taken = names_taken(model)
+        self._requirements = Requirements(model, self._names_taken)
         self._feeds = feeds or {}
 
     def specs(self, dims: Mapping[str, int]) -> tuple[FeedSpec, ...]:
@@ -332,12 +346,34 @@ class Feeder:
         Raises:
             ModelError: an input has a type that cannot be fed, for example a sequence of maps.
         """
-        return tuple(self._spec(value, dims) for value in self._inputs)
+        drawn = [self._drawn_spec(value, dims) for value in self._inputs]
+        return tuple(
+            _given_spec(spec, self._feeds[spec.name]) if spec.name in self._feeds else spec
+            for spec in drawn
+        )
 
-    def _spec(self, value: ValueInfoProto, dims: Mapping[str, int]) -> FeedSpec:
-        drawn = _drawn_spec(value, dims, self._requirements)
-        feed = self._feeds.get(value.name)
-        return drawn if feed is None else _given_spec(drawn, feed)
+    def _drawn_spec(self, value: ValueInfoProto, dims: Mapping[str, int]) -> FeedSpec:
+        """Return how to draw an input at random; dims that stay unknown become 1."""
+        container, tensor = container_and_tensor_type(value)
+        # A dim without a name gets one that no other dim has: it may be bound too.
+        declared = tensor_dims(value, tensor, self._names_taken)
+        shape = tuple(1 if dim is None else dim for dim in _bound_shape(declared, dims))
+        if tensor.elem_type == TensorProto.STRING:
+            return FeedSpec(value.name, "str", shape, "strings", container=container)
+        dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        is_number = len(shape) < 2 and prod(shape) == 1
+        requirements = tuple(self._requirements.of_input(value.name, dims))
+        drawn = _distribution(dtype, requirements, is_number=is_number)
+        return FeedSpec(
+            value.name,
+            dtype,
+            shape,
+            drawn.kind,
+            drawn.low,
+            drawn.high,
+            values=drawn.values,
+            container=container,
+        )
 
 
 def feed_specs(
@@ -356,32 +392,6 @@ def _given_spec(drawn: FeedSpec, feed: Feed) -> FeedSpec:
         return replace(drawn, shape=feed.shape)
     return replace(
         drawn, shape=feed.shape, kind="file", container=feed.container, files=feed.files
-    )
-
-
-def _drawn_spec(
-    value: ValueInfoProto, dims: Mapping[str, int], requirements: Requirements
-) -> FeedSpec:
-    """Return how to draw an input at random; dims that stay unknown become 1."""
-    container, tensor = tensor_type(value)
-    bound = _bound_shape(tensor_dims(value, tensor, requirements.taken_names), dims)
-    shape = tuple(1 if dim is None else dim for dim in bound)
-    if tensor.elem_type == TensorProto.STRING:
-        return FeedSpec(value.name, "str", shape, "strings", container=container)
-    dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    is_number = len(shape) < 2 and prod(shape) == 1
-    drawn = _distribution(
-        dtype, tuple(requirements.of_value(value.name, dims)), is_number=is_number
-    )
-    return FeedSpec(
-        value.name,
-        dtype,
-        shape,
-        drawn.kind,
-        drawn.low,
-        drawn.high,
-        values=drawn.values,
-        container=container,
     )
 
 
