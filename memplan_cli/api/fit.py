@@ -159,14 +159,15 @@ def _nothing_to_find(free_names: tuple[str, ...]) -> SettingsError:
 def _confirmed(
     needs: ModelNeeds, question: Question, point: Point, confirmation: Confirmation
 ) -> Point:
-    """Return the point of the value that was run last, which may be below the predicted point."""
+    """Return the point of the value that was run last: the predicted ``point``, or a lower value."""
     value = confirmation.dims[question.symbol]
     if value == point.dims[question.symbol]:
         return point
     dims = {**point.dims, question.symbol: value}
-    # If a run for its sizes failed, the need of the larger value is an upper bound.
-    need = needs.at(dims) or point
+    need = needs.at(dims)
+    if need is None:
+        # The sizes of this value could not be observed. The need of the predicted point, whose value
+        # is larger, is an upper bound.
+        need = point
     next_need = needs.at({**dims, question.symbol: value + 1})
-    # Of a point's numbers only ``beyond`` includes the overhead.
-    beyond = None if next_need is None else next_need.total + question.overhead
-    return Point.of(need, dims, beyond)
+    return Point.of(need, dims, next_need, question.overhead)

@@ -335,6 +335,8 @@ class ProcessPrediction:
     """Predicts the process of a model at values of its dims.
 
     Attributes:
+        executed: the graph that ONNX Runtime runs, with symbolic sizes.
+        settings: the numbers of the other dims, and inputs.
         loaded: what making a session took, which does not depend on dims; None if unknown.
         model_to_run: the model to run for sizes that depend on data; None: no size does.
     """
@@ -370,13 +372,19 @@ class ProcessPrediction:
         return prediction_obstacle(self._at(dims), RuntimeSettings())
 
     def _at(self, dims: Mapping[str, int]) -> ExecutedGraph:
-        """Return the executed graph at these dimensions; the model may be run for it."""
+        """Return the executed graph with sizes in numbers at these dimensions.
+
+        If data decides sizes, the model is run for it, with ONNX Runtime's default settings on the CPU:
+        those of the process that is predicted.
+        """
         from memplan_cli.core.bindings import Binding
         from memplan_cli.runtime.graph.dumps import observed_graph
         from memplan_cli.runtime.workers.spec import RunConditions
 
         every_dim = {**self.settings.dims, **dims}
-        if self.model_to_run is None:
+        if (
+            self.model_to_run is None
+        ):  # numbers for the dims give a number for every symbolic size
             return replace(self.executed, dims=every_dim)
         binding = Binding(every_dim, self.settings.inputs.feeds or {})
         return observed_graph(
@@ -404,13 +412,16 @@ def predict_process_of(
         if of == "process":
             raise
         return None, (f"{_NOT_PREDICTED}: {error}",)
-    # One prediction tells whether they are possible; if it takes a run, that is shortest with 1.
+    # If the process can be predicted at one value of the dims, it can be at any. With 1, a run that the
+    # prediction may take is the shortest.
     smallest = dict.fromkeys(searched_dims, 1)
-    # A prediction that takes no run comes first.
-    by_run = [replace(prediction, model_to_run=path)] if settings.run else []
-    for candidate in (prediction, *by_run):
-        if candidate.highest(smallest) is not None:
-            return candidate, ()
+    if prediction.highest(smallest) is not None:
+        return prediction, ()
+    if settings.run:
+        prediction_by_run = replace(prediction, model_to_run=path)
+        if prediction_by_run.highest(smallest) is not None:
+            return prediction_by_run, ()
+    # If a run does not help, it is not sizes that are missing: the reason is the same without a run.
     reason = prediction.obstacle(smallest)
     if of == "process":
         raise UnknownSizeError(

@@ -87,8 +87,14 @@ class Point(Need):
     beyond: int | None
 
     @classmethod
-    def of(cls, need: Need, dims: Mapping[str, int], beyond: int | None) -> Point:
-        """Return the point of a binding; ``beyond`` is the need of the next one, see the class."""
+    def of(
+        cls, need: Need, dims: Mapping[str, int], next_need: Need | None, overhead: int
+    ) -> Point:
+        """Return the point of a binding, from its need and that of the next value.
+
+        ``next_need`` is None if the next value needs more than any machine has. The overhead is added
+        to it in ``beyond``, which is compared with the memory size.
+        """
         return cls(
             weights=need.weights,
             inputs=need.inputs,
@@ -96,7 +102,7 @@ class Point(Need):
             planned=need.planned,
             process=need.process,
             dims=dims,
-            beyond=beyond,
+            beyond=None if next_need is None else next_need.total + overhead,
         )
 
 
@@ -224,11 +230,10 @@ def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | N
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    need, next_need = need_of(low), need_of(high)
+    need = need_of(low)
     assert need is not None  # noqa: S101 - it fits
-    # Unlike the limit, ``beyond`` contains the overhead, to be compared with the memory size.
-    beyond = None if next_need is None else next_need.total + question.overhead
-    return Point.of(need, {**question.others, question.symbol: low}, beyond)
+    dims = {**question.others, question.symbol: low}
+    return Point.of(need, dims, need_of(high), question.overhead)
 
 
 def _bracket(fits: Callable[[int], bool], guess: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +187,16 @@ def columns(*titles: str) -> tuple[Column, ...]:
 
 
 def first_rows(
-    titles: Sequence[str], rows: Iterable[tuple[Prose, ...]], hidden: int, noun: str
+    titles: Sequence[str],
+    rows: Sequence[tuple[Prose, ...]],
+    noun: str,
+    max_rows: int | None = None,
 ) -> Table | None:
-    """Return a table of the first rows; the caption counts the ``hidden`` ones. None without rows."""
-    shown = tuple(rows)
-    caption = f"and {hidden} more {noun}" if hidden > 0 else ""
+    """Return a table of the first ``max_rows`` rows (None: of all rows); None if it has no row.
+
+    The caption counts the rows left out: "and 4 more tensors", where "tensors" is ``noun``.
+    """
+    shown = tuple(rows[:max_rows])
+    hidden = len(rows) - len(shown)
+    caption = f"and {hidden} more {noun}" if hidden else ""
     return Table(columns(*titles), shown, caption) if shown else None

@@ -173,7 +173,7 @@ class Taken(ConfirmationRuns):
 def test_a_run_that_takes_too_much_is_followed_by_smaller_ones_until_one_fits() -> None:
     Taken.asked.clear()
     need = Need(0, 100, 0, 900, process=900)
-    point = Point.of(need, {"batch": 100}, None)
+    point = Point.of(need, {"batch": 100}, None, 0)
     runs = Taken(SAMPLE, "CPUExecutionProvider", Settings())
     seen = confirm(Question("batch", {}, 1000), point, runs)
     assert Taken.asked == [100, 76]

@@ -53,7 +53,7 @@ def test_what_needs_little_is_always_run() -> None:
     assert runs.run[-1] == 1_000_001
     assert (
         growth.extrapolation_notes(
-            [Point.of(need(growth, 1_000_001), {"batch": 1_000_001}, None)]
+            [Point.of(need(growth, 1_000_001), {"batch": 1_000_001}, None, 0)]
         )
         == ()
     )
@@ -132,7 +132,7 @@ def test_answers_that_were_not_run_are_said_each_for_the_other_dims() -> None:
         dims = {"batch": 300, "width": width}
         found = growth.need(dims)
         assert found == needed(dims)
-        points.append(Point.of(found, dims, None))
+        points.append(Point.of(found, dims, None, 0))
     assert growth.extrapolation_notes(points) == (
         "batch=300 was not run: its need is extrapolated from runs at up to 256; --confirm runs it",
         "batch=300 was not run: its need is extrapolated from runs at up to 4; --confirm runs it",

@@ -144,13 +144,15 @@ def test_a_name_gets_the_room_that_its_table_has() -> None:
 
 def test_a_section_of_nothing_is_nothing() -> None:
     assert tuple(section("title", None)) == ()
-    assert first_rows(("a",), (), 0, "rows") is None
+    assert first_rows(("a",), (), "rows") is None
+    assert first_rows(("a",), (("x",),), "rows", max_rows=0) is None
 
 
 def test_rows_that_are_left_out_are_counted() -> None:
-    table = first_rows(("a",), (("x",),), 4, "rows")
+    table = first_rows(("a",), (("x",),) * 5, "rows", max_rows=1)
     assert table is not None
+    assert table.rows == (("x",),)
     assert table.caption == "and 4 more rows"
-    whole = first_rows(("a",), (("x",),), -3, "rows")
+    whole = first_rows(("a",), (("x",),), "rows", max_rows=4)
     assert whole is not None
     assert whole.caption == ""

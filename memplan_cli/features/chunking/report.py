@@ -37,8 +37,8 @@ def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
         line += f". The budget of {format_size(chunks.budget)} is {met}"
     if chunks.needs:
         line += f". Lower bound: {chunks.needs}"
-    rows = [_region_row(region) for region in chunks.regions[:max_rows]]
-    table = doc.first_rows(_HEADS, rows, count - len(rows), "regions")
+    rows = [_region_row(region) for region in chunks.regions]
+    table = doc.first_rows(_HEADS, rows, "regions", max_rows)
     yield from doc.section("Computed in chunks", doc.Paragraph(line), table)
 
 

@@ -28,7 +28,7 @@ def donation_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
     rows += [(doc.Name(refusal.name), refusal.reason) for refusal in donated.refused]
     if not rows:
         return
-    table = doc.first_rows(("output", ""), rows[:max_rows], len(rows) - max_rows, "outputs")
+    table = doc.first_rows(("output", ""), rows, "outputs", max_rows)
     code = doc.Code(_binding_code(report)) if donated.pairs else None
     yield from doc.section("Donated buffers", doc.Paragraph(donated_line(report)), table, code)
 

@@ -30,10 +30,10 @@ def foldable_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
         line += f"; --fold-constants computes {share} once and stores the result in the model"
     rows = [
         (doc.Name(tensor.name), tensor.op, format_size(tensor.bytes), tensor.left or "yes")
-        for tensor in tensors[:max_rows]
+        for tensor in tensors
     ]
     heads = ("tensor", "made by", ">bytes", "can be folded")
-    table = doc.first_rows(heads, rows, len(tensors) - max_rows, "tensors")
+    table = doc.first_rows(heads, rows, "tensors", max_rows)
     yield from doc.section("Foldable", doc.Paragraph(line, "soft"), table)
 
 
@@ -53,22 +53,18 @@ def folded_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
         else:
             line += "; the weights that they depend on are used elsewhere, and stay"
     ranked = sorted(folded.tensors, key=lambda tensor: (-tensor.bytes, tensor.name))
-    rows = [
-        (doc.Name(tensor.name), tensor.op, format_size(tensor.bytes))
-        for tensor in ranked[:max_rows]
-    ]
+    rows = [(doc.Name(tensor.name), tensor.op, format_size(tensor.bytes)) for tensor in ranked]
     heads = ("tensor", "made by", ">bytes")
-    table = doc.first_rows(heads, rows, len(ranked) - max_rows, "tensors")
+    table = doc.first_rows(heads, rows, "tensors", max_rows)
     names_by_reason: dict[str, list[str]] = {}
     for refusal in folded.left:
         names_by_reason.setdefault(refusal.reason, []).append(refusal.name)
     refused_rows = [
         (str(len(names)), reason, doc.Name(names[0]))
-        for reason, names in list(names_by_reason.items())[:max_rows]
+        for reason, names in names_by_reason.items()
     ]
     refused_heads = (">not folded", "why", "for example")
-    hidden = len(names_by_reason) - max_rows
-    refused = doc.first_rows(refused_heads, refused_rows, hidden, "reasons")
+    refused = doc.first_rows(refused_heads, refused_rows, "reasons", max_rows)
     yield from doc.section("Folded constants", doc.Paragraph(line, "soft"), table, refused)
 
 

@@ -52,9 +52,7 @@ def kv_cache_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
         doc.Name(caches.length),
         "; memplan.Decoder binds and counts all of them",
     )
-    table = doc.first_rows(
-        ("input", "output", ""), rows[:max_rows], len(rows) - max_rows, "caches"
-    )
+    table = doc.first_rows(("input", "output", ""), rows, "caches", max_rows)
     yield from doc.section(
         "Caches in place",
         doc.Paragraph(buffers_line),

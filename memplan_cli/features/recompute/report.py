@@ -35,5 +35,5 @@ def recompute_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
         for point in recompute.curve
     ]
     heads = (">live peak", ">more FLOPs", ">nodes recomputed")
-    table = doc.first_rows(heads, rows[:max_rows], len(rows) - max_rows, "points")
+    table = doc.first_rows(heads, rows, "points", max_rows)
     yield from doc.section("Recomputation", doc.Paragraph(line), table)

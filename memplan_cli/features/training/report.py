@@ -144,7 +144,7 @@ def _trained_weights(step: TrainStep) -> Iterator[doc.Block]:
     if not any(row[-1] for row in rows):
         heads, rows = heads[:-1], [row[:-1] for row in rows]
     noun = "weights and statistics" if step.running else "weights"
-    table = doc.first_rows(heads, rows[:_MAX_ROWS], len(rows) - _MAX_ROWS, noun)
+    table = doc.first_rows(heads, rows, noun, _MAX_ROWS)
     elements = sum(prod(weight.sizes) for weight in step.parameters)
     yield from doc.section(f"Trained: {elements:,} elements", table)
 
@@ -167,7 +167,7 @@ def _fixed_weights(step: TrainStep) -> Iterator[doc.Block]:
         for reason, names in sorted(names_by_reason.items())
     ]
     heads = (">weights", "reason", "for example")
-    table = doc.first_rows(heads, rows, hidden=0, noun="reasons")
+    table = doc.first_rows(heads, rows, "reasons")
     yield from doc.section("Not trained, and why", table)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.program import VarId
 from memplan_cli.core.quantities import counted, format_share, format_size
 from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.memory import DEFINITIONS
@@ -122,7 +121,8 @@ _SIZES = ("inputs", "outputs", "naive", "live_peak", "resident", "planned", "tot
 
 def _symbolic_section(report: Report) -> Iterator[doc.Block]:
     """Yield the expressions of a symbolic plan, if the other figures are for assumed dims."""
-    if report.memory.naive is None:
+    other_figures_are_numbers = report.memory.naive is not None
+    if not other_figures_are_numbers:  # they are the expressions already, or sizes are unknown
         return
     rows = tuple(
         doc.Figure(
@@ -168,23 +168,20 @@ def _peak_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
     if peak is None or not peak.tensors:
         return
     total = sum(size for _, size in peak.tensors)
-    sizes = {VarId(name): size for name, size in peak.tensors[:max_rows]}
-    placements = {tensor.id: tensor for tensor in plan.tensors if tensor.id in sizes}
     nodes = nodes_at(plan)
-    rows = (
+    rows = [
         (
             doc.Name(name),
             format_size(size),
             format_share(size, total),
-            *_lifetime_cells(placements.get(name), nodes),
+            *_lifetime_cells(plan.by_id.get(name), nodes),
         )
-        for name, size in sizes.items()
-    )
+        for name, size in peak.tensors
+    ]
     heads = ("tensor", ">bytes", ">share", "made by", "last read by")
     known = " of the sizes that are known" if plan.report.partial else ""
     title = (f"At the peak{known}: step {peak.step}, ", doc.Name(peak.node))
-    hidden = len(peak.tensors) - max_rows
-    yield from doc.section(title, doc.first_rows(heads, rows, hidden, "tensors"))
+    yield from doc.section(title, doc.first_rows(heads, rows, "tensors", max_rows))
 
 
 def _lifetime_cells(
@@ -229,16 +226,16 @@ def float32_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
         f"{counted(len(tensors), 'tensor')}, {total} without reuse, {verb} {_WIDE_TYPE} beside "
         "16-bit floats"
     )
-    rows = (
+    rows = [
         (
             doc.Name(tensor.id),
             f"{format_size(tensor.bytes)}{units[tensor.arena]}",
             f"[{','.join(map(str, tensor.shape))}]",
         )
-        for tensor in tensors[:max_rows]
-    )
+        for tensor in tensors
+    ]
     heads = ("tensor", ">bytes", "shape")
-    table = doc.first_rows(heads, rows, len(tensors) - max_rows, "tensors")
+    table = doc.first_rows(heads, rows, "tensors", max_rows)
     yield from doc.section("Not at 16 bits", doc.Paragraph(line), table)
 
 
@@ -265,11 +262,11 @@ def bindings_section(report: Report) -> Iterator[doc.Block]:
 
 def _orders_section(report: Report) -> Iterator[doc.Block]:
     """Yield the live peak of each node order that was tried, with a mark at the chosen one."""
-    rows = (
+    rows = [
         (name, format_size(size), "chosen" if name == report.chosen_order else "")
         for name, size in report.orders.items()
-    )
-    table = doc.first_rows(("order", ">live peak", ""), rows, 0, "orders")
+    ]
+    table = doc.first_rows(("order", ">live peak", ""), rows, "orders")
     yield from doc.section("Node orders tried", table)
 
 
@@ -293,7 +290,7 @@ def _not_reused_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
     }
     ranked = sorted(bytes_by_reason, key=lambda reason: (-bytes_by_reason[reason], reason))
     rows = []
-    for reason in ranked[:max_rows]:
+    for reason in ranked:
         tensors = sorted(tensors_by_reason[reason], key=lambda item: (-item[0], item[1]))
         total = bytes_by_reason[reason]
         size_cell = format_size(total) if total else "-"
@@ -302,7 +299,7 @@ def _not_reused_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
             examples += [", ", doc.Name(tensors[1][1])]
         rows.append((str(len(tensors)), size_cell, reason, tuple(examples)))
     heads = (">tensors", ">bytes", "reason", "for example")
-    table = doc.first_rows(heads, rows, len(ranked) - max_rows, "reasons")
+    table = doc.first_rows(heads, rows, "reasons", max_rows)
     yield from doc.section("Not reused, and why", table)
 
 
