@@ -89,3 +89,21 @@ def test_nodes_that_are_added_have_names_of_their_own(means: Means) -> None:
     written, _ = in_place(model)
     names = [node.name for node in written.graph.node]
     assert len(set(names)) == len(names)
+
+
+def test_a_weight_of_the_model_is_not_taken_for_an_axis() -> None:
+    model = decoder()
+    own = helper.make_tensor("cache_axis_2", onnx.TensorProto.INT64, [1], [0])
+    model.graph.initializer.append(own)
+    model.graph.node.append(helper.make_node("Neg", ["cache_axis_2"], ["negative"]))
+    model.graph.output.append(
+        helper.make_tensor_value_info("negative", onnx.TensorProto.INT64, [1])
+    )
+    written, _ = in_place(model)
+    cuts = [
+        node
+        for node in written.graph.node
+        if node.op_type == "Slice" and node.input[0] in ("a0_past", "a0_now")
+    ]
+    assert cuts
+    assert all(node.input[3] != "cache_axis_2" for node in cuts)

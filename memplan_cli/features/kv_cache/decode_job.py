@@ -41,13 +41,6 @@ if TYPE_CHECKING:
 _MAX_RULES = 400
 """How many assignments of rules to dims are tried."""
 
-_TRIAL_STEPS: tuple[tuple[int, int], ...] = ((3, 2), (3, 1), (2, 1))
-"""Past and new entries of the steps that are tried, to find the rules of the dims."""
-
-_SECOND_TRIAL_STEP = (5, 1)
-"""Past and new entries of a step that must run too. In the first one, a wrong rule may give the right
-number: 3 past and 2 new entries are ``five`` in all."""
-
 _UNEVEN_GROWTH = "its caches do not all grow by the same number of entries"
 
 _START_SEED = 99
@@ -165,31 +158,29 @@ class _OriginalLoop:
         self.names = [output.name for output in self.session.get_outputs()]
         self.shapes_of_steps: list[dict[str, list[int]]] = []
         self.growth_of_steps: list[int] = []
-        self.rules, has_single_entries = self._find_rules()
-        self.position = 0
-        self.state: dict[str, Any] = {}
-        if not self._runs_with_empty_caches(1 if has_single_entries else 2):
-            self.position = 1
-            drawn = self.inputs.draw(self.rules, past=1, new=1, seed=_START_SEED)
-            self.state = {cache.input: drawn[cache.input] for cache in self.caches.growing}
+        self.rules, takes_several_entries = self._find_rules()
+        self.position, self.state = self._start(new=2 if takes_several_entries else 1)
         requested: list[int] = job["lengths"]
-        lengths = [1] * len(requested) if has_single_entries else requested
+        lengths = requested if takes_several_entries else [1] * len(requested)
         self.lengths = _lengths_with_room(lengths, self.caches.capacity - self.position)
 
     def _find_rules(self) -> tuple[Rules, bool]:
-        """Return rules with which steps run, and whether a step can only have one new entry.
+        """Return rules with which steps run, and whether a step can have several new entries.
 
         Raises:
             RuntimeUnavailableError: no step runs.
         """
         reasons: list[str] = []
-        for past, new in _TRIAL_STEPS:
+        # Steps with one new entry are tried only if none with two runs.
+        for new in (2, 1):
             for rules in islice(self.inputs.candidate_rules(), _MAX_RULES):
-                reason = self._trial_failure(rules, past, new)
+                # A wrong rule may give the right number in one step: 3 past and 2 new entries are
+                # ``five`` in all. So a second step must run too.
+                reason = self._trial_failure(rules, past=3, new=new) or self._trial_failure(
+                    rules, past=5, new=1
+                )
                 if not reason:
-                    reason = self._trial_failure(rules, *_SECOND_TRIAL_STEP)
-                if not reason:
-                    return rules, new == 1
+                    return rules, new > 1
                 reasons.append(reason)
         # A step with uneven growth ran, so its rules are more likely right than those of an error.
         reason = _UNEVEN_GROWTH if _UNEVEN_GROWTH in reasons else reasons[0]
@@ -203,11 +194,18 @@ class _OriginalLoop:
             return " ".join(f"{error}".split())
         return "" if self._growth(outputs, past) else _UNEVEN_GROWTH
 
-    def _runs_with_empty_caches(self, new: int) -> bool:
-        """Return whether a step with ``new`` entries runs without past entries."""
+    def _start(self, new: int) -> tuple[int, dict[str, Any]]:
+        """Return the number of valid entries before the first step, and the caches that hold them.
+
+        These are no entries and no caches if a step with ``new`` entries runs with empty caches. If not,
+        the model needs at least one entry before the first step: its caches are drawn with one.
+        """
         failure = self._trial_failure(self.rules, past=0, new=new)
-        # A step that extends the caches unequally runs too: `step` refuses the model.
-        return failure in ("", _UNEVEN_GROWTH)
+        # A step that extends empty caches unequally runs too: `step` refuses such a model.
+        if failure in ("", _UNEVEN_GROWTH):
+            return 0, {}
+        drawn = self.inputs.draw(self.rules, past=1, new=1, seed=_START_SEED)
+        return 1, {cache.input: drawn[cache.input] for cache in self.caches.growing}
 
     def _growth(self, outputs: Mapping[str, Any], past: int) -> int:
         """Return by how many entries all caches grew; 0 if the numbers differ."""
@@ -274,14 +272,16 @@ class _OriginalLoop:
         }
 
     def _token_axis(self) -> tuple[str, int] | None:
-        """Return an input, no cache, and its axis that had the new entries in every step.
+        """Return an input, no cache, and its axis that was as long as the new entries in every step.
 
-        None if there is none. Axis 0 is the batch, and cannot be it.
+        None if there is none. Axis 0 is the batch, so it does not count.
         """
         caches = {cache.input for cache in self.caches.buffers}
         first_shapes = self.shapes_of_steps[0] if self.shapes_of_steps else {}
         for name, shape in first_shapes.items():
-            for axis in range(1, len(shape) if name not in caches else 0):
+            if name in caches:
+                continue
+            for axis in range(1, len(shape)):
                 lengths = [shapes[name][axis] for shapes in self.shapes_of_steps]
                 if lengths == self.growth_of_steps:
                     return name, axis
@@ -347,16 +347,19 @@ class _StepInputs:
     Attributes:
         fixed_dims: values of dims that the user gave.
         past_dims: dims along which caches grow; their value is the number of past entries.
-        growing_dims: all dims of growing caches, such as the batch.
-        constant_dims: dims that constant caches have and growing ones do not, such as the length of an
-            encoder's output.
-        free_dims: dims that need a rule.
+        dims_of_growing_caches: all dims of growing caches: also the batch and others that do not grow.
+        dims_of_constant_caches: all dims of constant caches.
+        free_dims: dims that are neither fixed nor past dims: a rule gives their value.
         has_ones_masks: whether masks are all ones.
         _user_specs: inputs that the user gave, by name.
     """
 
     def __init__(self, model: Path, caches: CacheSummary, job: Json) -> None:
-        """Load the original, and find the dims of its caches and those that need a rule."""
+        """Load the original, and find the dims whose value is known, and those that need a rule.
+
+        The value of a dim is known if the user gave it, or if caches grow along the dim. The value of any
+        other dim follows from the step by a rule, a key of `STEP_NUMBERS`.
+        """
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])
         self._user_specs = {spec.name: spec for spec in InputSet.of_job(job).specs}
@@ -372,27 +375,28 @@ class _StepInputs:
 
         constant_caches = [cache for cache in caches.buffers if cache.form == "constant"]
         self.past_dims = {str(dims[cache.input][cache.axis]) for cache in caches.growing}
-        self.growing_dims = dims_of(caches.growing)
-        self.constant_dims = dims_of(constant_caches) - self.growing_dims
+        self.dims_of_growing_caches = dims_of(caches.growing)
+        self.dims_of_constant_caches = dims_of(constant_caches)
         known_dims = self.past_dims | self.fixed_dims.keys()
         self.free_dims = [name for name in free_dims(original) if name not in known_dims]
-        # GroupQueryAttention reads the sum of a mask as the number of entries.
+        # A GroupQueryAttention, the operator of ``shared`` caches, takes the sum of a mask for the number
+        # of valid entries. With zeros in the mask, it would write new entries over old ones.
         self.has_ones_masks = any(cache.form == "shared" for cache in caches.buffers)
 
     def candidate_rules(self) -> Iterator[Rules]:
         """Yield assignments of rules to the free dims, the likely ones first.
 
-        A dim of caches is likely to be the same in every step: 1 if growing caches have it, such as the
-        batch, and more if only constant caches have it, such as their length. Any other dim is likely
-        to follow from the entries. The rules are keys of `STEP_NUMBERS`.
+        The rules ``one`` and ``five`` (any number above 1 would do) give the same value in every step. The
+        others follow from the cache entries: those before the step (``past``), those that it adds
+        (``new``), or both (``total``).
         """
         choices: list[tuple[str, ...]] = []
         for name in self.free_dims:
-            if name in self.constant_dims:
-                choices.append(("five", "one"))
-            elif name in self.growing_dims:
+            if name in self.dims_of_growing_caches:  # such as the batch
                 choices.append(("one", "five"))
-            else:
+            elif name in self.dims_of_constant_caches:  # such as an encoder's length
+                choices.append(("five", "one"))
+            else:  # such as the length of the token ids or of a mask
                 choices.append(("new", "total", "one", "past"))
         for rules in product(*choices):
             yield dict(zip(self.free_dims, rules, strict=True))

@@ -25,7 +25,7 @@ from memplan_cli.onnx_io.graph_editor import producers
 from memplan_cli.onnx_io.traversal import subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto
 
@@ -41,7 +41,7 @@ class GraphIndex:
 
     Attributes:
         producer: the index of the node that produces each value.
-        ranks: the declared rank of each graph input without an initializer.
+        ranks: the declared rank of each graph input that has one and is not a weight.
         constants: the elements of small constants.
     """
 
@@ -53,26 +53,26 @@ class GraphIndex:
 
     @classmethod
     def of(cls, graph: GraphProto) -> GraphIndex:
-        """Return the index of a graph."""
+        """Return the producers, input ranks and small constants of a graph, by name."""
         nodes = list(graph.node)
         weights = {tensor.name for tensor in graph.initializer}
-        return cls(
-            graph,
-            nodes,
-            producers(nodes),
-            {
-                value.name: len(value.type.tensor_type.shape.dim)
-                for value in graph.input
-                if value.name not in weights
-                and value.type.HasField("tensor_type")
-                and value.type.tensor_type.HasField("shape")
-            },
-            {
-                name: numbers
-                for name, tensor in constant_tensors(graph)
-                if (numbers := small_numbers(tensor)) is not None
-            },
-        )
+        ranks = {
+            value.name: len(value.type.tensor_type.shape.dim)
+            for value in graph.input
+            if value.name not in weights
+            and value.type.HasField("tensor_type")
+            and value.type.tensor_type.HasField("shape")
+        }
+        constants = {
+            name: numbers
+            for name, tensor in constant_tensors(graph)
+            if (numbers := small_numbers(tensor)) is not None
+        }
+        return cls(graph, nodes, producers(nodes), ranks, constants)
+
+    def is_input(self, name: str) -> bool:
+        """Return whether a value is a graph input of known rank, and not a weight."""
+        return name in self.ranks
 
     def producer_of(self, name: str) -> NodeProto | None:
         """Return the node that produces a value; None for inputs and weights."""
@@ -186,11 +186,11 @@ def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> CacheSearc
     matches: list[CacheMatch] = []
     kept: list[KeptCache] = []
     for value in model.graph.output:
-        for cache in _caches_of_output(value.name, index):
-            if isinstance(cache, CacheMatch):
-                matches.append(cache)
-            else:
-                kept.append(cache)
+        cache = _cache_of_output(value.name, index)
+        if isinstance(cache, CacheMatch):
+            matches.append(cache)
+        elif cache is not None:
+            kept.append(cache)
     extended = Counter(match.input for match in matches)
     in_place: list[CacheMatch] = []
     for match in matches:
@@ -206,30 +206,29 @@ def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> CacheSearc
     return CacheSearch(tuple(in_place), tuple(kept))
 
 
-def _caches_of_output(output: str, index: GraphIndex) -> Iterator[CacheMatch | KeptCache]:
-    """Yield the cache that a graph output extends or passes on, if there is one.
+def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache | None:
+    """Return the cache that a graph output extends or passes on; None if there is none.
 
     It is a `KeptCache` with the reason if its input and output stay two tensors.
     """
     # ``after`` is the path (see `GraphIndex`) from the source to the output.
     source, after = index.trace_back(output)
-    if source in index.ranks:  # a graph input
+    if index.is_input(source):
         # Without a path, input and output are one name: there is no second tensor to save.
         if after and _is_unchanged(source, after, index):
             # No axis grows, so ``axis`` has no meaning.
-            yield CacheMatch(source, output, axis=0, form="constant", after=after)
-        return
+            return CacheMatch(source, output, axis=0, form="constant", after=after)
+        return None
     node = index.producer_of(source)
     if node is None:
-        return
+        return None
     if node.op_type == "Concat" and node.domain in STANDARD_DOMAINS:
-        yield from _concatenated_cache(output, node, after, index)
-    elif _operator_key(node) in OPERATORS:
-        yield from _operator_cache(output, source, after, index)
-    elif operator(node).family in _SELECTIONS:
-        yield from _rearranged_cache(output, node, index)
-    else:
-        yield from _cache_in_subgraph(output, source, index)
+        return _concatenated_cache(output, node, after, index)
+    if _operator_key(node) in OPERATORS:
+        return _operator_cache(output, source, after, index)
+    if operator(node).family in _SELECTIONS:
+        return _rearranged_cache(output, node, index)
+    return _cache_in_subgraph(output, source, index)
 
 
 def _is_unchanged(name: str, path: tuple[int, ...], index: GraphIndex) -> bool:
@@ -238,27 +237,31 @@ def _is_unchanged(name: str, path: tuple[int, ...], index: GraphIndex) -> bool:
 
 
 def _concatenated_cache(
-    output: str, node: NodeProto, after: tuple[int, ...], index: GraphIndex
-) -> Iterator[CacheMatch | KeptCache]:
-    """Yield the cache that a Concat extends; ``after`` is the path from the Concat to the output."""
-    past, before = index.trace_back(node.input[0])
-    if past not in index.ranks:  # not a graph input: the cache may be a later operand
-        yield from _cache_behind_new_values(output, node, past, index)
-        return
+    output: str, concat: NodeProto, after: tuple[int, ...], index: GraphIndex
+) -> CacheMatch | KeptCache | None:
+    """Return the cache that a Concat extends; ``after`` is the path from the Concat to the output.
+
+    There is no cache if the first operand is not a graph input, or a Gather or Slice of one.
+    """
+    past, before = index.trace_back(concat.input[0])
+    if not index.is_input(past):
+        producer = index.producer_of(past)
+        if producer is None or operator(producer).family not in _SELECTIONS:
+            return None
+        return _rearranged_cache(output, producer, index)
     rank = index.ranks[past]
     axes_before = index.permutation(before, rank)
-    (axis,) = attribute(node, "axis") or (0,)
-    if len(node.input) < 2:
-        return  # nothing is appended
+    (axis,) = attribute(concat, "axis") or (0,)
+    if len(concat.input) < 2:
+        return None  # nothing is appended
     if len(axes_before) != rank or not -rank <= axis < rank:
-        return  # the model is invalid
+        return None  # the model is invalid
     if not index.keeps_axes((*before, *after), rank):
-        yield KeptCache(past, output, _OTHER_AXES)
-        return
+        return KeptCache(past, output, _OTHER_AXES)
     form = "cast" if index.rounds((*before, *after)) else "concat"
-    concat = index.producer[node.output[0]]
-    match = CacheMatch(past, output, axes_before[axis % rank], form, concat, before, after)
-    yield _checked(match, index.graph)
+    node = index.producer[concat.output[0]]
+    match = CacheMatch(past, output, axes_before[axis % rank], form, node, before, after)
+    return _checked(match, index.graph)
 
 
 _OTHER_AXES = "the output has its axes in another order"
@@ -266,8 +269,8 @@ _OTHER_AXES = "the output has its axes in another order"
 
 def _operator_cache(
     output: str, result: str, after: tuple[int, ...], index: GraphIndex
-) -> Iterator[CacheMatch | KeptCache]:
-    """Yield the cache that an attention operator extends.
+) -> CacheMatch | KeptCache | None:
+    """Return the cache that an attention operator extends.
 
     ``result`` is a result of the operator, ``after`` the path from it to the output. There is no cache if
     the result is not a present, or if the operator's past is omitted or not a graph input.
@@ -278,26 +281,26 @@ def _operator_cache(
     caches = {cache.present_output: cache for cache in OPERATORS[_operator_key(node)]}
     cache = caches.get(position)
     if cache is None or len(node.input) <= cache.past_input:
-        return
+        return None
     if not node.input[cache.past_input]:
-        return
+        return None
     past, before = index.trace_back(node.input[cache.past_input])
-    if past not in index.ranks:
-        return
+    if not index.is_input(past):
+        return None
     rank = index.ranks[past]
     if not index.keeps_axes((*before, *after), rank) or cache.axis >= rank:
-        yield KeptCache(past, output, _OTHER_AXES)
-        return
+        return KeptCache(past, output, _OTHER_AXES)
+    # Past and present of the operator can be one buffer only if they are the graph input and output.
     is_shared = _operator_key(node) in SHARED and not before and not after
     form = "shared" if is_shared else "operator"
     # The axis of the graph input that becomes the growing axis of the operator's past.
     axis = index.permutation(before, rank)[cache.axis]
     match = CacheMatch(past, output, axis, form, node_index, before, after)
-    yield _checked(match, index.graph)
+    return _checked(match, index.graph)
 
 
 def _checked(match: CacheMatch, graph: GraphProto) -> CacheMatch | KeptCache:
-    """Return a match, or, as a `KeptCache`, the reason why it cannot become a buffer of another length."""
+    """Return the match of a growing cache, or, as a `KeptCache`, why it cannot become a longer buffer."""
     past = next(value for value in graph.input if value.name == match.input)
     present = next(value for value in graph.output if value.name == match.output)
     past_type, present_type = past.type.tensor_type, present.type.tensor_type
@@ -312,50 +315,33 @@ def _checked(match: CacheMatch, graph: GraphProto) -> CacheMatch | KeptCache:
     return KeptCache(match.input, match.output, reason) if reason else match
 
 
-def _cache_behind_new_values(
-    output: str, node: NodeProto, first: str, index: GraphIndex
-) -> Iterator[KeptCache]:
-    """Yield the cache of a Concat whose first operand is not a graph input, with the reason.
-
-    ``first`` is the source of that operand.
-    """
-    producer = index.producer_of(first)
-    if producer is not None and operator(producer).family in _SELECTIONS:
-        yield from _rearranged_cache(output, producer, index)
-        return
-    for name in node.input[1:]:
-        past, _ = index.trace_back(name)
-        if past in index.ranks:
-            yield KeptCache(past, output, "new values go in front of the old ones")
-            return
-
-
-def _rearranged_cache(output: str, node: NodeProto, index: GraphIndex) -> Iterator[KeptCache]:
-    """Yield the cache that a Gather reorders, or whose extended form a Slice shortens.
+def _rearranged_cache(output: str, node: NodeProto, index: GraphIndex) -> KeptCache | None:
+    """Return the cache that a Gather reorders, or whose extended form a Slice shortens.
 
     The Gather may read the past itself or a Concat that extends it. A Slice of the past itself, which
     nothing extends, is no cache.
     """
-    source, _ = index.trace_back(node.input[0])
-    producer = index.producer_of(source)
-    is_extended = producer is not None and producer.op_type == "Concat"
-    if producer is not None and is_extended:
-        source, _ = index.trace_back(producer.input[0])
-    if source not in index.ranks:
-        return
+    past, _ = index.trace_back(node.input[0])
+    is_extended = False
+    producer = index.producer_of(past)
+    if producer is not None and producer.op_type == "Concat":
+        is_extended = True
+        past, _ = index.trace_back(producer.input[0])
+    if not index.is_input(past):
+        return None
     if operator(node).family is Family.GATHER:
-        yield KeptCache(
-            source, output, f"a {node.op_type} reorders its rows (beams): old values move"
-        )
-    elif is_extended:
-        yield KeptCache(source, output, f"a {node.op_type} drops its oldest values")
+        reason = f"a {node.op_type} reorders its rows (beams): old values move"
+        return KeptCache(past, output, reason)
+    if is_extended:
+        return KeptCache(past, output, f"a {node.op_type} drops its oldest values")
+    return None
 
 
-def _cache_in_subgraph(output: str, result: str, index: GraphIndex) -> Iterator[KeptCache]:
-    """Yield the cache that a subgraph of a node extends, with the reason.
+def _cache_in_subgraph(output: str, result: str, index: GraphIndex) -> KeptCache | None:
+    """Return the cache that a subgraph of a node extends, with the reason; None if none does.
 
-    ``result`` is the result of the node from which a path leads to the output. The subgraph reads the past
-    as a capture.
+    ``result`` is the result of the node from which a path leads to the output. The subgraph reads the past,
+    a graph input, as a capture.
     """
     node = index.nodes[index.producer[result]]
     position = list(node.output).index(result)
@@ -366,14 +352,14 @@ def _cache_in_subgraph(output: str, result: str, index: GraphIndex) -> Iterator[
             continue
         inner = GraphIndex.of(body)
         source, _ = inner.trace_back(body.output[position].name)
-        producer = inner.producer_of(source)
-        if producer is None or producer.op_type != "Concat":
+        concat = inner.producer_of(source)
+        if concat is None or concat.op_type != "Concat":
             continue
-        past, _ = inner.trace_back(producer.input[0])
-        if past in index.ranks:
+        past, _ = inner.trace_back(concat.input[0])
+        if index.is_input(past):
             reason = f"a subgraph of {node.op_type} {node.name or output!r} extends it"
-            yield KeptCache(past, output, reason)
-            return
+            return KeptCache(past, output, reason)
+    return None
 
 
 def _operator_key(node: NodeProto) -> tuple[str, str]:

@@ -27,16 +27,8 @@ _RANK = 4
 _HEADS = 1
 """The axis of heads in a cache of rank `_RANK`."""
 
-_MIN_HEADS = 2
-"""With one cached head, ONNX Runtime would compute one large product of all queries, which rounds
-differently than one product for each query head."""
-
 _SWAP = (0, 1, 3, 2)
 """The Transpose of keys before a product."""
-
-_ONE_ELEMENT = ("Identity", "Add", "Unsqueeze", "Gather", "Squeeze", "Slice", "Cast")
-"""Operators with which exporters compute one element of a shape. Their result is assumed to have one
-element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +98,14 @@ def _repeat_after(
         Expand      [batch, heads, times, length, size]
         Reshape     [batch, heads * times, length, size]
 
-    The only consumer of the Reshape's result must be a MatMul. Transposes and scalings may lie between
-    them, and a scaling may follow the MatMul. ``heads`` is the number of heads in the cache;
+    Exporters compute batch, length and size from the cache at run time, so only the other elements can be
+    checked here. The only consumer of the Reshape's result must be a MatMul. Transposes and scalings may
+    lie between them, and a scaling may follow the MatMul. ``heads`` is the number of heads in the cache;
     ``readers`` has the consumers of each value.
     """
-    if heads < _MIN_HEADS:  # the product without the repetition would be rounded differently
+    # Without the repetition of a single head, ONNX Runtime would compute one large product of all queries,
+    # which rounds differently than one product for each query head.
+    if heads == 1:
         return None
     expand = _only(readers, unsqueeze.output[0], "Expand")
     reshape = expand and _only(readers, expand.output[0], "Reshape")
@@ -183,31 +178,30 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
     ``[B, heads, times, ..]``; the result is reshaped to ``[B, heads * times, ..]``. The nodes that repeated
     the heads have no consumer then, and are dropped.
     """
-    graph = model.graph
     edit = GraphEditor(model)
-    # Repetitions were found in another copy of the model: nodes of this one, by their result.
-    nodes = {node.output[0]: node for node in graph.node}
+    replaced: set[str] = set()  # results of the nodes that are replaced
     for repeat in repeats:
-        product = nodes[repeat.product.output[0]]
-        left, output, right = product.input[0], product.output[0], repeat.unsqueezed
+        right = repeat.unsqueezed
         for move in repeat.moves:
-            if move.op_type == "Transpose":  # by `_SWAP`, which has one axis less
+            if move.op_type == "Transpose":  # `_SWAP` with the axis ``times`` inserted
                 right = _add_node(edit, "Transpose", [right], right, perm=[0, 1, 2, 4, 3])
             else:  # a Mul or Div by the number in input 1
                 right = _add_node(edit, move.op_type, [right, move.input[1]], right)
+        left, output = repeat.product.input[0], repeat.product.output[0]
         left_shape = _shape_with_heads(edit, left, _RANK, (repeat.heads, repeat.times), left)
-        grouped = _add_node(edit, "Reshape", [left, left_shape], left)
-        result = _add_node(edit, "MatMul", [grouped, right], output)
+        grouped_left = _add_node(edit, "Reshape", [left, left_shape], left)
+        result = _add_node(edit, "MatMul", [grouped_left, right], output)
+        replaced.add(output)
         if repeat.scale is not None:
-            scale = nodes[repeat.scale.output[0]]
-            output = scale.output[0]
-            result = _add_node(edit, scale.op_type, [result, scale.input[1]], output)
-            graph.node.remove(scale)
+            # The scaling of the product is replaced too.
+            output, number = repeat.scale.output[0], repeat.scale.input[1]
+            result = _add_node(edit, repeat.scale.op_type, [result, number], output)
+            replaced.add(output)
         heads = (repeat.heads * repeat.times,)
         output_shape = _shape_with_heads(edit, result, _RANK + 1, heads, output)
-        graph.node.remove(product)
         edit.add_named_node("Reshape", [result, output_shape], output)
-    edit.set_nodes(graph.node)  # in order, without unused nodes
+    nodes = [node for node in model.graph.node if node.output[0] not in replaced]
+    edit.set_nodes(nodes)  # with the added nodes, in order, without unused ones
 
 
 def _shape_with_heads(
@@ -257,39 +251,26 @@ def _axes(index: GraphIndex, node: NodeProto) -> tuple[int | float, ...]:
 
 
 def _elements(index: GraphIndex, name: str) -> tuple[int | None, ...]:
-    """Return the elements of a computed shape, None for those that are not constant.
+    """Return the elements of a shape, None for those that are not constant.
 
-    Returns an empty tuple if the number of elements is unknown. A Reshape to a vector is assumed to have
-    one element, as are results of `_ONE_ELEMENT`.
+    The shape is a constant or the result of a Concat, as exporters compute it. Each operand of the Concat
+    that is not constant counts as one element. Returns an empty tuple for any other shape.
     """
     if name in index.constants:
         return tuple(int(value) for value in index.constants[name])
     node = index.producer_of(name)
-    if node is None:
-        return ()
-    if node.op_type == "Concat":
-        parts = [_elements(index, part) for part in node.input]
-        return tuple(element for part in parts for element in part) if all(parts) else ()
-    if node.op_type == "Shape":
-        return (None,) * _dim_count(node)
-    if node.op_type == "Where":
-        # PyTorch exports Where(shape == -1, 1, shape) as the shape of an Expand. An element of at
-        # least 2, as `_repeat_after` needs it, is the same in both shapes.
-        condition = index.producer_of(node.input[0])
-        is_expand_shape = condition is not None and (
-            condition.op_type == "Equal" and node.input[2] in condition.input
+    if node is not None and node.op_type == "Where":
+        # PyTorch exports Where(Equal(shape, -1), 1, shape) as the shape of an Expand. Its elements are
+        # those of ``shape``, if that has no -1.
+        equal, shape = index.producer_of(node.input[0]), node.input[2]
+        compares_shape = (
+            equal is not None and equal.op_type == "Equal" and shape in equal.input
         )
-        return _elements(index, node.input[2]) if is_expand_shape else ()
-    is_vector = node.op_type == "Reshape" and (
-        index.constants.get(node.input[1], ()) in ((-1,), (1,))
-    )
-    return (None,) if is_vector or node.op_type in _ONE_ELEMENT else ()
-
-
-def _dim_count(shape: NodeProto) -> int:
-    """Return the number of dims that a Shape node returns; 0 if that depends on the rank of its input."""
-    (start,) = attribute(shape, "start") or (0,)
-    end = attribute(shape, "end")
-    if not end or (start < 0) != (end[0] < 0):
-        return 0
-    return max(end[0] - start, 0)
+        return _elements(index, shape) if compares_shape else ()
+    if node is None or node.op_type != "Concat":
+        return ()
+    elements: list[int | None] = []
+    for operand in node.input:
+        values = index.constants.get(operand)
+        elements += [None] if values is None else [int(value) for value in values]
+    return tuple(elements)

@@ -25,7 +25,7 @@ _UPDATES = {
 def kv_cache_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
     """Yield the buffers of the caches, how to bind them, and the caches that were kept as they are.
 
-    Nothing is yielded if no capacity was planned for.
+    Nothing is yielded if no capacity was planned for. With a capacity, at least one cache grows.
     """
     caches = report.caches
     if not caches.capacity:
@@ -38,6 +38,7 @@ def kv_cache_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
         (doc.Name(cache.input), doc.Name(cache.output), f"kept: {cache.reason}")
         for cache in caches.kept
     ]
+    # Constant caches are in the table only: their buffers do not have ``capacity`` entries.
     count = len(caches.growing)
     size = f", {format_size(caches.bytes)} in all" if caches.bytes else ""
     are_buffers = "is a buffer" if count == 1 else "are buffers"

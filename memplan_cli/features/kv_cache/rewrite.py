@@ -123,7 +123,7 @@ class _Rewriting(GraphEditor):
         position: the name of the input.
         length: the name of the output.
         zero: the name of an int64 constant [0].
-        one: the name of an int64 constant [1].
+        axis_constants: axis -> the name of an int64 constant that holds it.
         lengths: the values with the length of each cache after the step; all are equal.
         removed: indices of nodes to remove.
         redirected: value -> the value that its consumers are to read instead.
@@ -140,7 +140,7 @@ class _Rewriting(GraphEditor):
         self.position = self.fresh("memplan_position")
         self.length = self.fresh("memplan_length")
         self.zero = self.add_constant("cache_zero", [0])
-        self.one = self.add_constant("cache_one", [1])
+        self.axis_constants: dict[int, str] = {}
         # Filled by the rewrite of each cache, used by `finish`.
         self.lengths: list[str] = []
         self.removed: set[int] = set()
@@ -149,15 +149,10 @@ class _Rewriting(GraphEditor):
         self.whole_buffer_reads: set[tuple[int, str]] = set()
 
     def axis_constant(self, axis: int) -> str:
-        """Return the name of an initializer that holds an axis."""
-        if axis == 0:
-            return self.zero
-        if axis == 1:
-            return self.one
-        # An initializer by this name was added for an earlier cache.
-        name = f"cache_axis_{axis}"
-        weights = {tensor.name for tensor in self.graph.initializer}
-        return name if name in weights else self.add_constant(name, [axis])
+        """Return the name of an initializer that holds an axis; it is added for the first cache."""
+        if axis not in self.axis_constants:
+            self.axis_constants[axis] = self.add_constant(f"cache_axis_{axis}", [axis])
+        return self.axis_constants[axis]
 
     def declare_buffers(self, cache: CacheMatch) -> None:
         """Declare input and output of a cache as buffers of ``capacity`` entries."""
@@ -229,7 +224,14 @@ class _Rewriting(GraphEditor):
         self.redirected.setdefault(cache.input, valid)
 
     def finish(self) -> None:
-        """Redirect consumers as in `redirected`, add ``position`` and ``length``, and order the nodes.
+        """Set the nodes of the graph, and add the input ``position`` and the output ``length``.
+
+        The nodes are those of the graph before, without the removed ones, and the added ones. Two kinds of
+        the former change:
+
+        - A Shape of a cache is replaced by nodes that do not read the cache.
+        - Other consumers of a cache read what `redirected` has for it, the valid part of the buffer. Only
+          an operator that writes into its past reads the whole buffer (`whole_buffer_reads`).
 
         At least one cache was rewritten.
         """
@@ -251,7 +253,7 @@ class _Rewriting(GraphEditor):
         self.add_named_node("Identity", [self.lengths[0]], self.length)
         graph.input.append(helper.make_tensor_value_info(self.position, INT64, [1]))
         graph.output.append(helper.make_tensor_value_info(self.length, INT64, [1]))
-        self.set_nodes(nodes)
+        self.set_nodes(nodes)  # and the added ones, each producer before its consumers
 
     def _without_cache_shape(self, node: NodeProto) -> NodeProto:
         """Return a node in place of a Shape of a past or present; any other node itself.
@@ -260,6 +262,8 @@ class _Rewriting(GraphEditor):
         buffer, and the number of valid entries on the growing axis. The nodes that compute them are added
         to the graph.
         """
+        from onnx import helper
+
         if node.op_type != "Shape" or node.domain not in STANDARD_DOMAINS:
             return node
         if node.input[0] not in self.cache_shapes:
@@ -275,8 +279,6 @@ class _Rewriting(GraphEditor):
             parts.insert(0, self.add_node("Shape", [buffer], output, start=first, end=axis))
         if axis + 1 < last:
             parts.append(self.add_node("Shape", [buffer], output, start=axis + 1, end=last))
-        from onnx import helper
-
         if len(parts) == 1:
             return helper.make_node("Identity", parts, [output], node.name)
         return helper.make_node("Concat", parts, [output], node.name, axis=0)
@@ -322,13 +324,17 @@ def _new_entries(edit: _Rewriting, cache: CacheMatch) -> str:
 def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
     """Keep a Concat between Casts, and write the new entries, rounded, into the buffer.
 
-    The Concat stays because its consumers read the new entries before they are rounded. The nodes from the
-    Concat to the output are copied for the new entries. They cast these to the dtype of the cache, and
-    transpose them to its axes.
+    The Concat stays because its consumers read the new entries before they are rounded:
+
+        before  present = after(Concat(before(past), new))
+        now     Concat(before(valid part of past), new), and present = TensorScatter(past, after(new))
+
+    Here ``before`` and ``after`` are the nodes around the Concat, such as Casts. The nodes behind it are copied
+    for the new entries; their originals stay for the consumers of the present.
     """
     index = edit.index
     new = _new_entries(edit, cache)
-    for node_index in cache.after:
+    for node_index in cache.after:  # the nodes behind the Concat, up to the output
         node = index.nodes[node_index]
         copy = with_ends(node, [new], edit.fresh(f"{cache.output}.new"))
         copy.name = edit.fresh(f"{copy.output[0]}/{copy.op_type}")
