@@ -17,10 +17,10 @@ from memplan_cli.core.problem import BufferId
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from memplan_cli.analysis.defining_blocks import BranchOp, DefiningBlocks
+    from memplan_cli.analysis.defining_blocks import BlockPath, BranchOp, DefiningBlocks
     from memplan_cli.analysis.liveness import Step
     from memplan_cli.core.problem import LiveRange
-    from memplan_cli.core.program import Op, Program, VarId
+    from memplan_cli.core.program import Block, Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
 
 
@@ -90,14 +90,16 @@ def share_storage(
     if not aliasing.views and not aliasing.in_place and not aliasing.branches:
         return dict(zip(sizes, map(BufferId, sizes), strict=True))
     clock = steps(program) if clock is None else clock
-    groups = _Groups(live_ranges(program, clock) if live is None else live, sizes)
+    live = live_ranges(program, clock) if live is None else live
     ops = [step.op for step in clock]
+    has_branches = any(map(aliasing.runs_one, ops))
+    blocks = defining_blocks(program, aliasing.runs_one) if has_branches else None
+    groups = _Groups(live, sizes, blocks)
+    # Views first: a branch result or an input that dies is shared with all of its views.
     _unite_views(aliasing, ops, groups)
-    if any(op.bodies and aliasing.runs_one(op) for op in ops):
-        blocks = defining_blocks(program, aliasing.runs_one)
+    if blocks is not None:
         for branch_op in blocks.branch_ops:
             _unite_branch_results(branch_op, blocks, groups)
-        groups.track_members(blocks)
     for step in clock:
         op, positions = step.op, aliasing.in_place_inputs(step.op)
         if positions:
@@ -132,36 +134,49 @@ def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None
 def _unite_branch_results(
     branch_op: BranchOp, blocks: DefiningBlocks, groups: _Groups
 ) -> None:
-    """Put results of the branches of an If into the groups of the If's outputs.
+    """Put results of the branches of an If into the groups of the If's outputs."""
+    op, number, sizes = branch_op.op, groups.number, groups.sizes
+    # No root occurs twice in these lists, so those of later positions are roots still when the
+    # groups of a position have been united.
+    results_by_branch = [
+        _results_of_its_own(body, path, blocks, groups)
+        for body, path in zip(op.bodies, branch_op.body_paths, strict=True)
+    ]
+    # In an invalid model a branch may have too few results: the last outputs then share nothing.
+    results_by_position = zip(*results_by_branch, strict=False)
+    for var, results in zip(op.outputs, results_by_position, strict=False):
+        output = number.get(var)
+        if output is None:
+            continue
+        group = [root for root in results if root is not None and sizes[root] == sizes[output]]
+        group.append(output)
+        # The first result is the oldest, and becomes the root. If the live ranges are all equal
+        # (`storage_facts`), that is because it is the first argument of `unite`.
+        for member in group[1:]:
+            groups.unite(group[0], member)
 
-    Two kinds of results are copied instead:
+
+def _results_of_its_own(
+    body: Block, path: BlockPath, blocks: DefiningBlocks, groups: _Groups
+) -> list[int | None]:
+    """Return the root of each result of a branch; None if it is not planned, or must be copied.
+
+    Two kinds of results are copied into the output of the If:
 
     - A result that the branch does not compute: a capture, a constant, or a view of one. It has
       other readers and is live in the other branch.
     - A result that the branch returns twice, itself or as a view: two outputs need two buffers.
     """
-    op, number = branch_op.op, groups.number
-    # For each branch, the roots of its results by position; None for a result that is not planned.
-    # Below, each position merges groups that no other position has, so the roots stay valid.
-    roots_of_branches = [
-        [groups.root(number[var]) if var in number else None for var in body.outputs]
-        for body in op.bodies
+    number = groups.number
+    roots = [groups.root(number[var]) if var in number else None for var in body.outputs]
+    return [
+        root
+        if root is not None
+        and roots.count(root) == 1
+        and blocks.is_inside(groups.vars[root], path)
+        else None
+        for root in roots
     ]
-    for position, var in enumerate(op.outputs):
-        output = number.get(var)
-        if output is None:
-            continue
-        sharing = []
-        for roots, path in zip(roots_of_branches, branch_op.body_paths, strict=True):
-            root = roots[position] if position < len(roots) else None
-            if root is None or groups.sizes[root] != groups.sizes[output]:
-                continue
-            if roots.count(root) == 1 and blocks.is_inside(groups.vars[root], path):
-                sharing.append(root)
-        if sharing:
-            # The first result is the oldest, even if all live ranges are equal (`storage_facts`).
-            for member in (*sharing[1:], output):
-                groups.unite(sharing[0], member)
 
 
 class _Groups:
@@ -177,19 +192,24 @@ class _Groups:
         _live: the live range of each var, by its id.
         _parent: for each var, a var of its group that is nearer to the root; for a root itself.
         _blocks: the blocks that define the vars, which tell whether two vars are of exclusive
-            branches. None before `track_members`.
-        _members: the vars of each group, by its root. Empty before `track_members`.
+            branches. None if the program has no branches.
+        _members: the vars of each group, by its root. Empty if the program has no branches.
     """
 
-    def __init__(self, live: Mapping[VarId, LiveRange], sizes: Mapping[VarId, Size]) -> None:
+    def __init__(
+        self,
+        live: Mapping[VarId, LiveRange],
+        sizes: Mapping[VarId, Size],
+        blocks: DefiningBlocks | None,
+    ) -> None:
         """Put each var in ``sizes`` into a group of its own; ``live`` has the live ranges of all."""
         self.vars = tuple(sizes)
         self.number = {var: index for index, var in enumerate(sizes)}
         self.sizes = tuple(sizes.values())
         self.end = [live[var].end for var in sizes]
         self._live = live
-        self._blocks: DefiningBlocks | None = None
-        self._members: dict[int, list[int]] = {}
+        self._blocks = blocks
+        self._members = {} if blocks is None else {var: [var] for var in range(len(sizes))}
         self._parent = list(range(len(sizes)))
 
     def root(self, var: int) -> int:
@@ -211,18 +231,6 @@ class _Groups:
             self._members[older] += self._members.pop(younger)
         self._parent[younger] = older
         self.end[older] = max(self.end[older], self.end[younger])
-
-    def track_members(self, blocks: DefiningBlocks) -> None:
-        """List the members of each group; later calls of `unite` keep these lists up to date.
-
-        `may_overwrite` reads them, together with ``blocks``: these tell which vars are of exclusive
-        branches. To be called after results of branches were put into groups, and only then: without
-        such results, `may_overwrite` needs no lists.
-        """
-        self._blocks = blocks
-        self._members = {}
-        for var in range(len(self.vars)):
-            self._members.setdefault(self.root(var), []).append(var)
 
     def may_overwrite(self, source: int, result: int, start: int) -> bool:
         """Return whether ``result``, defined at tick ``start``, may take the bytes of ``source``.

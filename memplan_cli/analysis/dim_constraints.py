@@ -229,12 +229,15 @@ def _best_change(
 
 
 def _lengths_in(constraint: DimConstraint) -> frozenset[int]:
-    """Return the numbers in a constraint, and their multiples by common strides, up to 65,536."""
-    numbers = {
-        dim for factors in constraint.products for dim in factors if isinstance(dim, int)
-    }
-    numbers |= {
-        prod(dim for dim in factors if isinstance(dim, int)) for factors in constraint.products
-    }
-    multiples = {number * stride for number in numbers for stride in STRIDES}
+    """Return values to try for a dim of a constraint, besides `COMMON_LENGTHS`: at most 65,536.
+
+    A dim that satisfies the constraint is often one of its numbers, or all numbers of a product
+    together, or that times a stride. In ``t * 6 == 12 * 16``, ``t`` is 32: 16 with stride 2.
+    """
+    lengths: set[int] = set()
+    for factors in constraint.products:
+        numbers = [dim for dim in factors if isinstance(dim, int)]
+        lengths.update(numbers)
+        lengths.add(prod(numbers))
+    multiples = {length * stride for length in lengths for stride in STRIDES}
     return frozenset(value for value in multiples if 0 < value <= _MAX_LENGTH)

@@ -72,19 +72,24 @@ def find_trained(program: Program, forward: Collection[int], loss: Certainty) ->
         return Trained()
     parameters: dict[VarId, None] = {}
     gradients: dict[VarId, None] = {}
-    for index, output in enumerate(evidence.outputs):
+    for output in evidence.outputs:
         candidates = evidence.parameters_like(output)
         sources = updates.sources.get(output, frozenset())
         updated = [var for var in candidates if var in sources]
         if updated:  # the output is the new value of these parameters
             final_gradients = updates.gradients(output)
-            if final_gradients:
+            if (
+                final_gradients
+            ):  # else they only decay, as in ``0.99 * P``: they are not trained
                 gradients.update(dict.fromkeys(final_gradients))
                 parameters.update(dict.fromkeys(updated))
-        elif sources:  # the output is the new value of a momentum or the like
-            continue
-        else:  # the output may itself be a gradient
-            fitting = [var for var in candidates if evidence.is_dependent(var, index)]
+        elif not sources:  # no update computes the output, so it may itself be a gradient
+            fitting = [
+                var
+                for var in candidates
+                if evidence.depends_on_operand(output, var)
+                or evidence.depends_on_result(output, var)
+            ]
             if fitting:
                 gradients[output] = None
                 parameters.update(dict.fromkeys(fitting))
@@ -93,7 +98,7 @@ def find_trained(program: Program, forward: Collection[int], loss: Certainty) ->
 
 
 OutputMask = int
-"""A set of outputs: bit i stands for ``_Evidence.outputs[i]``."""
+"""A set of outputs, with one bit for each: `_Evidence.bit`."""
 
 
 class _Dependents(NamedTuple):
@@ -118,6 +123,7 @@ class _Evidence:
         forward: the indices of the ops of its forward part in the main graph.
         dataflow: producers and consumers of the main graph.
         outputs: the float graph outputs that ops outside of the forward part compute.
+        bit: the bit of each output in an `OutputMask`.
         candidates: the vars that may be parameters, with the outputs that depend on their ops.
     """
 
@@ -131,6 +137,9 @@ class _Evidence:
             and dataflow.producer[var] not in forward
             and is_float(program.vars[var])
         )
+        self.bit: dict[VarId, OutputMask] = {
+            output: 1 << index for index, output in enumerate(self.outputs)
+        }
         self._root = _roots(dataflow)
         """Result of a reshape, cast and the like -> the var that it was computed from."""
         self.candidates = self._find_candidates() if self.outputs else {}
@@ -142,40 +151,49 @@ class _Evidence:
             self._by_type.setdefault(dtype_and_shape, []).append(parameter)
 
     def proves_gradients(self) -> bool:
-        """Return whether some output has all three properties for a parameter that is no scalar."""
-        for index, output in enumerate(self.outputs):
-            for parameter in self.parameters_like(output):
-                of_operands, of_results = self.candidates[parameter]
-                is_scalar = elements(self.program.vars[parameter]) == 1
-                if not is_scalar and _has_output(of_operands & of_results, index):
-                    return True
-        return False
+        """Return whether some output must be the gradient or the new value of a parameter.
+
+        Such an output has the shape of the parameter, and depends on both the other operand and the
+        result of the parameter's op. Scalars prove nothing: many outputs have their shape.
+        """
+        return any(
+            elements(self.program.vars[parameter]) != 1
+            and self.depends_on_operand(output, parameter)
+            and self.depends_on_result(output, parameter)
+            for output in self.outputs
+            for parameter in self.parameters_like(output)
+        )
 
     def suggests_updates(self, sources: Mapping[VarId, Collection[VarId]]) -> bool:
-        """Return whether some output is an updated parameter of a linear op.
+        """Return whether some output looks like the new value of a parameter of a linear op.
 
-        Such an output has properties 1 and 2, and the parameter is among its sources. If
-        ``f(a, P)`` and all later ops are linear, the gradient of ``P`` is ``a`` times constants. It
-        depends on no value between ``f`` and the loss, so no output has property 3.
+        If ``f(a, P)`` and all later ops are linear, the gradient of ``P`` is ``a`` times constants. The
+        new ``P`` then depends on ``a``, but not on the result of ``f``, so `proves_gradients` finds
+        nothing. Instead, the new value must be computed from the parameter itself.
 
         ``sources`` are those of `_Updates`.
         """
-        for index, output in enumerate(self.outputs):
-            for parameter in self.parameters_like(output):
-                is_source = parameter in sources.get(output, ())
-                if is_source and _has_output(self.candidates[parameter].of_operands, index):
-                    return True
-        return False
+        return any(
+            parameter in sources.get(output, ()) and self.depends_on_operand(output, parameter)
+            for output in self.outputs
+            for parameter in self.parameters_like(output)
+        )
 
     def parameters_like(self, output: VarId) -> tuple[VarId, ...]:
         """Return the candidate parameters with the dtype and shape of an output: property 1."""
         var = self.program.vars[output]
         return tuple(self._by_type.get((var.dtype, var.shape), ()))
 
-    def is_dependent(self, parameter: VarId, output_index: int) -> bool:
-        """Return whether the output at an index of ``outputs`` has property 2 or 3."""
-        of_operands, of_results = self.candidates[parameter]
-        return _has_output(of_operands | of_results, output_index)
+    def depends_on_operand(self, output: VarId, parameter: VarId) -> bool:
+        """Return whether an output depends on ``a`` of an op ``f(a, parameter)``: property 2."""
+        return bool(self.candidates[parameter].of_operands & self.bit[output])
+
+    def depends_on_result(self, output: VarId, parameter: VarId) -> bool:
+        """Return whether an output depends on a value between an op of a parameter and the loss.
+
+        That is property 3.
+        """
+        return bool(self.candidates[parameter].of_results & self.bit[output])
 
     def _find_candidates(self) -> dict[VarId, _Dependents]:
         """Return the candidate parameters, from each op ``f(a, P)`` of the forward part.
@@ -219,7 +237,6 @@ class _Evidence:
         A var that only reshapes or casts another one has no entry: its readers count for the other.
         """
         dataflow = self.dataflow
-        bit = {var: 1 << index for index, var in enumerate(self.outputs)}
         outputs_of_op = [0] * len(dataflow.ops)
         outputs_of_var: dict[VarId, int] = {}
         for index in range(len(dataflow.ops) - 1, -1, -1):
@@ -227,7 +244,7 @@ class _Evidence:
                 continue
             mask = 0
             for var in dataflow.ops[index].outputs:
-                mask |= bit.get(var, 0)
+                mask |= self.bit.get(var, 0)
                 for consumer in dataflow.consumers.get(var, ()):
                     mask |= outputs_of_op[consumer]
             outputs_of_op[index] = mask
@@ -253,11 +270,6 @@ class _Evidence:
                     mask |= outputs_of_op.get(consumer, 0)
             outputs_of_op[index] = mask
         return outputs_of_op
-
-
-def _has_output(mask: OutputMask, index: int) -> bool:
-    """Return whether a set of outputs has the output with this index."""
-    return bool(mask >> index & 1)
 
 
 class _Updates:

@@ -152,7 +152,7 @@ def _train(
         elif index in before_gradients or not backward.isdisjoint(flow.reads[index]):
             phases[index] = "backward"
             backward.update(op.outputs)
-    # Ops that only the update reads belong to it, such as the power of a step count. The ops that
+    # Ops whose results the update reads belong to it, such as the power of a step count. The ops that
     # remain, for running statistics and metrics, depend on the forward part only and count as
     # forward.
     for index in range(len(flow.ops) - 1, -1, -1):
@@ -201,18 +201,17 @@ def _from_marks(program: Program, losses: tuple[VarId, ...], marked: frozenset[i
         for var in filter(None, flow.ops[index].outputs)
         if var in outputs or _is_read_by_optimizer(flow, var)
     )
-    parameters = tuple(
-        parameter for var in gradients for parameter in _parameter_of(program, var)
-    )
-    return _train(flow, loss, forward, Trained(parameters, gradients))
+    parameters = (_parameter_of(program, gradient) for gradient in gradients)
+    known_parameters = tuple(parameter for parameter in parameters if parameter is not None)
+    return _train(flow, loss, forward, Trained(known_parameters, gradients))
 
 
 def _is_read_by_optimizer(flow: Dataflow, var: VarId) -> bool:
     return any(flow.ops[reader].type in OPTIMIZERS for reader in flow.consumers.get(var, ()))
 
 
-def _parameter_of(program: Program, gradient: VarId) -> Iterator[VarId]:
-    """Yield the graph input or initializer that a gradient is named after, if there is one.
+def _parameter_of(program: Program, gradient: VarId) -> VarId | None:
+    """Return the graph input or initializer that a gradient is named after; None if none is.
 
     The gradient of ``weight`` has a name that begins with ``weight_grad`` or ``weight.grad``.
     """
@@ -220,8 +219,8 @@ def _parameter_of(program: Program, gradient: VarId) -> Iterator[VarId]:
         for var in program.vars.values():
             is_stored = var.origin in (Origin.INPUT, Origin.WEIGHT)
             if is_stored and gradient.startswith(f"{var.id}{suffix}"):
-                yield var.id
-                return
+                return var.id
+    return None
 
 
 def _from_records(

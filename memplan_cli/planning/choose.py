@@ -94,20 +94,15 @@ class EvaluatedCandidate:
         return all(arena.problem.alignment == alignment for arena in self.allocation.arenas)
 
     def searched(self) -> EvaluatedCandidate:
-        """Return the same candidate after a search, with the better of both allocations.
+        """Return the same candidate with the layouts that a search finds; itself if it is settled.
 
-        A search lowers the layouts of the fast heuristics, so it halves the default alignment as often
-        or less often. The larger alignment is better, whatever it costs.
-
-        Only candidates of level 2 are not settled.
+        The search begins with the layouts of the fast heuristics and only lowers them. Its alignment
+        is the same or larger.
         """
         if self.is_settled:
             return self
-        result = replace(self, allocation=allocate(self.needs, 2), is_searched=True)
-        if not self.is_aligned:
-            return result  # its alignment may be larger, so costs are not compared
-        # Both have the whole alignment.
-        return result if result.cost <= self.cost else replace(self, is_searched=True)
+        # Level 2: those of levels 0 and 1 are settled from the start.
+        return replace(self, allocation=allocate(self.needs, 2), is_searched=True)
 
 
 def choose(

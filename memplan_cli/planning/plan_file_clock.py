@@ -180,7 +180,8 @@ def check_blocks(plan: Plan) -> None:
     """Refuse tensors of subgraphs that are live too long, or share bytes with tensors of other blocks.
 
     An unpinned tensor of a subgraph must be live only while the control-flow node around the subgraph
-    runs. Tensors of several blocks may share bytes only as `_check_sharing` allows.
+    runs. Tensors of several blocks may share bytes only if one is a branch's result, and becomes an
+    output of the If (`_check_starts`, `_check_results`).
     """
     if len(plan.order) < 2:  # no subgraphs
         return
@@ -198,25 +199,29 @@ def check_blocks(plan: Plan) -> None:
                 f"its control-flow node runs from {node.start} to {node.end}"
             )
     for tensors in sharing_groups.values():
-        is_in_several_blocks = any(tensor.block != tensors[0].block for tensor in tensors)
-        if is_in_several_blocks:
-            _check_sharing(tensors, control_flow)
+        starts: dict[str, list[int]] = {}
+        for tensor in sorted(tensors, key=lambda tensor: tensor.first):
+            starts.setdefault(tensor.block, []).append(tensor.first)
+        if len(starts) > 1:
+            _check_starts(tensors, starts, control_flow)
+            _check_results(tensors, starts, control_flow)
 
 
-def _check_sharing(tensors: Sequence[Placement], control_flow: Mapping[str, Moment]) -> None:
-    """Refuse tensors of several blocks that share bytes otherwise than as a branch's result.
+def _check_starts(
+    tensors: Sequence[Placement],
+    starts: Mapping[str, Sequence[int]],
+    control_flow: Mapping[str, Moment],
+) -> None:
+    """Refuse a tensor on the bytes of a subgraph's tensor, if it starts while the subgraph runs.
 
-    While a subgraph with a tensor on the bytes runs, no tensor of the block around it may start on
-    them. At the last tick of the control-flow node, an output of the node may start on them. Then at
-    most one result of each subgraph may be on these bytes: that result becomes the output.
+    This concerns tensors of the block around the subgraph. One that starts at the last tick of the
+    control-flow node, as the outputs of an If do, is allowed: the subgraph has run by then.
 
     Args:
         tensors: All tensors of one buffer.
+        starts: Their first ticks, ascending, by the path of their block.
         control_flow: The control-flow node of each subgraph, by the subgraph's path.
     """
-    starts: dict[str, list[int]] = {}
-    for tensor in sorted(tensors, key=lambda tensor: tensor.first):
-        starts.setdefault(tensor.block, []).append(tensor.first)
     for node in _enclosing_nodes(starts, control_flow):
         if _has_tick_within(starts.get(node.block, ()), node.start, node.end):
             shared = tensors[0].alias_of or tensors[0].id
@@ -224,6 +229,17 @@ def _check_sharing(tensors: Sequence[Placement], control_flow: Mapping[str, Mome
                 f"what {node.label[:120]!r} gives shares the bytes of {shared[:120]!r}, "
                 "which its subgraph uses before that is made"
             )
+
+
+def _check_results(
+    tensors: Sequence[Placement],
+    starts: Mapping[str, Sequence[int]],
+    control_flow: Mapping[str, Moment],
+) -> None:
+    """Refuse two results of one branch on the bytes of an output of its If.
+
+    The output is one of the results, and the other one would be lost. Arguments as `_check_starts`.
+    """
     # A tensor of a subgraph that is live at the last tick of the control-flow node is a result.
     results_by_block: dict[str, list[Placement]] = {}
     for tensor in tensors:
@@ -231,6 +247,7 @@ def _check_sharing(tensors: Sequence[Placement], control_flow: Mapping[str, Mome
             results_by_block.setdefault(tensor.block, []).append(tensor)
     for block, results in results_by_block.items():
         node = control_flow[block]
+        # An output of an If starts at its last tick.
         shares_with_output = _has_tick_within(
             starts.get(node.block, ()), node.end, node.end + 1
         )

@@ -21,6 +21,7 @@ from memplan_cli.core.results.report import ModelSummary, Refusal, Report
 from memplan_cli.core.results.rewrites import ChunkingSummary, FoldingSummary
 from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.sizes import size_of
+from memplan_cli.planning.allocation import Needs
 from memplan_cli.planning.totals import (
     by_unit,
     countable,
@@ -52,7 +53,8 @@ if TYPE_CHECKING:
         Fallback,
         RecomputeSummary,
     )
-    from memplan_cli.planning.allocation import Allocation, Heights, Needs
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.planning.allocation import Allocation, Heights
     from memplan_cli.planning.candidate import Candidate, Source
     from memplan_cli.planning.scope import Scope
     from memplan_cli.planning.totals import ByUnit
@@ -249,20 +251,19 @@ def _original_numbers(decision: Decision, memory: Memory) -> _OriginalNumbers:
     program, allocation = decision.original, decision.original_allocation
     if decision.candidate.program is program:
         return _OriginalNumbers(memory.live_peak, memory.planned, memory.resident)
-    resident = None
-    if memory.resident is not None:
-        # The vars of the original program: the planned one may have copies or chunks of them.
-        vars_ = [program.vars[var] for var in allocation.storage.buffer_of]
-        sizes = {var.id: size_of(var.shape, var.dtype) for var in vars_}
-        bounds = decision.settings.bounds
-        largest = {
-            var: largest_size(size, bounds) for var, size in sizes.items() if size is not None
-        }
-        needs = replace(decision.needs, program=program, sizes=largest, measured=None)
-        resident = _resident_peak(decision, needs)
-    dims = decision.dims
-    planned = number_at(allocation.heights, dims)
-    return _OriginalNumbers(_live_peak(allocation, dims), planned, resident)
+    # The sizes in ``decision.needs`` are those of the planned program, which may have copies or
+    # chunks of vars. Its pinned vars are in both programs.
+    sizes: dict[VarId, Size] = {}
+    for var in allocation.storage.buffer_of:
+        size = size_of(program.vars[var].shape, program.vars[var].dtype)
+        if size is not None:
+            sizes[var] = largest_size(size, decision.settings.bounds)
+    needs = Needs(program, sizes, decision.needs.pinned)
+    return _OriginalNumbers(
+        live_peak=_live_peak(allocation, decision.dims),
+        planned=number_at(allocation.heights, decision.dims),
+        resident=_resident_peak(decision, needs),
+    )
 
 
 def _donated_bytes(decision: Decision) -> int:

@@ -77,8 +77,6 @@ class Packer:
     def __init__(self, straight: int, loose: int) -> None:
         self.enough = {False: straight, True: loose}
         self.gap = {False: 64, True: 64}
-        self.setback = 0
-        """By how much more a search with all the work misses."""
         self.tries: list[tuple[str, int]] = []
 
     def __call__(self, problem: Problem, *, work: int, time_limit: float | None) -> Layout:
@@ -88,7 +86,7 @@ class Packer:
         layout = portfolio(problem, time_limit=time_limit)
         if work >= self.enough[is_loose] or problem.alignment != DEFAULT_ALIGNMENT:
             return layout
-        gap = self.gap[is_loose] + (self.setback if work == DEFAULT_WORK else 0)
+        gap = self.gap[is_loose]
         lifted = {buffer: offset + gap for buffer, offset in layout.offsets.items()}
         return replace(layout, offsets=lifted, height=layout.height + gap, proved=False)
 
@@ -143,15 +141,6 @@ def test_where_neither_is_at_the_bound_the_first_stays_unless_it_is_taller(
     assert chosen(STRAIGHT_ONE, LOOSE_ONE).candidate is LOOSE_ONE
     packed.gap[True] = 192
     assert chosen(STRAIGHT_ONE, LOOSE_ONE).candidate is STRAIGHT_ONE
-
-
-def test_what_a_search_with_more_work_does_not_find_again_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    packed = packer(monkeypatch, DEFAULT_WORK + 1, DEFAULT_WORK + 1)
-    packed.setback = 64
-    (arena,) = chosen(STRAIGHT_ONE, LOOSE_ONE).allocation.arenas
-    assert arena.layout.height == arena.bound + 64
 
 
 def test_what_cannot_become_the_least_is_not_searched_further(
