@@ -169,6 +169,8 @@ def onnx_memory(request: pytest.FixtureRequest) -> Measure:
             test = _limits_of_test(request.node)
             every_index = range(len(test.limits))
             without_model = [i for i in every_index if test.limits[i].model is None]
+            # A limit that names a model is checked with that model, before the test. If all limits name
+            # one, this model is usually the same, and its report must have the settings of the marks.
             applicable = without_model or every_index
             reports = [_check_model(test.limits[index], Path(model)) for index in applicable]
             # `pytest_runtest_call` fails the test for limits that were not checked.

@@ -89,18 +89,14 @@ def binding_options(
     return " ".join(options)
 
 
-def sizing_options(
-    inputs: Iterable[InputShape],
-    units: Iterable[str],
-    numbers: Mapping[str, int] | None = None,
-) -> str:
+def sizing_options(inputs: Iterable[InputShape], units: Iterable[str]) -> str:
     """Return the options that turn symbolic sizes into numbers.
 
     ``units`` are those of the sizes, such as ``batch*seq``. If one has symbols that no input binds,
-    these depend on data, and `RUN_OPTION` is added. See `binding_options` for ``numbers``.
+    these depend on data, and `RUN_OPTION` is added.
     """
     inputs = tuple(inputs)
-    options = binding_options(inputs, numbers)
+    options = binding_options(inputs)
     bound_symbols = suggested_numbers(inputs).keys()  # all symbols of the inputs
     depends_on_data = any(symbols_of(unit) - bound_symbols for unit in units if unit != "1")
     return f"{options} {RUN_OPTION}".strip() if depends_on_data else options

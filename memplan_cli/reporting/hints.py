@@ -10,7 +10,6 @@ from memplan_cli.core.binding_options import (
     InputShape,
     binding_options,
     dim_option,
-    sizing_options,
 )
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.rewrites import ChunkingSummary
@@ -152,22 +151,21 @@ def unknown_sizes_hint(plan: Plan) -> str:
     may_run = plan.settings.get("run", True)
     known_values = {name: dim.value for name, dim in report.bindings.items()}
     inputs = free_inputs(report)
-    # Units with symbols that depend on data call for --run, which helps only if it was not allowed.
-    units = () if may_run else [arena.unit for arena in plan.arenas]
-    free_dims = [dim for item in inputs for dim in item.shape]
-    free_symbols = {name for dim in free_dims for name in symbols_of(dim)}
-    has_nameless_dim = None in free_dims
-    has_unbound_symbol = not free_symbols <= known_values.keys()
-    options = ""
-    # Other values for dims that are all bound or assumed would not make a size known.
-    if units or has_nameless_dim or has_unbound_symbol:
-        options = sizing_options(inputs, units, known_values)
-    if report.partial and not may_run:
-        # The options may end with --run already: it is added once.
-        options = f"{options.removesuffix(RUN_OPTION).strip()} {RUN_OPTION}".strip()
+    input_symbols = {symbol for item in inputs for symbol in item.symbols}
+    symbols_in_sizes = {name for arena in plan.arenas for name in symbols_of(arena.unit)}
+    has_nameless_dim = any(None in item.shape for item in inputs)
+    has_unbound_symbol = not input_symbols <= known_values.keys()
+    options = []
+    # If all dims are bound or assumed, other values would not make a size known. But without a run,
+    # sizes may have stayed symbolic in assumed dims.
+    if has_nameless_dim or has_unbound_symbol or (symbols_in_sizes and not may_run):
+        options.append(binding_options(inputs, known_values))
+    data_decides_sizes = report.partial or not symbols_in_sizes <= input_symbols
+    if data_decides_sizes and not may_run:  # with a run allowed, --run would change nothing
+        options.append(RUN_OPTION)
     hints = []
-    if options:
-        hints.append(f"{options} makes them known")
+    if any(options):  # there are no binding options if no dim of an input is free
+        hints.append(f"{' '.join(filter(None, options))} makes them known")
     if report.partial and report.memory.planned is None:
         hints.append("--allow-partial counts the known sizes only")
     return "; ".join(hints)

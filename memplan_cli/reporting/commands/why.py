@@ -227,14 +227,18 @@ def _peaks_without(
     2, where 8 bytes remain.
     """
     sizes = [size for _, size in points]
+    peak = max(sizes)
     highest_before = list(accumulate(sizes, max, initial=0))
     highest_from = list(accumulate(reversed(sizes), max))[::-1]
     for buffer in buffers:
         first_tick, last_tick = buffer.first, buffer.last - 1
         low = bisect_left(points, (first_tick + 1, 0))  # the first point after the first tick
         high = bisect_left(points, (last_tick + 1, 0)) - 1  # the last tick is in its interval
-        # The peak is in one of three parts: before ``low``, from ``high`` on, or between them.
-        yield max(highest_before[low], highest_from[high], highest_from[0] - buffer.bytes)
+        # From point ``low`` to before point ``high`` the buffer is not needed. If the peak is there, its
+        # remaining bytes are ``lowered_peak``. If it is not, it is one of the other two numbers, which are
+        # then larger than ``lowered_peak``.
+        lowered_peak = peak - buffer.bytes
+        yield max(highest_before[low], lowered_peak, highest_from[high])
 
 
 def why_tensor(plan: Plan, name: str) -> TensorExplanation:

@@ -49,8 +49,8 @@ class Screen:
 ENDLESS = Screen(width=1 << 16)
 """Lines are never wrapped: for results that are searched line by line."""
 
-_NAMES_FIT = 160
-"""The width for which names are cut if lines are never wrapped."""
+_MAX_TABLE_WIDTH = 160
+"""Names are cut so that tables are at most so wide, also if lines are never wrapped."""
 
 
 def draw(document: doc.Document, screen: Screen = ENDLESS) -> str:
@@ -68,7 +68,9 @@ def draw(document: doc.Document, screen: Screen = ENDLESS) -> str:
         _environ={},
     )
     with console.capture() as capture:
-        for part in _parts(document, min(screen.width, _NAMES_FIT)):
+        # Names are cut also on an endless screen, where tables would be hard to read.
+        for part in _parts(document, min(screen.width, _MAX_TABLE_WIDTH)):
+            # With ``soft_wrap``, rich prints lines that are wider than the console as they are.
             console.print(part, soft_wrap=isinstance(part, _Unbroken))
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
@@ -97,11 +99,10 @@ def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
             if follows_drawing and not isinstance(block, doc.Table):
                 yield Text("")
             content = _block(block, width - inset)
-            yield (
-                _Unbroken(indent(content.plain, " " * inset), style=content.style)
-                if isinstance(content, _Unbroken)
-                else Padding(content, (0, 0, 0, inset), expand=False)
-            )
+            if isinstance(content, _Unbroken):  # rich wraps what is in a Padding
+                yield _Unbroken(indent(content.plain, " " * inset), style=content.style)
+            else:
+                yield Padding(content, (0, 0, 0, inset), expand=False)
         previous = block
 
 

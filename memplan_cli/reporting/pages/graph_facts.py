@@ -45,6 +45,11 @@ class GraphFacts:
     parts: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def has_model(self) -> bool:
+        """Whether the facts are those of a model. They are empty if none is at hand."""
+        return bool(self.types)
+
     def type_of(self, node: str) -> str:
         """Return the op type of a plan's node, empty if unknown.
 
@@ -61,7 +66,7 @@ class GraphFacts:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region that is computed in chunks in the steps ``first`` to ``last``."""
+    """A region that is computed in chunks in the steps ``first`` to ``last``, both inclusive."""
 
     label: str
     first: int
@@ -82,10 +87,9 @@ def category(tensor: Placement, facts: GraphFacts) -> str:
     """
     if _CHUNK.search(tensor.name):
         return CHUNKS
-    part = facts.parts.get(tensor.id) or facts.parts.get(_source(tensor.id))
-    if part:
-        return part
-    if not facts.types and _GRADIENT.search(tensor.name):
+    if tensor.id in facts.parts:
+        return facts.parts[tensor.id]
+    if not facts.has_model and _GRADIENT.search(tensor.name):
         return GRADIENTS
     return CACHE if is_cache(tensor.name) else ACTIVATIONS
 
@@ -94,20 +98,21 @@ def regions(plan: Plan) -> tuple[Region, ...]:
     """Return the regions that are computed in chunks, in order of time.
 
     The chunks of a region are followed by the node that joins them, so a chunk after a join
-    begins the next region. Several outputs of a region have a join each.
+    begins the next region. Several outputs of a region have a join each. Other nodes, before, between
+    and after these, begin and end no region.
     """
     spans: list[tuple[int, int]] = []  # the first and the last step of each region
     is_open = False
     for tick, node in sorted(nodes_at(plan).items()):
         if _JOIN.search(node):
-            # Extend the last region to its join; nothing changes if there is no region.
-            spans[-1:] = [(first, tick) for first, _ in spans[-1:]]
             is_open = False
-        elif _CHUNK.search(node):
-            if not is_open:
-                spans.append((tick, tick))
+            if spans:  # the last region lasts until this join
+                spans[-1] = spans[-1][0], tick
+        elif _CHUNK.search(node) and is_open:
             spans[-1] = spans[-1][0], tick
+        elif _CHUNK.search(node):
             is_open = True
+            spans.append((tick, tick))
     return tuple(Region(_label(plan, index, *span), *span) for index, span in enumerate(spans))
 
 

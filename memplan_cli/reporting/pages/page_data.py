@@ -37,20 +37,28 @@ def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -
 
     ``facts`` are op types and categories from the model; None: the model is not at hand.
 
-    The keys are those that the script reads. ``types`` has the distinct op types, and ``type`` the
-    index of each tick's op type in it, or nothing if no type is known. ``arenas`` and ``units``
-    have an entry for each arena: its unit as text, and as an expression (see `evaluable`).
-    ``figures`` has the expressions of cards; none if all sizes are fixed. ``given`` has bytes
-    beside the intermediates, and ``other`` the live bytes of the other plan.
+    The keys are those that the script reads:
+
+    - ``arenas``, ``units``: an entry for each arena, its unit as text, and as an expression (see
+      `evaluable`).
+    - ``figures``: the expressions of cards; empty if all sizes are fixed.
+    - ``coverage``: the share of intermediates whose size is known.
+    - ``ticks``: the number of ticks. ``nodes`` has the label of the node at each tick.
+    - ``types``: the distinct op types. ``type`` has the index in it for each tick; it is empty without a
+      model.
+    - ``regions``: the chunked regions; ``first`` and ``last`` are ticks, both inclusive.
+    - ``given``: the bytes beside the intermediates.
+    - ``other``: the live bytes of the other plan.
     """
     facts = facts or GraphFacts()
+    # `last` of a tensor is exclusive: the ticks are 0 to ``ticks - 1``. There may be no node at the
+    # last one, until which graph outputs are live.
     ticks = max((tensor.last for tensor in plan.tensors), default=0)
     labels = nodes_at(plan)
     nodes = [labels.get(tick, "") for tick in range(ticks)]
     chunked_regions = regions(plan)
     symbols = _symbol_indices(plan, other)
     type_indices = _indices(facts.type_of(node) for node in nodes)
-    has_types = any(type_indices)  # the type is "" for a node that is not in the facts
     return {
         "arenas": [{"unit": terminal(a.unit), "height": a.height} for a in plan.arenas],
         "units": [evaluable(arena.unit, symbols) for arena in plan.arenas],
@@ -60,7 +68,9 @@ def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -
         "ticks": ticks,
         "nodes": [terminal(node) for node in nodes],
         "types": [terminal(op_type) for op_type in type_indices],
-        "type": [type_indices[facts.type_of(node)] for node in nodes] if has_types else [],
+        "type": [type_indices[facts.type_of(node)] for node in nodes]
+        if facts.has_model
+        else [],
         "regions": [
             {"label": terminal(region.label), "first": region.first, "last": region.last}
             for region in chunked_regions
