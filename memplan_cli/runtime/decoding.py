@@ -61,18 +61,18 @@ class Decoder:
             )
         self.session, self.caches = session, caches
         self._dims, self._options = dict(dims or {}), run_options
-        self._input_values = {value.name: value for value in session.get_inputs()}
+        self._model_inputs = {value.name: value for value in session.get_inputs()}
         output_names = [value.name for value in session.get_outputs()]
         self._device = "cpu" if session.get_providers()[0] == CPU else "cuda"
         bound_inputs = {caches.position, *(buffer.input for buffer in caches.buffers)}
         bound_outputs = {caches.length, *(buffer.output for buffer in caches.buffers)}
-        unknown_inputs = bound_inputs - self._input_values.keys()
+        unknown_inputs = bound_inputs - self._model_inputs.keys()
         unknown = sorted(unknown_inputs | (bound_outputs - set(output_names)))
         if unknown:
             raise ModelError(
                 f"the model's metadata names a cache {unknown[0]!r} that the model does not have"
             )
-        self.inputs = tuple(name for name in self._input_values if name not in bound_inputs)
+        self.inputs = tuple(name for name in self._model_inputs if name not in bound_inputs)
         self.outputs = tuple(name for name in output_names if name not in bound_outputs)
         self._constant_caches = tuple(
             buffer.input for buffer in caches.buffers if buffer.form == "constant"
@@ -132,8 +132,10 @@ class Decoder:
             bound_names.append(cache.output)
             if cache.input in new_constants:
                 buffer = new_constants[cache.input]
+            elif cache.input in self._constant_caches:
+                buffer = self._buffers[cache.input]  # the value of an earlier step
             else:
-                buffer = self._buffer(cache.input, inputs)
+                buffer = self._growing_buffer(cache.input, inputs)
             binding.bind_ortvalue_input(cache.input, buffer)
             binding.bind_ortvalue_output(cache.output, buffer)
         for name in (*self.outputs, self.caches.length):
@@ -194,9 +196,10 @@ class Decoder:
         self.position = length
 
     def _check_inputs(self, inputs: Mapping[str, Any]) -> None:
-        """Check the names of the inputs of a step, and that its new entries fit.
+        """Check the names of the inputs of a step, and that its new cache entries fit.
 
-        The number of new entries is known only if the metadata has an input that shows it.
+        A step needs a value for each of ``self.inputs``, and for each constant cache that has none yet.
+        The number of new entries is checked if an axis of an input is known to have that length.
 
         Raises:
             SettingsError: an input is missing or unknown, or the new entries do not fit.
@@ -204,18 +207,21 @@ class Decoder:
         for name in inputs:
             if name not in self.inputs and name not in self._constant_caches:
                 hint = "the decoder binds it itself"
-                if name not in self._input_values:
+                if name not in self._model_inputs:
                     shown = ", ".join(repr(known) for known in self.inputs[:5])
                     more = f" and {len(self.inputs) - 5} more" if len(self.inputs) > 5 else ""
                     hint = f"a step takes {shown}{more}"
                 raise SettingsError(f"{name!r} is not an input of a step", hint=hint)
-        for name in (*self.inputs, *self._constant_caches):
-            if name not in inputs and name not in self._buffers:
+        new_constants = [name for name in self._constant_caches if name not in self._buffers]
+        for name in (*self.inputs, *new_constants):
+            if name not in inputs:
                 raise SettingsError(f"the input {name!r} is missing")
-        for name, axis in self.caches.tokens[:1]:  # all of these inputs show the same number
-            shape = np.shape(inputs[name])
-            if axis < len(shape) and self.position + shape[axis] > self.capacity:
-                raise self._capacity_error(shape[axis])
+        if not self.caches.tokens:
+            return
+        name, axis = self.caches.tokens[0]  # the axes of all these inputs have the same length
+        shape = np.shape(inputs[name])
+        if axis < len(shape) and self.position + shape[axis] > self.capacity:
+            raise self._capacity_error(shape[axis])
 
     def _capacity_error(self, new_entries: int | None) -> SettingsError:
         """Return the error that new entries do not fit; None: their number is not known."""
@@ -226,16 +232,12 @@ class Decoder:
             hint="write the model again with a larger --capacity, or begin anew with prefill",
         )
 
-    def _buffer(self, name: str, inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Return the buffer of a cache; it is created if there is none, or one of another shape.
-
-        A constant cache has a buffer already: `step` calls this only for those that keep their value.
+    def _growing_buffer(self, name: str, inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Return the buffer of a growing cache, a new one if it has none of the shape that a step needs.
 
         Raises:
             SettingsError: a buffer of another shape has valid entries.
         """
-        if name in self._constant_caches:
-            return self._buffers[name]
         shape = self._buffer_shape(name, inputs)
         buffer = self._buffers.get(name)
         if buffer is not None and tuple(buffer.shape()) == shape:
@@ -245,7 +247,7 @@ class Decoder:
                 f"the cache {name!r} is {list(buffer.shape())}, and this step needs {list(shape)}",
                 hint="begin anew with prefill",
             )
-        dtype = dtype_of(self._input_values[name].type)
+        dtype = dtype_of(self._model_inputs[name].type)
         zeros = np.zeros(shape, np.float32 if dtype in NOT_IN_NUMPY else dtype)
         self._buffers[name] = self._ort_value(name, zeros)
         return self._buffers[name]
@@ -258,18 +260,18 @@ class Decoder:
         dims = dict(self._dims)
         for other in (*self.inputs, *self._constant_caches):
             array = inputs[other] if other in inputs else self._buffers[other].numpy()
-            shape = self._input_values[other].shape
+            shape = self._model_inputs[other].shape
             for dim, size in zip(shape, np.shape(array), strict=False):
                 if isinstance(dim, str):
                     dims.setdefault(dim, size)
         return tuple(
             dim if isinstance(dim, int) else dims.get(dim, 1)
-            for dim in self._input_values[name].shape
+            for dim in self._model_inputs[name].shape
         )
 
     def _ort_value(self, name: str, array: Any) -> Any:  # noqa: ANN401
         """Return an array as an ``OrtValue`` of an input's type, on the session's device."""
-        dtype = dtype_of(self._input_values[name].type)
+        dtype = dtype_of(self._model_inputs[name].type)
         return ort_value(np.ascontiguousarray(array), dtype, self._device)
 
 

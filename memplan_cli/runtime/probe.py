@@ -51,36 +51,42 @@ class OpProbeResult:
     Attributes:
         op: as the tables name it.
         position: of the input on which the result may lie.
-        kept: whether that input is read again after the op.
+        input_is_read_again: whether another op reads that input after the op.
         dtype: of that input.
         has_same_dtype: whether the first output has the dtype of the input.
         requested: bytes; 0 if the result was written into the input, None if the op does not run.
-        first_output: bytes of the first output, for ops with ``later`` outputs.
+        first_output_bytes: bytes of the first output; only right for ops with ``later`` outputs.
         later: as `OneOp.later`.
     """
 
     op: str
     position: int
-    kept: bool
+    input_is_read_again: bool
     dtype: str
     has_same_dtype: bool
     requested: int | None
-    first_output: int
+    first_output_bytes: int
     later: tuple[tuple[int, int], ...]
 
 
 def probe_table(provider: str) -> Json:
-    """Run every probe on a provider, and return the table for `memplan_cli.runtime.profile`."""
+    """Run every probe on a provider, and return the table for `memplan_cli.runtime.profile`.
+
+    Returns:
+        ``version``, ``provider``: ONNX Runtime's; ``probed``: ops of which a probe ran; ``silent``: ops of
+        which none ran. By op, positions of inputs on which its first output lies: ``alias`` even if the
+        input is read again, ``in_place`` only if it is not; ``later``: see `_later_outputs`;
+        ``allocates``: see `_allocating_dtypes`.
+    """
     answer = run_job(_PROBE_JOB, {"provider": provider}).require("no probe ran")
     all_results = [from_json(OpProbeResult, item, "the answer") for item in answer["results"]]
     results = [result for result in all_results if result.requested is not None]
-    # An op that requests nothing writes into the input: as an alias if the input is read again.
-    # An op with several probes (Cast to the same and to another size) counts as in place if one
-    # of them is: element size and shape are compared again when predicting.
-    sharing = [result for result in results if result.requested == 0]
-    alias = {(result.op, result.position) for result in sharing if result.kept}
-    in_place = {(result.op, result.position) for result in sharing} - alias
     probed = {result.op for result in results}
+    # An op with several probes (Cast to the same and to another size) counts as sharing if one of them
+    # requests no memory: element size and shape are compared again when predicting.
+    sharing = [result for result in results if result.requested == 0]
+    alias = {(result.op, result.position) for result in sharing if result.input_is_read_again}
+    in_place = {(result.op, result.position) for result in sharing} - alias
     return {
         "version": answer["version"],
         "provider": provider,
@@ -111,7 +117,8 @@ def _later_outputs(results: Sequence[OpProbeResult]) -> dict[str, list[list[int]
     for result in results:
         if result.later:
             pairs[result.op] = [list(pair) for pair in result.later]
-            requested_first_only[result.op].append(result.requested == result.first_output)
+            is_first_only = result.requested == result.first_output_bytes
+            requested_first_only[result.op].append(is_first_only)
     return {
         op: pairs[op] for op, probes in sorted(requested_first_only.items()) if all(probes)
     }
@@ -127,7 +134,7 @@ def _allocating_dtypes(
     """
     is_in_place: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for result in results:
-        if result.op in in_place and result.has_same_dtype and not result.kept:
+        if result.op in in_place and result.has_same_dtype and not result.input_is_read_again:
             is_in_place[result.op, result.dtype].append(result.requested == 0)
     dtypes: dict[str, list[str]] = defaultdict(list)
     for (op, dtype), probes in sorted(is_in_place.items()):
@@ -153,13 +160,13 @@ def run_probes(job: Json) -> Json:
         result = OpProbeResult(
             op=op.key,
             position=probe.position,
-            kept=probe.kept,
+            input_is_read_again=probe.kept,
             dtype=dtype,
             has_same_dtype=dtype == op.result,
             requested=_requested_bytes(probe, provider),
-            # True for all ops with later outputs: their result is float32, with the shape of the first
-            # operand. For other ops the number is not used.
-            first_output=4 * prod(op.operands[0].shape),
+            # The first output of an op with later outputs is float32, with the shape of the first operand.
+            # For other ops the number may be wrong, and `_later_outputs` leaves them out.
+            first_output_bytes=4 * prod(op.operands[0].shape),
             later=op.later,
         )
         results.append(result)

@@ -43,6 +43,28 @@ def test_when_all_is_freed_the_heap_is_one_unused_piece(sizes: list[int]) -> Non
     assert heap.top == 0
 
 
+def test_a_small_chunk_at_the_end_trims_a_large_unused_end() -> None:
+    """glibc compares the size of the chunk after it was merged with the unused end."""
+    heap = Heap()
+    chunk = heap.allocate(1000)
+    assert chunk is not None
+    heap.fix_threshold(32 << 10)
+    heap.free(chunk)
+    assert (heap.top, heap.end) == (0, 128 << 10)
+
+
+def test_a_piece_of_the_smallest_size_behind_an_aligned_block_stays_with_it() -> None:
+    """glibc cuts off a piece only if it is larger (``_int_memalign``)."""
+    heap = Heap()
+    _, chunk, _ = (heap.allocate(size) for size in (8, 312, 8))
+    assert chunk is not None
+    heap.free(chunk)
+    aligned = heap.allocate(200, 64)  # takes the chunk, with 32 bytes behind the block
+    assert aligned is not None
+    heap.free(aligned)
+    assert heap.allocate(312) == chunk
+
+
 def test_a_large_block_is_mapped_until_one_of_its_size_was_freed() -> None:
     process = SimulatedMemory()
     first = process.allocate("weights", 2 << 20)

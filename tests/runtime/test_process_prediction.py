@@ -31,6 +31,7 @@ from memplan_cli.runtime.process.parts import (
 from memplan_cli.runtime.process.predict import ProcessMeasurements, simulate_process
 from memplan_cli.runtime.process.simulated_memory import PAGE, SimulatedMemory
 from memplan_cli.runtime.profile.packed_weights import packed_bytes, panel_bytes, weight_reads
+from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.profile.workspace import (
     requests_from_totals,
     totals_by_rule,
@@ -122,6 +123,25 @@ def test_a_lookup_reads_the_pages_around_its_rows_whatever_type_indices_have(
     onnx.save(model, str(path), save_as_external_data=True, size_threshold=0)
     parts = {part.name: part.run for part in predicted_process(path).parts}
     assert parts[MAPPED_WEIGHTS] == 3 * (64 << 10)
+
+
+def test_a_lookup_in_a_packed_weight_reads_the_weight_itself(tmp_path: Path) -> None:
+    path = tmp_path / "tied.onnx"
+    model = parse(
+        "tied (int64[3] rows, float[4, 2048] x) => (float[3, 512] y, float[4, 512] z)"
+        "{ y = Gather(table, rows)  z = MatMul(x, table) }"
+    )
+    table = numpy_helper.from_array(np.zeros((2048, 512), np.float32), "table")
+    model.graph.initializer.append(table)
+    onnx.save(model, str(path), save_as_external_data=True, size_threshold=0)
+    stored = stored_model(path)
+    packed = tuple(replace(weight, packed_in_file=4 << 20) for weight in stored.weights)
+    found = simulate_process(
+        replace(stored, weights=packed), executed_graph(path, DEFAULTS, {}), DEFAULTS
+    )
+    assert found is not None
+    code = PROFILE.loaded_code + PROFILE.run_code
+    assert found.process.file == code + (4 << 20) + 3 * (64 << 10)
 
 
 @pytest.mark.parametrize(

@@ -128,15 +128,20 @@ def _with_settings(session: SessionSpec, settings: RuntimeSettings) -> SessionSp
 
 
 def _write_offline(dump: OfflineDump, out: Path) -> DumpedGraph:
-    """Write one graph with packed weights to a file, in pieces if that is wanted and there is any to cut."""
-    dumped = _write_in_pieces(dump, out) if dump.in_pieces else None
-    if dumped is not None:
-        return dumped
+    """Write one graph with packed weights to a file.
+
+    Large constants of one value are replaced by nodes that compute them. If ``dump.in_pieces`` is set, large
+    constant operands of matrix products are cut into columns.
+    """
+    if dump.in_pieces:
+        dumped = _write_in_pieces(dump, out)
+        if dumped is not None:
+            return dumped
     _write_session_graph(dump.session, out)
     types = inferred_types(out, dump.session.provider)
     model = load_model(out)
     new_types = _replace_uniform_constants(dump, model, out.parent, types)
-    if new_types:
+    if new_types:  # then `model` is no longer the graph in the file
         out.write_bytes(model.SerializeToString())
     return {"types": types | new_types, "cut": 0}
 
@@ -144,20 +149,22 @@ def _write_offline(dump: OfflineDump, out: Path) -> DumpedGraph:
 def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
     """Write a graph in which large constant operands are cut into columns before they are packed.
 
-    A first session optimizes the graph and packs nothing. The operands are cut in its dump. A second
-    session loads that dump, optimizes nothing, and packs the weights.
+    A first session optimizes the graph and packs nothing. The dump of that session is changed: constants of
+    one value are replaced, then large operands are cut. A second session loads the changed dump, optimizes
+    nothing, and packs the weights.
 
     Returns:
         The types of the values, results of pieces included, and the number of products that were cut.
-        None if there is nothing to cut, with nothing written to ``out``: the caller then dumps the
-        graph once, because a second dump may change the order of nodes.
+        None if there is nothing to cut. ``out`` is not written then, because a session that loads a dump
+        may change the order of the nodes: one session is better where no cut needs a second one.
     """
-    # The second dump reads files with the names that it writes, so it needs another folder.
+    # The second session reads files with the names that it writes, so the first dump has its own folder.
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         unpacked = Path(folder) / out.name
         _write_session_graph(_with_settings(dump.session, NOT_PACKED), unpacked)
         types = inferred_types(unpacked, dump.session.provider)
         model = load_model(unpacked)
+        # Before the cut, which needs the sizes of the new values, and cuts no operand that is computed.
         types |= _replace_uniform_constants(dump, model, unpacked.parent, types)
         if not has_large_operand(model):
             return None
@@ -180,10 +187,10 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
 def _replace_uniform_constants(
     dump: OfflineDump, model: ModelProto, folder: Path, types: Types
 ) -> Types:
-    """Replace constants of one repeated value by nodes that compute them, in place, on the CPU.
+    """Replace large constants of one value by nodes that compute them, in place; only on the CPU.
 
-    ``types`` are those of the model. Returns the types of the new values, none if there was no such
-    constant.
+    An op can write its result over a computed operand, but must copy a constant one. ``types`` are those of
+    the model. Returns the types of the new values, none if there was no such constant.
     """
     if dump.session.provider != CPU:
         return {}

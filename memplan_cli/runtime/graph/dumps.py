@@ -140,7 +140,8 @@ def read_dump(
     program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
     is_unoptimized = session.settings.is_unoptimized
     if is_unoptimized:
-        # Indices follow from the names that the runtime generated, so from `written` and not from `graph`.
+        # The names that the runtime gave to values show which function call a node was inlined from.
+        # `graph` may have other names, so `written` is passed.
         program = in_index_order(program, written.graph, load_as_written(session.model))
     return ExecutedGraph(
         program,

@@ -81,24 +81,31 @@ class _Sorter:
     ) -> Block:
         """Return a block with its ops, and those of its bodies, in the order of their node indices.
 
-        Ops that come from no original node come last: the runtime has inserted them, or inlined a
-        function whose body is not known. Their bodies stay in the order of the dump.
+        The inlining of the original nodes is repeated. A dumped node has the index of the repeated node
+        with which it shares a product: the same operator and the same output name.
+
+        Dumped nodes without such an index come last, in the order of `_in_insertion_order`: the runtime
+        has inserted them, or inlined a function whose body is not known. Their bodies stay in the order of
+        the dump.
 
         Args:
             block: the block; ``source`` of an op is the place of its node in ``dumped_nodes``.
             dumped_nodes: the nodes of the block, as the runtime wrote them.
             original_nodes: its nodes in the model, before inlining.
         """
-        nodes = self._inlined(
-            original_nodes, {product for node in dumped_nodes for product in _products(node)}
-        )
-        index_of = {product: i for i, node in enumerate(nodes) for product in _products(node)}
+        dumped_products = {product for node in dumped_nodes for product in _products(node)}
+        nodes = self._inlined(original_nodes, dumped_products)
+        index_of = {
+            product: index for index, node in enumerate(nodes) for product in _products(node)
+        }
         ops_by_index: list[tuple[int, Op]] = []
         inserted: list[Op] = []
         for op in block.ops:
             dumped = dumped_nodes[op.source]
             # All products of a node have its index. Unused outputs may be missing in one of the graphs.
-            indices = (index_of[key] for key in _products(dumped) if key in index_of)
+            indices = (
+                index_of[product] for product in _products(dumped) if product in index_of
+            )
             index = next(indices, None)
             if index is None:
                 inserted.append(op)
@@ -111,7 +118,8 @@ class _Sorter:
             )
             ops_by_index.append((index, op._replace(bodies=bodies)))
         ops = [op for _, op in sorted(ops_by_index, key=itemgetter(0))]
-        return replace(block, ops=(*ops, *_inserted(ops, inserted, self.variables)))
+        last_ops = _in_insertion_order(inserted, ops, self.variables)
+        return replace(block, ops=(*ops, *last_ops))
 
     def _inlined(
         self, original_nodes: Sequence[NodeProto], dumped: Collection[_Product]
@@ -156,13 +164,21 @@ class _Sorter:
 
 
 def _products(node: NodeProto) -> list[_Product]:
-    """Return the products of a node, which are equal in the dump and in the repeated inlining.
+    """Return the products of a node, with names that are equal in the dump and in the repeated inlining.
 
-    So the prefix of values that are computed in another precision is left out.
+    The dump has other names around a kernel without float16. For a node that computes ``y`` from ``x``, the
+    runtime inserts two Casts there:
+
+        Cast:  x -> InsertedPrecisionFreeCast_x
+        node:  InsertedPrecisionFreeCast_x -> InsertedPrecisionFreeCast_y
+        Cast:  InsertedPrecisionFreeCast_y -> y
+
+    The product of the node is ``y``, as in the model. A Cast keeps the name of its output: the first one
+    is no producer of ``x``.
     """
     kind = kind_of(node)
-    if node.op_type == "Cast":  # an inserted one produces the value in the other precision
-        return [(kind, name) for name in node.output]
+    if node.op_type == "Cast":
+        return [(kind, node.output[0])]
     return [(kind, name.removeprefix(_OTHER_PRECISION)) for name in node.output if name]
 
 
@@ -186,8 +202,8 @@ def _rename_values(
             _rename_values(graph.node, outer_names, prefix)
 
 
-def _inserted(
-    ops: Sequence[Op], inserted: Sequence[Op], variables: Mapping[VarId, Var]
+def _in_insertion_order(
+    inserted: Sequence[Op], ops: Sequence[Op], variables: Mapping[VarId, Var]
 ) -> list[Op]:
     """Return the inserted ops in the order in which the runtime made them.
 
@@ -197,8 +213,8 @@ def _inserted(
     (core/optimizer/insert_cast_transformer.cc). Other inserted ops come last.
 
     Args:
-        ops: the ops of a block that were not inserted, in index order.
-        inserted: the other ops of the block.
+        inserted: the ops of a block that were inserted.
+        ops: the other ops of the block, in index order.
         variables: of the program.
     """
     casts = {op.outputs[0]: op for op in inserted if op.type == "Cast"}

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
     """Return the graph that was run, with the observation of its first run.
 
-    ``observed`` is None if nothing depends on data, or if names of nodes are missing or occur twice. In
-    the second case nothing can be predicted from the graph.
+    The graph has no observation if nothing depends on data, or if recorded kernels cannot be assigned to
+    nodes, because names of nodes are missing or occur twice.
 
     Args:
         record: of a run that collected ``kernels`` and ``graph``.
@@ -44,14 +44,16 @@ def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
     assert file is not None  # noqa: S101 - the caller has collected it
     kernels = _kernels_of_first_run(record)
     model = load_model(file)
-    # Values, not nodes, get distinct names here, as in `read_dump`.
+    # `read_dump` renames values in the same way, so their names in `nodes` and in `graph` are the same.
     nodes = _nodes_by_name(with_distinct_names(model) or model)
-    shapes = record.shapes or _shapes_of_run(nodes or {}, kernels)
+    shapes = record.shapes
+    if not shapes:  # the runtime could infer none
+        shapes = _shapes_of_run(nodes or {}, kernels)
     graph = read_dump(file, shapes, session, dims)
-    if nodes is None or not needs_observation(graph):
-        return graph
-    executions = _executions_by_name(nodes, kernels)
-    return replace(graph, observed=observation_of(graph.program, executions))
+    if nodes is not None and needs_observation(graph):
+        observed = observation_of(graph.program, _executions_by_name(nodes, kernels))
+        graph = replace(graph, observed=observed)
+    return graph
 
 
 def _kernels_of_first_run(record: RunRecord) -> Sequence[Kernel]:
@@ -63,8 +65,9 @@ class _DumpNode(NamedTuple):
     """A node of a dump, without optional inputs and outputs that it does not have.
 
     Attributes:
-        path: of its block.
-        inputs: the names of its inputs, as they are in the node.
+        path: of its block; empty for the main graph.
+        inputs: the names of its inputs. An input may come from any graph around the node, so its id is
+            known only in the main graph, where it is the name.
         outputs: the ids of its outputs in a `Program`: ``path/name`` in a subgraph.
     """
 
@@ -82,8 +85,9 @@ def _nodes_by_name(model: ModelProto) -> dict[str, _DumpNode] | None:
             if not node.name or node.name in nodes:
                 return None
             inputs = tuple(name for name in node.input if name)
-            outputs = tuple(prefix + name for name in node.output if name)
-            nodes[node.name] = _DumpNode(path, inputs, outputs)
+            # A node defines its outputs in its own block, whose path is a part of their ids.
+            output_ids = tuple(prefix + name for name in node.output if name)
+            nodes[node.name] = _DumpNode(path, inputs, output_ids)
     return nodes
 
 
@@ -92,26 +96,35 @@ def _executions_by_name(
 ) -> Iterator[OpExecution]:
     """Yield the executions of a run, each kernel assigned by the name of its node.
 
-    Names with a generated number need care. ONNX Runtime changes the layout of filters in
-    another order in each session, so ``layout_token_1`` of the dump may be ``layout_token_2`` of
-    the session that ran. What such a node wrote is taken from the nodes with unambiguous names
-    that read it.
+    Names with a generated number are ambiguous. ONNX Runtime changes the layout of filters in another
+    order in each session, so ``layout_token_1`` of the dump may be ``layout_token_2`` of the session that
+    ran. What such a node wrote is therefore taken from the nodes of the main graph with other names, which
+    read it. If none of these reads it, it is what the kernel of that name wrote.
+
+    What a kernel read only shows whether it packed its weights. Nodes that differ only in the number do
+    that alike.
     """
     known_tensors: dict[str, Any] = {}  # type and dims of values of the main graph, by name
     for kernel in kernels:
         node = nodes.get(kernel.node)
-        if node is None or node.path or GENERATED_NUMBER.search(kernel.node):
+        if node is None or node.path or _is_ambiguous(kernel):
             continue
         for values, tensors in ((node.inputs, kernel.read), (node.outputs, kernel.wrote)):
             if len(values) == len(tensors):
                 known_tensors |= zip(values, tensors, strict=True)
     for kernel in kernels:
-        if node := nodes.get(kernel.node):
-            known = [known_tensors[value] for value in node.outputs if value in known_tensors]
-            is_known = len(known) == len(node.outputs)
-            uses_known = is_known and GENERATED_NUMBER.search(kernel.node)
-            wrote = known if uses_known else kernel.wrote
-            yield OpExecution(node.outputs, kernel.read, wrote)
+        node = nodes.get(kernel.node)
+        if node is None:
+            continue
+        wrote = kernel.wrote
+        if _is_ambiguous(kernel) and all(value in known_tensors for value in node.outputs):
+            wrote = [known_tensors[value] for value in node.outputs]
+        yield OpExecution(node.outputs, kernel.read, wrote)
+
+
+def _is_ambiguous(kernel: Kernel) -> bool:
+    """Return whether the name of a kernel's node has a number that differs between sessions."""
+    return GENERATED_NUMBER.search(kernel.node) is not None
 
 
 def _shapes_of_run(nodes: Mapping[str, _DumpNode], kernels: Sequence[Kernel]) -> RuntimeShapes:

@@ -248,25 +248,29 @@ class _ResidentArena:
 def _mapped_weight_bytes(loading: SessionLoading) -> int:
     """Return the bytes of external weights that runs read, in pages that are mapped from files.
 
-    If kernels packed a weight, only the packed copy is read. Several reads of one weight may be of
-    different pages, so their bytes are added, up to the whole weight.
+    A kernel that packs a weight reads only its packed copy, which lies in the file if the file has one, else
+    on the heap. Other kernels read the weight itself. Several reads may be of different pages, so their
+    bytes are added, up to the whole weight or the whole packed copy.
     """
     program = loading.program
-    mapped_bytes: dict[VarId, int] = {}
+    plain_bytes: dict[VarId, int] = {}
+    packed_bytes: dict[VarId, int] = {}
     for read in weight_reads(program):
         weight = loading.stored_weights.get(program.vars[read.weight].name)
         if weight is None or weight.inside:
             continue
-        if loading.packs and read.packed_copy and not weight.packed_in_file:
-            continue  # the packed copy is on the heap
-        size_in_file = weight.size
-        if loading.packs and weight.packed_in_file:  # the file has a packed copy too
-            size_in_file = weight.packed_in_file
+        if loading.packs and read.packed_copy:
+            packed_bytes[read.weight] = (
+                weight.packed_in_file
+            )  # 0 if the packed copy is on the heap
+            continue
         rows = _looked_up_rows(loading, read)
-        read_bytes = size_in_file if rows is None else rows * PROFILE.mapped_for_row
-        earlier_bytes = mapped_bytes.get(read.weight, 0)
-        mapped_bytes[read.weight] = min(earlier_bytes + read_bytes, size_in_file)
-    return sum(mapped_bytes.values())
+        # The system maps several pages around each row.
+        read_bytes = weight.size if rows is None else rows * PROFILE.mapped_for_row
+        plain_bytes[read.weight] = min(
+            plain_bytes.get(read.weight, 0) + read_bytes, weight.size
+        )
+    return sum(plain_bytes.values()) + sum(packed_bytes.values())
 
 
 def _looked_up_rows(loading: SessionLoading, read: WeightRead) -> int | None:

@@ -202,42 +202,40 @@ class SessionLoading:
         A weight is freed when its last reader has packed it. A reader that packs no copy reads the weight in
         each run, so the weight stays.
 
-        A body may read a weight of an outer block. The control-flow node counts as a further reader of it,
-        which packs nothing: a copy on the heap stays. The pages of a mapped weight are dropped when all
-        bodies of the node have packed their operands.
+        A body never frees a weight of an outer block: a copy of such a weight on the heap stays. Its pages
+        in a mapped file are dropped when all bodies of the control-flow node have packed their operands.
 
         Args:
             block: the main graph or a body.
             reads_of_op: the weights that an op reads, by the id of the op object.
-            readers: the readers of each weight that have not packed it, which are counted down.
+            readers: the number of readers of each weight that have not packed it, which is counted down.
         """
         for op in block.ops:
             for read in reads_of_op.get(id(op), ()):
                 if not read.packed_copy:
                     continue
+                self._pack_operand(read)
                 readers[read.weight] -= 1
-                remaining = readers[read.weight]
-                if self.program.vars[read.weight].block != block.path:
-                    remaining += 1  # the control-flow node
-                self._pack_operand(read, remaining)
+                is_own_weight = self.program.vars[read.weight].block == block.path
+                if is_own_weight and not readers[read.weight]:
+                    self._free_weight(read.weight)
         for op in block.ops:
             for body in op.bodies:
                 self._pack_block(body, reads_of_op, readers)
             if op.bodies:
                 for var in sorted(self._mapped):
                     if not readers[var]:
-                        self._unmap(var)
+                        self._free_weight(var)
 
-    def _pack_operand(self, read: WeightRead, remaining_readers: int) -> None:
-        """Pack the weight that an op reads, and free the weight if no readers remain.
+    def _pack_operand(self, read: WeightRead) -> None:
+        """Pack the weight that an op reads. A weight that is not on the heap is mapped first.
 
         Kernels of one operator share the packed copy of a weight. A later kernel packs it too,
         finds the copy, and frees its own; likewise if the file has the packed copy.
         """
         op, var = read.op, read.weight
         memory, name = self.memory, self.program.vars[var].name
-        value = self.values.get(name)
-        if value is None and var not in self._mapped:
+        if name not in self.values and var not in self._mapped:
             self._mapped.add(var)
             memory.map_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
         packed = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", read.packed_copy)
@@ -246,17 +244,15 @@ class SessionLoading:
         if key in self._packed_before or (weight is not None and weight.packed_in_file):
             memory.free(packed)
         self._packed_before.add(key)
-        if remaining_readers:
-            return
-        if value is not None:
-            memory.free(self.values.pop(name))
-        else:
-            self._unmap(var)
 
-    def _unmap(self, var: VarId) -> None:
-        """Drop the resident pages of a mapped weight."""
-        self._mapped.discard(var)
-        self.memory.unmap_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
+    def _free_weight(self, var: VarId) -> None:
+        """Free a weight on the heap, or drop the resident pages of a mapped one."""
+        value = self.values.pop(self.program.vars[var].name, None)
+        if value is not None:
+            self.memory.free(value)
+        else:
+            self._mapped.discard(var)
+            self.memory.unmap_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
 
 
 def _generated_number(name: str) -> int:

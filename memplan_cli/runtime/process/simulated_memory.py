@@ -41,11 +41,11 @@ _TOP_PAD = 128 << 10
 """Bytes that the heap grows by beyond a request (``M_TOP_PAD``)."""
 
 _MIN_FREE_PIECE = 56
-"""A piece beside an aligned block that has fewer bytes is neither a used nor a free chunk here: some small
-object that is not simulated takes it at once."""
+"""Bytes of the smallest piece beside an aligned block that becomes a free chunk."""
 
 _MIN_TRIM = 64 << 10
-"""Freeing at least this much trims the end of the heap (``FASTBIN_CONSOLIDATION_THRESHOLD``)."""
+"""The end of the heap is trimmed only when a free chunk of at least these bytes was made, merged neighbors
+included (``FASTBIN_CONSOLIDATION_THRESHOLD``)."""
 
 
 @dataclass(slots=True)
@@ -94,10 +94,13 @@ class Heap:
             start = previous
         if start + size == self.top:
             self.top = start
+            size = self.end - start  # the chunk is merged with the unused end
         else:
             self._add_free(start, size)
-        # glibc trims from twice the size from which it maps blocks.
-        if size >= _MIN_TRIM and self.end - self.top >= 2 * self.threshold:
+        # glibc looks at the unused end only after it has made a large free chunk. It trims an end of twice
+        # the size from which it maps blocks.
+        is_large = size >= _MIN_TRIM
+        if is_large and self.end - self.top >= 2 * self.threshold:
             self.end = align(self.top + _TOP_PAD, PAGE)
 
     def fix_threshold(self, threshold: int) -> None:
@@ -162,8 +165,8 @@ class Heap:
             | piece ahead  | 2 headers | block of ``size`` bytes | piece behind |
                                        ^ multiple of ``alignment``
 
-        A piece of fewer than `_MIN_CHUNK` bytes cannot be a chunk. Instead of such a piece ahead, the block
-        moves on to the next multiple. Such a piece behind becomes a part of the aligned chunk.
+        A piece ahead of fewer than `_MIN_CHUNK` bytes cannot be a chunk: the block moves on to the next
+        multiple. A piece behind of at most `_MIN_CHUNK` bytes becomes a part of the aligned chunk.
 
         Args:
             chunk: address of the larger chunk, which is used; it is replaced by the smaller chunk.
@@ -176,10 +179,11 @@ class Heap:
             start += alignment
         # The block also uses the first header of the next chunk, hence one header.
         block_end = start + align(size + _HEADER, SMALL_ALIGNMENT)
-        if end - block_end < _MIN_CHUNK:
+        if end - block_end <= _MIN_CHUNK:
             block_end = end
         self._used[start] = block_end - start
         for piece_start, piece_end in ((chunk, start), (block_end, end)):
+            # A smaller piece is lost: some small object that is not simulated takes it at once.
             if piece_end - piece_start >= _MIN_FREE_PIECE:
                 self._used[piece_start] = piece_end - piece_start
                 self.free(piece_start)
@@ -227,8 +231,9 @@ class SimulatedMemory:
         file: resident bytes of mapped files, by purpose.
         peak_bytes: the most resident bytes so far.
         peak_parts: the parts of ``peak_bytes``, by purpose.
-        _mapping_bytes: resident bytes of mappings and of small objects, and the difference to an observed
-            process (`continue_from`).
+        _mapping_bytes: resident bytes of mappings and of small objects.
+        _observed_excess: anonymous bytes of an observed process beyond the simulated ones, negative if it
+            has fewer; 0 if none was observed (`continue_from`).
         _heap_pages: for each page of the heap, 1 if it is resident.
         _heap_bytes: resident bytes of the heap.
     """
@@ -239,13 +244,14 @@ class SimulatedMemory:
     peak_bytes: int = 0
     peak_parts: Counter[str] = field(default_factory=Counter)
     _mapping_bytes: int = 0
+    _observed_excess: int = 0
     _heap_pages: bytearray = field(default_factory=bytearray)
     _heap_bytes: int = 0
 
     @property
     def anonymous(self) -> int:
         """Resident bytes that belong to no file."""
-        return self._mapping_bytes + self._heap_bytes
+        return self._mapping_bytes + self._heap_bytes + self._observed_excess
 
     @property
     def resident(self) -> int:
@@ -322,13 +328,13 @@ class SimulatedMemory:
             self._heap_pages[first : first + count] = bytes(count)
 
     def continue_from(self, observed: ProcessBytes) -> None:
-        """Replace the simulated resident bytes by those of a real process at the same point.
+        """Replace the simulated resident bytes by those of a real process that has loaded the model.
 
-        Blocks and pages stay as simulated, and so do the bytes of each purpose. In reports, the difference
-        is free memory that the heap keeps (`HEAP_SLACK`).
+        Blocks and pages stay as simulated, and so do the anonymous bytes of each purpose. In reports, the
+        excess of the real process is free memory that the heap keeps (`HEAP_SLACK`).
         """
-        # The difference is kept here, and may be negative. Afterwards `anonymous` is `observed.private`.
-        self._mapping_bytes += observed.private - self.anonymous
+        self._observed_excess = observed.private - self.anonymous
+        # Bytes of files other than weights are constants of the runtime's profile.
         other_files = self.file.total() - self.file[MAPPED_WEIGHTS]
         self.file[MAPPED_WEIGHTS] = max(observed.file - other_files, 0)
         self.peak_bytes = observed.load

@@ -155,7 +155,7 @@ def heap_workspace(program: Program, dims: Mapping[str, int]) -> Requests:
 def requests_from_totals(
     program: Program, dims: Mapping[str, int], totals: Mapping[str, int]
 ) -> dict[str, Requests]:
-    """Split measured totals into requests.
+    """Split measured totals into requests, by `node_key`.
 
     ONNX Runtime's statistics have the sum of a node's requests. If the rules give the same sum, their
     requests are returned, else one request. Nodes without a name share one line of the statistics,
@@ -168,13 +168,15 @@ def requests_from_totals(
     """
     by_rule = workspace_by_rule(program, dims) if totals else {}
     requests: dict[str, Requests] = {}
-    for name, total in totals.items():  # a line under an operator too, which no node looks up
-        sizes = by_rule.get(name, ())
-        requests[name] = sizes if sum(sizes) == total else (total,)
-    nameless = (op for op in program.body.ops if not op.name and op.type in totals)
-    for key in map(node_key, nameless):
-        if key in by_rule:
-            requests[key] = by_rule[key]
+    for _, op in walk(program.body):
+        total = totals.get(op.name or op.type)
+        if total is None:
+            continue
+        sizes = by_rule.get(node_key(op), ())  # none for nodes in bodies
+        if op.name and sum(sizes) != total:
+            sizes = (total,)
+        if sizes:
+            requests[node_key(op)] = sizes
     return requests
 
 
@@ -207,7 +209,9 @@ def _by_rules(
             else Operand("", None)
             for var in op.inputs
         )
-        output = _dims(program.vars[op.outputs[0]], dims)
+        output = _dims(
+            program.vars[op.outputs[0]], dims
+        )  # ops with a rule must have a first output
         sizes = tuple(filter(None, rule(op, inputs, output))) if output is not None else ()
         if sizes:
             yield op, sizes
