@@ -151,6 +151,6 @@ def _confirmed(
         else:
             program = offline_program(file.path, binding.dims, baseline.provider)
             model = WrittenModel(
-                file.path, program, optimized_offline=True, base=usual_settings
+                file.path, program, optimized_offline=True, unoptimized_settings=usual_settings
             )
         return choose_settings(baseline, read_baseline_graph(baseline), model, progress)

@@ -71,7 +71,7 @@ def test_each_fusion_is_made_and_can_be_left_out(
 def same_bits_without_it(model: Path) -> bool:
     """Whether both kernels give the same bits: each processor has kernels of its own."""
     left_out = without_fusions(["BiasGeluFusion"])
-    written = WrittenModel(model, spoiled_by_optimization=True, base=left_out)
+    written = WrittenModel(model, spoiled_by_optimization=True, unoptimized_settings=left_out)
     verdict = compare_models(model, written, Check("cpu"), Binding()).verdict
     return bool(verdict.bit_identical)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -167,8 +168,8 @@ def run(job: Json) -> Json:
 
     Args:
         job: ``session`` and ``inputs``: of the model; ``places``: a `BoundPlacement` of each
-            tensor; ``arenas``: bytes of each arena; ``order``: the nodes of the top block in the
-            plan's order, by their index in the file; ``outputs``: names; ``folder``: where the
+            tensor; ``arenas``: bytes of each arena; ``order``: for each position in the plan's
+            order, the index of the node in the file; ``outputs``: names; ``folder``: where the
             outputs were saved, or are saved now if ``save`` is true.
 
     Returns:
@@ -183,18 +184,23 @@ def run(job: Json) -> Json:
         provider=spec.provider,
         new_arena=new_arena,
         arenas={name: new_arena(height) for name, height in job["arenas"].items()},
+        # The runtime runs subgraphs in memory of its own: their tensors are not put at their places.
         places={place.name: place for place in placements if not place.block},
     )
     feed = InputSet.of_job(job).draw()
     replay.values.update({name: _runtime_value(value) for name, value in feed.items()})
-    freed_after: dict[int, list[BoundPlacement]] = {}
+    # By position in the order. Places of subgraphs are among them: an output of the control-flow node must
+    # not depend on their bytes either.
+    freed_at: dict[int, list[BoundPlacement]] = defaultdict(list)
     for place in placements:
-        freed_after.setdefault(place.last_node, []).append(place)
+        if place.freed_after is not None:
+            freed_at[place.freed_after].append(place)
     nodes = replay.node_models.nodes()
     for position, index in enumerate(job["order"]):
         if not replay.node_models.is_constant(nodes[index]):
             replay.run_node(nodes[index])
-        replay.poison_freed(nodes[index], freed_after.get(position, []))
+        # A node that reads these bytes later gives wrong outputs.
+        replay.poison_freed(nodes[index], freed_at[position])
     outputs: list[str] = job["outputs"]
     names = [name for name in outputs if name not in replay.node_models.weights]
     values = [replay.array(name) for name in names]
@@ -206,7 +212,7 @@ def run(job: Json) -> Json:
             Path(job["folder"]), outputs, names, values, Tolerance()
         )
         differences += replay.overwritten()
-    return {"differences": to_json(differences), "bound": sorted(replay.bound)}
+    return {"differences": to_json(differences), "bound": sorted(replay.in_arenas)}
 
 
 @dataclass(slots=True)
@@ -221,8 +227,8 @@ class _Replay:
         places: the planned tensors of the top block, by name.
         values: values that lie in no arena, by name: ``OrtValue``, or the lists, dicts and arrays
             of strings that cannot be bound.
-        digests: of pinned tensors, when they were computed.
-        bound: names of the tensors that have been put at their offsets.
+        digests: hashes of pinned tensors when they were computed, by which `overwritten` finds changes.
+        in_arenas: names of the tensors that were computed and put at their offsets.
     """
 
     node_models: NodeModels
@@ -232,7 +238,7 @@ class _Replay:
     places: Mapping[str, BoundPlacement]
     values: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
-    bound: set[str] = field(default_factory=set)
+    in_arenas: set[str] = field(default_factory=set)
 
     def run_node(self, node: NodeProto) -> None:
         """Run one node; its placed inputs and outputs lie in the arenas.
@@ -242,11 +248,12 @@ class _Replay:
         """
         inputs = self.node_models.computed_reads(node)
         for name in inputs:
-            if name not in self.values and name not in self.bound:
+            if name not in self.values and name not in self.in_arenas:
                 raise ValueError(
                     f"node {node.name or node.op_type!r} reads {name!r} before the plan's order "
                     "makes it"
                 )
+        # Maps have no type here: they keep their declaration in the whole model.
         types = {
             name: self._runtime_type(name)
             for name in inputs
@@ -256,16 +263,17 @@ class _Replay:
         settings = UNOPTIMIZED.updated(deterministic(self.provider))
         session = make_session(model, settings, self.provider)
         outputs = [name for name in node.output if name]
-        output_types = (output.type for output in session.get_outputs())
-        if any(_is_unbindable(self.values.get(name)) for name in inputs) or any(
-            output_type.startswith(_UNBINDABLE_TYPES) for output_type in output_types
-        ):
+        reads_unbindable = any(_is_unbindable(self.values.get(name)) for name in inputs)
+        writes_unbindable = any(
+            output.type.startswith(_UNBINDABLE_TYPES) for output in session.get_outputs()
+        )
+        if reads_unbindable or writes_unbindable:
             self._run_with_copies(session, inputs, outputs)
         else:
             self._run_bound(session, inputs, outputs, self._temporary_outputs(node, outputs))
-        self.bound.update(name for name in outputs if self._is_placed(name))
-        for name in outputs:
-            if self._is_placed(name) and self.places[name].pinned:
+        for name in filter(self._is_placed, outputs):
+            self.in_arenas.add(name)
+            if self.places[name].pinned:
                 self.digests[name] = self._digest(self.places[name])
 
     def _run_bound(
@@ -398,14 +406,20 @@ class _Replay:
         return arena.device, 0, element_type(place.dtype), place.shape, address
 
     def _runtime_type(self, name: str) -> str:
-        """Return the type of a value in ONNX Runtime's words, such as ``seq(tensor(float))``."""
+        """Return the type of a value, which is no map, in ONNX Runtime's words.
+
+        Examples are ``tensor(float)`` and ``seq(tensor(int64))``. An empty sequence does not show the type of
+        its elements: float32 is assumed.
+        """
         if self._is_placed(name):
             return f"tensor({runtime_type_of(self.places[name].dtype)})"
         value = self.values[name]
         if isinstance(value, list):
             dtype = str(value[0].dtype) if value else "float32"
             return f"seq(tensor({runtime_type_of(dtype)}))"
-        return "tensor(string)" if _is_unbindable(value) else str(value.data_type())
+        if isinstance(value, np.ndarray):  # only arrays of strings are no ``OrtValue`` here
+            return "tensor(string)"
+        return str(value.data_type())
 
     def _digest(self, place: BoundPlacement) -> str:
         data = self.arenas[place.arena].read(place.offset, place.bytes)

@@ -25,8 +25,8 @@ class BoundPlacement:
         bytes: the size of the tensor.
         arena: the id of the arena.
         offset: the first byte in the arena.
-        last_node: the node of the top block after which its bytes are free, as a position in the
-            plan's order; -1: they are needed until the run ends.
+        freed_after: the node of the top block after which its bytes are free, as a position in the
+            plan's order. None: they are needed until the run ends.
         pinned: whether the tensor must keep its value until the run ends.
         buffer: the id of the tensor whose bytes it shares, or its own.
     """
@@ -38,7 +38,7 @@ class BoundPlacement:
     bytes: int
     arena: str
     offset: int
-    last_node: int
+    freed_after: int | None
     pinned: bool
     buffer: str
 
@@ -78,7 +78,9 @@ def bound_placements(
         if unit is None or len(shape) < len(dims_or_none):
             unplaced[tensor.id] = "its size depends on a dim without a value"
             continue
-        last_node = node_at_tick.get(last_ticks[_buffer(tensor)], -1)
+        buffer = _buffer(tensor)
+        # Outputs of the model are needed at a tick after that of the last node, which the map does not have.
+        freed_after = None if tensor.pinned else node_at_tick.get(last_ticks[buffer])
         placements.append(
             BoundPlacement(
                 name=tensor.name,
@@ -88,9 +90,9 @@ def bound_placements(
                 bytes=tensor.bytes * unit,
                 arena=str(tensor.arena),
                 offset=tensor.offset * unit,
-                last_node=-1 if tensor.pinned else last_node,
+                freed_after=freed_after,
                 pinned=tensor.pinned is not None,
-                buffer=_buffer(tensor),
+                buffer=buffer,
             )
         )
     return placements, unplaced
@@ -111,6 +113,7 @@ def _last_ticks(plan: Plan) -> dict[str, int]:
 
 
 def _buffer(tensor: Placement) -> str:
+    """Return the id of the tensor whose bytes a tensor shares, or its own."""
     return tensor.alias_of or tensor.id
 
 

@@ -267,20 +267,32 @@ def _compare_with_separate_memory(
 
 
 def _node_order(names: Sequence[str], plan: Plan) -> list[int] | None:
-    """Return the nodes of the top block in the plan's order, by their index in the file.
+    """Return the plan's order of the top block: for each of its entries, the index of the node in the file.
 
-    ``names`` are those of the nodes in the written file, which is in the plan's order. The plan refers to a
-    node without a unique name by its index in the original file. The first of these entries is the first
-    node without a unique name in ``names``, and so on. None if the order has other nodes than the model.
+    memplan writes a file in the plan's order, so the result is 0, 1, 2 and so on, unless the plan is wrong:
+    the replay runs the order of the plan to find that out.
+
+    An entry is the name of a node, or for a node without a unique name its index in the original file. The
+    file that was written does not have that index: the first such entry is the first such node, and so on.
+
+    Args:
+        names: of the nodes in the file.
+        plan: the plan.
+
+    Returns:
+        None if the plan's order has other nodes than the file.
     """
     count = Counter(names)
-    index_by_name = {
+    index_of_entry = {
         name: index for index, name in enumerate(names) if own_name(name) and count[name] == 1
     }
-    unnamed = iter(sorted(set(range(len(names))) - set(index_by_name.values())))  # indices
-    entries = next((order.nodes for order in plan.order if not order.block), ())
-    indices = [
-        index_by_name[entry] if entry in index_by_name else next(unnamed, -1)
-        for entry in entries
+    nodes_without_name = [
+        index for index, name in enumerate(names) if name not in index_of_entry
     ]
+    entries = next((order.nodes for order in plan.order if not order.block), ())
+    entries_without_name = [entry for entry in entries if entry not in index_of_entry]
+    if len(entries_without_name) != len(nodes_without_name):
+        return None
+    index_of_entry |= zip(entries_without_name, nodes_without_name, strict=True)
+    indices = [index_of_entry[entry] for entry in entries]
     return indices if sorted(indices) == list(range(len(names))) else None

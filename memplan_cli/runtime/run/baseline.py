@@ -94,7 +94,10 @@ class Baseline:
     def run_spec(
         self, model: Path, settings: RuntimeSettings, inputs: tuple[InputSet, ...]
     ) -> RunSpec:
-        """Return the spec that runs a model as this one was run, without writing its graph."""
+        """Return the spec of a run of a model that records what this run recorded, but for the graph.
+
+        As by users, the original is opened with ONNX Runtime, and other files with `memplan_cli.load`.
+        """
         session = SessionSpec(
             model, self.provider, settings, opened_by_memplan=model != self.path
         ).deterministic()

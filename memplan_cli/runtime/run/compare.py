@@ -168,7 +168,8 @@ def compare_unrepeatable(
                 return _nondeterministic(baseline)
             original, written = seeded
         inputs = _saved_in(folder, "outputs", baseline.inputs)
-        if _first_run_repeats(baseline, original, original_settings, inputs):
+        if _save_first_run(baseline, original, original_settings, inputs):
+            # Its outputs are in the folders of `inputs` now.
             spec = compared_spec(baseline, written, settings, inputs)
             record = run_model(_outputs_only(spec, 1), timeout=baseline.check.timeout)
             verdict = verdict_of(record, baseline.provider, baseline.check.tolerance)
@@ -176,18 +177,19 @@ def compare_unrepeatable(
             return replace(verdict, notes=(*verdict.notes, note, *baseline.notes))
         if baseline.random:
             return _nondeterministic(baseline)
-        return _compare_within_noise(baseline, path, settings, original_settings, folder)
+        verdict = _compare_within_noise(baseline, path, settings, original_settings, folder)
+        return replace(verdict, notes=(*verdict.notes, *baseline.notes))
 
 
-def _first_run_repeats(
+def _save_first_run(
     baseline: Baseline, original: Path, settings: RuntimeSettings, inputs: Sequence[InputSet]
 ) -> bool:
-    """Return whether the first runs of two processes of the original give equal outputs, which are saved.
+    """Save the outputs of the original's first run, and return whether another process gives the same.
 
     Args:
         baseline: the baseline run.
         original: the file of the original, or a copy with seeds.
-        settings: of the two runs.
+        settings: of the runs.
         inputs: input sets; the outputs are saved in their ``save_to`` folders.
 
     Raises:
@@ -277,18 +279,18 @@ def run_original_unoptimized(baseline: Baseline) -> UnoptimizedRun | None:
 
 
 def compare_original_unoptimized(baseline: Baseline, run: WrittenRun) -> Validation:
-    """Compare the original, run without optimization, with an unoptimized run of the written model.
+    """Compare the original, run again without optimization, with an unoptimized run of the written model.
 
-    The original runs again, and is compared with the files of the written model's outputs. ``run`` is that
-    of the written model, with outputs other than the baseline's (`has_other_outputs`). It saved only
-    outputs that differ, so only input sets with differences are compared.
+    ``run`` is the written model's run, whose outputs differ from the baseline's (`has_other_outputs`). It has
+    saved the outputs of input sets with differences. The outputs of the other sets equal those of the
+    optimized original, so these sets are not run again.
     """
-    different_inputs = [
-        replace(input_set, save_to=kept_folder(input_set))  # the folder to compare with
-        for input_set, result in zip(baseline.inputs, run.record.inputs, strict=False)
+    different_inputs = tuple(
+        replace(input_set, save_to=None, compare_with=kept_folder(input_set))
+        for input_set, result in zip(baseline.inputs, run.record.inputs, strict=True)
         if result.differences
-    ]
-    spec = compared_spec(baseline, baseline.path, UNOPTIMIZED, different_inputs)
+    )
+    spec = baseline.run_spec(baseline.path, UNOPTIMIZED, different_inputs)
     record = run_model(_outputs_and_workspace(spec), timeout=baseline.check.timeout)
     return compare_runs(baseline, record)
 

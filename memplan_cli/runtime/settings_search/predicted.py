@@ -52,8 +52,8 @@ _MAX_BYTES_FOR_TIME = 1 << 17
 difference of two measurements of one process."""
 
 _SPARE_BYTES = 4 << 10
-"""Bytes by which a region with a pattern is larger than predicted, for small workspace without a rule. Other
-regions have holes between tensors, where such workspace fits."""
+"""Bytes by which a region with a pattern is larger than predicted. Kernels may request small workspace that
+no rule predicts: other regions have holes between tensors, where it fits."""
 
 _MIN_TIME_SAVING = 0.01
 """The share of a run's time that a memory pattern must save to be used."""
@@ -188,8 +188,12 @@ def predict_settings(
 
     Combinations of execution order and reuse whose peak is near the lowest are compared, each with
     its best arena. If sizes are unknown, the result is a set of options that is best on average.
-    Settings of ``base`` are not changed. ``workspace`` is the bytes that kernels request besides their
-    outputs, by node; None if unknown.
+
+    Args:
+        executed: the graph that a session runs.
+        base: settings to begin with. An execution order in them is kept, a memory pattern that they set is
+            off in the result, and reuse and the arena are replaced.
+        workspace: bytes that kernels request besides their outputs, by node; None if unknown.
     """
     try:
         best = _best_candidate(executed, base, workspace or {})
@@ -401,12 +405,15 @@ def _with_pattern(
     # No smaller region serves both runs.
     lowest = max(trace.peak for trace in traces.in_order)
     region = shared_region(traces.in_order, lowest) if 0 < lowest <= max_held else None
-    if region is None or region + _SPARE_BYTES > max_held:
+    if region is None:
         return candidate
-    arena = ArenaChoice(one_region(region + _SPARE_BYTES), held=region + _SPARE_BYTES)
-    with_pattern = _in_arena(settings, traces, arena)
+    held = region + _SPARE_BYTES  # for small workspace that no rule predicts
+    if held > max_held:
+        return candidate
+    with_pattern = _in_arena(settings, traces, ArenaChoice(one_region(held), held))
     return replace(
         with_pattern,
+        # `_in_arena` takes the first run for all runs, but with a pattern later runs have another peak.
         predicted=Peaks(traces.first_peak, traces.later_peak),
-        bytes_for_speed=arena.held - candidate.arena.held,
+        bytes_for_speed=held - candidate.arena.held,
     )

@@ -67,17 +67,17 @@ class WrittenModel:
         spoiled_by_optimization: whether ONNX Runtime's optimization would undo its plan or change
             its outputs.
         optimized_offline: whether its graph is one that ONNX Runtime optimized before it was written.
-        base: settings of a run without optimization, which a search does not change.
-        verdict: on its outputs, if they were compared already because the original's own runs
-            differ.
+        unoptimized_settings: settings of a run without optimization, from which a search begins.
+        known_verdict: the verdict on its outputs if they were compared before, because the original's own
+            runs differ. Outputs of further runs are not compared then.
     """
 
     path: Path
     program: Program | None = field(default=None, repr=False)
     spoiled_by_optimization: bool = False
     optimized_offline: bool = False
-    base: RuntimeSettings = RUN_AS_WRITTEN
-    verdict: Validation | None = None
+    unoptimized_settings: RuntimeSettings = RUN_AS_WRITTEN
+    known_verdict: Validation | None = None
 
     @property
     def unoptimized_only(self) -> bool:
@@ -200,24 +200,26 @@ class Prediction:
         if self.written.unoptimized_only:
             return self.choices()
         optimized, unoptimized = self.choices()
-        # `updated` would keep the size of the first region, which suits another order.
-        by_priority = replace(
-            optimized.settings.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena
-        )
-        further_optimized = [
-            SettingsChoice(by_priority, Peaks(None, None), provider=optimized.provider)
-        ]
         fusions = costly_fusions(self.graph.executed.program)
-        if fusions:
-            conditions = RunConditions.of_check(self.baseline.check, self.baseline.binding)
-            less_fused = observed_graph(
-                self.written.path, without_fusions(fusions), conditions
-            )
-            base = settings_for_sizes(without_fusions(fusions), self.baseline.binding.assumed)
-            choice = predict_settings(less_fused, base, self.baseline.record.workspace)
-            named_choice = replace(choice, notes=(f"without {', '.join(fusions)}",))
-            further_optimized.insert(0, named_choice)
-        return (optimized, *further_optimized, unoptimized)
+        less_fused = (self._choice_without(fusions),) if fusions else ()
+        # All of the arena is replaced: its first region has a size that suits the order of `optimized`.
+        settings = replace(optimized.settings.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena)
+        not_predicted = Peaks(first_run_peak=None, steady_peak=None)
+        by_priority = SettingsChoice(settings, not_predicted, provider=optimized.provider)
+        return (optimized, *less_fused, by_priority, unoptimized)
+
+    def _choice_without(self, fusions: tuple[str, ...]) -> SettingsChoice:
+        """Return the best settings with optimization, but without these fusions; they are named in a note.
+
+        Raises:
+            RuntimeUnavailableError: the model does not load without them.
+        """
+        baseline, settings = self.baseline, without_fusions(fusions)
+        conditions = RunConditions.of_check(baseline.check, baseline.binding)
+        executed = observed_graph(self.written.path, settings, conditions)
+        base = settings_for_sizes(settings, baseline.binding.assumed)
+        choice = predict_settings(executed, base, baseline.record.workspace)
+        return replace(choice, notes=(f"without {', '.join(fusions)}",))
 
     def rank(self, choice: SettingsChoice) -> Rank:
         """Return the sort key of a choice: its rank, plus twice the constants that a session folds.
@@ -243,7 +245,8 @@ class Prediction:
             measured = self.baseline.record.workspace or {}
         # For nodes that the original's run did not have, workspace follows from rules.
         workspace = totals_by_rule(executed.program, executed.dims) | dict(measured)
-        base = settings_for_sizes(self.written.base, self.baseline.binding.assumed)
+        settings = self.written.unoptimized_settings
+        base = settings_for_sizes(settings, self.baseline.binding.assumed)
         if self.written.spoiled_by_optimization and not self.written.optimized_offline:
             # The plan of such a file, such as recomputation, keeps the live tensors within a budget. A
             # memory pattern would hold the bytes of all tensors between runs.
@@ -267,7 +270,7 @@ class Prediction:
 def _planner_shapes_by_name(
     source: ExecutedGraph, file: ExecutedGraph
 ) -> dict[VarId, Shape | None]:
-    """Return the planner's shapes of ``source`` for the values of ``file`` with the same names."""
+    """Return the planner's shapes of ``source`` for the main graph values of ``file`` with the same names."""
     shape_by_name = {
         source.program.vars[var].name: shape for var, shape in source.planner_shapes.items()
     }
@@ -284,8 +287,9 @@ class PredictedCost:
 
     Attributes:
         unknown: whether its process cannot be predicted. Its arena may be predicted all the same.
-        process: the sum of the load peak, the run peak and the private bytes after runs; if the
-            process is unknown, an estimate by the arena and its weights.
+        process: the sum of the load peak, the run peak and the private bytes after runs, so that a
+            reduction of any of them counts; if the process is unknown, an estimate by the arena and
+            its weights.
         arena: the sum of the first-run peak and the bytes that the arena holds without weights.
     """
 
@@ -311,13 +315,13 @@ def predicted_cost(
         choice.settings,
         ProcessMeasurements(baseline.record.workspace, opened_by_memplan=True),
     )
-    arena = choice.rank.size
+    arena = choice.rank.size  # the first-run peak plus the bytes that the arena holds
     if process is not None:
         total = process.load + process.run + process.private
         return PredictedCost(unknown=False, process=total, arena=arena)
     peaks = baseline.record.peaks
     if choice.rank.is_unknown:
-        # The peak of the original stands for the peak, and for the bytes that the arena holds.
+        # The observed peak of the original stands for both summands.
         arena = 2 * (peaks.first_run_peak or 0)
     weights = 0 if written.optimized_offline else peaks.weights or 0
     # Arena and weights are the part of the process that differs between the files to be ranked.

@@ -208,14 +208,15 @@ class SimulatedArena:
     def run(self, trace: AllocationTrace) -> bool:
         """Serve the requests of one run. Return False if the arena exceeded its limit: it stopped there.
 
-        The maps of neighbors keep entries of chunks that were merged into others. A chunk at the same address
-        gets new entries before they are read.
+        Allocating and freeing are written out in one loop for speed (see above). The maps of neighbors keep
+        entries of chunks that were merged into others. A chunk at the same address gets new entries before
+        they are read.
         """
         free, free_addresses, sizes = self._free, self._free_addresses, self._sizes
         previous, following, max_dead = self._previous, self._following, self._max_dead
         addresses = self.addresses = [0] * len(trace.sizes)
-        for wanted, allocation in trace.steps:
-            if wanted:  # allocate the smallest chunk that fits
+        for wanted, allocation in trace.steps:  # ``wanted`` chunks; 0: the allocation is freed
+            if wanted:  # allocate the smallest free chunk that fits
                 position = bisect_left(free, (wanted, 0))
                 if position == len(free):
                     if not self._extend(wanted):
@@ -234,31 +235,26 @@ class SimulatedArena:
                     free_addresses.add(rest_address)
                     insort(free, (rest, rest_address))
                 addresses[allocation] = address
-            else:  # 0 chunks: a free; merge the chunk with its free neighbors
+            else:  # free the chunk, merged with its free neighbors
                 address = addresses[allocation]
-                size = sizes[address]
+                size = sizes.pop(address)
                 before, after = previous[address], following[address]
                 if after in free_addresses:
                     free_addresses.remove(after)
                     after_size = sizes.pop(after)
                     del free[bisect_left(free, (after_size, after))]
                     size += after_size
-                    after = following.pop(after)
-                    following[address] = after
-                    if after is not None:
-                        previous[after] = address
+                    after = following[after]
                 if before in free_addresses:
-                    del sizes[address]
                     before_size = sizes[before]
-                    size += before_size
                     del free[bisect_left(free, (before_size, before))]
-                    following[before] = after
-                    if after is not None:
-                        previous[after] = before
+                    size += before_size
                     address = before
-                else:
-                    free_addresses.add(address)
+                following[address] = after
+                if after is not None:
+                    previous[after] = address
                 sizes[address] = size
+                free_addresses.add(address)
                 insort(free, (size, address))
         return True
 
@@ -278,13 +274,16 @@ class SimulatedArena:
                 self._held -= size
 
     def _extend(self, wanted: int) -> bool:
-        """Reserve a region for a request. Return False if that exceeds the limit."""
+        """Reserve a region for a request of so many chunks. Return False if that exceeds the limit.
+
+        The arena is not used any more then: `held` includes a region that it does not have.
+        """
         size = wanted if self._is_exact else self._next_region_size(wanted)
-        address = self._place_region(size) if self._place_region else self._top
-        self._top = max(self._top, address + size)
         self._held += size
         if self._held > self._limit:
             return False
+        address = self._place_region(size) if self._place_region else self._top
+        self._top = max(self._top, address + size)
         self._sizes[address] = size
         self._previous[address] = self._following[address] = None
         self._free_addresses.add(address)

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulate.observation import RunObservation, WrittenTensor
     from memplan_cli.runtime.simulate.planner import PlannerSettings
 
-OuterResults = Mapping[VarId, VarId | None]
-"""Outputs of a body that are written into memory of its control-flow op. The value is the output of
-that op if it is allocated when the body writes it; None if it is allocated before the body runs."""
+OuterResults = Mapping[VarId, VarId]
+"""The outputs of a body that are written into an output of its control-flow op, with that output."""
 
 Allocations = dict[VarId, int]
 """The allocation of each variable in memory of its own, as an index into `AllocationTrace.sizes`."""
@@ -148,7 +147,7 @@ class RunSimulator:
         """Run a block in a new frame, and return its outputs that the caller has to free.
 
         ``owner`` is the control-flow op of a body, executed in the frame ``outer``; ``outer_results`` are the
-        outputs of the body in memory of the owner.
+        outputs of the body that are written into outputs of the owner.
         """
         plan = self.plans.get(block.path)
         if plan is None:
@@ -181,8 +180,8 @@ class Frame:
 
     Attributes:
         plan: the decisions of the planner for the block.
-        outer_results: outputs of the block in memory of the control-flow op.
-        outer: the frame of the control-flow op.
+        outer_results: outputs of the block that are written into outputs of the control-flow op.
+        outer: the frame of the control-flow op; None for the top block and for the trial of a branch.
         number: how many frames of this block came before in this run.
         key: by which the memory pattern of this frame is found; None: it has no pattern.
         allocations: variables in memory of their own.
@@ -216,19 +215,18 @@ class Frame:
     def allocate(self, var: VarId) -> None:
         """Allocate the memory of an output, unless it has memory already or shares that of another value.
 
-        Records the dims of the output in ``simulator.keys``, and its place in the memory pattern that is
-        traced.
+        An output of the block that is written into an output of the control-flow op is allocated there, in
+        the frame ``outer``. Records the dims of the output in ``simulator.keys``, and its place in the
+        memory pattern that is traced.
         """
         if not var:  # an optional output that the op does not have
             return
         written = self._observed_write(var)
         if written is not None:
             self.simulator.keys[var] = written.key
-        if var in self.outer_results:  # it is written into memory of the control-flow op
-            outer_var = self.outer_results[var]
-            if outer_var is not None:  # which is allocated now
-                assert self.outer is not None  # noqa: S101 - only a body has outer results
-                self.outer.allocate(outer_var)
+        if var in self.outer_results:
+            if self.outer is not None:  # the trial of a branch leaves memory outside out
+                self.outer.allocate(self.outer_results[var])
             return
         kind = self.plan.kind.get(var)
         if var in self.allocations or kind not in (BufferKind.NEW, BufferKind.OUTPUT):
@@ -237,7 +235,7 @@ class Frame:
         if kind is BufferKind.NEW:
             if self.pattern is not None and self.pattern.holds(var, size):
                 return  # it lies in the block of the pattern, which `execute` has allocated
-            # Strings are in no pattern.
+            # A frame that has no pattern traces one. Strings are in no pattern.
             is_text = self.simulator.model.program.vars[var].dtype == "string"
             if self.traced is not None and not is_text:
                 self.traced.allocate(var, size)
@@ -326,15 +324,11 @@ def _run_if(frame: Frame, op: Op) -> None:
     Outputs whose shape is known are allocated before the branch, others when the branch writes them.
     """
     body = _branch(frame, op)
-    outer_results: dict[VarId, VarId | None] = {}
-    for inner, var in zip(body.outputs, op.outputs, strict=True):
+    outer_results = dict(zip(body.outputs, op.outputs, strict=True))
+    for inner, var in outer_results.items():
         shape = frame.simulator.model.program.vars[inner].shape
-        is_known = shape is not None and all(isinstance(dim, int) for dim in shape)
-        if is_known:
+        if shape is not None and all(isinstance(dim, int) for dim in shape):
             frame.allocate(var)
-            outer_results[inner] = None
-        else:
-            outer_results[inner] = var
     frame.simulator.run_block(body, op, outer_results, frame)
     # Outputs that no op of the branch has written, because it passes on other values. For outputs that
     # have memory by now, `allocate` does nothing.
@@ -359,8 +353,8 @@ def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
     """Return the most live bytes of a branch, by a trial that leaves the current run unchanged."""
     recorder = TraceRecorder()
     trial = replace(frame.simulator, recorder=recorder, patterns={}, frames=Counter(), keys={})
-    outputs_outside = dict.fromkeys(body.outputs)  # memory of the If, which both branches need
-    trial.run_block(body, op, outputs_outside)
+    # The outputs of the If, which both branches need, are left out.
+    trial.run_block(body, op, dict(zip(body.outputs, op.outputs, strict=True)), outer=None)
     return recorder.peak
 
 
@@ -369,7 +363,7 @@ def _run_loop(frame: Frame, op: Op) -> None:
 
     Each iteration reads a state (the condition and the carried values) and writes the next one. The state
     that an iteration has read stays until the next iteration begins. Scan outputs of all iterations stay
-    until they are concatenated.
+    until they are concatenated. The first carried values are inputs of the Loop, in memory of other ops.
 
         inputs of the Loop: number of iterations, condition, carried values
         inputs of its body: index of the iteration, condition, carried values
@@ -386,11 +380,11 @@ def _run_loop(frame: Frame, op: Op) -> None:
     next_state = [first_condition]  # that the next iteration will read
     slices: list[int] = []  # the scan outputs of each iteration
     carried_vars = op.inputs[2:]  # the variables whose values the next iteration gets
-    for _ in range(_loop_iterations(frame, op)):
+    for iteration in range(_loop_iterations(frame, op)):
         for index in read_state:
             recorder.free(index)
-        # A variable has a key if its dims were observed; the body reads the same dims. The list is made
-        # first, because a body may return one of its inputs as another carried value.
+        # The carried inputs of the body get the dims of these values. All are read before one is set,
+        # because a body may return one of its inputs as another carried value.
         carried_keys = [keys.get(var, 0) for var in carried_vars]
         keys.update(zip(body.inputs[2:], carried_keys, strict=True))
         carried_vars = body.outputs[1:state_count]
@@ -398,10 +392,9 @@ def _run_loop(frame: Frame, op: Op) -> None:
         # input of the body on has none.
         results = frame.simulator.run_block(body, op, {}, frame)
         read_state = next_state
-        passes_condition_on = body.outputs[0] not in results
-        if passes_condition_on and first_condition in read_state:
-            # After the first iteration: this condition lasts for the whole Loop.
-            read_state.remove(first_condition)
+        if iteration == 0 and body.outputs[0] not in results:
+            # The body passes the condition on, so that every iteration reads the first one.
+            read_state = []
             kept.append(first_condition)
         next_state = [index for var, index in results.items() if var in state_vars]
         slices += [index for var, index in results.items() if var not in state_vars]
@@ -450,9 +443,10 @@ def _run_scan(frame: Frame, op: Op) -> None:
         for var in body.outputs[:state_count]
         for _ in range(min(states_between, 2))
     ]
-    in_allocated_memory: OuterResults = dict.fromkeys(body.outputs)  # slices and buffers
+    # All have memory by now: slices of scan outputs, final states and buffers.
+    outer_results = dict(zip(body.outputs, op.outputs, strict=True))
     for _ in range(iterations):
-        frame.simulator.run_block(body, op, in_allocated_memory, frame)
+        frame.simulator.run_block(body, op, outer_results, frame)
     for index in buffers:
         recorder.free(index)
 

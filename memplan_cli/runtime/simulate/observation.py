@@ -127,6 +127,7 @@ def _append_written(
     for var, (type_name, dims) in zip(outputs, wrote, strict=True):
         size = bytes_of(dtype_of(type_name), tuple(dims), {})
         if size is not None:
+            # ONNX Runtime finds memory patterns by the exclusive or of dims (`WrittenTensor.key`).
             written[var].append(WrittenTensor(size, key=reduce(xor, dims, 0)))
 
 

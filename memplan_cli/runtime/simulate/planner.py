@@ -367,9 +367,10 @@ class MemoryPattern:
         return self.sizes.get(name) == _aligned(size)
 
     def _tightest_gap(self, size: int) -> tuple[int, int]:
-        """Return the offset of the smallest gap that fits, and its index in ``_live``.
+        """Return where ONNX Runtime puts a tensor: an offset, and the index in ``_live`` at that place.
 
-        Of several equal gaps, the one with the lowest offset is returned.
+        That is the smallest gap that fits, of equal ones the first. If none fits, the tensor is put behind
+        the last one, and may raise the height.
         """
         end = 0  # of the tensor before the gap
         best: tuple[int, int] | None = None
@@ -379,12 +380,10 @@ class MemoryPattern:
             if gap >= size and (best is None or gap < smallest):
                 best, smallest = (end, index), gap
             end = tensor.offset + tensor.size
-        # The space up to the height is a gap too. Without it, the blocks of two training steps
-        # would be lower than those of ONNX Runtime.
+        # ONNX Runtime counts the space between the last tensor and the height as a gap too.
         gap = self.height - end
-        # If no gap fits, the tensor lies behind the last one, and may raise the height.
         if best is None or size <= gap < smallest:
-            best = end, len(self._live)
+            return end, len(self._live)
         return best
 
 

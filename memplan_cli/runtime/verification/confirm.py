@@ -110,11 +110,11 @@ class Confirmation:
             self._confirm_memory()
 
     def confirm_at_same_level(self, progress: Progress) -> None:
-        """Confirm the run as `confirm` does, but never run with optimization instead of without, or vice versa.
+        """Confirm outputs and memory as `confirm` does, but keep optimization on or off as it is.
 
         For a search that runs the model both with and without optimization. A run with optimization fails
         if its outputs differ. Without optimization, outputs may also equal those of the original without
-        optimization.
+        optimization. That comparison is pointless if the model is the original's own file.
         """
         if self._has_other_outputs and self.run.is_unoptimized and not self._is_original:
             self._compare_unoptimized(progress)
@@ -129,11 +129,11 @@ class Confirmation:
     @property
     def _has_other_outputs(self) -> bool:
         """Whether the reported run has other outputs than the baseline; False if they are not compared here."""
-        return self._written.verdict is None and self.run.has_other_outputs
+        return self._written.known_verdict is None and self.run.has_other_outputs
 
     def _verdict_on(self, run: WrittenRun) -> Validation:
-        """Return the verdict on a run: its own, unless one was given in advance (`WrittenModel.verdict`)."""
-        return self._written.verdict or run.verdict
+        """Return the verdict on a run: its own, unless the verdict was known before."""
+        return self._written.known_verdict or run.verdict
 
     def _confirm_memory(self) -> None:
         """Run again if the graph or the arena of the reported run differs from the prediction."""
@@ -188,7 +188,8 @@ class Confirmation:
         """Compare both models without optimization, which may be why their outputs differ.
 
         If outputs are equal, that run is reported, and the file must always run without optimization.
-        Otherwise the run with other outputs stays, whose failed verdict ends the confirmation.
+        Otherwise the run with other outputs stays. Its failed verdict ends the confirmation: no further run
+        uses ``_reference`` and ``prediction``, which may have changed.
 
         Nothing is done for a file that was optimized offline: it has fused nodes, which the original has
         only with optimization.
@@ -202,7 +203,7 @@ class Confirmation:
             second_run = replace(first_run, verdict=verdict)
         else:
             self._reference = run_original_unoptimized(self._baseline)
-            if self._reference is None:
+            if self._reference is None:  # it fails, or its runs differ
                 return
             self.prediction = replace(self.prediction, workspace=self._reference.workspace)
             choice = self.prediction.unoptimized_choice()
@@ -258,40 +259,47 @@ class Confirmation:
         )
 
     def _fit_arena(self) -> None:
-        """Run again if the kernels' requests suit another arena than the predicted one.
+        """Run again if another arena suits the requests of the kernels, and report that run if it holds less."""
+        better = self._better_arena()
+        if better is None:
+            return
+        second_run = self._run(better)
+        held_before, held_after = (
+            held_without_weights(run.record.peaks) for run in (self.run, second_run)
+        )
+        if held_after >= held_before or not self._has_same_outputs(second_run):
+            return
+        is_predicted = self.choice.predicted.held is not None
+        reason = "differs from its prediction" if is_predicted else "was not predictable"
+        self.choice = better
+        self._replace_run(second_run, f"the arena {reason}: the written model ran again")
 
-        Only on CPU, where sizes of regions can be set, and only if the arena held more than predicted
-        and the other arena is predicted to hold noticeably less than was held.
+    def _better_arena(self) -> SettingsChoice | None:
+        """Return the settings of the reported run with an arena that is worth another run, or None.
+
+        That is an arena that is predicted to hold noticeably less than the arena of the run held. There is
+        none if the run's arena held about as much as predicted, and on other providers than the CPU, where
+        sizes of regions cannot be set.
         """
         if self._baseline.provider != CPU:
-            return
+            return None
         run = self.run
         held = held_without_weights(run.record.peaks)
+        # An arena that holds fewer bytes than this holds noticeably less.
+        noticeable = min(int(_WORTH * held), held - _NEGLIGIBLE_BYTES)
         predicted = self.choice.predicted.held
-        # An arena that holds less than this is worth another run.
-        worthwhile = min(int(_WORTH * held), held - _NEGLIGIBLE_BYTES)
-        # The arena may have held about as much as predicted.
-        if predicted is not None and worthwhile <= predicted:
-            return
+        if predicted is not None and predicted >= noticeable:
+            return None
         better = predict_arena(self.executed(), run.settings, run.record.workspace or {})
-        if better is None or (better.predicted.held or 0) >= worthwhile:
-            return
+        if better is None or (better.predicted.held or 0) >= noticeable:
+            return None
         is_same_arena = better.settings.arena == run.settings.arena
         if is_same_arena or has_several_regions(better):
-            # The same arena has just held more than is predicted. Several regions that fit exactly may
-            # do so too: it is not known at which moment within a node its kernel requests workspace,
-            # and two sessions of one graph may run its nodes in different orders. One larger region
-            # tolerates both. Whether it holds less is measured.
-            better = in_one_region(better)
-        second_run = self._run(better)
-        holds_less = held_without_weights(second_run.record.peaks) < held
-        if not self._has_same_outputs(second_run) or not holds_less:
-            return
-        self.choice = better
-        reason = (
-            "differs from its prediction" if predicted is not None else "was not predictable"
-        )
-        self._replace_run(second_run, f"the arena {reason}: the written model ran again")
+            # The same arena has just held more than is predicted. So may several regions that fit exactly:
+            # it is not known at which moment within a node its kernel requests workspace, and two sessions
+            # of one graph may run its nodes in different orders. One larger region tolerates both.
+            return in_one_region(better)
+        return better
 
     def _replace_run(self, run: WrittenRun, note: str) -> None:
         """Report another run at the same optimization level, with the verdict of the present one."""
@@ -300,7 +308,7 @@ class Confirmation:
 
     def _has_same_outputs(self, run: WrittenRun) -> bool:
         """Return whether another run gave the outputs of the reported run."""
-        if self._written.verdict is not None:
+        if self._written.known_verdict is not None:
             # Outputs change from run to run, and were compared before.
             return run.ran
         if self._equal_only_unoptimized and run.ran:

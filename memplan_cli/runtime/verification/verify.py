@@ -89,14 +89,15 @@ def verify(
         RuntimeUnavailableError: the written model's weights are missing.
     """
     if not baseline.is_repeatable:
-        # Outputs that change from run to run are compared in runs of their own, by other rules. The runs
-        # below only measure memory: `WrittenModel.verdict` stands for their comparison.
+        # Outputs that change from run to run are compared in runs of their own, by other rules.
         verification = _compare_changing_outputs(baseline, written)
         if graph is None or not verification.verdict.passed:
             return verification
+        # The runs below only measure memory. With a known verdict they do not compare outputs again, and
+        # they stay without optimization if the verdict holds only so.
+        written = replace(written, known_verdict=verification.verdict)
         if verification.unoptimized_only:
             written = replace(written, spoiled_by_optimization=True)
-        written = replace(written, verdict=verification.verdict)
     if graph is None:
         return _compare_outputs(baseline, written)
     prediction = Prediction(baseline, graph, written)
@@ -158,9 +159,9 @@ def measure_models(
         written = replace(written, program=program)
         verification = verify(baseline, read_baseline_graph(baseline), written)
     if did_not_run(verification.verdict):
-        # A model that optimization would spoil runs without it; the defaults are with optimization.
-        by_default = replace(written, spoiled_by_optimization=False)
-        return compare_models(original, by_default, check, binding)
+        # The runtime's defaults are with optimization, which `spoiled_by_optimization` would turn off.
+        with_defaults = replace(written, spoiled_by_optimization=False)
+        return compare_models(original, with_defaults, check, binding)
     return verification
 
 
@@ -208,8 +209,9 @@ def _compare_changing_outputs(baseline: Baseline, written: WrittenModel) -> Veri
     """
     path = written.path
     if written.optimized_offline:
-        # `base` turns optimization off, so the verdict says nothing about runs with optimization.
-        verdict = compare_unrepeatable(baseline, path, written.base, baseline.settings)
+        verdict = compare_unrepeatable(
+            baseline, path, written.unoptimized_settings, baseline.settings
+        )
         return Verification(verdict, unoptimized_only=True)
     optimized = compare_unrepeatable(baseline, path, DEFAULTS, DEFAULTS)
     if not has_other_outputs(optimized):
@@ -224,13 +226,15 @@ def _compare_changing_outputs(baseline: Baseline, written: WrittenModel) -> Veri
 def _compare_outputs(baseline: Baseline, written: WrittenModel) -> Verification:
     """Compare the outputs of a written model with those of the baseline, and measure nothing else.
 
-    If they differ, both models are compared without optimization: the order of nodes can decide which of
-    them ONNX Runtime fuses, and fused nodes round differently. A model that ONNX Runtime optimized
-    offline is not compared so. It has fused nodes, which the original has only with optimization.
+    The model runs under the runtime's defaults, or without optimization if it must. If the outputs differ,
+    both models are compared without optimization: the order of nodes can decide which of them ONNX
+    Runtime fuses, and fused nodes round differently. A model that ONNX Runtime optimized offline is not
+    compared so. It has fused nodes, which the original has only with optimization.
     """
-    settings = written.base if written.unoptimized_only else DEFAULTS
+    must_be_unoptimized = written.unoptimized_only
+    settings = written.unoptimized_settings if must_be_unoptimized else DEFAULTS
     run = run_written(baseline, written.path, settings)
-    verification = Verification(run.verdict, unoptimized_only=run.is_unoptimized)
+    verification = Verification(run.verdict, unoptimized_only=must_be_unoptimized)
     if not run.has_other_outputs or written.optimized_offline:
         return verification
     unoptimized = _compare_unoptimized(baseline, written, run)
@@ -252,7 +256,8 @@ def _compare_unoptimized(
     original = run_original_unoptimized(baseline)
     if original is None:
         return None
-    return run_written(baseline, written.path, written.base, reference=original.inputs).verdict
+    settings = written.unoptimized_settings
+    return run_written(baseline, written.path, settings, reference=original.inputs).verdict
 
 
 def _unpredicted_peak_warning(facts: RuntimeSummary) -> Iterator[str]:
@@ -283,8 +288,8 @@ def choose_settings(
         RuntimeUnavailableError: no settings give the same outputs.
     """
     if not baseline.is_repeatable:
-        # Its outputs change from run to run. With a verdict given in advance they are not compared.
-        model = replace(model, verdict=Validation("passed", baseline.provider))
+        # Its outputs change from run to run. With a known verdict they are not compared.
+        model = replace(model, known_verdict=Validation("passed", baseline.provider))
     prediction = Prediction(baseline, graph, model)
     confirmation = confirm_prediction(prediction, baseline.check.search, progress)
     run = confirmation.run
@@ -293,11 +298,13 @@ def choose_settings(
         raise RuntimeUnavailableError(
             f"{baseline.path}: no settings could be confirmed: {reason}"
         )
+    # "optimized" is the key of the report for the memory of the second model: here the baseline's own file
+    # under the confirmed settings.
     facts = confirmation.facts()
     return SettingsChoice(
-        run.settings,
-        facts.predicted["optimized"],  # of the file under the confirmed settings
-        facts.observed["optimized"],
-        (*graph.warnings, *confirmation.notes),
-        baseline.provider,
+        settings=run.settings,
+        predicted=facts.predicted["optimized"],
+        observed=facts.observed["optimized"],
+        notes=(*graph.warnings, *confirmation.notes),
+        provider=baseline.provider,
     )

@@ -39,24 +39,26 @@ class PreparedInputs:
     """The inputs of requests of several sizes, as views of the largest inputs.
 
     Inputs that are drawn for each request would fragment the heap of a process whose memory is
-    measured.
+    measured. An input of one of the `_PREFIX_KINDS` is equal to the first elements of a larger one
+    whose spec differs only in the shape, so it is a view of them.
 
     Attributes:
         largest: the largest value of each input.
     """
 
     def __init__(self, sizes: Iterable[Iterable[FeedSpec]], *, seed: int = 0) -> None:
-        """Draw the largest inputs; ``sizes`` has, for each size, how its inputs are drawn."""
+        """Draw the largest inputs. ``sizes`` are the sizes of requests, each with the specs of its inputs."""
         self._seed = seed
         specs = sorted(
             (spec for size in sizes for spec in size), key=lambda spec: prod(spec.shape)
         )
-        largest_specs = {spec.name: spec for spec in specs}
+        largest_specs = {
+            spec.name: spec for spec in specs
+        }  # the last one of a name is the largest
         values = draw_all(largest_specs.values(), seed=seed)
         self.largest = list(values.values())
-        # Each largest input that has smaller ones as prefixes, by its spec without shape.
-        self._flat = {
-            replace(spec, shape=()): np.asarray(values[name]).reshape(-1)
+        self._flat_largest = {
+            _without_shape(spec): np.asarray(values[name]).reshape(-1)
             for name, spec in largest_specs.items()
             if spec.kind in _PREFIX_KINDS and spec.container in ("tensor", "optional")
         }
@@ -67,10 +69,15 @@ class PreparedInputs:
 
     def _value(self, spec: FeedSpec) -> Value:
         """Return one input: a view of the largest value of its kind, or a new one."""
-        flat = self._flat.get(replace(spec, shape=()))
+        flat = self._flat_largest.get(_without_shape(spec))
         if flat is None:
             return draw(spec, seed=self._seed)
         return flat[: prod(spec.shape)].reshape(spec.shape)
+
+
+def _without_shape(spec: FeedSpec) -> FeedSpec:
+    """Return a spec that is equal for all sizes of an input."""
+    return replace(spec, shape=())
 
 
 def draw(spec: FeedSpec, *, seed: int = 0) -> Value:

@@ -258,8 +258,8 @@ class SessionMeter:
         _loaded: resident bytes when the session has been created.
         _hole_bytes: the free memory in the heap at that time; 0 without ``has_holes``.
         _highest: the highest resident size of each run.
-        _after_runs: resident bytes and use of the heap after each run; empty if the system does not
-            provide them.
+        _after_runs: resident bytes after each run; empty if the system does not provide them.
+        _heaps: use of the heap after each run; empty if the C library does not provide it.
     """
 
     provider: str
@@ -269,16 +269,16 @@ class SessionMeter:
     _loaded: Resident | None = None
     _hole_bytes: int = 0
     _highest: list[int] = field(default_factory=list)
-    _after_runs: list[tuple[Resident, HeapUse | None]] = field(default_factory=list)
+    _after_runs: list[Resident] = field(default_factory=list)
+    _heaps: list[HeapUse] = field(default_factory=list)
 
     @classmethod
     def start(cls, spec: SessionSpec) -> Self:
         """Return a meter of a session that will be created next."""
-        device_before = device_use(spec.provider)
-        # `memplan_cli.load` returns free memory to the system.
-        return cls(
-            spec.provider, baseline(), device_before, has_holes=not spec.opened_by_memplan
-        )
+        device_before = device_use(spec.provider)  # first, because it loads a library
+        # Loading leaves freed memory (holes) in the heap, unless `memplan_cli.load` returns it to the system.
+        has_holes = not spec.opened_by_memplan
+        return cls(spec.provider, baseline(), device_before, has_holes)
 
     def note_loaded(self) -> None:
         """Record the memory of the process when the session has been created."""
@@ -295,9 +295,11 @@ class SessionMeter:
 
         Comparing outputs takes memory too; resetting the highest size leaves it out.
         """
-        now = resident()
+        now, heap = resident(), heap_use()
         if now is not None:
-            self._after_runs.append((now, heap_use()))
+            self._after_runs.append(now)
+        if heap is not None:
+            self._heaps.append(heap)
         reset_highest()
 
     def result(self, held: Sequence[int] = ()) -> ProcessBytes | None:
@@ -307,28 +309,29 @@ class SessionMeter:
         the holes of the heap, which are resident anyway; only the rest makes the process larger.
 
         Args:
-            held: bytes that the arena held after each run; empty without a profile.
+            held: bytes that the arena held after each run, to tell its growth from that of the profile;
+                empty without a profile.
         """
-        last = self._after_runs[-1][0] if self._after_runs else self._loaded
+        last = self._after_runs[-1] if self._after_runs else self._loaded
         device = device_bytes_taken(self.device_before, device_use(self.provider))
         total = bytes_beyond(self.before, self._loaded, last, device)
         if total is None or self.before is None or not self._after_runs:
             return total
         bytes_of_a_run = self._profile_bytes_of_a_run(held)
-
-        def profile_bytes(runs: int) -> int:
-            """Return the bytes by which the profile of so many runs has made the process larger."""
-            return max(runs * bytes_of_a_run - self._hole_bytes, 0)
-
+        # The bytes by which the profile has made the process larger, after each run.
+        profile_bytes = [
+            max(runs * bytes_of_a_run - self._hole_bytes, 0)
+            for runs in range(1, len(self._highest) + 1)
+        ]
         highest = max(
-            highest_of_run - profile_bytes(runs)
-            for runs, highest_of_run in enumerate(self._highest, 1)
+            highest - profile
+            for highest, profile in zip(self._highest, profile_bytes, strict=True)
         )
         return ProcessBytes(
             load=total.load,
             # The peak of a process includes that of its load.
             run=max(highest - self.before.now, total.load),
-            private=max(total.private - profile_bytes(len(self._highest)), 0),
+            private=max(total.private - profile_bytes[-1], 0),
             file=total.file,
             device=device,
         )
@@ -338,8 +341,7 @@ class SessionMeter:
 
         0 without a profile, and with fewer than three runs: the first two allocate more than the profile.
         """
-        heaps = [heap for _, heap in self._after_runs if heap is not None]
-        if len(heaps) < 3 or len(held) < 2:
+        if len(self._heaps) < 3 or len(held) < 2:
             return 0
         arena_growth = held[-1] - held[-2]
-        return max(heaps[-1].used - heaps[-2].used - arena_growth, 0)
+        return max(self._heaps[-1].used - self._heaps[-2].used - arena_growth, 0)
