@@ -59,7 +59,8 @@ def check_figures(planned: PlannedModel) -> Iterator[str]:
         *_original_order_figures(planned),
         *_peak_node_figures(planned),
         *_resident_figures(planned, interface, storages),
-        *_model_expression_figures(planned, interface, storages),
+        *_model_expression_figures(planned, interface),
+        *_resident_expression_figures(planned, interface, storages),
     ]
     yield from wrong_figures(figures)
     yield from _check_foldable(planned)
@@ -154,16 +155,14 @@ def _resident_peak(
 
 
 def _model_expression_figures(
-    planned: PlannedModel, interface: _InterfaceBytes, storages: Iterable[Storage] | None
+    planned: PlannedModel, interface: _InterfaceBytes
 ) -> Iterator[Figure]:
-    """Yield the expressions in symbols of all totals: recorded, and counted again from the model.
+    """Yield the expressions of all totals but ``resident``, recorded and counted from the model.
 
-    Both are None for a total that has no expression. Only ``resident`` may be recorded without one:
-    it is a maximum over ticks, which can be too long for a text. Nothing is yielded if all sizes are
-    numbers, or if a partial report without totals omits all expressions.
+    An expression that is not recorded, or cannot be counted, is None. Nothing is yielded if all
+    sizes are numbers, or if a partial report without totals omits all expressions.
     """
-    plan, report = planned.plan, planned.plan.report
-    plan_sums = total_sums(plan)
+    report, plan_sums = planned.plan.report, total_sums(planned.plan)
     omits_expressions = (
         report.partial and not report.symbolic and report.memory.planned is None
     )
@@ -181,11 +180,20 @@ def _model_expression_figures(
         recorded = None if text is None else canonical_dim(text)
         counted = None if byte_sum is None else canonical_expression(byte_sum)
         yield Figure(f"{name} in symbols", recorded, counted)
-    resident = report.symbolic.get("resident")
+
+
+def _resident_expression_figures(
+    planned: PlannedModel, interface: _InterfaceBytes, storages: Iterable[Storage] | None
+) -> Iterator[Figure]:
+    """Yield values of the expression of ``resident``, recorded and counted from the model.
+
+    The expression is a maximum over ticks, which has no canonical text, so its values at some dims
+    are compared. It may be missing from a report, because it can be too long for a text.
+    """
+    resident = planned.plan.report.symbolic.get("resident")
     if resident is None:
         return
-    # A peak is a maximum over ticks, without a canonical expression: compare its values.
-    units = [arena.unit for arena in plan.arenas]
+    units = [arena.unit for arena in planned.plan.arenas]
     units += [output.unit for output in interface.separate_outputs]
     for dims in sample_dims(units):
         peak = _resident_peak(planned, interface, storages, dims)

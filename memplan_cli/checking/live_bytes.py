@@ -107,7 +107,7 @@ def tensor_bytes(shape: Shape, dtype: str, bounds: Bounds) -> tuple[int, str]:
     return largest.coefficient, largest.unit if largest.symbols else "1"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Storage:
     """Bytes of one tensor or of several that share them, live from the first use to the last.
 
@@ -136,21 +136,24 @@ def merge_storages(named_rows: Iterable[tuple[str, Placement]]) -> list[Storage]
     """Return the storages of tensors that come with the name of their storage.
 
     Tensors with equal names share one storage. It has the arena and offset of the first of them,
-    the bytes of the largest, and lasts from the first tick of any to the last.
+    the bytes of the largest, and lasts from the first tick of any to the last. The ``last`` of a
+    placement is the tick after its last use, as the ``end`` of a storage.
     """
-    storages: dict[str, Storage] = {}
+    rows_by_name: defaultdict[str, list[Placement]] = defaultdict(list)
     for name, row in named_rows:
-        storage = storages.get(name)
-        if storage is None:
-            storages[name] = Storage(
-                name, row.arena, row.offset, row.bytes, row.first, row.last, [row]
-            )
-        else:
-            storage.bytes = max(storage.bytes, row.bytes)
-            storage.first = min(storage.first, row.first)
-            storage.end = max(storage.end, row.last)
-            storage.tensors.append(row)
-    return list(storages.values())
+        rows_by_name[name].append(row)
+    return [
+        Storage(
+            name=name,
+            arena=rows[0].arena,
+            offset=rows[0].offset,
+            bytes=max(row.bytes for row in rows),
+            first=min(row.first for row in rows),
+            end=max(row.last for row in rows),
+            tensors=rows,
+        )
+        for name, rows in rows_by_name.items()
+    ]
 
 
 class LiveBytes(NamedTuple):

@@ -63,8 +63,8 @@ class _Limit(NamedTuple):
 def check_plan_figures(plan: Plan, bounds: Bounds) -> Iterator[str]:
     """Yield the numbers of a report, and the slots, that contradict the plan's tensors.
 
-    The plan's layout must be safe: arenas and aliases exist, and no tensor occurs twice. Its sizes are
-    the largest within ``bounds`` of dims.
+    Tensors whose bytes are not their largest size within ``bounds`` of dims are yielded too. The
+    caller has checked the layout: arenas and aliases exist, and no tensor occurs twice.
     """
     units = {arena.id: arena.unit for arena in plan.arenas}
     for row in plan.tensors:
@@ -76,6 +76,7 @@ def check_plan_figures(plan: Plan, bounds: Bounds) -> Iterator[str]:
         *_arena_figures(plan, storages),
         *_count_figures(plan),
         *_total_figures(plan, storages),
+        *_related_total_figures(plan),
         *_peak_figures(plan, storages),
         *_expression_figures(plan, storages),
         *_profile_figures(plan),
@@ -130,10 +131,11 @@ def _is_left_alone(plan: Plan) -> bool:
     return isinstance(mem_param, dict) and mem_param.get(key) is False
 
 
-def _has_pooled_layout(plan: Plan) -> bool:
-    """Return whether a plan of level 2 has slots, because slots need fewer bytes than offsets.
+def _has_slots_at_level_2(plan: Plan) -> bool:
+    """Return whether a plan of level 2 has the slots of level 1, which need fewer bytes.
 
-    The storages of such a plan are those of a lower level, and its live peak is that of level 2.
+    Its live peak is that of tensors at offsets, which share bytes. The plan does not contain these
+    offsets, so this peak cannot be counted.
     """
     return plan.report.level == 2 and any(row.slot is not None for row in plan.tensors)
 
@@ -252,12 +254,11 @@ def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     """
     report, memory, dims = plan.report, plan.report.memory, report_dims(plan)
     sums, level = total_sums(plan), str(report.level)
-    naive = evaluate_sum(sums["naive"], dims)
     planned = evaluate_sum(sums["planned"], dims)
     if not report.donated.pairs:
         yield Figure("donated bytes of no pairs", report.donated.bytes, 0)
     figures = [
-        Figure("naive", memory.naive, naive),
+        Figure("naive", memory.naive, evaluate_sum(sums["naive"], dims)),
         Figure("planned", memory.planned, planned),
         Figure(f"the bytes of level {level}", report.levels[level], planned),
         Figure("total", memory.total, _total(memory, report.donated.bytes)),
@@ -265,12 +266,21 @@ def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     live = live_bytes_at(plan, storages, dims)
     if live is None:
         figures.append(Figure("live_peak", memory.live_peak, None))
-    elif not _has_pooled_layout(plan):  # the storages of slots have another peak than level 2
+    elif not _has_slots_at_level_2(plan):
         figures.append(Figure("live_peak", memory.live_peak, peak_bytes(live)))
     omits_totals = report.partial and memory.planned is None
-    if omits_totals:
-        figures = [figure for figure in figures if figure.recorded is not None]
-    yield from figures
+    yield from (
+        figure for figure in figures if figure.recorded is not None or not omits_totals
+    )
+
+
+def _related_total_figures(plan: Plan) -> Iterator[Figure]:
+    """Yield figures that follow from totals of the report or of the plan.
+
+    These are whether the budget of recomputation is met, the bound of a proved order, and the
+    planned bytes if planning is turned off.
+    """
+    report, memory = plan.report, plan.report.memory
     budget = report.recompute.budget
     if memory.resident is not None and budget is not None:
         is_met = memory.resident <= budget
@@ -278,7 +288,12 @@ def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     if memory.live_peak is not None and memory.order_proved:
         yield Figure("order_bound of a proved order", memory.order_bound, memory.live_peak)
     if _is_left_alone(plan):
-        yield Figure("planned of a model left as it is", planned, naive)
+        sums, dims = total_sums(plan), report_dims(plan)
+        yield Figure(
+            "planned of a model left as it is",
+            evaluate_sum(sums["planned"], dims),
+            evaluate_sum(sums["naive"], dims),
+        )
 
 
 def _total(memory: Memory, donated: int) -> int | None:
@@ -289,24 +304,30 @@ def _total(memory: Memory, donated: int) -> int | None:
 
 
 def _peak_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
-    """Yield the step and the tensors of the live peak. Its node is checked by `figures`.
+    """Yield the report's peak as recorded and as counted: its step, and its tensors or their bytes.
 
-    - If the live bytes are unknown or 0, the report must have no peak: None.
-    - If level 2 uses slots, the live peak is that of tensors at offsets, which the plan does not
-      contain. Only the sum of the bytes at the peak is compared.
-    - Otherwise the peak is at the first tick with the most live bytes. Its tensors are those of the
-      storages that are live there.
+    The peak must be None if the live bytes are unknown or 0. Its node is checked by `figures`.
     """
     peak, memory = plan.report.peak, plan.report.memory
     live = live_bytes_at(plan, storages, report_dims(plan))
     if memory.live_peak is None or live is None:
         yield Figure("the peak of bytes that are not known", peak, None)
-        return
-    if _has_pooled_layout(plan):
-        if peak is not None:
-            size = sum(size for _, size in peak.tensors)
-            yield Figure("the bytes of the tensors at the peak", size, memory.live_peak)
-        return
+    elif _has_slots_at_level_2(plan):
+        # It is the peak of tensors at offsets, of which only the bytes are known.
+        size = 0 if peak is None else sum(size for _, size in peak.tensors)
+        yield Figure("the bytes of the tensors at the peak", size, memory.live_peak)
+    else:
+        yield from _storage_peak_figures(plan, storages, live)
+
+
+def _storage_peak_figures(
+    plan: Plan, storages: Sequence[Storage], live: Sequence[LiveBytes]
+) -> Iterator[Figure]:
+    """Yield the step of the live peak, the first tick with the most live bytes, and its tensors.
+
+    ``live`` has the live bytes of each storage.
+    """
+    peak = plan.report.peak
     curve = live_curve(live)
     highest = max(curve.values(), default=0)
     if not highest:
@@ -337,7 +358,8 @@ def _latest_tensor(storage: Storage, tick: int) -> str:
 def _expression_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     """Yield the expressions of the report, and its numbers with the values of these expressions.
 
-    A report has expressions only if bytes of its tensors depend on a symbol.
+    A report has expressions only if bytes of its tensors depend on a symbol. An expression that is
+    missing is no error here: `figures` counts again which ones a report must have.
     """
     report, symbolic, sums = plan.report, plan.report.symbolic, total_sums(plan)
     if not is_symbolic(sums["naive"]):
@@ -347,12 +369,13 @@ def _expression_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Fig
         if name in symbolic:
             recorded = canonical_dim(symbolic[name])
             yield Figure(f"{name} in symbols", recorded, canonical_expression(byte_sum))
+    # With donated inputs the total is less by their bytes. The plan has no expression of these.
     if {"inputs", "outputs", "total"} <= symbolic.keys() and not report.donated.pairs:
         planned = canonical_expression(sums["planned"])
         parts = f"({symbolic['inputs']}) + ({symbolic['outputs']}) + ({planned})"
         total = canonical_dim(f"{report.memory.weights} + {parts}")
         yield Figure("total in symbols", canonical_dim(symbolic["total"]), total)
-    if "live_peak" in symbolic and not _has_pooled_layout(plan):
+    if "live_peak" in symbolic and not _has_slots_at_level_2(plan):
         # A peak is a maximum over ticks, without a canonical expression: compare its values.
         for dims in sample_dims([arena.unit for arena in plan.arenas]):
             live = live_bytes_at(plan, storages, dims)
@@ -420,13 +443,14 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
     if memory.live_peak is None or memory.naive is None or memory.planned is None:
         return
     unshared_peak = _unshared_peak(plan)
-    yield _Limit("live_peak", 0, memory.live_peak, min(unshared_peak, memory.planned))
+    yield _Limit("live_peak", 0, memory.live_peak, unshared_peak)
     yield from _ordered_totals(memory, padding, "")
     if memory.resident is not None and memory.outputs is not None:
         # `resident` is the most bytes of intermediates and outputs that a runtime holds at one tick.
-        # All outputs are live at the end. At level 2 the live peak counts no intermediates that a
-        # runtime does not hold. Below, it counts views twice, which a runtime does not.
+        # All outputs are live at the end, but donated ones are stored in inputs.
         outputs = memory.outputs - report.donated.bytes
+        # At level 2 a runtime holds the bytes of the live peak at least. At levels 0 and 1 the live
+        # peak counts a view and its base twice, and a runtime holds their bytes once.
         lowest = memory.live_peak if report.level == 2 else 0
         yield _Limit(
             "resident",

@@ -15,7 +15,7 @@ from memplan_cli.checking.operators import IN_PLACE_INPUTS, VIEWS
 from memplan_cli.core.symbolic.sizes import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from memplan_cli.checking.timeline import Node, PlacedTensor, PlannedModel, Timeline, Value
     from memplan_cli.core.results.placements import Placement
@@ -35,7 +35,7 @@ def check_sharing(planned: PlannedModel) -> Iterator[str]:
     if not shared:
         return
     buffers = {id(value): base for base, tensors in shared.items() for _, value in tensors}
-    view_sources: dict[int, Value] = {}
+    view_sources = _view_sources(planned.timeline)
     for tensors in shared.values():
         yield from _check_overwrites(tensors, view_sources, buffers)
     for node in planned.timeline.nodes():
@@ -72,31 +72,25 @@ def viewed_value(value: Value) -> Value | None:
     return node.inputs[0] if node.outputs[0] is value else None
 
 
-def _view_source(value: Value, known_sources: dict[int, Value]) -> Value:
-    """Return the value at the start of a chain of views, or the value itself.
-
-    Results are added to ``known_sources``, by the ``id`` of each value of the chain.
-    """
-    chain = [value]
-    while (source := known_sources.get(id(chain[-1]))) is None:
-        base = viewed_value(chain[-1])
-        if base is None:
-            source = chain[-1]
-            break
-        chain.append(base)
-    known_sources.update((id(view), source) for view in chain)
-    return source
+def _view_sources(timeline: Timeline) -> Mapping[int, Value]:
+    """Return the value at the start of each view's chain of views, by the ``id`` of the view."""
+    sources: dict[int, Value] = {}
+    for value in timeline.values():  # a value comes before its views
+        viewed = viewed_value(value)
+        if viewed is not None:
+            sources[id(value)] = sources.get(id(viewed), viewed)
+    return sources
 
 
 def _check_overwrites(
     tensors: Sequence[PlacedTensor],
-    view_sources: dict[int, Value],
+    view_sources: Mapping[int, Value],
     buffers: Mapping[int, str],
 ) -> Iterator[str]:
     """Yield each tensor of one buffer that is written while another one is still needed.
 
-    ``view_sources`` is the cache of `_view_source`; ``buffers`` has the buffer of each value that
-    shares bytes, by ``id``.
+    By ``id`` of values, ``view_sources`` has the start of each view's chain of views, and
+    ``buffers`` the buffer of each value that shares bytes.
     """
     earlier_tensors: list[PlacedTensor] = []
     for tensor in sorted(tensors, key=lambda tensor: (tensor.value.first, tensor.value.end)):
@@ -107,7 +101,8 @@ def _check_overwrites(
             may_share = _in_different_branches(value, old)
             # Views, and outputs that are written over an input, have all bytes of the other tensor.
             if not may_share and _has_same_size(row, old_row):
-                is_view = _view_source(value, view_sources) is _view_source(old, view_sources)
+                source = view_sources.get(id(value), value)
+                is_view = source is view_sources.get(id(old), old)
                 is_last_read = last_tick == value.first  # by the producer of the value
                 may_share = is_view or (is_last_read and _may_overwrite(value, old, buffers))
             if not may_share:
@@ -131,21 +126,20 @@ def _has_same_size(row: Placement, other: Placement) -> bool:
 def _may_overwrite(value: Value, other: Value, buffers: Mapping[int, str]) -> bool:
     """Return whether the producer of a value may write it over ``other``, which ends at this node.
 
-    The output of an If may have the bytes of the branch output that it returns. Any other node must
-    read the shared buffer as ``other`` only, and only at inputs that its operator may overwrite.
-    ``buffers`` has the buffer of each value that shares bytes, by ``id`` of the value.
+    Both share one buffer. The output of an If may have the bytes of the branch output that it
+    returns. Any other node must read the buffer as ``other`` only, and only at inputs that its
+    operator may overwrite. ``buffers`` has the buffer of each value that shares bytes, by ``id`` of
+    the value.
     """
     node = value.producer
     if node is None:
         return False
     if node.selects_subgraph:
-        return any(
-            subgraph is other.block and output is value and result is other
-            for subgraph in node.subgraphs
-            for output, result in zip(node.outputs, subgraph.outputs, strict=False)
-        )
+        branch = other.block
+        returned = zip(node.outputs, branch.outputs, strict=False)
+        return branch in node.subgraphs and (value, other) in returned
     if node.subgraphs or node.outputs[0] is not value:
-        return False
+        return False  # only the first output of an operator is written over an input
     in_place = IN_PLACE_INPUTS.get(node.operator, ())
     reads_of_buffer = [
         (position, read)
@@ -262,30 +256,35 @@ def _late_reader(
 ) -> str:
     """Return the title of the first node that reads a donated input or a view of it too late.
 
-    That is a node that starts after the last tick of the output's ``writer``. It is also the writer
-    itself, unless it overwrites the input in place: it reads the input only where its output may be
-    written over it, and no view of it, whose elements it may read in another order. Nodes in the
-    subgraphs of a writer start before its last tick. What they read, the writer reads too. Empty if
-    there is no such node.
+    The ``writer`` of the output writes it to the input's memory. A node that starts after the
+    writer's last tick is too late, and so is the writer itself if it may not overwrite what it
+    reads. Empty if there is no such node.
     """
     nodes = {id(node): node for view in views for node in readers.get(view, ())}
     for node in sorted(nodes.values(), key=lambda node: node.start):
         if node is writer:
-            reads = [value for value in node.reads() if id(value) in views]
-            if all(value is donated for value in reads) and _overwrites_input(
-                node, donated, output
-            ):
-                continue
-        elif node.start <= writer.last:
-            continue
-        return repr(node.title)
+            is_late = not _may_overwrite_input(node, donated, output, views)
+        else:
+            # A node in a subgraph of the writer starts earlier. The writer reads what it reads.
+            is_late = node.start > writer.last
+        if is_late:
+            return repr(node.title)
     return ""
 
 
-def _overwrites_input(node: Node, donated: Value, output: Value) -> bool:
-    """Return whether a node reads an input only at positions that its output may overwrite."""
-    if not node.outputs or node.outputs[0] is not output or node.subgraphs:
+def _may_overwrite_input(
+    node: Node, donated: Value, output: Value, views: Collection[int]
+) -> bool:
+    """Return whether a node may write its first output over a donated input that it reads.
+
+    It may read the input only at positions that its operator may overwrite, and may not read another
+    of its ``views``: elements of a view can be read after other ones are written.
+    """
+    if node.outputs[0] is not output or node.subgraphs:
         return False
     in_place = IN_PLACE_INPUTS.get(node.operator, ())
-    positions = [index for index, value in enumerate(node.inputs) if value is donated]
-    return bool(positions) and all(position in in_place for position in positions)
+    return all(
+        value is donated and position in in_place
+        for position, value in enumerate(node.inputs)
+        if id(value) in views
+    )

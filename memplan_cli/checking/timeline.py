@@ -320,7 +320,7 @@ def _add_nodes(block: Block, timeline: Timeline) -> None:
 
 
 def _read_input(name: str, node: Node, timeline: Timeline) -> Value | None:
-    """Return the value of a node's input and extend its live range to the node's first tick.
+    """Return the value of a node's input, and extend its live range to the node's first tick.
 
     None for an omitted input. None, with an error in the timeline, for an undefined name.
     """
@@ -333,6 +333,7 @@ def _read_input(name: str, node: Node, timeline: Timeline) -> Value | None:
         )
         return None
     value.extend_to(node.start)
+    # The last reader so far. It is the node itself, or the node around the subgraph with this node.
     value.last_node = value.block.current_node
     return value
 

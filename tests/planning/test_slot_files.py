@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,3 +76,20 @@ def test_one_arena_of_level_2_may_have_slots_and_another_offsets() -> None:
     assert [tensor.name for tensor in plan.tensors if tensor.slot is not None] == list("abc")
     assert plan.report.symbolic["live_peak"] == "max(256, 8*n*n)"
     assert checked_plan(json.loads(plan.dumps())) == plan
+
+
+def test_the_peak_of_slots_at_level_2_cannot_be_left_out() -> None:
+    made = read("""g (float[8,8] x) => (float[8,8] z) {
+        a = MatMul(x, x) b = MatMul(a, x) c = MatMul(b, x) z = MatMul(c, x) }""")
+
+    def side_by_side(problem: Problem) -> Layout:
+        offsets = {buffer.id: 256 * place for place, buffer in enumerate(problem.buffers)}
+        return Layout(offsets, 256 * len(offsets))
+
+    source = Source("model.onnx", "0" * 64, "1" * 64)
+    plan = make_plan(made, Settings(), source, REWRITES, allocate=side_by_side).plan
+    assert [tensor.name for tensor in plan.tensors if tensor.slot is not None] == list("abc")
+    checked_plan(json.loads(plan.dumps()))
+    without_peak = plan.with_report(replace(plan.report, peak=None))
+    with pytest.raises(PlanError, match="bytes of the tensors at the peak is recorded as 0"):
+        checked_plan(json.loads(without_peak.dumps()))

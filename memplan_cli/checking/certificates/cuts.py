@@ -26,6 +26,7 @@ shares, 8 * (x(1) - x(2)) + 6 * (x(2) - x(3)) = 8 - 2 * x(2) >= 6 bytes are live
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.certificates.groups import BLOCK_END
@@ -91,10 +92,10 @@ def _check_pair(cuts: Sequence[Cut]) -> None:
 def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
     """Return the bytes that the step of a cut needs at least, in any order that it assumes.
 
-    The cut has a dual for each tensor that the group may overwrite, which bounds the step if no
-    other tensor is overwritten. Only one is, so the smallest of these bounds holds in any order. In
-    an order in which none of them ends, each bound holds. A group that can overwrite no tensor has
-    a single dual, with None in place of the tensor.
+    The group of the step overwrites at most one of its replaceable tensors. The cut has a dual for
+    each of them, which bounds the step in the orders in which no other tensor is overwritten. Every
+    order is one of these, so the smallest bound holds in any order. A group that can overwrite no
+    tensor has a single dual, with None in place of the tensor.
 
     Raises:
         ProofError: the cut is not about a group, or a dual is missing or wrong.
@@ -110,13 +111,11 @@ def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
         set(replaced) == expected and len(replaced) == len(expected),
         f"the cut at {cut.node} does not have one dual for each tensor that its output may overwrite",
     )
-    decided_x = _decided_x(graph, cut)
-    bounds: list[int] = []
-    for dual, tensor in zip(cut.duals, replaced, strict=True):
-        step_bytes = _StepBytesSum(graph, cut.node, decided_x, tensor)
-        step_bytes.add_dual(dual, tensors)
-        bounds.append(step_bytes.minimum())
-    return min(bounds)
+    decided = _decided_groups(graph, cut)
+    return min(
+        _Step(graph, cut.node, decided, tensor).least_bytes(dual, tensors)
+        for dual, tensor in zip(cut.duals, replaced, strict=True)
+    )
 
 
 def _tensor_name(index: int, tensors: Sequence[str]) -> str:
@@ -129,137 +128,148 @@ def _tensor_name(index: int, tensors: Sequence[str]) -> str:
     return tensors[index]
 
 
-def _decided_x(graph: GroupGraph, cut: Cut) -> Mapping[int, int]:
-    """Return x of the groups that run before the step of a cut in any order (1), or never (0).
+def _decided_groups(graph: GroupGraph, cut: Cut) -> Mapping[int, bool]:
+    """Return whether a group runs before the step of a cut in any order (True), or never (False).
 
-    These are the direct and indirect predecessors and successors of the cut's group, and of the
-    group that the cut assumes before or after it. The cut's group and the block's end have 0.
+    True are the direct and indirect predecessors of the cut's group, and of the group that the cut
+    assumes before it. False are the cut's group itself, its direct and indirect successors, those of
+    the group that the cut assumes after it, and the block's end. Other groups are left out.
 
     Raises:
         ProofError: the cut's assumption contradicts the order constraints.
     """
-    decided_x: dict[int, int] = {cut.node: 0, BLOCK_END: 0}
+    decided = {cut.node: False, BLOCK_END: False}
     group_at_cut = graph.groups[cut.node]
-    for assumed, x in ((cut.before, 1), (cut.after, 0)):
-        stack = [*(group_at_cut.predecessors if x else group_at_cut.successors)]
+    for assumed, is_before in ((cut.before, True), (cut.after, False)):
+        stack = [*(group_at_cut.predecessors if is_before else group_at_cut.successors)]
         if assumed is not None:
             require(assumed in graph.groups, f"there is no group {assumed} for a pair")
             stack.append(assumed)
         while stack:
             number = stack.pop()
-            if number in decided_x:
+            if number in decided:
                 require(
-                    decided_x[number] == x and number != cut.node,
+                    decided[number] == is_before and number != cut.node,
                     f"the cut at {cut.node} has group {number} before it and after it",
                 )
                 continue
-            decided_x[number] = x
+            decided[number] = is_before
             group = graph.groups[number]
-            stack.extend(group.predecessors if x else group.successors)
-    return decided_x
+            stack.extend(group.predecessors if is_before else group.successors)
+    return decided
 
 
-class _StepBytesSum:
-    """A lower bound of the bytes at a step: constant + sum of coefficient * x(group).
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The step of one group, in all orders that a cut assumes.
 
-    At first it has the bytes that are needed in any order, and no coefficients. `add_dual` adds the
-    terms of a proof: bytes of tensors that are live in some orders only. Only undecided groups have
-    a coefficient: the term of a decided group is a number, and added to the constant.
-
-    Args of the constructor:
-        graph: the groups of a block.
-        node: the group that runs at the step.
-        decided_x: x of the decided groups: 1 if a group runs before the step in any order, 0 if
-            it never does.
-        replaced: the tensor that the group overwrites if it ends at the step; None if the group
-            can overwrite no tensor.
+    Attributes:
+        graph: the groups of the block.
+        group: the number of the group that runs at the step.
+        decided: group -> whether it runs before the step in each of these orders (True), or in none
+            (False). Groups that run before the step in some of the orders are left out.
+        replaced: the tensor that the group overwrites if it ends at the step; None if the group can
+            overwrite no tensor.
     """
 
-    def __init__(
-        self,
-        graph: GroupGraph,
-        node: int,
-        decided_x: Mapping[int, int],
-        replaced: str | None,
-    ) -> None:
-        self._graph, self._node = graph, node
-        self._decided_x, self._replaced = decided_x, replaced
-        self._coefficients: defaultdict[int, int] = defaultdict(int)
-        """Undecided group -> the coefficient of x(group)."""
-        self._shares: defaultdict[str, int] = defaultdict(int)
-        """Tensor -> the sum of its shares so far."""
-        self._constant = self._certain_bytes()
+    graph: GroupGraph
+    group: int
+    decided: Mapping[int, bool]
+    replaced: str | None
 
-    def _certain_bytes(self) -> int:
-        """Return the bytes at the step in any order: live before it, and needed by its group."""
-        graph, group = self._graph, self._graph.groups[self._node]
-        live_bytes = sum(graph.sizes[t] for t in graph.users if self._is_surely_live(t))
-        certain = graph.pinned_bytes + live_bytes + group.need
-        if self._replaced is not None and not self._is_read_later(self._replaced):
-            certain -= group.saved_bytes  # the group may overwrite the tensor
-        return certain
+    def least_bytes(self, dual: Dual, tensors: Sequence[str]) -> int:
+        """Return a lower bound of the bytes at the step: the smallest value of this sum.
 
-    def minimum(self) -> int:
-        """Return the smallest value of the sum: each x(group) is 1 if its coefficient is negative."""
-        return self._constant + sum(c for c in self._coefficients.values() if c < 0)
+            certain bytes
+            + share * (x(producer) - x(reader)) for each share of a tensor
+            - multiple * (x(first) - x(second)) for each pair of groups in this order
 
-    def add_dual(self, dual: Dual, tensors: Sequence[str]) -> None:
-        """Add a dual to the sum, which remains a lower bound of the bytes at the step.
-
-        Each share adds share * (x(producer) - x(reader)). Each multiple of an order constraint
-        subtracts multiple * (x(first) - x(second)), which is not negative.
+        x(group) is 1 if the group runs before the step, otherwise 0. Shares stand for bytes of
+        tensors that are live before the step in some orders only. The terms that are subtracted are
+        not negative.
 
         Raises:
-            ProofError: a share or a constraint of the dual is wrong.
+            ProofError: a share or a multiple of the dual is wrong.
         """
-        groups = self._graph.groups
+        groups = self.graph.groups
+        coefficients: defaultdict[int, int] = defaultdict(int)  # of x(group), by group
+        total_shares: defaultdict[str, int] = defaultdict(int)  # by tensor
         for index, reader, share in dual.shares:
             tensor = _tensor_name(index, tensors)
-            require(share > 0, f"tensor {tensor[:120]!r} has a share of {share} bytes")
-            self._add_share(tensor, reader, share)
+            name = f"tensor {tensor[:120]!r}"
+            require(share > 0, f"{name} has a share of {share} bytes")
+            self._check_reader(tensor, reader)
+            limit = self._shareable_bytes(tensor)
+            total_shares[tensor] += share
+            require(
+                total_shares[tensor] <= limit,
+                f"{name} has {limit} bytes, but its shares are {total_shares[tensor]}",
+            )
+            coefficients[self._producer(tensor)] += share
+            coefficients[reader] -= share
         for first, second, multiple in dual.holds:
             require(
-                multiple > 0, f"the cut at {self._node} has a multiple of {multiple} bytes"
+                multiple > 0, f"the cut at {self.group} has a multiple of {multiple} bytes"
             )
             require(
                 second in groups and first in groups[second].predecessors,
-                f"the cut at {self._node} holds {first} before {second}, which does not need it",
+                f"the cut at {self.group} holds {first} before {second}, which does not need it",
             )
-            self._add_term(first, -multiple)
-            self._add_term(second, multiple)
+            coefficients[first] -= multiple
+            coefficients[second] += multiple
+        least = self._certain_bytes()
+        for number, coefficient in coefficients.items():
+            if number in self.decided:
+                least += coefficient if self.decided[number] else 0
+            else:
+                least += min(coefficient, 0)  # x is 0 or 1
+        return least
 
-    def _add_share(self, tensor: str, reader: int, share: int) -> None:
-        """Add share * (x(producer) - x(reader)) to the sum.
+    def _certain_bytes(self) -> int:
+        """Return the bytes at the step in any order: live before it, and needed by its group."""
+        graph, group = self.graph, self.graph.groups[self.group]
+        live_bytes = sum(graph.sizes[t] for t in graph.users if self._is_surely_live(t))
+        certain = graph.pinned_bytes + live_bytes + group.need
+        if self.replaced is not None and not self._is_read_later(self.replaced):
+            certain -= group.saved_bytes  # the group may overwrite the tensor
+        return certain
 
-        These are bytes of a tensor that is live before the step if this reader runs later. The
-        tensor may not be counted yet as live in any order, and its shares may not exceed its bytes.
+    def _shareable_bytes(self, tensor: str) -> int:
+        """Return the bytes of a tensor that may be divided into shares.
 
-        The tensor that the group of the step may overwrite is counted already, without the bytes
-        that are saved if it ends here. If another reader runs later, these bytes are not saved. So
-        its readers are the other ones, and its shares may not exceed the saved bytes.
+        These are all its bytes, unless they are certain bytes already. Those of the tensor that the
+        group may overwrite are certain but for the saved bytes, which remain to be shared: they are
+        not saved if another reader runs later.
 
         Raises:
-            ProofError: the tensor is counted already or has too many shares, or does not have this
-                reader.
+            ProofError: all bytes of the tensor are certain.
         """
-        graph, name = self._graph, f"tensor {tensor[:120]!r}"
-        require(tensor in graph.users, f"{name} has a share, but fewer than two groups use it")
-        if tensor == self._replaced:
-            readers = self._readers(tensor) - {self._node}
-            limit = graph.groups[self._node].saved_bytes
-            is_counted = self._is_read_later(tensor)
-        else:
-            readers = self._readers(tensor)
-            limit = graph.sizes[tensor]
-            is_counted = self._is_surely_live(tensor)
-        require(not is_counted, f"{name} has a share, but is counted already")
-        self._shares[tensor] += share
-        require(
-            self._shares[tensor] <= limit,
-            f"{name} has {limit} bytes, but its shares are {self._shares[tensor]}",
+        is_replaced = tensor == self.replaced
+        is_certain = (
+            self._is_read_later(tensor) if is_replaced else self._is_surely_live(tensor)
         )
-        if reader == self._node:
-            # The group of the step stands for any reader that never runs before it: x is 0.
+        name = f"tensor {tensor[:120]!r}"
+        require(not is_certain, f"{name} has a share, but is counted already")
+        graph = self.graph
+        return graph.groups[self.group].saved_bytes if is_replaced else graph.sizes[tensor]
+
+    def _check_reader(self, tensor: str, reader: int) -> None:
+        """Check that a tensor is live before the step if this reader has not run.
+
+        The tensor that the group of the step may overwrite must be live after the step too. The
+        number of the step's group stands for any other group that never runs before the step.
+
+        Raises:
+            ProofError: the tensor is not live for this reader.
+        """
+        name = f"tensor {tensor[:120]!r}"
+        require(
+            tensor in self.graph.users, f"{name} has a share, but fewer than two groups use it"
+        )
+        readers = self._readers(tensor)
+        if tensor == self.replaced:
+            readers -= {self.group}
+        if reader == self.group:
             require(
                 self._any_runs_after(readers),
                 f"{name} has a share for {reader}, but may have ended",
@@ -268,34 +278,25 @@ class _StepBytesSum:
             require(
                 reader in readers, f"{name} has a share for {reader}, which does not read it"
             )
-        self._add_term(self._producer(tensor), share)
-        self._add_term(reader, -share)
-
-    def _add_term(self, group: int, coefficient: int) -> None:
-        """Add coefficient * x(group): to the constant if the group is decided."""
-        if group in self._decided_x:
-            self._constant += coefficient * self._decided_x[group]
-        else:
-            self._coefficients[group] += coefficient
 
     def _producer(self, tensor: str) -> int:
         """Return the group that produces a tensor."""
-        users, groups = self._graph.users[tensor], self._graph.groups
+        users, groups = self.graph.users[tensor], self.graph.groups
         return next(u for u in users if u != BLOCK_END and tensor in groups[u].produced)
 
     def _readers(self, tensor: str) -> set[int]:
         """Return the users of a tensor without its producer."""
-        return self._graph.users[tensor] - {self._producer(tensor)}
+        return self.graph.users[tensor] - {self._producer(tensor)}
 
     def _any_runs_after(self, groups: Iterable[int]) -> bool:
         """Return whether at least one of these groups never runs before the step."""
-        return any(self._decided_x.get(group) == 0 for group in groups)
+        return any(self.decided.get(group) is False for group in groups)
 
     def _is_read_later(self, tensor: str) -> bool:
         """Return whether another reader of a tensor than the group of the step surely runs later."""
-        return self._any_runs_after(self._readers(tensor) - {self._node})
+        return self._any_runs_after(self._readers(tensor) - {self.group})
 
     def _is_surely_live(self, tensor: str) -> bool:
         """Return whether a tensor is live before the step in any order."""
-        is_produced = self._decided_x.get(self._producer(tensor)) == 1
-        return is_produced and self._any_runs_after(self._graph.users[tensor])
+        is_produced = self.decided.get(self._producer(tensor), False)
+        return is_produced and self._any_runs_after(self.graph.users[tensor])

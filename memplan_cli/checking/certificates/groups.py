@@ -126,8 +126,10 @@ def block_groups(
 ) -> GroupGraph:
     """Return the nodes of a block, each as a group of its own.
 
-    The inputs of a subgraph are left out. ``subgraph_bytes`` are the proven bounds of subgraphs by
-    path: the bytes that each needs in any order of its nodes.
+    Each group gets the tensors that its node produces, reads and may overwrite, the bytes that it
+    needs, and the groups before and after which it must run. The inputs of a subgraph are left out.
+    ``subgraph_bytes`` are the proven bounds of subgraphs by path: the bytes that each needs in any
+    order of its nodes.
     """
     groups = {node.index: NodeGroup() for node in block.nodes}
     pinned_bytes = 0
@@ -147,11 +149,10 @@ def block_groups(
         groups[first].successors.add(second)
         groups[second].predecessors.add(first)
     # A tensor that only its producer uses is live at this step only. Its bytes remain in `need`.
-    for tensor, users in list(graph.users.items()):
-        if len(users) == 1:
-            (producer,) = users
-            groups[producer].produced.discard(tensor)
-            groups[producer].used.discard(tensor)
+    for number, group in groups.items():
+        for tensor in [t for t in group.produced if graph.users[t] == {number}]:
+            group.produced.remove(tensor)
+            group.used.remove(tensor)
             del graph.users[tensor]
     return graph
 
@@ -161,7 +162,8 @@ def _add_tensors(
 ) -> None:
     """Add the tensors that a node produces and uses to the graph, and to the node's group.
 
-    Views, pinned tensors and tensors without bytes are left out. The group's ``need`` is set.
+    Views, pinned tensors and tensors without bytes are left out. The group's ``need`` is set to the
+    bytes that the node allocates at its step, in addition to those that are live before it.
     """
     group, view_bases = graph.groups[node.index], planned.view_bases
     for value in node.outputs:
@@ -173,12 +175,12 @@ def _add_tensors(
             graph.sizes[tensor] = size
             graph.users[tensor] = {BLOCK_END} if tensor in block_outputs else set()
             group.produced.add(tensor)
-    if not node.subgraphs or node.repeats:
-        group.need = sum(graph.sizes[tensor] for tensor in group.produced)
-    else:
-        # The step of an If is its first tick, when all that is live before it is live. Its outputs
-        # exist at its last tick only, when tensors that its branches read may have ended.
+    if node.subgraphs and not node.repeats:
+        # The first tick of an If counts as its step. It allocates its outputs later, at its last
+        # tick, when tensors that its branches read may have ended.
         group.need = 0
+    else:
+        group.need = sum(graph.sizes[tensor] for tensor in group.produced)
     bases = (view_bases.get(value.tensor_id, "") for value in node.reads())
     group.used = group.produced | {base for base in bases if base in graph.sizes}
     for tensor in group.used:
@@ -314,36 +316,45 @@ def fuse_groups(graph: GroupGraph, fusions: Iterable[Fusion]) -> None:
 def _check_late_rule(
     graph: GroupGraph, node: int, into: int, inner_tensors: set[str], title: str
 ) -> tuple[int, set[str]]:
-    """Check that group ``node`` may run just before group ``into``.
+    """Check the rule *late*: some order with the lowest peak runs ``node`` just before ``into``.
+
+    ``node`` frees nothing and only ``into`` waits for it, so in any order it can run that late. Steps
+    in between then need less. The step of ``node`` itself may not need more than that of ``into``.
 
     Returns ``need`` and ``replaceable`` of the fused group, which allocates what ``node`` produces
     and what ``into`` needs. ``inner_tensors`` are the tensors of ``node`` that only these two groups
     use; ``title`` names the fusion in errors.
 
     Raises:
-        ProofError: the rule *late* does not hold.
+        ProofError: the rule does not hold.
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.successors == {into}, f"{title}: other groups wait for it too")
     require(graph.frees_nothing(node), f"{title}: it frees a tensor")
-    produced, saving = graph.produced_bytes(node), graph.possible_saving(into)
-    require(group.need <= produced + target.need - saving, f"{title}: its step needs more")
+    # The bytes at the step of ``into``, beyond those live before ``node``. They are fewer if ``into``
+    # writes its output over a tensor.
+    need = graph.produced_bytes(node) + target.need
+    least_need = need - graph.possible_saving(into)
+    require(group.need <= least_need, f"{title}: its step needs more")
     if target.replaceable & inner_tensors:
-        # An inner tensor ends at the fused step in any order, so ``into`` always saves its bytes.
-        return produced + target.need - saving, set()
-    return produced + target.need, target.replaceable
+        return least_need, set()  # an inner tensor ends at the fused step in any order
+    return need, target.replaceable
 
 
 def _check_early_rule(
     graph: GroupGraph, node: int, into: int, inner_tensors: set[str], title: str
 ) -> tuple[int, set[str]]:
-    """Check that group ``node`` may run just after group ``into``.
+    """Check the rule *early*: some order with the lowest peak runs ``node`` just after ``into``.
+
+    ``node`` waits for ``into`` only, so in any order it can run that early. Its step may not need
+    more than that of ``into``, and it may not leave more bytes live than before.
 
     Returns ``need`` and ``replaceable`` of the fused group. The step of ``into`` is the higher one,
-    so it is the fused step. ``inner_tensors`` and ``title`` are as in `_check_late_rule`.
+    so it is the fused step. ``inner_tensors`` are the tensors of ``node`` that only these two groups
+    use: they end at ``node``. ``title`` names the fusion in errors.
 
     Raises:
-        ProofError: the rule *early* does not hold.
+        ProofError: the rule does not hold.
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")

@@ -23,10 +23,7 @@ group has no move of its own. It is in the moves of the groups that wait for it.
 group adds to the live bytes, produced - freed, can only shrink if more groups run before it. So
 any order can run a free group as early as that.
 
-*One move is enough* if it runs a single group, leaves no more live in total than before, and each
-free group waits for an earlier group of the move. By the last condition no order runs a free group
-before the single one. So at any step of any order the groups of the move that have not run would
-add nothing, and the whole move can run first.
+*One move is enough* for a state if any order can run it first (see `_OrderSimulator.is_enough`).
 
 Example: 8 bytes are live, the bound is 13. Group 1 needs and produces 4, and group 2, which waits
 for it, frees 6: steps of 12 and 12 bytes, then 6 live. With group 2 as its free group, the move of
@@ -76,9 +73,12 @@ class _PossibleMove(NamedTuple):
 def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
     """Check that no order of the groups stays below a bound.
 
-    ``states`` has the moves of each state, which lead to states with a higher index. In state 0
-    nothing has run. Its only move runs free groups alone, which any order can begin with, so its
-    moves are complete without a check.
+    ``states`` has the moves of each state. A move runs some groups, with steps below the bound, and
+    leads to a state with a higher index. If an order below the bound exists, one exists that goes
+    from state to state by these moves. It never ends: in each of these states a group remains.
+
+    State 0, in which nothing has run, has a single move. It runs *free* groups alone, of which each
+    leaves no more bytes live than before it. Any order below the bound can begin with these.
 
     Raises:
         ProofError: the moves of a state are wrong or not complete, or all groups can run.
@@ -104,7 +104,8 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
         results = [simulator.run_move(state, move, title) for move in moves]
         if index > 0:
             require(all(move.nodes for move in moves), f"a move of {title} has no nodes")
-            simulator.check_complete(state, moves, results, title)
+            if len(moves) != 1 or not simulator.is_enough(state, moves[0], results[0]):
+                simulator.check_complete(state, moves, title)
         for move, result in zip(moves, results, strict=True):
             require(
                 index < move.to < len(states),
@@ -114,6 +115,7 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
             if target is None:
                 reached[move.to] = result
             else:
+                # The bytes live are then equal too: they depend only on which groups have run.
                 require(
                     target.remaining == result.remaining,
                     f"a move of {title} leads to another state",
@@ -133,18 +135,21 @@ class _OrderSimulator:
         _predecessors: the set of groups that must run before each group.
         _users: the set of groups, and of the end of the block, that produce or read each tensor.
         _produced: the bytes that each group produces for others.
-        _late: the numbers of the late groups.
+        _late: the numbers of the late groups, which only add bytes that other groups wait for.
     """
 
     def __init__(self, graph: GroupGraph, bound: int) -> None:
         self._graph, self._bound = graph, bound
         self._bits = {number: 1 << index for index, number in enumerate(graph.groups)}
+        # The end of the block has a bit too, as a user of the block's outputs. It never runs.
         self._end_bit = 1 << len(graph.groups)
         self._predecessors = {
             number: self._bit_set(group.predecessors) for number, group in graph.groups.items()
         }
         self._users = {tensor: self._bit_set(users) for tensor, users in graph.users.items()}
         self._produced = {number: graph.produced_bytes(number) for number in graph.groups}
+        # These groups only add bytes, for groups that wait for them. So any order can run them
+        # later, just before the first group that waits for them.
         self._late = {
             number
             for number, group in graph.groups.items()
@@ -207,33 +212,14 @@ class _OrderSimulator:
         is_remaining = bool(self._bits.get(number, 0) & remaining)
         return is_remaining and not self._predecessors[number] & remaining
 
-    def check_complete(
-        self, state: _State, moves: Sequence[Move], results: Sequence[_State], title: str
-    ) -> None:
-        """Check that the moves of a state are complete, as the head of this module defines it.
-
-        ``results`` are the states after the moves; ``title`` names the state in errors.
-
-        Raises:
-            ProofError: naming a missing move.
-        """
-        if len(moves) == 1 and self._is_enough(state, moves[0], results[0]):
-            return
-        # (late groups, last group) of each move. A move may have free groups besides.
-        listed = {(self._bit_set(move.nodes[:-1]), move.nodes[-1]) for move in moves}
-        for move in self._possible_moves(state):
-            # An order below the bound cannot continue with a move that needs ``bound`` bytes.
-            require(
-                move.step_bytes >= self._bound
-                or (move.late_groups, move.last_group) in listed,
-                f"{title} has no move for {move.last_group}, which takes {move.step_bytes} bytes",
-            )
-
-    def _is_enough(self, state: _State, move: Move, result: _State) -> bool:
+    def is_enough(self, state: _State, move: Move, result: _State) -> bool:
         """Return whether a state needs no move besides this one, which leads to ``result``.
 
-        It runs a single group and then free groups, leaves no more live, and each of its free
-        groups waits for an earlier group of the move.
+        The move runs one group and then its free groups, and leaves no more bytes live than before.
+        Each free group waits for an earlier group of the move, so in any order the one group is the
+        first of them. At each step of an order, the groups of the move that have not run yet are
+        the whole move or free groups alone. If these ran before the step, no more bytes would be
+        live at it. So any order below the bound can run the whole move first.
         """
         if len(move.nodes) != 1 or result.live > state.live:
             return False
@@ -244,29 +230,50 @@ class _OrderSimulator:
             earlier |= self._bits[number]
         return True
 
+    def check_complete(self, state: _State, moves: Sequence[Move], title: str) -> None:
+        """Check that the moves of a state include every possible move below the bound.
+
+        An order below the bound then continues with one of them. A listed move has
+        the nodes of a possible one: its late groups, and then its last group. It may run free
+        groups after these. ``title`` names the state in errors.
+
+        Raises:
+            ProofError: naming a missing move.
+        """
+        listed = {(self._bit_set(move.nodes[:-1]), move.nodes[-1]) for move in moves}
+        for move in self._possible_moves(state):
+            require(
+                move.step_bytes >= self._bound
+                or (move.late_groups, move.last_group) in listed,
+                f"{title} has no move for {move.last_group}, which takes {move.step_bytes} bytes",
+            )
+
     def _possible_moves(self, state: _State) -> Iterator[_PossibleMove]:
         """Yield the moves of a state that can be the next ones of an order.
 
-        Each runs a group that is ready and not late, or a group that waits for late groups only,
-        after these.
+        A *late* group only adds bytes, for the groups that wait for it. It has no move of its own,
+        but runs in the move of the first of these groups. So a move runs a ready group that is not
+        late, or a group that waits for late groups only, after these.
         """
         ready = [number for number in self._bits if self._is_ready(number, state.remaining)]
         late = [number for number in ready if number in self._late]
         for number in ready:
             if number not in self._late:
                 step, _ = self._run_group(number, state)
-                yield _PossibleMove(0, number, step)
+                yield _PossibleMove(late_groups=0, last_group=number, step_bytes=step)
         late_set = self._bit_set(late)
         waiting = {
             successor for number in late for successor in self._graph.groups[number].successors
         }
         for number in sorted(waiting):
-            missing = self._predecessors[number] & state.remaining
-            if missing & ~late_set:
+            awaited = self._predecessors[number] & state.remaining
+            if awaited & ~late_set:
                 continue  # it also waits for groups that must run by moves of their own
-            produced = sum(self._produced[n] for n in late if self._bits[n] & missing)
+            produced = sum(self._produced[n] for n in late if self._bits[n] & awaited)
             # Each late group needs at most what it produces, and the bytes live only grow. So no
             # step of theirs needs more than what is live after the last of them.
-            after_late = _State(state.remaining & ~missing, state.live + produced)
+            after_late = _State(state.remaining & ~awaited, state.live + produced)
             step, _ = self._run_group(number, after_late)
-            yield _PossibleMove(missing, number, max(step, after_late.live))
+            yield _PossibleMove(
+                late_groups=awaited, last_group=number, step_bytes=max(step, after_late.live)
+            )

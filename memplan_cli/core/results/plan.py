@@ -193,29 +193,31 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
     Raises:
         InvalidLayoutError: see `Plan.problems`.
     """
-    arenas = {arena.id for arena in plan.arenas}
-    if len(arenas) != len(plan.arenas):
+    arena_ids = {arena.id for arena in plan.arenas}
+    if len(arena_ids) != len(plan.arenas):
         raise InvalidLayoutError("two arenas have one id")
     _refuse_invalid_rows(plan.tensors)
-    buffers: dict[int, dict[BufferId, Buffer]] = {arena: {} for arena in arenas}
-    offsets: dict[int, dict[BufferId, int]] = {arena: {} for arena in arenas}
+    buffers: dict[int, dict[BufferId, Buffer]] = {arena: {} for arena in arena_ids}
+    offsets: dict[int, dict[BufferId, int]] = {arena: {} for arena in arena_ids}
     base_ids = {tensor.alias_of for tensor in plan.tensors} - {None}
     bases = {tensor.id: tensor for tensor in plan.tensors if tensor.id in base_ids}
     for tensor in plan.tensors:
-        arena = tensor.arena
-        if arena not in arenas:
+        if tensor.arena not in arena_ids:
             raise InvalidLayoutError(f"tensor {tensor.id!r} is placed in no arena of the plan")
         if tensor.alias_of is not None:
             _refuse_wrong_alias(tensor, tensor.alias_of, bases)
-        identity = BufferId(tensor.alias_of or tensor.id)
-        live, alias = LiveRange(tensor.first, tensor.last), buffers[arena].get(identity)
-        if alias is not None:
-            live = LiveRange(min(live.start, alias.live.start), max(live.end, alias.live.end))
-        buffers[arena][identity] = Buffer(identity, tensor.bytes, live)
-        offsets[arena][identity] = tensor.offset
-    for facts in plan.arenas:
-        problem = Problem(tuple(buffers.pop(facts.id).values()), facts.alignment)
-        yield problem, Layout(offsets[facts.id], facts.height)
+        buffer_id = BufferId(tensor.alias_of or tensor.id)
+        live = LiveRange(tensor.first, tensor.last)
+        known = buffers[tensor.arena].get(
+            buffer_id
+        )  # of the tensor and aliases before this one
+        if known is not None:
+            live = LiveRange(min(live.start, known.live.start), max(live.end, known.live.end))
+        buffers[tensor.arena][buffer_id] = Buffer(buffer_id, tensor.bytes, live)
+        offsets[tensor.arena][buffer_id] = tensor.offset
+    for arena in plan.arenas:
+        problem = Problem(tuple(buffers[arena.id].values()), arena.alignment)
+        yield problem, Layout(offsets[arena.id], arena.height)
 
 
 def _refuse_invalid_rows(tensors: Sequence[Placement]) -> None:

@@ -145,9 +145,12 @@ def _parse_canonical_call(tree: Tree) -> Call:
         ValueError: the tree is no call, or an argument is not in canonical form.
     """
     match tree.top:
-        case ast.Call(func=ast.Name() as name, args=[ast.BinOp(op=ast.Div()) as quotient]):
+        # ``floor(a/b)`` and ``ceiling(a/b)`` have two arguments, a and b.
+        case ast.Call(
+            func=ast.Name() as name, args=[ast.BinOp(op=ast.Div()) as quotient], keywords=[]
+        ):
             parts = [quotient.left, quotient.right]
-        case ast.Call(func=ast.Name() as name, args=parts):
+        case ast.Call(func=ast.Name() as name, args=parts, keywords=[]):
             pass
         case _:
             raise ValueError(ast.dump(tree.top))
