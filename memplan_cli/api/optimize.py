@@ -19,8 +19,8 @@ from memplan_cli.api.optimizing.verification import (
     BackgroundBaseline,
     SizesRefusedError,
     candidate_cost,
+    with_fallback_if_slower,
     with_rejected,
-    with_slower,
 )
 from memplan_cli.api.output.optimized import Optimized, is_verified, publish, write_unverified
 from memplan_cli.api.output.rewriting import RewrittenFiles, Targets
@@ -155,7 +155,7 @@ def _write_best_of(
     """Write, run and compare candidates in the order of their predicted memory; publish the best.
 
     Of the candidates whose outputs are the original's, the best is the one with the least predicted
-    memory: the candidates after it are not run. If settings are searched by measuring, all candidates
+    memory: the candidates after it are not run. If ``check`` asks to search by measuring, all candidates
     are run, and the best is the one with the least measured memory. Candidates over the budget are
     not run. If none is left or none passes, nothing is written, and the result has the plan of the
     first one that failed.
@@ -168,6 +168,7 @@ def _write_best_of(
         return Optimized(candidates[0].planned.plan, None, None)
     # All candidates have the same original, with which the verifier compares.
     verifier = baseline.verifier(within_budget[0], check, request.progress)
+    searches_by_measuring = check.search == "measured"
     verified: list[_VerifiedCandidate] = []
     rejected: list[Plan] = []
     with ExitStack() as stack:
@@ -178,17 +179,17 @@ def _write_best_of(
                 rejected.append(plan)
                 continue
             verified.append(_VerifiedCandidate(candidate, files, plan))
-            if check.search == "foreseen":  # the first one is the best
+            if not searches_by_measuring:  # the first one is the best
                 break
         if not verified:
             return Optimized(rejected[0], None, None)
         request.progress("writing")
-        best = verified[0]
-        if check.search == "measured":
+        if searches_by_measuring:
             best = min(verified, key=lambda each: candidate_cost(each.plan))
-        plan = with_rejected(best.plan, rejected)
-        if check.search == "measured":
-            plan = with_slower(plan)
+            plan = with_fallback_if_slower(with_rejected(best.plan, rejected))
+        else:
+            best = verified[0]
+            plan = with_rejected(best.plan, rejected)
         result = publish(best.candidate, best.files, plan)
         # At the end of the block, the weight files of the other candidates are removed. The weights
         # of an earlier version, which they set aside, must not be restored: it was replaced.

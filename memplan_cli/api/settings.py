@@ -123,7 +123,10 @@ def _confirmed(
 
     The model is run under its usual settings, then under the best predicted ones, and under others until
     the outputs are equal and runs are not far slower. ``check`` may ask for a search by measuring
-    instead. The parameters are as in `_predicted`; the usual settings contain ``fixed``.
+    instead.
+
+    ``fixed`` are the settings in the metadata of a file whose graph must run as it is. They are then
+    part of its usual settings. If ``fixed`` is None, the usual settings are ONNX Runtime's defaults.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_to_numbers
     from memplan_cli.runtime.graph.offline import offline_program
@@ -137,18 +140,20 @@ def _confirmed(
     from memplan_cli.runtime.verification.verify import choose_settings
 
     binding = binding_of(bound_settings)
-    # Outputs are compared at one size only, because the settings are for one size: without assumed
-    # dims, the run has no second input set of other sizes. The settings search needs to know them.
-    binding_of_run = replace(binding, assumed=frozenset())
-    usual_settings = DEFAULTS
-    if fixed is not None:
+    if fixed is None:
+        usual_settings = DEFAULTS
+    else:
         usual_settings = settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
+    # The settings are for one size, so that outputs are compared at one size only: without assumed
+    # dims, the run has no second input set of other sizes.
+    binding_of_run = replace(binding, assumed=frozenset())
     with BaselineRun(file.path, file.model, check, binding_of_run, usual_settings) as run:
+        # The search of settings needs to know which dims are assumed.
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, file.path, bound_settings).loaded.program
             model = WrittenModel(file.path, program)
-        else:
+        else:  # the graph may have operators of which only ONNX Runtime knows the shapes
             program = offline_program(file.path, binding.dims, baseline.provider)
             model = WrittenModel(
                 file.path, program, optimized_offline=True, unoptimized_settings=usual_settings

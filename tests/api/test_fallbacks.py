@@ -15,7 +15,11 @@ import pytest
 from memplan_cli import Settings, plan
 from memplan_cli.api.models.model_file import ModelFile, plan_model
 from memplan_cli.api.optimizing import candidates
-from memplan_cli.api.optimizing.verification import candidate_cost, with_rejected, with_slower
+from memplan_cli.api.optimizing.verification import (
+    candidate_cost,
+    with_fallback_if_slower,
+    with_rejected,
+)
 from memplan_cli.api.output.optimized import Optimized
 from memplan_cli.api.output.rewriting import Rewriting, Targets
 from memplan_cli.api.schema import schema_text
@@ -138,8 +142,8 @@ def test_settings_that_are_all_too_slow_are_said(
         runtime = RuntimeSummary("onnxruntime", "1", CPU, {}, peaks)
         return planned.with_report(replace(planned.report, runtime=runtime))
 
-    assert codes(with_slower(timed(20.0))) == ["all-slower"]
-    assert codes(with_slower(timed(9.0))) == []
+    assert codes(with_fallback_if_slower(timed(20.0))) == ["all-slower"]
+    assert codes(with_fallback_if_slower(timed(9.0))) == []
 
 
 def test_a_size_that_was_not_measured_does_not_count_as_no_memory(planned: Plan) -> None:

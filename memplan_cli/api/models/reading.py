@@ -87,7 +87,7 @@ def read_observed(
     # numbers that ``inferred`` has.
     known = {**numeric_types(inferred), **observed}
     loaded = replace(loaded, program=_with_known_shapes(loaded.program, known))
-    loaded = _with_empty_blocks_not_run(loaded, observed)
+    loaded = _with_unexecuted_results_empty(loaded, observed)
     # ``unresolved`` has only results of ops; the run also gives the shapes of inputs of unknown rank.
     inputs_without_rank = (
         identity
@@ -168,25 +168,26 @@ def _with_known_shapes(program: Program, known: Known) -> Program:
     return _with_vars(program, changed)
 
 
-def _with_empty_blocks_not_run(loaded: Loaded, observed: Known) -> Loaded:
-    """Make results without a size in numbers empty in blocks of which nothing was observed.
+def _with_unexecuted_results_empty(loaded: Loaded, observed: Known) -> Loaded:
+    """Give shape ``(0,)`` to results without a size in numbers in blocks that the run did not enter.
 
-    A warning names them.
+    Nothing was observed in such blocks. A warning names the results. Results of a type without a size
+    in bytes, such as strings, stay as they are.
     """
     program = loaded.program
     entered = {program.vars[VarId(var)].block for var in observed if var in program.vars}
-    not_run = tuple(
+    unexecuted = tuple(
         identity
         for identity in unresolved_results(program)
         if (var := program.vars[identity]).block not in entered and var.dtype in BITS
     )
-    if not not_run:
+    if not unexecuted:
         return loaded
     warning = (
-        f"{len(not_run)} tensors are in subgraphs that this run did not execute, and count "
-        f"as nothing: {_first_names(not_run)}"
+        f"{len(unexecuted)} tensors are in subgraphs that this run did not execute, and count "
+        f"as nothing: {_first_names(unexecuted)}"
     )
-    empty = {var: program.vars[var]._replace(shape=(0,)) for var in not_run}
+    empty = {var: program.vars[var]._replace(shape=(0,)) for var in unexecuted}
     return replace(
         loaded, program=_with_vars(program, empty), warnings=(*loaded.warnings, warning)
     )

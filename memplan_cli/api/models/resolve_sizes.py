@@ -20,7 +20,7 @@ from memplan_cli.analysis.dim_constraints import (
     dim_constraints,
     smallest_satisfying_dims,
 )
-from memplan_cli.api.models.binding import bind
+from memplan_cli.api.models.binding import bind, binding_of
 from memplan_cli.api.models.reading import (
     missing_sizes,
     read_completely,
@@ -105,20 +105,19 @@ def resolve_sizes(
     settings = bind(source.model, settings)
     search = _SizeSearch(source, path, settings)
     loaded = read_checked(source, search.bindings)
-    if missing_sizes(loaded.program):
-        has_one_size = not search.free_dims and not settings.bounds
-        # A model of one size is run below. This costs the same as ONNX Runtime's inference, and
-        # tells more.
-        if not (has_one_size and search.may_run):
-            loaded = with_runtime_inference(source, path, search.bindings, loaded)
+    has_one_size = not search.free_dims and not settings.bounds
+    # A model of one size with missing sizes is run below instead: that costs the same as ONNX Runtime's
+    # inference, and tells more.
+    if missing_sizes(loaded.program) and not (has_one_size and search.may_run):
+        loaded = with_runtime_inference(source, path, search.bindings, loaded)
     assumed = settings.inputs.assumed  # None: numbers of the free dims are still to be found
     if search.unresolved(loaded.program) and search.may_run:
         return search.run(loaded, assumed)
     # No run has to observe sizes: at most numbers of free dims are missing.
     if assumed is None:
         assumed = search.dims_without_run(loaded, probing)
-        if assumed is None:
-            return search.run(loaded, None)
+    if assumed is None:  # only runs show which numbers work, and they are allowed
+        return search.run(loaded, None)
     return ResolvedModel(_with_assumed(settings, assumed), loaded)
 
 
@@ -136,17 +135,20 @@ def resolve_to_numbers(source: LazyModel, path: Path, settings: Settings) -> Res
 def resolve_all_but(
     source: LazyModel, path: Path, settings: Settings, symbolic: Collection[str]
 ) -> ResolvedModel:
-    """Resolve a model with numbers for all dims except those that have to stay symbolic."""
+    """Resolve a model with numbers for all dims except those that have to stay symbolic.
+
+    The numbers of free dims are those that `resolve_sizes` finds, which may run the model for them.
+    """
     settings = bind(source.model, settings)
     search = _SizeSearch(source, path, settings)
     dims_to_assume = search.free_dims.keys() - set(symbolic)
-    # A name that is no dim of an input will be refused by the caller: the model is not run for it.
-    names_are_dims = search.input_dims.issuperset(symbolic)
+    # If a name is no dim of an input, the caller refuses it: the model is not run before.
+    are_input_dims = search.input_dims.issuperset(symbolic)
     assumed: Mapping[str, int] = {}
-    if dims_to_assume and names_are_dims:
-        resolved = resolve_sizes(source, path, settings).settings
-        numbers = {**(resolved.inputs.assumed or {}), **resolved.dims}
-        assumed = {name: value for name, value in numbers.items() if name in dims_to_assume}
+    if dims_to_assume and are_input_dims:
+        resolved = resolve_sizes(source, path, settings)
+        numbers = binding_of(resolved.settings).dims
+        assumed = {name: numbers[name] for name in numbers if name in dims_to_assume}
     settings = _bound_to(settings, assumed)
     bindings = replace(search.bindings, dims=settings.dims)
     return ResolvedModel(settings, read_completely(source, path, bindings))
@@ -216,6 +218,8 @@ class _SizeSearch:
         symbols_in_shapes = frozenset().union(
             *(symbols_of(dim) for shape in settings.shapes.values() for dim in shape)
         )
+        # Whether a dim is the first of an input, as the file declares it. Dims that only ``--shape`` names
+        # count as no first ones.
         leads_shape = {**dict.fromkeys(symbols_in_shapes, False), **free_dims(source.model)}
         self.input_dims = frozenset(leads_shape)
         self.free_dims = {
@@ -266,13 +270,13 @@ class _SizeSearch:
         Returns:
             The program as inferred, with the dims of the candidate, or lower ones, as assumed ones.
             If sizes were observed in its run: the program with these, its dims bound to the candidate.
-            If no candidate runs: as `_assume_smallest`.
+            If no candidate runs: the result of `_assume_smallest`.
 
         Raises:
             RuntimeUnavailableError: the model does not run on input data of the user's, which
                 decides sizes.
         """
-        unresolved = self.unresolved(loaded.program)
+        unresolved = self.unresolved(loaded.program)  # their sizes are observed in the run
         has_choice = assumed is None and bool(self.free_dims)
         constraints = dim_constraints(loaded.program) if has_choice else ()
         if assumed is not None:
@@ -290,13 +294,15 @@ class _SizeSearch:
                 trials, result = further_trials, further_result
         if not result.ran:
             return self._assume_smallest(loaded, constraints, result, unresolved)
-        index = result.ran[0]
+        index = result.ran[0]  # in the candidates by default, or in those from messages
         dims = trials[index].dims
-        # Later candidates may be larger than needed in some dims. A single free dim is not: its
-        # numbers are tried in rising order. Observed sizes hold for the dims of their run only.
-        if index >= _SMALL_CANDIDATES and len(self.free_dims) > 1 and not unresolved:
+        # Later candidates of either may be larger than needed in some dims. A single free dim is not:
+        # its numbers are tried in rising order.
+        may_be_too_large = index >= _SMALL_CANDIDATES and len(self.free_dims) > 1
+        # Sizes that were observed hold for the dims of their run only, which stay.
+        if may_be_too_large and not unresolved:
             dims = self._lowered(dims)
-        if not result.known:  # no shapes were observed
+        if not result.known:  # no sizes were observed
             return ResolvedModel(_with_assumed(self.settings, dims), loaded)
         settings = _bound_to(self.settings, dims)
         inputs = "the inputs given" if self._has_data else "drawn inputs"

@@ -129,7 +129,7 @@ class TargetCandidates:
         # Whether operands are cut in a dump of the latest round.
         self._has_cut_operands = False
         # The model's own graph, planned in the first round; None if nothing is checked.
-        self._portable: Rewriting | None = None
+        self._own_graph: Rewriting | None = None
         # Types and shapes from a run of the original, if data decides some of them. Most of these
         # values are in the dumps too, under the same names.
         self._observed: Known = {}
@@ -143,7 +143,10 @@ class TargetCandidates:
     def next_round(self, result: Optimized | None) -> list[Rewriting]:
         """Plan the candidates of the next round; empty if the result of the round before is final.
 
-        ``result`` is that of the round before; None for the first round.
+        ``result`` is that of the round before; None for the first round. The rounds differ in how ONNX
+        Runtime packs the weights of its graphs, see `_next_packing`. The model's own graph is planned
+        in the first round and competes in every round: a model that is written in a later round
+        replaces that of an earlier one.
 
         Raises:
             RuntimeUnavailableError: weights are missing, or the model does not load.
@@ -163,16 +166,17 @@ class TargetCandidates:
             self._settings = bind_all_dims(self._file, self._settings, request.probing)
         with self._start_dump(packing, kinds) as dumping:
             if result is None and request.check is not None:
-                self._plan_portable()  # while ONNX Runtime optimizes the graph
+                self._plan_own_graph()  # while ONNX Runtime optimizes the graph
             dumps = dumping.result()
         self._has_cut_operands = any(dump.cut for dump in dumps)
         self._refuse_foreign_weights([dump.path.name for dump in dumps])
         candidates = [self._plan_dump(dump) for dump in dumps]
         if result is not None and packing is Packing.AT_LOAD:
+            # The file with packed weights did not run. The new plans get the reason as a fallback.
             candidates = [_with_unpacked_weights(each, result) for each in candidates]
-        portable = self._portable
-        if portable and _may_need_less(portable, candidates[0], self._provider):
-            candidates.append(portable)
+        own_graph = self._own_graph
+        if own_graph and _may_need_less(own_graph, candidates[0], self._provider):
+            candidates.append(own_graph)
         return candidates
 
     def _next_packing(self, result: Optimized | None) -> Packing | None:
@@ -201,7 +205,7 @@ class TargetCandidates:
             return Packing.AT_LOAD
         return None
 
-    def _plan_portable(self) -> None:
+    def _plan_own_graph(self) -> None:
         """Plan the model's own graph, keep the sizes that were observed for it, start the original.
 
         The original is started last: until then the dump and the plan use both cores.
@@ -214,7 +218,7 @@ class TargetCandidates:
         self._request.progress("reading")
         resolved = resolve_sizes(file.lazy, file.path, settings)
         planned = plan_resolved(file, resolved, self._request.progress)
-        self._portable = Rewriting(file, planned, settings, self._targets)
+        self._own_graph = Rewriting(file, planned, settings, self._targets)
         if resolved.loaded.observed:
             self._observed = numeric_types(planned.program)
         self._baseline.start(file, settings)
@@ -303,8 +307,8 @@ class TargetCandidates:
 
         settings, provider = self._settings, self._provider
         order = partial(order_for_arena, dims=settings.dims, provider=provider)
-        # Of the original but for the facts on the graph that is planned: the channels in a block of
-        # ONNX Runtime's blocked layout, and small constants.
+        # ``source`` describes the original. Only the facts that a plan of this graph needs are the
+        # dump's: how many channels a block of ONNX Runtime's blocked layout has, and what chunking reads.
         source = replace(source_of(self._file), block=dump.block)
         source = with_chunking_facts(source, file.model, settings)
         if self._observed:

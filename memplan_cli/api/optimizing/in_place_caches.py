@@ -19,7 +19,7 @@ from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.core.files import staged
 from memplan_cli.core.program import VarId
-from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings
+from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.kv_cache.buffered import BufferedDecoder
@@ -110,20 +110,18 @@ def _write_first_that_decodes(
         RuntimeUnavailableError: no step of the original runs here.
     """
     request, decoder = planner.request, planner.decoder
-    # The original is decoded once with graph optimization and once without, for all attempts with
-    # the same settings. The key is whether graph optimization is off.
-    originals: dict[bool, tuple[DecodeLoop, OriginalDecoding]] = {}
+    # How the original was decoded last: with the settings of the attempt, or of the one before.
+    loop: DecodeLoop | None = None
+    decoding: OriginalDecoding | None = None
     first_failure: Plan | None = None
     for number, attempt in enumerate(decoder.attempts()):
-        is_unoptimized = attempt.settings == UNOPTIMIZED
-        if is_unoptimized not in originals:
+        if loop is None or decoding is None or loop.settings != attempt.settings:
             request.progress("decoding with the original")
             loop = planner.loop(check, folder / f"{number}", attempt.settings)
             decoding = decode_original(request.file.path, decoder.caches, loop)
-            originals[is_unoptimized] = loop, decoding
-        loop, decoding = originals[is_unoptimized]
         rewriting = planner.plan(attempt, decoding)
         assert rewriting.caches is not None  # noqa: S101 - `plan` sets them
+        # The report recommends these for the written model, so that it is compared with them.
         written_settings = _SESSION.updated(attempt.settings)
         with RewrittenFiles(rewriting) as files:
             request.progress("decoding with caches in place")
@@ -138,8 +136,7 @@ def _write_first_that_decodes(
                 request.progress("writing")
                 plan = plan.with_warnings(*attempt.notes)
                 plan = _with_runtime_settings(plan, written_settings, loop.provider)
-                planned = replace(rewriting.planned, plan=plan)
-                return publish(replace(rewriting, planned=planned), files, plan)
+                return publish(rewriting, files, plan)
             first_failure = first_failure or plan
     assert first_failure is not None  # noqa: S101 - there are several attempts
     return Optimized(first_failure, None, None)
@@ -198,18 +195,20 @@ class _DecoderPlanner:
         request = self.request
         file = ModelFile(request.file.path, LazyModel(attempt.model))
         settings = bind(attempt.model, self._last_step_settings(attempt, decoding))
-        # For `bind`, the dims of the step were given by the user.
+        # `bind` records all dims as given by the user. Those that the user did not give are assumed.
         settings = _with_assumed_provenance(settings, self.bound_settings)
         # The file has the original's graph, not this one: a run would tell wrong sizes.
         resolved = resolve_sizes(file.lazy, file.path, replace(settings, run=False))
         planned = plan_resolved(file, resolved, request.progress)
-        run_caches = self.decoder.caches
+        caches = self.decoder.caches
         if decoding is not None:
-            run_caches = replace(run_caches, tokens=decoding.tokens)
-        # The report has more than the model's metadata, from which a run needs no figures.
+            caches = replace(caches, tokens=decoding.tokens)
+        # The model's metadata has what a run needs: neither the caches without a buffer (``kept``) nor
+        # the figures, which only the report has.
+        metadata = caches_note(replace(caches, kept=()))
         report_caches = replace(
-            run_caches,
-            bytes=sum(_bytes(planned.program, cache.output) for cache in run_caches.buffers),
+            caches,
+            bytes=sum(_bytes(planned.program, cache.output) for cache in caches.buffers),
             before=self._original_memory(decoding),
             planned_at=self._last_position(decoding),
             steps=() if decoding is None else decoding.steps,
@@ -227,7 +226,7 @@ class _DecoderPlanner:
             replace(planned, plan=plan),
             resolved.settings,
             request.targets,
-            notes=caches_note(replace(run_caches, kept=())),
+            notes=metadata,
             caches=report_caches,
         )
 

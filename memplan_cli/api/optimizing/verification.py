@@ -74,7 +74,9 @@ class BackgroundBaseline:
     def verifier(self, candidate: Rewriting, check: Check, progress: Progress) -> Verifier:
         """Wait for the original's run; return what verifies this candidate and others like it.
 
-        The original is run anew if it was started with another model, check or binding.
+        The original is run anew if it was started with another model, check or binding. If it runs,
+        but the graph that it ran cannot be read, the verifier compares outputs only, and reports why
+        no memory is measured.
 
         Raises:
             SizesRefusedError: it does not run, and some of its sizes are assumed.
@@ -84,13 +86,14 @@ class BackgroundBaseline:
 
         progress("running the original")
         baseline = self._result(candidate, check)
-        if check.depth == "outputs":
+        if check.depth == "outputs":  # no memory is to be predicted or measured
             return Verifier(baseline, check, progress)
         try:
-            return Verifier(baseline, check, progress, read_baseline_graph(baseline))
+            graph = read_baseline_graph(baseline)
         except RuntimeUnavailableError as error:
             failure = _without_folders(f"{error}", candidate, candidate.targets.model)
             return Verifier(baseline, check, progress, failure=failure)
+        return Verifier(baseline, check, progress, graph)
 
     def _result(self, candidate: Rewriting, check: Check) -> Baseline:
         """Wait for the run of a candidate's original, which is started anew if another one runs.
@@ -276,7 +279,7 @@ def _rejection(plan: Plan) -> Fallback:
     return Fallback(CANDIDATE_DIFFERED, f"{graph} for {report.target} was left out", reason)
 
 
-def with_slower(plan: Plan) -> Plan:
+def with_fallback_if_slower(plan: Plan) -> Plan:
     """Return a plan whose report has a fallback if even the fastest settings are slower than allowed.
 
     The plan is returned unchanged if a time was not measured.

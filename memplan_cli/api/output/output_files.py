@@ -105,18 +105,23 @@ class OutputFiles:
         weights: the weight files, as the model names them.
         source: the folder that they are in.
         target: the output's folder.
-        own: weight files of an earlier version of the output, which may be replaced.
+        replaceable: names of weight files in the output's folder that may be replaced, because they
+            belong to an earlier version of the output.
 
     Raises:
         ModelError: another file is in the way, or one cannot be written.
     """
 
     def __init__(
-        self, weights: Sequence[str], source: Path, target: Path, own: Collection[str] = ()
+        self,
+        weights: Sequence[str],
+        source: Path,
+        target: Path,
+        replaceable: Collection[str] = (),
     ) -> None:
         from memplan_cli.onnx_io.weights.external_data import copy_along
 
-        self._created: tuple[Path, ...] = copy_along(weights, source, target, own=own)
+        self._created: tuple[Path, ...] = copy_along(weights, source, target, replaceable)
         self._is_written = False
 
     def __enter__(self) -> Self:

@@ -172,18 +172,15 @@ class RewrittenFiles(OutputFiles):
     """
 
     def __init__(self, rewriting: Rewriting) -> None:
+        """Write the weight files and serialize the model. On an error, the files are removed again."""
         file, targets = rewriting.file, rewriting.targets
         targets.refuse_overwriting_weights(file)
         earlier_weights = own_weights(targets.model)
-        super().__init__(
-            file.data_files,
-            file.path.parent,
-            targets.model.parent,
-            # The weight files of a graph that ONNX Runtime wrote are named after the output, so that
-            # they may replace those of an earlier version. Other graphs refer to the weight files of
-            # the original, whose names belong to no output.
-            own=earlier_weights if rewriting.optimized_offline else (),
-        )
+        # The weight files of a graph that ONNX Runtime wrote are named after the output: they replace
+        # those of an earlier version. Other graphs have the weight files of the original, which must
+        # not replace a file of the same name in the output's folder.
+        replaceable = earlier_weights if rewriting.optimized_offline else ()
+        super().__init__(file.data_files, file.path.parent, targets.model.parent, replaceable)
         self._rewriting, self._targets = rewriting, targets
         # The names of weight files: those of an earlier version of the output, and those that the new
         # version refers to.
