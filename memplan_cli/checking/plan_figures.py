@@ -442,7 +442,7 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
         yield _Limit("donated bytes", 0, report.donated.bytes, max_donated)
     if memory.live_peak is None or memory.naive is None or memory.planned is None:
         return
-    unshared_peak = _unshared_peak(plan)
+    unshared_peak = _unshared_peak(plan)  # the live peak if no tensors shared bytes
     yield _Limit("live_peak", 0, memory.live_peak, unshared_peak)
     yield from _ordered_totals(memory, padding, "")
     if memory.resident is not None and memory.outputs is not None:

@@ -24,7 +24,10 @@ _LEVEL_WITH_SHARING = 2
 
 
 def check_sharing(planned: PlannedModel) -> Iterator[str]:
-    """Yield every pair of tensors that share bytes and must not."""
+    """Yield every pair of tensors that share bytes and must not.
+
+    All sizes are known: `check_tensors` has checked the bytes of each tensor.
+    """
     groups: defaultdict[str, list[PlacedTensor]] = defaultdict(list)
     for tensor_id, tensor in planned.tensors.items():
         row = tensor.placement
@@ -34,6 +37,7 @@ def check_sharing(planned: PlannedModel) -> Iterator[str]:
     shared = {base: tensors for base, tensors in groups.items() if len(tensors) > 1}
     if not shared:
         return
+    # The buffer of each value that shares bytes is named after the tensor that is no alias.
     buffers = {id(value): base for base, tensors in shared.items() for _, value in tensors}
     view_sources = _view_sources(planned.timeline)
     for tensors in shared.values():
@@ -95,12 +99,13 @@ def _check_overwrites(
     earlier_tensors: list[PlacedTensor] = []
     for tensor in sorted(tensors, key=lambda tensor: (tensor.value.first, tensor.value.end)):
         row, value = tensor
+        size = size_of(row.shape, row.dtype)
         earlier_tensors = [old for old in earlier_tensors if old.value.end > value.first]
         for old_row, old in earlier_tensors:
             last_tick = old.end - 1
             may_share = _in_different_branches(value, old)
             # Views, and outputs that are written over an input, have all bytes of the other tensor.
-            if not may_share and _has_same_size(row, old_row):
+            if not may_share and size == size_of(old_row.shape, old_row.dtype):
                 source = view_sources.get(id(value), value)
                 is_view = source is view_sources.get(id(old), old)
                 is_last_read = last_tick == value.first  # by the producer of the value
@@ -111,16 +116,6 @@ def _check_overwrites(
                     f"{old_row.id[:120]!r}, which is needed until tick {last_tick}"
                 )
         earlier_tensors.append(tensor)
-
-
-def _has_same_size(row: Placement, other: Placement) -> bool:
-    """Return whether two tensors have equal bytes for all values of the dims."""
-    if row.bytes != other.bytes:
-        return False
-    if row.shape == other.shape and row.dtype == other.dtype:
-        return True
-    size = size_of(row.shape, row.dtype)
-    return size is not None and size == size_of(other.shape, other.dtype)
 
 
 def _may_overwrite(value: Value, other: Value, buffers: Mapping[int, str]) -> bool:

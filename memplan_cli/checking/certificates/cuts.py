@@ -92,10 +92,10 @@ def _check_pair(cuts: Sequence[Cut]) -> None:
 def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
     """Return the bytes that the step of a cut needs at least, in any order that it assumes.
 
-    The group of the step overwrites at most one of its replaceable tensors. The cut has a dual for
-    each of them, which bounds the step in the orders in which no other tensor is overwritten. Every
-    order is one of these, so the smallest bound holds in any order. A group that can overwrite no
-    tensor has a single dual, with None in place of the tensor.
+    Each dual of the cut proves a bound. It holds in the orders in which the group of the step
+    overwrites the dual's tensor ``replaced``, or no tensor. A group overwrites one tensor at most. So
+    with a dual for each tensor that it may overwrite, the smallest bound holds in any order. A group
+    that can overwrite no tensor has a single dual, whose ``replaced`` is None.
 
     Raises:
         ProofError: the cut is not about a group, or a dual is missing or wrong.
@@ -219,10 +219,10 @@ class _Step:
             coefficients[second] += multiple
         least = self._certain_bytes()
         for number, coefficient in coefficients.items():
-            if number in self.decided:
-                least += coefficient if self.decided[number] else 0
-            else:
-                least += min(coefficient, 0)  # x is 0 or 1
+            if number not in self.decided:
+                least += min(coefficient, 0)  # x may be 0 or 1
+            elif self.decided[number]:
+                least += coefficient  # x is 1
         return least
 
     def _certain_bytes(self) -> int:
@@ -237,19 +237,19 @@ class _Step:
     def _shareable_bytes(self, tensor: str) -> int:
         """Return the bytes of a tensor that may be divided into shares.
 
-        These are all its bytes, unless they are certain bytes already. Those of the tensor that the
-        group may overwrite are certain but for the saved bytes, which remain to be shared: they are
-        not saved if another reader runs later.
+        These are all its bytes, if it is not live before the step in any order. The tensor that the
+        group may overwrite is live in any order, but the bytes that are saved by overwriting it are
+        not counted yet. They may be shared, because they are not saved if another reader runs later.
 
         Raises:
-            ProofError: all bytes of the tensor are certain.
+            ProofError: all bytes of the tensor are needed in any order, and counted already.
         """
         is_replaced = tensor == self.replaced
-        is_certain = (
+        is_counted = (
             self._is_read_later(tensor) if is_replaced else self._is_surely_live(tensor)
         )
         name = f"tensor {tensor[:120]!r}"
-        require(not is_certain, f"{name} has a share, but is counted already")
+        require(not is_counted, f"{name} has a share, but is counted already")
         graph = self.graph
         return graph.groups[self.group].saved_bytes if is_replaced else graph.sizes[tensor]
 

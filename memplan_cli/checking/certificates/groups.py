@@ -331,13 +331,14 @@ def _check_late_rule(
     group, target = graph.groups[node], graph.groups[into]
     require(group.successors == {into}, f"{title}: other groups wait for it too")
     require(graph.frees_nothing(node), f"{title}: it frees a tensor")
-    # The bytes at the step of ``into``, beyond those live before ``node``. They are fewer if ``into``
-    # writes its output over a tensor.
+    # The bytes at the step of ``into``, beyond those live before ``node``. They are fewer by the
+    # possible saving if ``into`` writes its output over a tensor.
     need = graph.produced_bytes(node) + target.need
     least_need = need - graph.possible_saving(into)
     require(group.need <= least_need, f"{title}: its step needs more")
     if target.replaceable & inner_tensors:
-        return least_need, set()  # an inner tensor ends at the fused step in any order
+        # An inner tensor ends at the fused step in any order, so ``into`` always saves these bytes.
+        return least_need, set()
     return need, target.replaceable
 
 
@@ -346,8 +347,9 @@ def _check_early_rule(
 ) -> tuple[int, set[str]]:
     """Check the rule *early*: some order with the lowest peak runs ``node`` just after ``into``.
 
-    ``node`` waits for ``into`` only, so in any order it can run that early. Its step may not need
-    more than that of ``into``, and it may not leave more bytes live than before.
+    ``node`` waits for ``into`` only, so in any order it can run that early. This never raises the
+    peak if two conditions hold: its step needs no more than that of ``into``, and it produces no
+    more than the tensors that end at it, so that it leaves no more bytes live.
 
     Returns ``need`` and ``replaceable`` of the fused group. The step of ``into`` is the higher one,
     so it is the fused step. ``inner_tensors`` are the tensors of ``node`` that only these two groups
@@ -360,10 +362,9 @@ def _check_early_rule(
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
     # An inner tensor ends at ``node`` in any order, so ``node`` always saves its bytes.
     certain_saving = group.saved_bytes if group.replaceable & inner_tensors else 0
-    require(
-        group.need - certain_saving <= target.need - graph.produced_bytes(into),
-        f"{title}: its step needs more",
-    )
+    # At the step of ``node``, what ``into`` produces is live besides.
+    need = graph.produced_bytes(into) + group.need - certain_saving
+    require(need <= target.need, f"{title}: its step needs more")
     inner_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)
     require(graph.produced_bytes(node) <= inner_bytes, f"{title}: it leaves more live")
     # Tensors that ``node`` uses do not end at ``into``, which cannot overwrite them.

@@ -149,7 +149,8 @@ class _OrderSimulator:
         self._users = {tensor: self._bit_set(users) for tensor, users in graph.users.items()}
         self._produced = {number: graph.produced_bytes(number) for number in graph.groups}
         # These groups only add bytes, for groups that wait for them. So any order can run them
-        # later, just before the first group that waits for them.
+        # later, just before the first group that waits for them. There must be one: they run in
+        # its moves only.
         self._late = {
             number
             for number, group in graph.groups.items()
