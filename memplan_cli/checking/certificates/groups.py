@@ -12,27 +12,9 @@ the tensors that end at the step, and *saving* is the size of the first output i
 it over a tensor that ends. The *peak* of an order is its highest step. A proof shows that no order
 has a peak below a bound.
 
-A fusion is allowed if some order with the lowest peak runs both groups together. Both rules are
-exchange arguments: in any order, group ``node`` can be moved to group ``into``, and the peak does
-not rise.
-
-*Late*: ``node`` frees nothing and only ``into`` waits for it. Moved to just before ``into``, it
-makes every step between them lower by what it produces. Its own step is then
-bytes live before ``into`` - produced(node) + need(node), so the peak does not rise if
-
-    need(node) <= produced(node) + need(into) - saving(into)
-
-Example: ``node`` allocates 4 bytes, all for ``into``, which allocates 2: 4 <= 4 + 2 - 0.
-
-*Early*: ``node`` waits for ``into`` only. An *inner* tensor is used by these two groups alone.
-Moved to just after ``into``, ``node`` frees the inner tensors at once. Its own step is not higher
-than that of ``into``, and steps after it are not higher than before, if
-
-    need(node) - certain saving(node) <= need(into) - produced(into)
-    produced(node) <= bytes of the inner tensors
-
-Example: ``into`` allocates 9 bytes, of which the inner tensor has 4, and ``node`` reads it and
-produces 4 more: 4 - 0 <= 9 - 4 and 4 <= 4.
+A fusion is allowed if some order with the lowest peak runs both groups together. The two rules,
+*late* and *early*, are exchange arguments: in any order, group ``node`` can be moved to just before
+or just after group ``into``, and the peak does not rise.
 """
 
 from __future__ import annotations
@@ -319,7 +301,8 @@ def _check_late_rule(
     """Check the rule *late*: some order with the lowest peak runs ``node`` just before ``into``.
 
     ``node`` frees nothing and only ``into`` waits for it, so in any order it can run that late. Steps
-    in between then need less. The step of ``node`` itself may not need more than that of ``into``.
+    in between then need less. The step of ``node`` itself may not need more than that of ``into``:
+    if ``node`` allocates 4 bytes, all for ``into``, which allocates 2, then 4 <= 4 + 2.
 
     Returns ``need`` and ``replaceable`` of the fused group, which allocates what ``node`` produces
     and what ``into`` needs. ``inner_tensors`` are the tensors of ``node`` that only these two groups
@@ -349,7 +332,8 @@ def _check_early_rule(
 
     ``node`` waits for ``into`` only, so in any order it can run that early. This never raises the
     peak if two conditions hold: its step needs no more than that of ``into``, and it produces no
-    more than the tensors that end at it, so that it leaves no more bytes live.
+    more than the tensors that end at it, so that it leaves no more bytes live. If ``into`` allocates
+    9 bytes, of which ``node`` alone reads 4, and ``node`` produces 4: 4 + 4 <= 9 and 4 <= 4.
 
     Returns ``need`` and ``replaceable`` of the fused group. The step of ``into`` is the higher one,
     so it is the fused step. ``inner_tensors`` are the tensors of ``node`` that only these two groups

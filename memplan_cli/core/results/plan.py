@@ -199,8 +199,7 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
     _refuse_invalid_rows(plan.tensors)
     buffers: dict[int, dict[BufferId, Buffer]] = {arena: {} for arena in arena_ids}
     offsets: dict[int, dict[BufferId, int]] = {arena: {} for arena in arena_ids}
-    base_ids = {tensor.alias_of for tensor in plan.tensors} - {None}
-    bases = {tensor.id: tensor for tensor in plan.tensors if tensor.id in base_ids}
+    bases = {tensor.id: tensor for tensor in plan.tensors if tensor.alias_of is None}
     for tensor in plan.tensors:
         if tensor.arena not in arena_ids:
             raise InvalidLayoutError(f"tensor {tensor.id!r} is placed in no arena of the plan")
@@ -208,11 +207,11 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
             _refuse_wrong_alias(tensor, tensor.alias_of, bases)
         buffer_id = BufferId(tensor.alias_of or tensor.id)
         live = LiveRange(tensor.first, tensor.last)
-        known = buffers[tensor.arena].get(
-            buffer_id
-        )  # of the tensor and aliases before this one
-        if known is not None:
-            live = LiveRange(min(live.start, known.live.start), max(live.end, known.live.end))
+        merged = buffers[tensor.arena].get(buffer_id)  # None for the first tensor of a buffer
+        if merged is not None:
+            live = LiveRange(
+                min(live.start, merged.live.start), max(live.end, merged.live.end)
+            )
         buffers[tensor.arena][buffer_id] = Buffer(buffer_id, tensor.bytes, live)
         offsets[tensor.arena][buffer_id] = tensor.offset
     for arena in plan.arenas:
@@ -237,10 +236,10 @@ def _refuse_wrong_alias(
 ) -> None:
     """Raise an error if an alias is not placed on the bytes of its base, or one of both is pinned.
 
-    The base must not be an alias itself.
+    ``bases`` are the tensors that are no aliases, by id.
     """
     base = bases.get(base_id)
-    if base is None or base.alias_of is not None:
+    if base is None:
         raise InvalidLayoutError(
             f"tensor {alias.id!r} shares the bytes of {base_id!r}, which has none"
         )
