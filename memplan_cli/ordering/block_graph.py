@@ -77,6 +77,8 @@ def storage_facts(
 ) -> StorageFacts:
     """Find the views and branch results of a program, and the bytes to count for each variable.
 
+    Results written in place are not among the facts: which input dies at an op depends on the order.
+
     ``numbers`` has the bytes of each variable, with numbers in place of symbols.
     """
     sizes, aliasing = planned_vars.sizes, planned_vars.aliasing
@@ -89,17 +91,11 @@ def storage_facts(
     base_of = _oldest_on_bytes(program, sharing, only_views)
     # An output of the program is its own root.
     roots = {var: base_of.get(var, var) for var in sizes if var not in pinned}
-    branch_result_of: dict[VarId, VarId] = {}
-    if aliasing.branches and any(op.bodies for op in program.body.ops):
-        views_and_branches = replace(aliasing, in_place={})
-        oldest = _oldest_on_bytes(program, sharing, views_and_branches)
-        # A variable that is no view (it is its own root) and yet has the bytes of an older one: as
-        # the result of a branch, or the output of an If.
-        branch_result_of = {
-            var: older for var, older in oldest.items() if roots[var] == var and older != var
-        }
+    branch_result_of = _branch_results(program, roots, sharing, aliasing)
+    if branch_result_of:
         blocks = defining_blocks(program, aliasing.runs_one)
-        # Of two results of exclusive branches only one is computed, so its bytes count once.
+        # Of two results of exclusive branches only one is computed, so its bytes count once. An output
+        # of an If keeps its bytes: in its own block it stands for the results.
         without_bytes = [
             var for var, older in branch_result_of.items() if blocks.are_exclusive(var, older)
         ]
@@ -113,6 +109,23 @@ def storage_facts(
         from_branches=branch_result_of.keys(),
         results=results,
     )
+
+
+def _branch_results(
+    program: Program,
+    roots: Mapping[VarId, VarId],
+    sharing: Mapping[VarId, Size],
+    aliasing: Aliasing,
+) -> dict[VarId, VarId]:
+    """Return the variables that have the bytes of an older branch result, and that result.
+
+    They are results of other branches of an If and its outputs, but no views: these have other
+    ``roots``. Arguments as in `storage_facts`.
+    """
+    if not aliasing.branches or not any(op.bodies for op in program.body.ops):
+        return {}
+    oldest = _oldest_on_bytes(program, sharing, replace(aliasing, in_place={}))
+    return {var: older for var, older in oldest.items() if roots[var] == var and older != var}
 
 
 def _oldest_on_bytes(
@@ -141,10 +154,9 @@ def task_graph(
             results included.
     """
     numbering = _TensorNumbering(facts)
-    # The inputs of a subgraph, which has a path, count in the step of the op around it.
-    initial_bytes = (
-        0 if block.path else facts.pinned_bytes + numbering.add_inputs(block.inputs)
-    )
+    initial_bytes = 0
+    if not block.path:  # the inputs of a subgraph count in the step of the op around it
+        initial_bytes = facts.pinned_bytes + numbering.add_inputs(block.inputs)
     accesses = tuple([numbering.add_op(op) for op in block.ops])
     results = numbering.results(block.outputs)
     size = numbering.tensor_bytes

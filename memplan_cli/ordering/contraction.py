@@ -62,25 +62,26 @@ def contract(graph: TaskGraph) -> ContractedGraph:
 
 
 class _Clusters:
-    """The tables of a `TaskGraph` while ops are fused.
+    """The tables of a `TaskGraph` while ops are fused to clusters.
 
-    A cluster is named by one of its ops; the rows of its other ops are empty. A tensor that one
-    cluster alone accesses is *private* and removed from ``defines`` and ``accesses``: its bytes are
-    part of ``step_bytes``. Tables that are not listed here are those of the graph, by cluster.
-
-    Attributes:
-        graph: the ops before the fusions.
-        users: for each tensor, the clusters that access it.
-        members: for each cluster, its ops in the order in which they run; empty if the op was
-            fused with another.
-        fusions: the fusions so far.
+    A cluster is named by one of its ops. That op has the rows of the cluster; the rows of the other
+    ops are not read any more. A tensor that one cluster alone accesses is *private*: it dies in the
+    cluster's step, so it is in no row.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
+        """Make each op a cluster of its own. Tables without a comment are those of the graph."""
         self.graph = graph
+        """The ops before the fusions."""
         self.preds = [set(preds) for preds in graph.preds]
         self.succs = [set(succs) for succs in graph.succs]
+        self.in_place_inputs = [set(inputs) for inputs in graph.in_place_inputs]
+        self.step_bytes = list(graph.step_bytes)
+        self.members = [[op] for op in range(graph.size)]
+        """For each cluster, its ops in the order in which they run; empty for an op that is fused."""
+        self.fusions: list[Fusion] = []
         self.users: list[set[int]] = [set() for _ in graph.tensor_bytes]
+        """For each tensor that is not private, the clusters that access it."""
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
                 self.users[tensor].add(op)
@@ -88,15 +89,12 @@ class _Clusters:
         self.defines = [set(defined) for defined in graph.defines]
         for op, defined in enumerate(graph.defines):
             for tensor in defined:
+                # The step bytes of an op have all of its outputs, also one that dies in the step.
                 if self._is_private(tensor, op):
                     self.accesses[op].discard(tensor)
                     self.defines[op].discard(tensor)
         size = graph.tensor_bytes
         self.defined_bytes = [sum([size[t] for t in row]) for row in self.defines]
-        self.in_place_inputs = [set(inputs) for inputs in graph.in_place_inputs]
-        self.step_bytes = list(graph.step_bytes)
-        self.members = [[op] for op in range(graph.size)]
-        self.fusions: list[Fusion] = []
 
     def _is_private(self, tensor: int, *clusters: int) -> bool:
         """Whether a tensor is no result of the block and no cluster but these accesses it."""
@@ -108,7 +106,8 @@ class _Clusters:
         """Fuse each cluster that frees nothing with its only successor, if the steps allow it.
 
         That is the late rule, applied once to each cluster from first to last. Returns how often it
-        applied. The cluster runs just before the successor, whose step must need at least as much.
+        applied. The cluster then runs just before the successor. That raises no peak if the step of the
+        successor needs at least as much as its own.
         """
         fused = 0
         for op, members in enumerate(self.members):
@@ -119,15 +118,15 @@ class _Clusters:
             # The bytes of both steps beyond those live before ``op``, if ``succ`` follows directly.
             op_step = self.step_bytes[op]
             succ_step = self.defined_bytes[op] + self.step_bytes[succ]
-            # In some orders ``succ`` writes over an input that dies there: its step needs less.
+            # ``succ`` needs less in orders in which it writes over one of its ``in_place_inputs``,
+            # because that dies there. (``op`` writes over none: it frees nothing.)
             saved = self.graph.in_place_bytes[succ] if self.in_place_inputs[succ] else 0
-            least_succ_step = succ_step - saved
-            if op_step > least_succ_step:  # in some order the step of ``op`` may need more
+            if op_step > succ_step - saved:
                 continue
             if self.in_place_inputs[succ] & private:
-                # A private tensor dies at ``succ`` in every order, so ``succ`` always saves the
-                # bytes. They are taken off here, and no in-place input may take them off again.
-                succ_step = least_succ_step
+                # A private tensor dies at ``succ`` in every order. So the step always needs less, and
+                # must not need less once more where the in-place inputs of the cluster are examined.
+                succ_step -= saved
                 self.in_place_inputs[succ] = set()
             self.step_bytes[succ] = succ_step
             self.members[succ] = members + self.members[succ]
@@ -147,11 +146,12 @@ class _Clusters:
         """Fuse each cluster that frees what it defines with its only predecessor ``first``.
 
         That is the early rule, applied once to each cluster from first to last. Returns how often it
-        applied. The cluster runs just after ``first``, whose step must need at least as much.
+        applied. The cluster then runs just after ``first``. That raises no peak: its own step needs no
+        more than that of ``first``, and no more bytes are live in the steps that now follow it.
         """
         fused = 0
         for op, members in enumerate(self.members):
-            if len(self.preds[op]) != 1:
+            if len(self.preds[op]) != 1:  # an op that was fused with another has none
                 continue
             (first,) = self.preds[op]
             private = self._private_tensors(op, first)
@@ -185,15 +185,15 @@ class _Clusters:
     def _merge(self, op: int, target: int, private: set[int]) -> None:
         """Move the edges and tensors of ``op`` to its neighbor ``target``.
 
-        The ``private`` tensors of both are removed. Members and step bytes are not changed here,
-        except that ``op`` has no members any more.
+        ``private`` are the tensors that both alone access. They are removed. Members and step bytes are
+        not changed here, except that ``op`` has no members any more.
         """
-        for tensor in self.accesses[op]:
+        for tensor in self.accesses[op] - private:
             self.users[tensor].discard(op)
             self.users[tensor].add(target)
         for table in (self.accesses, self.defines):
-            table[target] |= table[op]
-            table[target] -= private
+            table[target] = (table[target] | table[op]) - private
+            table[op] = set()
         removed = sum([self.graph.tensor_bytes[tensor] for tensor in private])
         self.defined_bytes[target] += self.defined_bytes[op] - removed
         self._move_edges(op, target, self.preds, self.succs)

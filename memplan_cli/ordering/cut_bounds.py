@@ -58,14 +58,12 @@ def local_bounds(graph: TaskGraph) -> list[int]:
 
     An output that may be written over an input counts as if it always were.
     """
-    size, always_live, defined = (
-        graph.tensor_bytes,
-        graph.always_live_bytes(),
-        graph.defined_bytes,
-    )
+    size = graph.tensor_bytes
+    always_live = graph.always_live_bytes()  # tensors that no op accesses
     bounds = []
     for op, accessed in enumerate(graph.accesses):
-        read = sum([size[tensor] for tensor in accessed]) - defined[op]
+        # ``accessed`` has the outputs of the op too. They are counted in its step bytes.
+        read = sum([size[tensor] for tensor in accessed]) - graph.defined_bytes[op]
         saved = graph.in_place_bytes[op] if graph.in_place_inputs[op] else 0
         bounds.append(always_live + read + graph.step_bytes[op] - saved)
     return bounds
@@ -218,14 +216,17 @@ class CutBounds:
         graph = self._graph
         network = _CutNetwork(graph, op, sides)
         for tensor in self._tensors:
-            network.charge_tensor(tensor)
+            network.add_tensor(tensor)
         live_in_all_orders = self._always_live + graph.step_bytes[op]
         if overwritten is not None:
             saved = graph.in_place_bytes[op]
-            other_readers = [reader for reader in self._readers[overwritten] if reader != op]
-            # Take off the bytes that are saved, and charge them again if another reader is left.
+            # Take off the bytes that are saved, and count them again if another reader is left: as a
+            # further tensor that only the other readers need.
             live_in_all_orders -= saved
-            network.charge_unless_before(overwritten, other_readers, saved)
+            other_readers = [reader for reader in self._readers[overwritten] if reader != op]
+            network.add_tensor(
+                _Tensor(overwritten, None, other_readers, size=saved, is_result=False)
+            )
         live_in_all_orders += network.certain_bytes
         # If the flow ends at ``max_edges``, before it is maximal, it is a lower bound still.
         flow, flow_edges = network.flow_network.flow(max_edges)
@@ -243,62 +244,61 @@ class _CutNetwork:
 
     Ops on the source's side of a cut run before that op. Only open ops are nodes. An edge costs its
     capacity if its tail is before the op and its head is not; an infinite edge forbids that.
-
-    Attributes:
-        flow_network: the network.
-        certain_bytes: bytes that were charged outside the network, because no cut avoids them.
-        _op: the op at which the others are divided.
-        _sides: the side of each op, from `_sides_of`.
-        _node: the node of each open op.
-        _charges: edge -> the tensor and the reader whose `Share` is the flow through the edge.
-        _precedences: edge -> the op and its dependent whose `Hold` is the flow through the edge.
     """
 
     def __init__(self, graph: TaskGraph, op: int, sides: list[_Side]) -> None:
-        """Add a node for each open op, and an edge for each precedence between two of them."""
+        """Add a node for each open op, and an edge for each precedence between two of them.
+
+        The bytes of tensors are added later: see `add_tensor`.
+
+        Args:
+            graph: The ops.
+            op: The op at which the others are divided.
+            sides: The side of each op, from `_sides_of`. A cut decides only about the open ones.
+        """
+        self._op, self._sides = op, sides
         self.flow_network = Network()
         self.certain_bytes = 0
-        self._op, self._sides = op, sides
+        """Bytes of tensors that are live at the step of ``op`` whatever the cut."""
+        self._tensor_edges: dict[int, tuple[int, int]] = {}
+        """Edge -> the tensor whose bytes a cut of the edge counts, and the reader that still needs it.
+        The flow through the edge is their `Share` in a certificate."""
+        self._precedences: dict[int, tuple[int, int]] = {}
+        """Edge -> an op, and another one that depends on it. The flow is their `Hold`."""
         open_ops = [other for other, side in enumerate(sides) if side is _Side.OPEN]
         self._node = dict(zip(open_ops, self.flow_network.nodes(len(open_ops)), strict=True))
-        self._charges: dict[int, tuple[int, int]] = {}
-        self._precedences: dict[int, tuple[int, int]] = {}
+        """The node of each open op."""
         for dependent, node in self._node.items():
             for pred in graph.preds[dependent]:
                 if pred in self._node:
-                    # Infinite: if the dependent op runs before, so does its predecessor.
+                    # Infinite: if the dependent op is on the source's side, so is its predecessor.
                     edge = self.flow_network.edge(node, self._node[pred], INFINITE)
                     self._precedences[edge] = pred, dependent
 
-    def charge_tensor(self, tensor: _Tensor) -> None:
-        """Charge the bytes of a tensor if its definer runs before the op and a reader does not."""
+    def add_tensor(self, tensor: _Tensor) -> None:
+        """Make cuts cost the bytes of a tensor if its definer runs before the op and a reader does not.
+
+        If the side of no open op matters, the bytes are added to ``certain_bytes`` instead.
+        """
         number, definer, size = tensor.number, tensor.definer, tensor.size
-        is_needed_later = tensor.is_result or self._is_any_not_before(tensor.readers)
+        is_needed_later = tensor.is_result or any(
+            self._sides[reader] is _Side.NOT_BEFORE for reader in tensor.readers
+        )
         if definer is None or self._sides[definer] is _Side.BEFORE:
             if is_needed_later:
                 self.certain_bytes += size
             else:
-                self._charge(SOURCE, number, tensor.readers, size)
+                self._add_edges(SOURCE, number, tensor.readers, size)
         elif self._sides[definer] is _Side.OPEN:
             node = self._node[definer]
             if is_needed_later:  # the side of the definer alone decides
                 edge = self.flow_network.edge(node, SINK, size)
                 # The certificate needs a reader that has not run: the op of the cut stands for it.
-                self._charges[edge] = number, self._op
+                self._tensor_edges[edge] = number, self._op
             else:
-                self._charge(node, number, tensor.readers, size)
+                self._add_edges(node, number, tensor.readers, size)
 
-    def charge_unless_before(self, tensor: int, readers: Sequence[int], size: int) -> None:
-        """Charge ``size`` bytes of a tensor unless all its readers run before the op."""
-        if self._is_any_not_before(readers):
-            self.certain_bytes += size
-        else:
-            self._charge(SOURCE, tensor, readers, size)
-
-    def _is_any_not_before(self, ops: Sequence[int]) -> bool:
-        return any(self._sides[op] is _Side.NOT_BEFORE for op in ops)
-
-    def _charge(self, tail: int, tensor: int, readers: Sequence[int], size: int) -> None:
+    def _add_edges(self, tail: int, tensor: int, readers: Sequence[int], size: int) -> None:
         """Add edges that cost ``size`` if node ``tail`` is before the op and an open reader is not.
 
         No reader is known to run after the op. Those known to run before it cost nothing.
@@ -311,13 +311,13 @@ class _CutNetwork:
         for reader in open_readers:
             # Infinite: the gate is before only if all readers are, else its edge from ``tail`` is cut.
             edge = self.flow_network.edge(gate, self._node[reader], INFINITE)
-            self._charges[edge] = tensor, reader
+            self._tensor_edges[edge] = tensor, reader
 
     def dual(self, overwritten: int | None) -> Dual:
         """Return the computed flow as shares and holds; ``overwritten`` as in `CutAtOp`."""
         shares = [
             Share(tensor, reader, flow)
-            for edge, (tensor, reader) in self._charges.items()
+            for edge, (tensor, reader) in self._tensor_edges.items()
             if (flow := self._flow_through(edge))
         ]
         holds = [

@@ -13,7 +13,7 @@ The same sweep, made from the end of the order to its beginning, finds what shou
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,18 +30,15 @@ _LARGEST_GROUP = 16
 _GROUP_EVALUATIONS = 64
 """Changes of live bytes that are computed at most for one group."""
 
-_TURNS_NEXT = 1
-"""The access count of a tensor whose live state the next access turns, see `_SweepState`."""
+_DECISIVE_COUNT = 1
+"""The access count of a tensor that the next access frees (forward) or makes live (backward)."""
 
 
-class Direction(IntEnum):
-    """The direction in which a sweep builds an order.
+class Direction(Enum):
+    """The direction in which a sweep builds an order."""
 
-    The value is what an op that runs adds to the access count of each tensor that it accesses.
-    """
-
-    FORWARD = -1
-    BACKWARD = 1
+    FORWARD = "forward"
+    BACKWARD = "backward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,69 +93,55 @@ def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
 class _SweepState:
     """The ops that have run so far in a sweep, and the live bytes.
 
-    A backward sweep "runs" ops from the last to the first. "Ahead" are the ops that an op's run
-    may unblock: successors in a forward sweep, predecessors in a backward one.
-
-    The access count of a tensor is `_TURNS_NEXT` when the next op to access it turns the tensor's
-    live state. Forward, the count is the number of ops that still have to access the tensor, plus one
-    for a result, and falls: the last access frees the tensor. Backward, the count is one more than
-    the number of readers that have run in the sweep, plus one for a result, and rises: the first of
-    these readers makes the tensor live.
+    A backward sweep "runs" ops from the last to the first. The ops *behind* an op are those that it
+    waits for: predecessors in a forward sweep, successors in a backward one. The ops *ahead* are those
+    that wait for it.
 
     A *group* is an op and some ops ahead of it. It is free if no more bytes are live after it than
     before, apart from the slack of the sweep.
-
-    Attributes:
-        order: the ops that have run, in the order of the sweep.
-        _count_step: what an op adds to the access counts: -1 forward, 1 backward.
-        _live: bytes live between the ops that have run and the others.
-        _ahead: for each op, the ops that wait for it in this direction.
-        _behind: for each op, the ops that it waits for.
-        _blockers: for each op, how many ops of ``_behind`` have not run.
-        _done: for each op, whether it has run.
-        _access_counts: the access count of each tensor.
-        _reads: for each op, the tensors whose access counts it changes.
-        _readers: the reverse of ``_reads``: for each tensor, these ops.
-        _fixed_change: for each op, the part of its change of live bytes that does not depend on
-            access counts.
     """
 
     def __init__(self, graph: TaskGraph, parameters: Sweep) -> None:
         self._graph, self._parameters = graph, parameters
-        self._count_step = int(parameters.direction)
-        size = graph.tensor_bytes
         self._is_forward = parameters.direction is Direction.FORWARD
-        self._ahead = graph.succs if self._is_forward else graph.preds
-        self._behind = graph.preds if self._is_forward else graph.succs
-        self._blockers = [len(others) for others in self._behind]
-        self._done = [False] * graph.size
         self.order: Order = []
+        """The ops that have run, in the order of the sweep."""
+        self._done = [False] * graph.size
+        """For each op, whether it has run."""
+        self._ahead = graph.succs if self._is_forward else graph.preds
+        """For each op, the ops that wait for it."""
+        self._behind = graph.preds if self._is_forward else graph.succs
+        """For each op, the ops that it waits for."""
+        self._blockers = [len(others) for others in self._behind]
+        """For each op, how many ops that it waits for have not run."""
+        self._live = graph.initial_bytes if self._is_forward else graph.final_bytes()
+        """Bytes live between the ops that have run and the others."""
+        self._count_step = -1 if self._is_forward else 1
+        """What an op that runs adds to the access count of each tensor in its row of ``_accesses``."""
         if self._is_forward:
-            self._live = graph.initial_bytes
+            # The accesses still to come. The last one, at `_DECISIVE_COUNT`, frees the tensor.
             self._access_counts = list(graph.access_counts)
             # With the op's own outputs: one that no other op accesses is freed at once.
-            self._reads = graph.accesses
+            self._accesses = graph.accesses
             self._fixed_change: Sequence[int] = graph.defined_bytes
         else:
-            self._live = graph.final_bytes()
-            # The first reader makes a tensor live. A result is live from the start: its count never
-            # is ``_TURNS_NEXT``.
-            self._access_counts = [_TURNS_NEXT + result for result in graph.is_result]
+            # The readers that have run, plus `_DECISIVE_COUNT`: the first one makes the tensor live.
+            # A result is live from the start, so none of its readers decides.
+            self._access_counts = [_DECISIVE_COUNT + result for result in graph.is_result]
             # Without the op's own outputs: they are live because of other readers.
-            self._reads = tuple(
+            self._accesses = tuple(
                 tuple(t for t in accessed if t not in defined) if defined else accessed
                 for accessed, defined in zip(graph.accesses, graph.defines, strict=True)
             )
-            # All readers of an op's outputs have run before the op does: the outputs are live, and
-            # the op ends that. An output that only the op itself accesses never was live.
-            self._fixed_change = [
-                -sum(size[t] for t in defined if graph.access_counts[t] > 1)
-                for defined in graph.defines
-            ]
-        self._readers: list[list[int]] = [[] for _ in size]
-        for op, read in enumerate(self._reads):
-            for tensor in read:
-                self._readers[tensor].append(op)
+            # Before an op its outputs are not live, as they are after it.
+            self._fixed_change = [-size for size in graph.outlasting_bytes()]
+        # ``_fixed_change``: for each op, the part of its change of live bytes that does not depend on
+        # access counts.
+        self._users: list[list[int]] = [[] for _ in graph.tensor_bytes]
+        """For each tensor, the ops with it in their row of ``_accesses``."""
+        for op, accessed in enumerate(self._accesses):
+            for tensor in accessed:
+                self._users[tensor].append(op)
 
     def is_blocked(self, op: int) -> bool:
         """Whether an op has to wait for another one."""
@@ -200,37 +183,27 @@ class _SweepState:
     def _run_group(self, first: int) -> list[int]:
         """Run a free group that begins with an op, and return its ops.
 
-        The op that changes live bytes least is added next. If no small group is free or a step
-        exceeds the limit, all is undone and the result is empty.
+        A group is free once no more bytes are live than before it, apart from the slack. Until then
+        the op that changes live bytes least is added, of those that wait for ops of the group alone.
+        If no small group is free or a step exceeds the limit, all is undone and the result is empty.
         """
         live_before = self._live
-        allowed = live_before + self._parameters.slack
-        first_change = self._change(first)
-        if live_before + first_change > allowed and not self._unblocks_any(first):
-            return []  # alone it raises the live bytes, and no op can join it
         group: list[int] = []
         ready = [first]
         evaluations = 0
         while ready and len(group) < _LARGEST_GROUP and evaluations < _GROUP_EVALUATIONS:
             evaluations += len(ready)
-            changes = [self._change(op) for op in ready] if group else [first_change]
+            changes = [self._change(op) for op in ready]  # each op of the group may alter all
             change = min(changes)
             op = ready.pop(changes.index(change))
             if not self._fits(op, change):
                 break
             group.append(op)
             ready += self._run(op, change)
-            if self._live <= allowed:
+            if self._live <= live_before + self._parameters.slack:
                 return group
-        for _ in group:
-            self._undo_last()
-        self._live = live_before
+        self._undo(group, live_before)
         return []
-
-    def _unblocks_any(self, op: int) -> bool:
-        """Whether another op waits for this op alone."""
-        blockers = self._blockers
-        return any(blockers[other] == 1 for other in self._ahead[op])
 
     def _fits(self, op: int, change: int) -> bool:
         """Return whether the bytes live during an op's step stay within the limit.
@@ -243,13 +216,11 @@ class _SweepState:
         # Live before the op in the finished order, in either direction:
         live_before = self._live if self._is_forward else self._live + change
         step = self._graph.step_bytes[op]
-        # In both directions, this count means that no later op of the finished order keeps the tensor:
-        # the op may then write its output over it, and its step needs fewer bytes on top of those live
-        # before.
-        for tensor in self._graph.in_place_inputs[op]:
-            if self._access_counts[tensor] == _TURNS_NEXT:
-                step -= self._graph.in_place_bytes[op]
-                break
+        # In both directions, this count means that no later op of the finished order accesses the
+        # tensor. So the op writes its output over it, and its step adds fewer bytes.
+        overwritable = self._graph.in_place_inputs[op]
+        if any(self._access_counts[tensor] == _DECISIVE_COUNT for tensor in overwritable):
+            step -= self._graph.in_place_bytes[op]
         return live_before + step <= self._parameters.limit
 
     def _change(self, op: int) -> int:
@@ -259,12 +230,12 @@ class _SweepState:
         tensors live that no later op reads.
         """
         counts, size = self._access_counts, self._graph.tensor_bytes
-        turned_bytes = 0
-        for tensor in self._reads[op]:
-            if counts[tensor] == _TURNS_NEXT:
-                turned_bytes += size[tensor]
+        decided_bytes = 0  # freed forward, made live backward
+        for tensor in self._accesses[op]:
+            if counts[tensor] == _DECISIVE_COUNT:
+                decided_bytes += size[tensor]
         fixed = self._fixed_change[op]
-        return fixed - turned_bytes if self._is_forward else fixed + turned_bytes
+        return fixed - decided_bytes if self._is_forward else fixed + decided_bytes
 
     def _run(self, op: int, change: int) -> list[int]:
         """Run an op, and return the ops that are no longer blocked.
@@ -275,7 +246,7 @@ class _SweepState:
         self._live += change
         self._done[op] = True
         step, counts, blockers = self._count_step, self._access_counts, self._blockers
-        for tensor in self._reads[op]:
+        for tensor in self._accesses[op]:
             counts[tensor] += step
         ready = []
         for other in self._ahead[op]:
@@ -284,30 +255,32 @@ class _SweepState:
                 ready.append(other)
         return ready
 
-    def _undo_last(self) -> None:
-        """Undo the run of the last op. The caller has to set the live bytes back."""
-        op = self.order.pop()
-        self._done[op] = False
-        for tensor in self._reads[op]:
-            self._access_counts[tensor] -= self._count_step
-        for other in self._ahead[op]:
-            self._blockers[other] += 1
+    def _undo(self, ops: Sequence[int], live: int) -> None:
+        """Undo the runs of ``ops``, the last that have run. Before them, ``live`` bytes were live."""
+        self._live = live
+        for op in ops:
+            self.order.pop()
+            self._done[op] = False
+            for tensor in self._accesses[op]:
+                self._access_counts[tensor] -= self._count_step
+            for other in self._ahead[op]:
+                self._blockers[other] += 1
 
     def _affected(self, ops: Iterable[int]) -> list[int]:
         """Return the ops that may begin a free group now that ``ops`` have run.
 
-        They are the ops ahead, and readers that now raise the live bytes by less than before. Only
-        ops that are not blocked and have not run are returned.
+        They are the ops that waited for these, and users of a tensor that now change the live bytes by
+        less than before. Only ops that are not blocked and have not run are returned.
         """
         affected: list[int] = []
         for op in ops:
             affected += self._ahead[op]
-            for tensor in self._reads[op]:
-                # The access has changed the count by one. Forward the count falls: at 1 the next
-                # access frees the tensor, at 2 a group with two accesses does. Backward it rises: at 2
-                # the tensor has just become live, and other readers no longer make it live.
-                if self._access_counts[tensor] in (_TURNS_NEXT, _TURNS_NEXT + 1):
-                    affected += self._readers[tensor]
+            for tensor in self._accesses[op]:
+                # Forward, counts fall: the next access now frees the tensor, or the next two do, if
+                # they are of one group. Backward, counts rise: at `_DECISIVE_COUNT` + 1 the op was the
+                # first reader, so the others no longer make the tensor live.
+                if self._access_counts[tensor] in (_DECISIVE_COUNT, _DECISIVE_COUNT + 1):
+                    affected += self._users[tensor]
         return [
             op
             for op in dict.fromkeys(affected)

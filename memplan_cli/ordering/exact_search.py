@@ -103,25 +103,17 @@ class _FreeRun(NamedTuple):
 class StateSpace:
     """The states of one graph and the moves between them.
 
-    Sets of ops are integers used as bit masks. The bit after the last op stands for a *reader of
-    results*, which never runs: it accesses all results of the block, so no op frees them. The *users*
-    of a tensor are the mask of all that access it.
-
-    Attributes:
-        work: number of steps examined so far.
-        _bit: for each op, the mask of it alone.
-        _preds: for each op, the mask of its predecessors.
-        _all: the mask of all ops and the reader of results.
-        _accesses: for each op, the users and the bytes of each tensor that it accesses.
-        _in_place_users: for each op, the users of each tensor that it may write over.
-        _sharing_ops: for each op, the other ops that access one of its tensors.
-        _descendants: for each op, the mask of it and the ops that depend on it.
-        _late: the late ops, which run only just before an op that waits for them.
-        _work_per_move: units of work of one move; longer masks take more.
+    Sets of ops are integers used as bit masks. The *users* of a tensor are the mask of all ops that
+    access it.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
+        """Make the masks. Ops must be numbered in a topological order."""
         size = graph.size
+        self.work = 0
+        """Number of steps examined so far."""
+        # A unit, and one more for every 256 bits of the masks that a move copies.
+        self._work_per_move = 1 + size // 256
         self._succs = graph.succs
         self._step_bytes = graph.step_bytes
         self._in_place_bytes = graph.in_place_bytes
@@ -129,6 +121,8 @@ class StateSpace:
         self._initial_bytes = graph.initial_bytes
         self._bit = [1 << op for op in range(size)]
         self._preds = [sum(1 << pred for pred in preds) for preds in graph.preds]
+        # The bit after the last op stands for an op that never runs and accesses all results of the
+        # block. It is always the last user of a result, so no other op frees one.
         reader_of_results = 1 << size
         self._all = sum(self._bit) | reader_of_results
         users = [reader_of_results if is_result else 0 for is_result in graph.is_result]
@@ -139,18 +133,20 @@ class StateSpace:
             tuple((users[tensor], graph.tensor_bytes[tensor]) for tensor in accessed)
             for accessed in graph.accesses
         ]
+        """For each op, the users and the bytes of each tensor that it accesses."""
         self._in_place_users = [
             tuple(users[tensor] for tensor in row) for row in graph.in_place_inputs
         ]
+        """For each op, the users of each tensor that it may write over."""
         self._sharing_ops = _ops_with_common_tensors(graph)
+        """For each op, the other ops that access one of its tensors."""
         self._descendants = list(self._bit)
+        """For each op, the mask of it and of the ops that depend on it."""
         for op in reversed(range(size)):
             for succ in self._succs[op]:
                 self._descendants[op] |= self._descendants[succ]
         self._late = {op for op in range(size) if _is_late(graph, op)}
-        # A unit, and one more for every 256 bits of the masks that a move copies.
-        self._work_per_move = 1 + size // 256
-        self.work = 0
+        """The ops that free nothing, so that they run only just before an op that waits for them."""
 
     def initial_state(self, lowest_peak: int) -> State:
         """Return the state in which only free ops have run.
@@ -250,22 +246,20 @@ class StateSpace:
         return transitions
 
     def _choices(self, state: State) -> Iterator[tuple[int, ...]]:
-        """Yield the ops, or groups of late ops with one that waits for them, to run next.
+        """Yield the ops to run next: one that is not late, or some late ones and one that waits for them.
 
-        A late op frees nothing, so it runs only together with an op that waits for it.
+        A late op frees nothing, so it need not run before an op that waits for it can follow. There is
+        such an op for every late op (`_is_late`); it may be late itself.
         """
         late = [op for op in state.ready if op in self._late]
-        if not late:
-            yield from ((op,) for op in state.ready)
-            return
         for op in state.ready:
             if op not in self._late:
                 yield (op,)
         late_mask = sum(self._bit[op] for op in late)
-        for reader in dict.fromkeys(s for op in late for s in self._succs[op]):
-            missing = self._preds[reader] & state.remaining
-            if not missing & ~late_mask:  # the reader waits for ready late ops only
-                yield (*(op for op in late if missing & self._bit[op]), reader)
+        for waiting in dict.fromkeys(succ for op in late for succ in self._succs[op]):
+            missing = self._preds[waiting] & state.remaining
+            if not missing & ~late_mask:  # it waits for ready late ops only
+                yield (*(op for op in late if missing & self._bit[op]), waiting)
 
     def _after(self, state: State, ops: tuple[int, ...], limit: int) -> State | None:
         """Return the state after some ops and the free ops that follow.

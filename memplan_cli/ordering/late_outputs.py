@@ -30,11 +30,12 @@ MAX_WORK, WORK_PER_OP = 400_000, 250
 """Units of work of one search, in all and for each op. More gained nothing for small graphs, which
 are proved, and made their plans five times as slow."""
 
-_LEAST_GAIN_SHIFT = 6
-"""An order must save at least the resident bytes shifted right by so many bits."""
+_LEAST_GAIN_DIVISOR = 64
+"""An order must save at least the resident bytes divided by this."""
 
-_PEAK_RISE_SHIFT = 11
-"""A live peak that is not proved may rise by itself shifted right by so many bits."""
+_PEAK_RISE_DIVISOR = 2048
+"""A live peak that is not proved may rise by itself divided by this. Such a peak is not exact in any
+case, and for a rise so small an order may save much more."""
 
 
 def fewer_resident(
@@ -42,16 +43,17 @@ def fewer_resident(
 ) -> Program | None:
     """Return the program in an order with fewer resident bytes; None if no order saves enough.
 
-    ``program`` is in the file's order, ``ordering`` the order of the lowest live peak. If that is
-    proved, the peak does not rise. All sizes are numbers.
+    The resident bytes of an order are its live peak if graph outputs count too, from the op that
+    computes them to the end. ``program`` is in the file's order, ``ordering`` the order of the lowest
+    live peak. If that is proved, the peak does not rise. All sizes are numbers.
     """
     peak_of, resident_of = planned_vars.live_peak, planned_vars.resident.live_peak
     live, resident = peak_of(ordering.program), resident_of(ordering.program)
+    # Roughly the fewest resident bytes: outputs only add to the live peak, and all are live at the end.
     output_bytes = sum(size.coefficient for size in planned_vars.results.values())
-    # About the fewest bytes possible: the outputs are all live at the end.
     if not _is_worthwhile(resident, max(live, output_bytes)):
         return None
-    max_live = live if ordering.proved else live + (live >> _PEAK_RISE_SHIFT)
+    max_live = live if ordering.proved else live + live // _PEAK_RISE_DIVISOR
     best, least_resident = ordering.program, resident
     for candidate in _searched_orders(program, ordering.program, planned_vars):
         candidate_resident = resident_of(candidate)
@@ -62,24 +64,24 @@ def fewer_resident(
 
 def _is_worthwhile(resident: int, new_resident: int) -> bool:
     """Return whether a fall of the resident bytes is worth another order."""
-    return resident - new_resident > resident >> _LEAST_GAIN_SHIFT
+    return resident - new_resident > resident // _LEAST_GAIN_DIVISOR
 
 
 def _searched_orders(
     program: Program, ordered: Program, planned_vars: PlannedVars
 ) -> Iterator[Program]:
-    """Yield, for each of `OUTPUT_DIVISORS`, the best order if an output counts its bytes divided by it.
+    """Yield the best orders for outputs that count all of their bytes, a part, and hardly any.
 
-    With divisor 1 the resident bytes are minimized, in which only views share bytes, as in a runtime.
-    The other searches are for the plan's live peak, and outputs only guide them. So variables share
-    bytes as in the plan.
+    The bytes of outputs are divided by `OUTPUT_DIVISORS`. With divisor 1 the resident bytes are
+    minimized, in which only views share bytes, as in a runtime. The other searches are for the plan's
+    live peak, and outputs only guide them. So variables share bytes as in the plan.
 
-    The first two searches start from ``ordered``, the order of the lowest live peak. In the last one
-    outputs hardly count, and ``ordered`` is the best order without them already: that search starts
-    from the file's order, which ``program`` has.
+    The searches start from ``ordered``, the order of the lowest live peak. But ``ordered`` is already
+    the best order if outputs count hardly any bytes, so that search starts from ``program``, which is
+    in the file's order.
     """
-    starts = (ordered, ordered, program)
-    for divisor, start in zip(OUTPUT_DIVISORS, starts, strict=True):
+    all_bytes, a_part, hardly_any = OUTPUT_DIVISORS
+    for divisor, start in ((all_bytes, ordered), (a_part, ordered), (hardly_any, program)):
         # Rounded up, so that no output counts as free.
         results = {
             var: Size(-(-size.coefficient // divisor))
@@ -90,6 +92,6 @@ def _searched_orders(
             start,
             resident.sizes,
             pinned=resident.pinned,
-            aliasing=resident.aliasing if divisor == 1 else planned_vars.aliasing,
+            aliasing=resident.aliasing if divisor == all_bytes else planned_vars.aliasing,
             work=min(MAX_WORK, WORK_PER_OP * len(start.body.ops)),
         ).program

@@ -177,29 +177,23 @@ def greedy_backward(graph: TaskGraph) -> Order:
 class _BackwardQueue:
     """The ops with all successors scheduled, as a heap of (change of live bytes, -op).
 
-    The order is built from its end. Before an op, its outputs are not live and its inputs are.
-    Of equal changes the last op in the file is scheduled first, hence ``-op``. An op is pushed
-    again when its change gets lower; an entry with another change than ``change[op]`` is out of
-    date.
-
-    Attributes:
-        graph: the ops.
-        heap: the entries.
-        change: for each op, by how much scheduling it next (before all scheduled ops) raises the
-            live bytes: the size of its inputs that are not live yet, less that of its outputs.
-        done: for each op, whether it is scheduled.
-        _missing_succs: for each op, how many of its successors are not scheduled.
-        _is_live: for each tensor, whether a scheduled op reads it or it is a result.
-        _readers: for each tensor, the ops that access it without defining it.
+    The order is built from its end. An op is pushed again when its change gets lower; an entry with
+    another change than ``change[op]`` is out of date.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
         self.done = [False] * graph.size
+        """For each op, whether it is scheduled."""
         self._missing_succs = [len(succs) for succs in graph.succs]
+        """For each op, how many of its successors are not scheduled."""
         self._is_live = list(graph.is_result)
+        """For each tensor, whether a scheduled op reads it or it is a result."""
         self._readers: list[list[int]] = [[] for _ in graph.tensor_bytes]
-        self.change = [-defined for defined in graph.defined_bytes]
+        """For each tensor, the ops that access it without defining it."""
+        self.change = [-outlasting for outlasting in graph.outlasting_bytes()]
+        """For each op, by how much scheduling it next, before all scheduled ops, raises the live bytes:
+        the bytes of its inputs that are not live yet, less those of its outputs that are."""
         for op, accessed in enumerate(graph.accesses):
             defined = graph.defines[op]
             for tensor in accessed:
@@ -207,6 +201,7 @@ class _BackwardQueue:
                     self._readers[tensor].append(op)
                     if not self._is_live[tensor]:
                         self.change[op] += graph.tensor_bytes[tensor]
+        # Of equal changes the last op in the file is scheduled first, hence ``-op``.
         self.heap = [
             (self.change[op], -op)
             for op, missing in enumerate(self._missing_succs)

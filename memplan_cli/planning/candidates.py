@@ -184,9 +184,8 @@ def for_runtime(
 
     A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has
     two live peaks: that of the plan and that of the runtime. The order of the runtime's lowest peak
-    is returned if the plan's peak is not above that of the file's order, or if the plan loses no more
-    bytes than the runtime saves. With recomputation the order of the candidate is part of the
-    rewrite, and stays.
+    is returned, unless the plan's peak rises above that of the file's order by more than the runtime
+    saves. With recomputation the order of the candidate is part of the rewrite, and stays.
     """
     settings, program = task.settings, task.program
     if settings.recompute != "none" or settings.order == "keep":
@@ -197,14 +196,12 @@ def for_runtime(
         return live_peak(ordered, sizes, aliasing=runtime.aliasing)
 
     ordering = _search_repeatedly(program, sizes, runtime.aliasing, settings.time_limit)
-    # The search for the plan may have found an order that suits the runtime better.
-    best = min((ordering.program, candidate.program), key=runtime_peak)
-    lowest_other_peak = min(runtime_peak(program), runtime_peak(candidate.program))
-    saved_by_runtime = lowest_other_peak - runtime_peak(best)
+    known_programs = (candidate.program, program)
+    best = min((ordering.program, *known_programs), key=runtime_peak)
+    saved_by_runtime = min(map(runtime_peak, known_programs)) - runtime_peak(best)
     plan_peak_of = task.planned_vars.live_peak
     plan_peak_in_file, plan_peak = plan_peak_of(program), plan_peak_of(best)
-    lost_by_plan = max(plan_peak - plan_peak_in_file, 0)
-    if lost_by_plan > saved_by_runtime:
+    if plan_peak - plan_peak_in_file > saved_by_runtime:
         return None
     # The runtime's arena may need less in yet another order: it is taken if the plan's peak stays.
     allowed_plan_peak = max(plan_peak, plan_peak_in_file)

@@ -36,6 +36,12 @@ def test_greedy_backward_runs_what_only_waits_just_before_its_reader() -> None:
     assert SCHEDULERS["greedy_backward"](graph) == [1, 2, 3, 0, 4]
 
 
+def test_greedy_backward_frees_no_bytes_before_an_output_that_no_op_reads() -> None:
+    # The output of op 1 dies at once, so op 1 is no reason to keep the result of op 2 meanwhile.
+    graph = graph_of([[], [0], []], [5, 9, 3], outlives=[2])
+    assert SCHEDULERS["greedy_backward"](graph) == [0, 1, 2]
+
+
 def test_a_cut_is_the_least_of_all_orders_at_that_op() -> None:
     for graph in GRAPHS:
         found = orders(graph)
