@@ -107,10 +107,11 @@ def _large_buffers(piece: Piece, min_size: float, min_load: float) -> tuple[int,
 def _bundled(piece: Piece, buffers: Sequence[int]) -> BottleneckSubset:
     """Return the subset of these buffers, with buffers joined that have the same sections.
 
-    These are sections of the subset alone, of which more buffers have the same than of the
-    sections of the piece.
+    Without the other buffers of the piece there are fewer and longer sections, so more buffers start
+    and end at the same ones: `reduce_problem` finds the sections of the subset.
     """
     members: list[tuple[int, ...]] = []
+    # Each buffer's id is its index in the columns of the piece.
     subset = _problem((i, piece.start[i], piece.end[i], piece.size[i]) for i in buffers)
     for part in reduce_problem(subset).pieces:
         by_range: dict[tuple[int, int], list[int]] = defaultdict(list)

@@ -105,22 +105,25 @@ class _Skyline:
         sections: Number of sections of the piece.
         level: Level in units of each segment, by its first section.
         stop: Section after the last of each segment, by its first section.
-        before: First section of the segment before each segment, by its first section; -1 at the
-            edge.
+        left: First section of the segment on the left of each segment, by its first section; -1 at
+            the edge.
         queue: Heap of (level, first section, stop); entries of merged segments stay in it.
     """
 
     sections: int
     level: dict[int, int] = field(default_factory=dict)
     stop: dict[int, int] = field(default_factory=dict)
-    before: dict[int, int] = field(default_factory=dict)
+    left: dict[int, int] = field(default_factory=dict)
     queue: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def add(self, begin: int, stop: int, level: int, before: int) -> None:
-        """Add a segment after the one that begins at section ``before`` (-1: at the edge)."""
-        self.level[begin], self.stop[begin], self.before[begin] = level, stop, before
+    def add(self, begin: int, stop: int, level: int, left: int) -> None:
+        """Add the segment [begin, stop), in which there is none now.
+
+        ``left`` is the first section of the segment on its left, or -1 at the edge.
+        """
+        self.level[begin], self.stop[begin], self.left[begin] = level, stop, left
         if stop < self.sections:
-            self.before[stop] = begin
+            self.left[stop] = begin
         heappush(self.queue, (level, begin, stop))
 
     def pop_lowest(self) -> tuple[int, int, int]:
@@ -134,19 +137,23 @@ class _Skyline:
 
     def lower_wall(self, begin: int, stop: int) -> int:
         """Return the lower of the levels on both sides of [begin, stop)."""
-        left = self.level[self.before[begin]] if begin else _INFINITE
-        right = self.level[stop] if stop < self.sections else _INFINITE
-        return min(left, right)
+        left_wall = self.level[self.left[begin]] if begin else _INFINITE
+        right_wall = self.level[stop] if stop < self.sections else _INFINITE
+        return min(left_wall, right_wall)
 
-    def add_merged(self, begin: int, stop: int, level: int, before: int) -> None:
-        """Add a segment, joined with the neighbors that have the same level."""
-        if begin and self.level[before] == level:
-            del self.level[before]
-            begin, before = before, self.before[before]
+    def add_merged(self, begin: int, stop: int, level: int, left: int) -> None:
+        """Add the segment [begin, stop), joined with the neighbors that have the same level.
+
+        Arguments as `add`. A segment is known by its first section: ``left`` is that of the segment on
+        the left, ``stop`` that of the segment on the right.
+        """
+        if begin and self.level[left] == level:
+            del self.level[left]
+            begin, left = left, self.left[left]
         if stop < self.sections and self.level[stop] == level:
             del self.level[stop]
             stop = self.stop[stop]
-        self.add(begin, stop, level, before)
+        self.add(begin, stop, level, left)
 
 
 def fill_valleys(piece: Piece, order: Sequence[int]) -> Placement:
@@ -157,25 +164,26 @@ def fill_valleys(piece: Piece, order: Sequence[int]) -> Placement:
     """
     sections = len(piece.loads)
     unplaced, skyline = _UnplacedBuffers(piece.start, piece.end, order), _Skyline(sections)
-    skyline.add(0, sections, 0, -1)
+    skyline.add(0, sections, level=0, left=-1)
     offsets = [0] * len(order)
     remaining = len(order)
     while remaining:
         floor, begin, stop = skyline.pop_lowest()
-        before = skyline.before[begin]
+        left = skyline.left[begin]
         buffer = unplaced.take(begin, stop)
         if buffer < 0:
-            skyline.add_merged(begin, stop, skyline.lower_wall(begin, stop), before)
+            skyline.add_merged(begin, stop, skyline.lower_wall(begin, stop), left)
             continue
         remaining -= 1
         offsets[buffer] = floor
         start, end = piece.start[buffer], piece.end[buffer]
+        # The rest of the floor on both sides is added first: `add_merged` compares with neighbors.
         if begin < start:
-            skyline.add(begin, start, floor, before)
-            before = begin
+            skyline.add(begin, start, floor, left)
+            left = begin
         if end < stop:
-            skyline.add(end, stop, floor, start)
-        skyline.add_merged(start, end, floor + piece.size[buffer], before)
+            skyline.add(end, stop, floor, left=start)
+        skyline.add_merged(start, end, floor + piece.size[buffer], left)
     return tuple(offsets)
 
 

@@ -319,22 +319,23 @@ class _OccupiedSlots:
     def take(self, start: int, end: int, slot: int) -> None:
         """Mark a slot, given as its bit, as taken in all sections of [start, end).
 
-        The largest subtrees within the range get the slot in ``_in_all`` and ``_in_any``. Their ancestors
-        get it in ``_in_any`` only, even if all of their sections have it. Nodes below are not changed.
+        The leaves of the first and the last section get the slot in ``_in_all`` and ``_in_any``, and so do
+        the largest subtrees strictly between them. Their ancestors get it in ``_in_any`` only, even if all
+        of their sections have it. Nodes below are not changed.
         """
         in_all, in_any = self._in_all, self._in_any
         left, right = start + self._leaves, end - 1 + self._leaves
-        roots = {left, right}  # of the largest subtrees within the range
+        whole_nodes = {left, right}
         while left ^ right > 1:  # neither the same node nor siblings
             if not left & 1:
-                roots.add(left + 1)
+                whole_nodes.add(left + 1)
             if right & 1:
-                roots.add(right - 1)
+                whole_nodes.add(right - 1)
             left >>= 1
             right >>= 1
             in_any[left] |= slot
             in_any[right] |= slot
-        for node in roots:
+        for node in whole_nodes:
             in_all[node] |= slot
             in_any[node] |= slot
         left >>= 1

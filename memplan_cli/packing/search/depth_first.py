@@ -148,8 +148,8 @@ def _list_options(
         piece: The buffers.
         state: The state. `tightest_section` has chosen the section, and filled the scratch row HOLE.
         rank: For each buffer its place in the order in which options are tried.
-        level_bonus: Added to a buffer's preference for each wall that it touches and is level
-            with: the skyline gets smoother.
+        level_bonus: Added to a buffer's preference for each wall that it touches if its top is level
+            with that of the wall: the skyline gets smoother.
         section: Where to branch.
     """
     start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
@@ -309,9 +309,12 @@ def _try_next_option(piece: PieceArrays, state: SearchState) -> None:
     registers[LEFT], registers[RIGHT] = frame[FROM], frame[UNTIL]
     frame[UPCOMING] = index + 1
     option = options[index]
-    if option >= 0:  # a buffer
+    is_buffer = option >= 0
+    if is_buffer:
         place_on_floor(piece, state, option)
         return
+    # A hole: the floor is raised over it. It is left out if an unplaced buffer would fit into it,
+    # because placing that buffer is an option too, and as good.
     raise_floor(state, frame[SECTION], hole_level(option))
     if fits_into_hole(piece, state, frame[SECTION], frame[FROM]):
         registers[MODE] = NEXT

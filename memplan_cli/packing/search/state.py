@@ -182,9 +182,11 @@ def piece_arrays(piece: Piece) -> tuple[PieceArrays, list[int]]:
     start = np.array([piece.start[i] for i in columns], np.int64)
     end = np.array([piece.end[i] for i in columns], np.int64)
     size = np.array([piece.size[i] for i in columns], np.int64)
+    # For each entry but the first: whether it is equal to the one before, which is its twin then.
     is_equal = (np.diff(start) == 0) & (np.diff(end) == 0) & (np.diff(size) == 0)
     twin = np.full(len(columns), -1, np.int64)
-    twin[1:][is_equal] = np.flatnonzero(is_equal)
+    twin[1:] = np.where(is_equal, np.arange(len(columns) - 1), -1)
+    # For each section, and for the end: the first entry that starts there or later.
     first = np.searchsorted(start, np.arange(len(piece.loads) + 1)).astype(np.int64)
     load = np.array(piece.loads, np.int64)
     return PieceArrays(start, end, size, twin, first, load), columns
@@ -281,16 +283,22 @@ def raise_floor(state: SearchState, section: int, level: int) -> None:
 
 @compiled
 def undo(piece: PieceArrays, state: SearchState, mark: int) -> None:
-    """Take back all steps of the undo log from entry ``mark`` on, the last first."""
+    """Take back all steps of the undo log from entry ``mark`` on, the last first.
+
+    An entry is (section, former floor, former top), or (-1 - buffer, its offset, 0). Before a buffer was
+    placed, floor and top were both at its offset in all of its sections. Where a hole was below it,
+    an entry for the section is before that of the buffer, and gives the top back.
+    """
     floor, top, unplaced, trail = state.floor, state.top, state.unplaced, state.trail
     length = state.registers[TRAIL]
     while length > mark:
         length -= 1
-        entry = trail[length, 0]
-        if entry >= 0:
-            floor[entry], top[entry] = trail[length, 1], trail[length, 2]
+        changed = trail[length, 0]
+        is_section = changed >= 0
+        if is_section:
+            floor[changed], top[changed] = trail[length, 1], trail[length, 2]
             continue
-        buffer = -1 - entry
+        buffer = -1 - changed
         state.is_placed[buffer] = 0
         offset, size = trail[length, 1], piece.size[buffer]
         for section in range(piece.start[buffer], piece.end[buffer]):

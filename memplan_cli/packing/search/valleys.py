@@ -120,8 +120,8 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
     """Count the inside buffers of all valleys of [left, right) by their first and last section.
 
     A buffer is inside if it is unplaced and lies between the walls of a valley. `find_valleys` has
-    found the valleys. Fills the scratch rows STARTED, ENDED, UNITS_IN, UNITS_OUT, SMALLEST_STARTING
-    and SMALLEST_ENDING.
+    written for each section CAP, which is negative outside of valleys, and STOP, the end of its valley.
+    Fills the scratch rows STARTED, ENDED, UNITS_IN, UNITS_OUT, SMALLEST_STARTING and SMALLEST_ENDING.
     """
     scratch, is_placed = state.scratch, state.is_placed
     start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
@@ -136,7 +136,8 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
             continue
         scratch[UNITS_IN, begin] += size
         scratch[UNITS_OUT, last] += size
-        # Of equal buffers only the first is an option: the others give the same layouts.
+        # Of equal buffers only the first is an option: the others give the same layouts. But all of
+        # them have to be placed, so all count as units.
         if twin[buffer] < 0 or is_placed[twin[buffer]]:
             scratch[STARTED, begin] += 1
             scratch[ENDED, last] += 1
@@ -150,6 +151,8 @@ def tightest_section(
 ) -> int:
     """Return the section of [left, right) with the fewest options, DEAD_END or RAISED.
 
+    The options at a section of a valley are its inside buffers, each of them on the floor, and a hole.
+
     DEAD_END: a section must waste more than its slack. Its failure is counted, as are those of
     sections without any option, which are returned as sections with 0 options.
     RAISED: in some sections no buffer fits between the walls. Their floor was raised to the cap,
@@ -158,29 +161,34 @@ def tightest_section(
     If ``weigh_failures`` is 1, numbers of options above 1 are divided by the failures of the
     section: sections that often failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
 
-    Fills the scratch rows SMALLEST_RIGHT and HOLE for the sections with options.
+    `find_valleys` and `count_inside` have filled their scratch rows for [left, right). Fills the rows
+    SMALLEST_RIGHT and HOLE for the sections with options.
     """
     scratch, floor, unplaced = state.scratch, state.floor, state.unplaced
-    fewest, tightest = INFINITE, DEAD_END
+    fewest, tightest = (
+        INFINITE,
+        DEAD_END,
+    )  # replaced, since the lowest floor is that of a valley
     is_raised = False
     begin = left
     while begin < right:
+        # The valley [begin, stop) has one floor. ``cap`` is the lower of its walls, negative if the
+        # sections are no valley.
         stop, cap, level = scratch[STOP, begin], scratch[CAP, begin], floor[begin]
         if cap < 0:
             begin = stop
             continue
-        smallest_right = INFINITE
-        for section in range(stop - 1, begin - 1, -1):
-            scratch[SMALLEST_RIGHT, section] = smallest_right
-            smallest_right = min(smallest_right, scratch[SMALLEST_STARTING, section])
+        _fill_smallest_right(state, begin, stop)
         # Units and number of the inside buffers at the section, size of the smallest on its left.
         inside, count, smallest_left = 0, 0, INFINITE
         for section in range(begin, stop):
             inside += scratch[UNITS_IN, section]
             count += scratch[STARTED, section]
-            slack = capacity - level - unplaced[section]
+            slack = capacity - level - unplaced[section]  # units that may stay empty here
             is_crossed = unplaced[section] > inside  # by a buffer that is not inside
-            if is_crossed and cap - level - inside > slack:
+            # That buffer goes to the cap or higher, so below the cap only inside buffers fill units.
+            empty_below_cap = cap - level - inside
+            if is_crossed and empty_below_cap > slack:
                 state.failures[section] += 1
                 return DEAD_END
             if inside == 0:
@@ -207,6 +215,15 @@ def tightest_section(
 
 
 @compiled
+def _fill_smallest_right(state: SearchState, begin: int, stop: int) -> None:
+    """Fill the scratch row SMALLEST_RIGHT of the valley [begin, stop)."""
+    smallest_right = INFINITE
+    for section in range(stop - 1, begin - 1, -1):
+        state.scratch[SMALLEST_RIGHT, section] = smallest_right
+        smallest_right = min(smallest_right, state.scratch[SMALLEST_STARTING, section])
+
+
+@compiled
 def has_full_basin(
     piece: PieceArrays, state: SearchState, left: int, right: int, capacity: int
 ) -> bool:
@@ -222,25 +239,28 @@ def has_full_basin(
     Such a section has no solution, as in a valley (see the module). Its failure is counted in
     ``state.failures``.
 
-    Basins are found with a stack of falling levels, as the rectangles in a histogram are. The stack
-    is in the scratch rows CROSSING and STARTED, and `_is_basin_full` uses UNITS_IN: the counts of
-    `count_inside` are lost.
+    Basins are found with a stack of falling levels, as the rectangles in a histogram are. Each entry
+    stands for the sections from its begin to the present one, whose floors are at most its level. The
+    stack is in the scratch rows CROSSING and STARTED, and `_is_basin_full` uses UNITS_IN: the counts
+    of `count_inside` are lost.
     """
     stack_begin, stack_level = state.scratch[CROSSING], state.scratch[STARTED]
-    floor, height = state.floor, 0
+    floor, depth = state.floor, 0  # ``depth`` is the number of entries on the stack
     for section in range(left, right + 1):
         level = floor[section] if section < right else INFINITE
         begin = section
-        while height > 0 and stack_level[height - 1] < level:
-            height -= 1
-            begin = stack_begin[height]
-            cap = min(level, stack_level[height - 1] if height > 0 else INFINITE)
+        # The floor here is a wall of the basins of lower entries, which end before this section.
+        while depth > 0 and stack_level[depth - 1] < level:
+            depth -= 1
+            begin = stack_begin[depth]
+            cap = min(level, stack_level[depth - 1] if depth > 0 else INFINITE)
             if cap < INFINITE and _is_basin_full(piece, state, begin, section, cap, capacity):
                 return True
-        if height == 0 or stack_level[height - 1] > level:
-            stack_begin[height] = begin
-            stack_level[height] = level
-            height += 1
+        # If the top entry has the same level, it stands for these sections too.
+        if depth == 0 or stack_level[depth - 1] > level:
+            stack_begin[depth] = begin
+            stack_level[depth] = level
+            depth += 1
     return False
 
 
@@ -250,10 +270,11 @@ def _is_basin_full(
 ) -> bool:
     """Return whether a section of the basin [begin, stop) must waste more units than it may.
 
-    Counts the failure of that section. Changes the scratch row UNITS_IN.
+    A basin is an interval of sections whose floors are all below ``cap``, the lower of the two walls
+    beside it. Counts the failure of that section. Changes the scratch row UNITS_IN.
     """
-    has_one_floor = state.scratch[STOP, begin] >= stop
-    if has_one_floor:  # a valley, which `tightest_section` has checked
+    is_valley = state.scratch[STOP, begin] >= stop  # the first floor reaches over all sections
+    if is_valley:  # `tightest_section` has checked it
         return False
     first, start, end, sizes = piece.first, piece.start, piece.end, piece.size
     change, is_placed, unplaced = state.scratch[UNITS_IN], state.is_placed, state.unplaced
@@ -267,8 +288,8 @@ def _is_basin_full(
     inside = 0
     for section in range(begin, stop):
         inside += change[section]
-        # A buffer that is not inside goes to the cap or higher. Below the cap are then wasted
-        # cap - floor - inside units; the slack is capacity - floor - unplaced units.
+        # A buffer that is not inside goes to the cap or higher. Then cap - floor - inside units below
+        # the cap stay empty, and capacity - floor - unplaced units may.
         is_crossed = unplaced[section] > inside
         if is_crossed and cap - inside > capacity - unplaced[section]:
             state.failures[section] += 1
