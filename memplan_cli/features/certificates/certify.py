@@ -23,7 +23,7 @@ from memplan_cli.core.version import VERSION
 from memplan_cli.planning.allocation import aliasing_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.placements import Placement, PlannedArena
@@ -131,10 +131,10 @@ def _arena(plan: Plan, arena: PlannedArena) -> ArenaProof:
 
 
 def _busiest_tick(tensors: Sequence[Placement], alignment: int) -> int:
-    """Return the first tick at which most bytes are live; shared bytes count once.
+    """Return the first tick at which most bytes are live; 0 without tensors.
 
-    Tensors that share bytes are live from the first tick of any of them to the last of any. Returns 0
-    without tensors.
+    Tensors that share bytes count once, from the first tick at which one of them is live until none
+    is. The live range of a tensor is half-open: ``first <= tick < last``.
     """
     sharing: defaultdict[str, list[Placement]] = defaultdict(list)
     for tensor in tensors:
@@ -142,8 +142,12 @@ def _busiest_tick(tensors: Sequence[Placement], alignment: int) -> int:
     changes: defaultdict[int, int] = defaultdict(int)
     for aliases in sharing.values():
         size = align(aliases[0].bytes, alignment)  # aliases have equal bytes
-        changes[min(tensor.first for tensor in aliases)] += size
-        changes[max(tensor.last for tensor in aliases)] -= size
+        start, end = (
+            min(alias.first for alias in aliases),
+            max(alias.last for alias in aliases),
+        )
+        changes[start] += size
+        changes[end] -= size
     return _first_maximum(changes).tick if changes else 0
 
 
@@ -162,39 +166,51 @@ def _first_maximum(changes: Mapping[int, int]) -> _Maximum:
     return _Maximum(values[index], ticks[index])
 
 
+class _Kind(NamedTuple):
+    """What tensors have in common that may use one slot, one after the other.
+
+    Attributes:
+        shape: None if the shapes may differ.
+    """
+
+    dtype: str
+    shape: tuple[int | str, ...] | None
+
+
 def _slot_loads(
     tensors: Sequence[Placement], level: int, alignment: int
 ) -> tuple[SlotLoad, ...] | None:
-    """Return for each kind of slot how many tensors of at least some size are live together.
+    """Return how many tensors of at least some size are live together, for each kind of tensor.
 
-    Tensors of one kind may share slots: of one dtype, and at level 0 of one shape. None if a kind has
-    too many sizes and start ticks (see `_MAX_COUNTS`).
+    At levels 0 and 1 a tensor has a slot for itself while it is live. Later another tensor of the same
+    kind may have the slot: one of the same dtype at level 1, of the same dtype and shape at level 0.
+
+    None if a kind has too many sizes and start ticks (see `_MAX_COUNTS`).
     """
-    kinds: defaultdict[Hashable, list[Placement]] = defaultdict(list)
+    kinds: defaultdict[_Kind, list[Placement]] = defaultdict(list)
     for tensor in tensors:
-        kinds[tensor.dtype if level else (tensor.dtype, tensor.shape)].append(tensor)
+        kinds[_Kind(tensor.dtype, tensor.shape if level == 0 else None)].append(tensor)
     loads: list[SlotLoad] = []
-    for members in kinds.values():
+    for kind, members in kinds.items():
         sizes = {tensor.bytes for tensor in members}
         ticks = {tensor.first for tensor in members}
         if len(sizes) * len(ticks) > _MAX_COUNTS:
             return None
-        loads += _loads_of_kind(members, level, alignment)
+        loads += _loads_of_kind(kind, members, alignment)
     return tuple(loads)
 
 
 def _loads_of_kind(
-    members: Sequence[Placement], level: int, alignment: int
+    kind: _Kind, members: Sequence[Placement], alignment: int
 ) -> Iterator[SlotLoad]:
     """Yield, by falling size, each size at which the number of slots needed grows.
 
-    For a size, that number is how many tensors of this size or more are live at one tick.
+    For a size, that number is how many ``members`` of this size or more are live at one tick. The live
+    range of a tensor is half-open: ``first <= tick < last``.
     """
     by_size: defaultdict[int, list[Placement]] = defaultdict(list)
     for tensor in members:
         by_size[align(tensor.bytes, alignment)].append(tensor)
-    # Above level 0, tensors of different shapes may share a slot.
-    shape = None if level else members[0].shape
     # Tick -> change of the number of live tensors of this size or more.
     changes: defaultdict[int, int] = defaultdict(int)
     slot_count = 0
@@ -205,4 +221,4 @@ def _loads_of_kind(
         maximum = _first_maximum(changes)
         if maximum.value > slot_count:
             slot_count = maximum.value
-            yield SlotLoad(members[0].dtype, shape, slot_count, size, maximum.tick)
+            yield SlotLoad(kind.dtype, kind.shape, slot_count, size, maximum.tick)

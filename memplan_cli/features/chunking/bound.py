@@ -95,10 +95,9 @@ class _Needs:
         ]
         first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
         last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
-        if unsliceable_outputs:
-            # An output's bytes may be those of an input that is counted too, so they count once.
-            last_bytes = last_need.bytes - self._overwritten_bytes(op)
-            last_need = last_need._replace(bytes=last_bytes)
+        # The first output may be written over an input. If that input is not counted here, the
+        # bound is lower than it could be, but still a bound.
+        last_need = last_need._replace(bytes=last_need.bytes - self._overwritten_bytes(op))
         return max(first_need, last_need, key=lambda need: need.bytes)
 
     def _is_read_in_slices(self, var: VarId, axis_map: AxisMap) -> bool:

@@ -52,16 +52,16 @@ _SUFFIX = "__columns"
 
 def search_with_copies(
     graph: Graph, planned_vars: PlannedVars, without_copies: SearchResult, budget: int
-) -> SearchResult:
-    """Search again in a program with copies of tensors, and return the result with the lower peak.
+) -> SearchResult | None:
+    """Search again in a program with copies of tensors; None if that does not lower the peak.
 
     Some products read a copy, which has ops of its own. So the product and these ops can be in
     chunks along another axis than the original's ops and readers (see the module).
-    ``without_copies`` is the result so far. It is returned if no tensor needs a copy.
+    ``without_copies`` is the result so far.
     """
     copied = copy_for_products(graph, budget)
     if copied is None:
-        return without_copies
+        return None
     sizes = with_new_sizes(copied.program, graph.program, planned_vars.sizes)
     constants = {**graph.context.constants, **copied.constants}
     context = replace(graph.context, constants=constants)
@@ -74,7 +74,7 @@ def search_with_copies(
         tighter = search(copied_graph, planned_vars_with_copies, budget // 2)
         result = min(result, tighter, key=lambda candidate: candidate.peak)
     if result.peak >= without_copies.peak:
-        return without_copies
+        return None
     remaining_constants = {
         var: values
         for var, values in copied.constants.items()
@@ -108,25 +108,31 @@ class CopiedProgram:
 def copy_for_products(graph: Graph, budget: int) -> CopiedProgram | None:
     """Return a program in which the ops that compute a large input of a product are copied.
 
-    None if no product needs that (`conflicting_chains`). Tensors far below the budget, in bytes, are
-    not computed twice.
+    Two products may read a tensor along different axes. One of them then reads a copy of the tensor,
+    so that each can be in chunks together with the ops that compute its own input.
+
+    None if no product needs that (`_chains_to_copy`). Tensors far below the budget, in bytes, are not
+    computed twice.
     """
+    chains = _chains_to_copy(graph, budget)
+    if not chains:
+        return None
     writer = _CopyWriter(graph)
-    for chain in conflicting_chains(graph, budget):
+    for chain in chains:
         writer.copy(chain)
-    return writer.finish() if writer.copied_ops else None
+    return writer.finish()
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
-    """The ops that compute a large input of a product from small tensors.
+class _Chain:
+    """The ops that compute a large input of a matrix product from small tensors.
 
     Attributes:
-        product: the product's index.
-        var: its large input.
-        axes: each tensor of the chain, with the axis along which the product's chunks slice
-        it.
-        ops: the ops, in order.
+        product: the index of the product.
+        var: its large input, which the last op of the chain makes.
+        axes: each tensor that the chain computes, with the axis along which chunks of the product
+        need it sliced.
+        ops: the indices of the ops, in order.
         has_log_softmax: whether one of them is a LogSoftmax along the sliced axis.
     """
 
@@ -137,8 +143,8 @@ class Chain:
     has_log_softmax: bool
 
 
-def conflicting_chains(graph: Graph, budget: int) -> list[Chain]:
-    """Return the chains to copy, those with a LogSoftmax first.
+def _chains_to_copy(graph: Graph, budget: int) -> list[_Chain]:
+    """Return the chains of which products need a copy; no two have an op in common.
 
     A chain is copied if both hold:
 
@@ -147,23 +153,32 @@ def conflicting_chains(graph: Graph, budget: int) -> list[Chain]:
     - the consumers of its result that keep reading the original can be in chunks along another
       axis (`_others_can_be_chunked`).
 
-    Of two chains with common ops only the first is copied. Only in a copy is a LogSoftmax replaced by
-    ops that can be split along its axis, so a chain that needs this must be the copied one.
+    Only large inputs of products count (`_BUDGET_DIVISOR`).
     """
-    chains = [
+    candidates = [
         chain
         for index in range(len(graph.ops))
         for chain in _chains_of_product(graph, index, budget)
         if _has_conflict(graph, chain) and _others_can_be_chunked(graph, chain)
     ]
-    return sorted(chains, key=lambda chain: (not chain.has_log_softmax, chain.product))
+    # Chains with a LogSoftmax come first: an original LogSoftmax cannot be split along its axis, but
+    # a copy of it can. If two chains have ops in common, the other one stays as it is.
+    candidates.sort(key=lambda chain: (not chain.has_log_softmax, chain.product))
+    chains: list[_Chain] = []
+    copied_ops: set[int] = set()
+    for chain in candidates:
+        if copied_ops.isdisjoint(chain.ops):
+            copied_ops.update(chain.ops)
+            chains.append(chain)
+    return chains
 
 
-def _chains_of_product(graph: Graph, index: int, budget: int) -> Iterator[Chain]:
-    """Yield the chains (`Chain`) of a matrix product's large inputs.
+def _chains_of_product(graph: Graph, index: int, budget: int) -> Iterator[_Chain]:
+    """Yield for each large input of a matrix product the chain of ops that compute it.
 
-    Chunks of rows slice the first matrix, chunks of columns the second. They read the other one
-    whole. Chunks of batches slice both, so no other product reads them along another axis.
+    Nothing is yielded for other ops. An input is large if it exceeds ``budget`` bytes divided by
+    `_BUDGET_DIVISOR`. Chunks of rows slice the first matrix and read the second whole, chunks of
+    columns the reverse. Batches are left out: all products can read a tensor in chunks of batches.
     """
     op = graph.ops[index]
     if operator(op).family is not Family.MATRIX_PRODUCT:
@@ -179,7 +194,7 @@ def _chains_of_product(graph: Graph, index: int, budget: int) -> Iterator[Chain]
                 yield chain
 
 
-def _chain(graph: Graph, product: int, var: VarId, axis: int) -> Chain | None:
+def _chain(graph: Graph, product: int, var: VarId, axis: int) -> _Chain | None:
     """Return the chain of ops that compute a product's input in slices along an axis.
 
     Goes up from the input to tensors that are small or that no op makes; these are read whole.
@@ -210,7 +225,7 @@ def _chain(graph: Graph, product: int, var: VarId, axis: int) -> Chain | None:
         for tensor, tensor_axis in axes.items()
     )
     ops = sorted({producer[tensor] for tensor in axes})
-    return Chain(product, var, axes, ops=tuple(ops), has_log_softmax=has_log_softmax)
+    return _Chain(product, var, axes, ops=tuple(ops), has_log_softmax=has_log_softmax)
 
 
 def _sliced_inputs(
@@ -267,11 +282,11 @@ def _adds_one_element_per_row(graph: Graph, node: Node, axis: int) -> bool:
     )
 
 
-def _has_conflict(graph: Graph, chain: Chain) -> bool:
-    """Whether the product cannot share a region with the ops that make and read its input.
+def _has_conflict(graph: Graph, chain: _Chain) -> bool:
+    """Whether a product cannot be in chunks together with the chain of ops that compute its input.
 
     That is so if a producer or another consumer of some tensor in the chain has no split along
-    the axis that the product needs.
+    the axis on which chunks of the product need the tensor.
     """
     return any(
         axis not in graph.output_axes(var)
@@ -284,8 +299,8 @@ def _has_conflict(graph: Graph, chain: Chain) -> bool:
     )
 
 
-def _others_can_be_chunked(graph: Graph, chain: Chain) -> bool:
-    """Whether each consumer of the original tensor can be chunked along another axis.
+def _others_can_be_chunked(graph: Graph, chain: _Chain) -> bool:
+    """Whether each consumer of the chain's original result can be in chunks along another axis.
 
     For that the whole chain must have splits along that axis.
     """
@@ -299,51 +314,52 @@ def _others_can_be_chunked(graph: Graph, chain: Chain) -> bool:
     )
 
 
-def _consumers_of_original(graph: Graph, chain: Chain) -> list[int]:
-    """Return the consumers of a chain's result that keep reading the original.
+def _consumers_of_original(graph: Graph, chain: _Chain) -> list[int]:
+    """Return the consumers of a chain's result that keep reading the original, not the copy.
 
-    The copy is read by the product, and by consumers that cannot be split along any other axis
-    than the product's, such as the sum over rows for the gradient of a bias.
+    The copy will be in chunks along the axis that the product slices, the original along another one.
+    So the copy is read by the product, and by consumers that can be split along the product's axis
+    only, such as the sum over rows for the gradient of a bias. All others read the original, also
+    those that cannot be split at all.
     """
-    own_axes = {chain.axes[chain.var]}
+    product_axis = chain.axes[chain.var]
     return [
         reader
         for reader in graph.consumers(chain.var)
-        if reader != chain.product and graph.input_axes(reader, chain.var) != own_axes
+        if reader != chain.product and graph.input_axes(reader, chain.var) != {product_axis}
     ]
 
 
 class _CopyWriter:
     """Writes copies of chains before the products that read them.
 
+    All dictionaries are by the index of an op in the original program.
+
     Attributes:
-        copied_ops: the ops of all chains that were copied, by index.
         _graph: the original program.
         _writer: makes the new vars and constants; its list of ops is not used.
-        _ops_before: new ops that run before an original op, by its index.
-        _ops_after: new ops that run after an original op, by its index.
+        _copied_ops: the indices of the ops of all chains that were copied.
+        _ops_before: new ops that run before an original op.
+        _ops_after: new ops that run after an original op.
         _renamed_inputs: for each op that reads a copy, the copy of each original input.
-        _row_statistics: for each copied LogSoftmax the row maxima of its input and its output.
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.copied_ops: set[int] = set()
+        """Begin with no copies of the ops of a program."""
         self._graph = graph
-        self._writer = ProgramWriter(graph, "columns")
+        self._writer = ProgramWriter(graph, constant_prefix="columns")
+        self._copied_ops: set[int] = set()
         self._ops_before: dict[int, list[Op]] = {}
         self._ops_after: dict[int, list[Op]] = {}
         self._renamed_inputs: dict[int, dict[VarId, VarId]] = {}
-        self._row_statistics: dict[int, tuple[VarId, VarId]] = {}
 
-    def copy(self, chain: Chain) -> None:
+    def copy(self, chain: _Chain) -> None:
         """Add a copy of a chain before its first reader, and let the product read the copy.
 
-        Some other consumers read the copy too (`_consumers_of_original`). Does nothing if some of
-        the chain's ops are copied already.
+        Some other consumers read the copy too (`_consumers_of_original`). No op of the chain may have
+        been copied before.
         """
-        if not self.copied_ops.isdisjoint(chain.ops):
-            return
-        self.copied_ops.update(chain.ops)
+        self._copied_ops.update(chain.ops)
         original_readers = _consumers_of_original(self._graph, chain)
         copy_readers = [
             reader
@@ -362,7 +378,7 @@ class _CopyWriter:
         for reader in copy_readers:
             self._renamed_inputs.setdefault(reader, {})[chain.var] = names[chain.var]
 
-    def _copy_op(self, index: int, chain: Chain, names: Mapping[VarId, VarId]) -> list[Op]:
+    def _copy_op(self, index: int, chain: _Chain, names: Mapping[VarId, VarId]) -> list[Op]:
         """Return the ops that compute an op's outputs once more.
 
         ``names`` has the copy of each var of the chain. Inputs that are not in the chain are read
@@ -388,16 +404,12 @@ class _CopyWriter:
         """Return the ops of ``(x - max(x)) + max(log_softmax(x))`` in place of a LogSoftmax.
 
         The maxima over ``axis`` are computed once, after the original op, and are read whole by
-        all chunks. The first copy of a LogSoftmax adds them.
+        all chunks.
         """
         op = self._graph.ops[index]
         data, output = op.inputs[0], op.outputs[0]
-        if index not in self._row_statistics:
-            self._row_statistics[index] = (
-                self._add_row_maximum(data, index, axis, "_max"),
-                self._add_row_maximum(output, index, axis, "_log"),
-            )
-        data_maximum, output_maximum = self._row_statistics[index]
+        data_maximum = self._add_row_maximum(data, index, axis, "_max")
+        output_maximum = self._add_row_maximum(output, index, axis, "_log")
         shifted = self._writer.new_var(output, f"{_SUFFIX}_shifted")
         return [
             _named_op("Sub", (names.get(data, data), data_maximum), shifted),
@@ -473,7 +485,7 @@ class _CopyWriter:
         uses = Counter(var for op in ops for var in op.reads)
         uses.update(self._graph.outputs)
         unused: set[VarId] = set()
-        for index in sorted(self.copied_ops, reverse=True):
+        for index in sorted(self._copied_ops, reverse=True):
             outputs = [var for var in self._graph.ops[index].outputs if var]
             if not any(uses[var] for var in outputs):
                 unused.update(outputs)

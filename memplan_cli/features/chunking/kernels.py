@@ -80,16 +80,17 @@ def keeps_bits(node: Node, split: Split, chunks: Iterable[Range]) -> bool:
 def min_chunk_length(node: Node, split: Split) -> int:
     """Return the fewest indices along the split axis that a chunk may have.
 
-    Measured, sums keep their bits from 4 rows on; fewer may be added in another order. Of a sum
-    over the last axes, a row has the elements that are summed to one: along axis 0,
-    ``[8, 16, 64] -> [8, 16]`` has 16 rows at each index, so one index is enough. Of a sum over
-    other axes, an index counts as one row.
+    Measured, a sum over the last axes keeps its bits if a chunk has 4 rows or more. A row is what is
+    summed into one element of the output. The sum ``[8, 16, 64] -> [8, 16]`` has 16 rows at each
+    index of axis 0, so one index is enough. Sums over other axes need 4 indices.
     """
     if not _is_sum(node.op):
         return _MIN_LENGTHS[split.role]
+    # ``split.extent`` is the length of the split axis in the output too.
     rows_per_index = prod(node.output_shape) // split.extent
-    has_enough_rows = _sums_last_axes(node) and rows_per_index >= _MIN_LENGTH_OF_SUMS
-    return 1 if has_enough_rows else _MIN_LENGTH_OF_SUMS
+    if _sums_last_axes(node) and rows_per_index >= _MIN_LENGTH_OF_SUMS:
+        return 1
+    return _MIN_LENGTH_OF_SUMS
 
 
 def _is_sum(op: Op) -> bool:
@@ -161,12 +162,14 @@ def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bo
 
 
 def _summed_row_elements(node: Node) -> int | None:
-    """Return how many contiguous elements a kernel adds up; None if it does not sum rows.
+    """Return a number of contiguous elements of which a summed row is a multiple.
+
+    None if the kernel does not sum rows, which are elements that lie side by side. A row surely fills
+    whole registers if the number does.
 
     GroupNormalization sums the channels and positions of each group of a sample,
-    InstanceNormalization the positions of each channel of a sample. A reduction sums rows if its
-    last axis is reduced. If several last axes are, a row is a multiple of the last one: only
-    that is returned, as it is enough to know whether rows surely fill registers.
+    InstanceNormalization the positions of each channel of a sample. A reduction sums rows if its last
+    axis is reduced.
     """
     data = node.data_shape
     match qualified_name(node.op):
@@ -176,6 +179,9 @@ def _summed_row_elements(node: Node) -> int | None:
             return prod(data[2:])
     if not _is_sum(node.op):
         return None
-    reduced, last_axis = reduced_axes(node), len(data) - 1
-    sums_rows = reduced is None or last_axis in reduced or data[-1] == 1
+    if data[-1] == 1:
+        # The elements of the axis before the last one lie side by side too, so it may be summed in rows.
+        return 1
+    reduced = reduced_axes(node)  # None: not known, so any axis may be
+    sums_rows = reduced is None or len(data) - 1 in reduced
     return data[-1] if sums_rows else None

@@ -50,15 +50,13 @@ def chunk(
     context = ModelContext(source.constants, source.opset, source.block)
     graph = Graph.of(run_at_first_use(program), context, planned_vars.pinned)
     resident = planned_vars.resident
-    # First regions along one axis each. If the budget is missed, copies of ops for products
-    # that read a tensor along another axis. If these do not help, chunks that are cut again.
     one_axis = search(graph, resident, budget)
     max_bytes = int(budget * one_axis.before) if isinstance(budget, float) else budget
-    result = one_axis
-    if result.peak > max_bytes:
-        result = search_with_copies(graph, resident, result, max_bytes)
-    if result is one_axis:
-        result = search_nested(graph, resident, result, max_bytes)
+    with_copies = None
+    if one_axis.peak > max_bytes:
+        with_copies = search_with_copies(graph, resident, one_axis, max_bytes)
+    # Chunks are cut again only if no products read copies of tensors: the regions must be of `graph`.
+    result = with_copies or search_nested(graph, resident, one_axis, max_bytes)
     return Chunking(
         result.chunked.program if result.choices else program,
         result.chunked.constants,

@@ -147,10 +147,12 @@ def _write_region(
 
 
 def _without_unused(writer: ProgramWriter, region_ranges: Sequence[Range]) -> ChunkedProgram:
-    """Return the written program without those of ``writer.maybe_unused`` that no op reads.
+    """Return the written program without the vars that only replaced ops made or read.
 
-    Ops that only make such vars are removed too. These are Constant ops, whose weights only
-    replaced ops read. They have no inputs, so nothing else is unused without them.
+    These are vars in ``writer.maybe_unused`` that no op reads now: outputs of replaced ops, and weights
+    that they read. If such a weight is made by a Constant op, the op is removed too. It has no inputs,
+    so nothing else is unused without it. All of ``writer.constants`` stay: they were added because an
+    op reads them.
 
     ``region_ranges`` are the ops of each region, counted before the removal.
     """

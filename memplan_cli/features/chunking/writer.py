@@ -118,10 +118,10 @@ class ProgramWriter:
         return axis == ROWS and original in self.graph.blocked_vars
 
     def _reshape_to_row_dims(self, var: VarId) -> VarId:
-        """Append a Reshape from ``[N, C, H, W]`` to ``[N, C / block, H, W * block]``.
+        """Append a Reshape of an image in the blocked channel layout to its *row dims*; return the output.
 
-        Returns:
-            The output of the Reshape.
+        From dims ``[N, C, H, W]`` to ``[N, C / block, H, W * block]``. The elements stay where they are
+        in memory: a row of a block of channels is contiguous there (see `ProgramWriter`).
         """
         reshaped = self._new_var_with_row_dims(var)
         self.reshape(var, reshaped)

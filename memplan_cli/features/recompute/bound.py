@@ -46,8 +46,8 @@ def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     any copies:
 
     - Each op needs the intermediates that it reads and makes (`step_bytes`).
-    - An op that makes graph outputs needs one of them besides. The largest counts. Its others do
-      not, as each may be made by another copy of the op.
+    - An op that makes graph outputs needs the largest of them besides. The others do not count: a
+      copy of the op may leave them out, so they need not be in memory at the same time.
     - When the last graph output is made, all graph outputs are live, and the intermediates that
       its producer reads and makes. Which op is last is not known, so the smallest one counts.
 
@@ -58,18 +58,20 @@ def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     results = planned_vars.results
     intermediate_bytes = step_bytes(program, replace(planned_vars, aliasing=SHARE_VIEWS))
     all_outputs = 0
-    # For each op that makes graph outputs: the bytes of intermediates that are live beside them, and the
-    # bytes of its largest output.
-    producers: list[tuple[int, int]] = []
+    # For each op that makes graph outputs: the bytes of intermediates that are live beside them, and
+    # the same with its largest graph output.
+    bytes_beside: list[int] = []
+    bytes_with_output: list[int] = []
     for op, op_bytes in zip(program.body.ops, intermediate_bytes, strict=True):
         output_sizes = [bytes_of(results, var) for var in op.outputs if var in results]
         if output_sizes and not SHARE_VIEWS.is_view(op):  # a view needs no bytes of its own
             # Intermediates that a subgraph reads may be freed before the outputs are made.
-            bytes_beside = 0 if op.bodies else op_bytes
-            producers.append((bytes_beside, max(output_sizes)))
+            beside = 0 if op.bodies else op_bytes
+            bytes_beside.append(beside)
+            bytes_with_output.append(beside + max(output_sizes))
             all_outputs += sum(output_sizes)
-    at_last_producer = all_outputs + min((beside for beside, _ in producers), default=0)
-    return max((at_last_producer, *map(sum, producers), *intermediate_bytes))
+    at_last_producer = all_outputs + min(bytes_beside, default=0)
+    return max((at_last_producer, *bytes_with_output, *intermediate_bytes))
 
 
 def _touched_values(values: Values, op: Op, place: int) -> set[int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ReadByCopy(NamedTuple):
-    """A value that a copy reads, and the place of the copy."""
+    """A value that a copy reads, and the copy place (see `_CopyWriter`)."""
 
     value: ValueNumber
     place: Place
@@ -50,7 +50,7 @@ class RecomputedProgram:
     places: tuple[Place, ...]
     copies: tuple[Op, ...]
     recomputed_at: Mapping[ValueNumber, Collection[Place]]
-    reads_by_copies: tuple[ReadByCopy, ...]
+    reads_by_copies: frozenset[ReadByCopy]
 
 
 def write_copies(
@@ -82,18 +82,20 @@ class _PlacedOp(NamedTuple):
 class _CopyWriter:
     """Walks the base program once and emits each op, preceded by the copies that it reads.
 
-    A value is a var with all its views, and a place is the index of an op in the base program.
-    Copies have provisional names until all ops are emitted, as some of them take the name of an
-    original that is dropped.
+    A value is a var with all its views, and a place is the index of an op in the base program. A copy
+    of a value has a *copy place*: ops from there on read the copy, until the next copy place of the
+    value. The copy is emitted before the first op that reads it, which may come later. Copies have
+    provisional names until all ops are emitted, as some of them take the name of an original that is
+    dropped.
 
     Attributes:
         _values: the values of the base program.
-        _recomputed_at: for each value that is recomputed, the ascending places at which it is made again.
+        _recomputed_at: the ascending copy places of each value that is recomputed.
         _sizes: the sizes of all planned vars; copies are added.
         _vars: all vars; copies are added.
-        _copy_of: the provisional name of the copy of a var that was made at a place.
+        _copy_of: the provisional name of each copy that was emitted, by original var and copy place.
         _original_of: the original var of each provisional name.
-        _reads_by_copies: an ordered set, as the keys of a dict.
+        _reads_by_copies: the values that the emitted copies read.
         _ops: the ops emitted so far.
         _current_place: the place of the op that is being emitted, or for which copies are.
     """
@@ -113,7 +115,7 @@ class _CopyWriter:
         self._vars = dict(values.program.vars)
         self._copy_of: dict[tuple[VarId, Place], VarId] = {}
         self._original_of: dict[VarId, VarId] = {}
-        self._reads_by_copies: dict[ReadByCopy, None] = {}
+        self._reads_by_copies: set[ReadByCopy] = set()
         self._ops: list[_PlacedOp] = []
         self._current_place: Place = 0
 
@@ -123,19 +125,21 @@ class _CopyWriter:
         for place, op in enumerate(program.body.ops):
             self._current_place = place
             for var in required.get(place, ()):
-                self._name_at(place, var)  # emits the copy; its name is not needed
+                self._ensure_copy(var, place)
             read_names = {
-                var: self._name_at(place, var) for var in self._values.dataflow.reads[place]
+                var: self._ensure_copy(var, place)
+                for var in self._values.dataflow.reads[place]
             }
             is_unchanged = all(old == new for old, new in read_names.items())
             self._ops.append(
                 _PlacedOp(op if is_unchanged else with_names(op, read_names), place)
             )
-        # Both calls change ``self._ops``, and return final names by provisional name.
-        names_of_replaced = self._drop_unread_originals()
-        names_of_copies = self._name_copies()
-        names = {**names_of_replaced, **names_of_copies}
-        copied_outputs = set(names_of_copies.values())
+        # Final names by provisional name. The first copy of an original that nothing reads replaces the
+        # original and gets its names. All other copies get new names.
+        original_names = self._drop_unread_originals()
+        new_names = self._name_copies()
+        names = {**original_names, **new_names}
+        copied_outputs = set(new_names.values())
         ops = tuple(with_names(placed.op, names) for placed in self._ops)
         return RecomputedProgram(
             program=program.with_ops(ops, self._vars),
@@ -143,42 +147,42 @@ class _CopyWriter:
             places=tuple(placed.place for placed in self._ops),
             copies=tuple(op for op in ops if not copied_outputs.isdisjoint(op.outputs)),
             recomputed_at=self._written_copies(),
-            reads_by_copies=tuple(self._reads_by_copies),
+            reads_by_copies=frozenset(self._reads_by_copies),
         )
 
     def _written_copies(self) -> dict[ValueNumber, set[Place]]:
-        """Return for each value the places at which it was to be made again, and a copy was emitted.
+        """Return for each value the copy places for which a copy was emitted.
 
-        An emitted copy of an op also makes the op's other outputs, which may not be recomputed there.
+        An emitted copy of an op also makes the op's other outputs, which may have no copy place there.
         """
         written_copies: dict[ValueNumber, set[Place]] = {}
-        for var, place in self._copy_of:
-            if place in self._places_of_copies(var):
-                written_copies.setdefault(self._values.value_of[var], set()).add(place)
+        for var, copy_place in self._copy_of:
+            if copy_place in self._copy_places(var):
+                written_copies.setdefault(self._values.value_of[var], set()).add(copy_place)
         return written_copies
 
-    def _places_of_copies(self, var: VarId) -> Sequence[Place]:
-        """Return the ascending places at which a var is made again; none for a var without a value."""
+    def _copy_places(self, var: VarId) -> Sequence[Place]:
+        """Return the ascending copy places of a var; none for a var without a value."""
         value = self._values.value_of.get(var)
         return () if value is None else self._recomputed_at.get(value, ())
 
-    def _name_at(self, place: Place, var: VarId) -> VarId:
-        """Return the name under which an op at a place reads a var, and emit the copy of that name.
+    def _ensure_copy(self, var: VarId, place: Place) -> VarId:
+        """Emit the copy of a var that an op at a place reads, if there is none yet; return its name.
 
-        It is the name of the latest copy up to the place, or the var itself if it is not made again
-        up to there. A copy that was emitted before is not emitted again.
+        The op reads the copy with the latest copy place up to ``place``. Without such a copy place it
+        reads the original: nothing is emitted, and the var itself is returned.
         """
-        places = self._places_of_copies(var)
-        index = bisect_right(places, place)
+        copy_places = self._copy_places(var)
+        index = bisect_right(copy_places, place)
         if not index:
             return var
-        copy_place = places[index - 1]
+        copy_place = copy_places[index - 1]
         if (var, copy_place) not in self._copy_of:
             self._copy_with_inputs(var, copy_place)
         return self._copy_of[var, copy_place]
 
-    def _copy_with_inputs(self, var: VarId, place: Place) -> None:
-        """Emit a copy of a var's producer, after copies of inputs that are due at the place.
+    def _copy_with_inputs(self, var: VarId, copy_place: Place) -> None:
+        """Emit a copy of a var's producer, after copies of inputs with the same copy place.
 
         The stack takes the place of recursion, as chains may be longer than Python's limit. A
         var stays on it until all copies that its producer reads are emitted.
@@ -187,47 +191,46 @@ class _CopyWriter:
         while stack:
             producer = self._values.dataflow.producer[stack[-1]]
             reads = self._values.dataflow.reads[producer]
-            missing = [read for read in reads if self._is_due(read, place)]
+            missing = [read for read in reads if self._is_due(read, copy_place)]
             if missing:
                 stack.extend(missing)
                 continue
-            if (stack.pop(), place) not in self._copy_of:
-                self._emit_copy(producer, place)
+            if (stack.pop(), copy_place) not in self._copy_of:
+                self._emit_copy(producer, copy_place)
 
-    def _is_due(self, var: VarId, place: Place) -> bool:
-        """Whether a var is recomputed at a place and its copy is not emitted yet."""
-        return place in self._places_of_copies(var) and (var, place) not in self._copy_of
+    def _is_due(self, var: VarId, copy_place: Place) -> bool:
+        """Whether a var has this copy place, and its copy is not emitted yet."""
+        return copy_place in self._copy_places(var) and (var, copy_place) not in self._copy_of
 
-    def _emit_copy(self, producer: Place, place: Place) -> None:
-        """Emit a copy of an op, with `_provisional_copy` names; optional outputs only if `_is_due`.
+    def _emit_copy(self, producer: Place, copy_place: Place) -> None:
+        """Emit a copy of the op at place ``producer``, right before the op at ``_current_place``.
 
-        The copy runs before the op at ``_current_place``. That is the first op that reads the copy,
-        at ``place`` or later. The op has no subgraphs (`may_run_twice`), so it reads only its inputs.
+        Its outputs get provisional names; optional outputs without this copy place are left out. The
+        op has no subgraphs (`may_run_twice`), so it reads only its inputs.
 
-        Args:
-            producer: the place of the original.
-            place: the place from which on ops read the copy.
+        `ReadByCopy` has the copy place, not ``_current_place``, because the search for copies counts
+        a copy there (`DropSchedule`).
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
-        inputs = tuple(self._name_at(place, var) if var else var for var in op.inputs)
+        inputs = tuple(self._ensure_copy(var, copy_place) if var else var for var in op.inputs)
         outputs = tuple(
-            self._provisional_copy(var, place)
-            if var and (position not in optional or self._is_due(var, place))
+            self._provisional_copy(var, copy_place)
+            if var and (position not in optional or self._is_due(var, copy_place))
             else VarId("")
             for position, var in enumerate(op.outputs)
         )
-        read_values = (value_of[var] for var in op.inputs if var in value_of)
-        reads = (ReadByCopy(value, place) for value in read_values)
-        self._reads_by_copies.update(dict.fromkeys(reads))
+        self._reads_by_copies.update(
+            ReadByCopy(value_of[var], copy_place) for var in op.inputs if var in value_of
+        )
         copy = op._replace(inputs=inputs, outputs=outputs)
         self._ops.append(_PlacedOp(copy, self._current_place))
 
-    def _provisional_copy(self, var: VarId, place: Place) -> VarId:
+    def _provisional_copy(self, var: VarId, copy_place: Place) -> VarId:
         """Add and return the provisional name of a copy: no name of a model has a zero byte."""
-        copy = VarId(f"{var}\0{place}")
+        copy = VarId(f"{var}\0{copy_place}")
         self._original_of[copy] = var
-        self._copy_of.setdefault((var, place), copy)
+        self._copy_of[var, copy_place] = copy
         return copy
 
     def _drop_unread_originals(self) -> dict[VarId, VarId]:

@@ -46,7 +46,7 @@ def _batch_splits(node: Node, operand_shapes: tuple[Dims, Dims]) -> list[Split]:
         node.split(
             output[axis],
             {
-                position: broadcast_axis((*shape[:-2], 1, 1), output, axis)
+                position: broadcast_axis(shape, output, axis)
                 for position, shape in enumerate(operand_shapes)
             },
             {0: AxisMap(axis)},

@@ -147,12 +147,12 @@ def _depth_to_space_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _layout_change_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits of a change from or to the blocked channel layout.
+    """Return the splits of ReorderInput, which changes to the blocked channel layout, or ReorderOutput.
 
-    They are along every axis but the channels. With ``channels_last`` the other layout is NHWC,
-    so its spatial axes come one earlier.
+    They are along every axis but the channels. With ``channels_last`` the plain layout is NHWC, so
+    its spatial axes come one earlier.
     """
-    data, output = node.data_shape, node.output_shape
+    output = node.output_shape
     is_channels_last = bool(node.int_attribute("channels_last", 0))
     to_blocked = node.op.type == "ReorderInput"
     splits = []
@@ -161,11 +161,10 @@ def _layout_change_splits(node: Node) -> tuple[Split, ...]:
         data_axis, output_axis = (
             (plain_axis, blocked_axis) if to_blocked else (blocked_axis, plain_axis)
         )
-        if data[data_axis] == output[output_axis]:
-            split = node.split(
-                output[output_axis], {0: AxisMap(data_axis)}, {0: AxisMap(output_axis)}
-            )
-            splits.append(split)
+        split = node.split(
+            output[output_axis], {0: AxisMap(data_axis)}, {0: AxisMap(output_axis)}
+        )
+        splits.append(split)
     return tuple(splits)
 
 
@@ -225,8 +224,12 @@ def _resize_scales(node: Node) -> tuple[Number, ...]:
 def _resize_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along axes that are unchanged, repeated or interpolated.
 
-    Only axes with a whole scale are split. For nearest the modes of `_REPEATING_NEAREST` are, for
-    interpolation those of `_interpolation_halo`.
+    An axis is split if its scale is a whole number, and one of these holds:
+
+    - The scale is 1.
+    - The mode is nearest, and repeats each element ``scale`` times (`_REPEATING_NEAREST`).
+    - The mode interpolates between near elements (`_interpolation_halo`), and the scale is a power of
+      two: then ``index / scale`` is exact in floats, so a chunk gets the same weights as the whole.
 
     A linear Resize by 2 reads a halo of 1 on both sides: a chunk of input rows 4..8 reads rows
     3..9, makes output rows 6..18, and keeps 8..16 of them (`ChunkEdit.surplus`).
@@ -234,9 +237,10 @@ def _resize_splits(node: Node) -> tuple[Split, ...]:
     data, output = node.data_shape, node.output_shape
     coordinates = node.string_attribute("coordinate_transformation_mode", "half_pixel")
     rounding = node.string_attribute("nearest_mode", "round_prefer_floor")
-    if node.ints_attribute("axes") is not None or coordinates == "tf_crop_and_resize":
-        return ()
-    if node.string_attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
+    resizes_listed_axes = node.ints_attribute("axes") is not None  # the scales are only theirs
+    crops_input = coordinates == "tf_crop_and_resize"
+    adjusts_sizes = node.string_attribute("keep_aspect_ratio_policy", "stretch") != "stretch"
+    if resizes_listed_axes or crops_input or adjusts_sizes:
         return ()
     scales = _resize_scales(node)
     is_nearest = node.string_attribute("mode", "nearest") == "nearest"
