@@ -229,12 +229,12 @@ class _PatternResult(NamedTuple):
     Equal layers of a model have regions with the same pattern.
 
     Attributes:
-        chunk_count: its number of chunks; 0 if no such region was chosen.
+        chunk_count: its number of chunks.
         peak: the peak of its trial.
     """
 
-    chunk_count: int = 0
-    peak: int = 0
+    chunk_count: int
+    peak: int
 
 
 class Search:
@@ -334,37 +334,41 @@ class Search:
         The peak of the whole program never rises. Remembers the choice for the regions of equal
         layers (`_PatternResult`).
         """
-        # Collect trials. Each is written only when it is asked for, so an early end saves time.
+        for trial in self._promising_trials(state):
+            # A trial may have been measured without the other regions, so the whole program is
+            # written and measured before it is taken.
+            next_state = self.write_state(trial.choices)
+            if next_state is None or next_state.peak > state.peak:
+                continue
+            # The peak of the program may stay, as another op may be as high. Only the region that was
+            # added and the op that was at the peak must be below it.
+            added_region_peak = next_state.region_peak(len(trial.choices) - 1)
+            if max(added_region_peak, next_state.op_peak(state.peak_op)) >= state.peak:
+                continue
+            added = trial.choices[-1]
+            result = _PatternResult(added.count, trial.peak)
+            self._pattern_results[self._pattern(added.region)] = result
+            return next_state
+        return None
+
+    def _promising_trials(self, state: State) -> list[_Trial]:
+        """Return trials that are below the peak of a state, the best one first.
+
+        Trials within the budget come first, those with less work before others; then those above the
+        budget, lowest first. Each trial is written as a program. That ends after `max_written_ops`, or
+        with a trial that does as well as the region that was chosen for an equal layer.
+        """
         trials: list[_Trial] = []
         for trial in self._trials(state):
             if self._written_ops > self.max_written_ops:
                 break
-            if trial.peak < state.peak:
-                trials.append(trial)
-                # A trial that does as well as the region of an equal layer ends the collection.
-                pattern = self._pattern_result(trial.choices[-1].region)
-                if pattern.chunk_count and trial.peak <= max(self.budget, pattern.peak):
-                    break
-        # Take one. Trials within the budget come first, those with less work before others; then those
-        # above it, lowest first. A trial may have been measured without the other regions, so
-        # the whole program is written and measured before it is taken.
-        for trial in sorted(
-            trials, key=lambda trial: (max(trial.peak, self.budget), trial.work)
-        ):
-            next_state = self.write_state(trial.choices)
-            if next_state is None or next_state.peak > state.peak:
+            if trial.peak >= state.peak:
                 continue
-            # The choice of the trial is the last one.
-            number, choice = len(trial.choices) - 1, trial.choices[-1]
-            new_peak = max(next_state.region_peak(number), next_state.op_peak(state.peak_op))
-            # The peak of the program may stay, as another op may be as high. Only the peak op and
-            # the region must be below it.
-            if new_peak >= state.peak:
-                continue
-            result = _PatternResult(choice.count, trial.peak)
-            self._pattern_results[self._pattern(choice.region)] = result
-            return next_state
-        return None
+            trials.append(trial)
+            equal_layer = self._pattern_result(trial.choices[-1].region)
+            if equal_layer and trial.peak <= max(self.budget, equal_layer.peak):
+                break
+        return sorted(trials, key=lambda trial: (max(trial.peak, self.budget), trial.work))
 
     def _trials(self, state: State) -> Iterator[_Trial]:
         """Yield trials that may lower the peak op.
@@ -385,7 +389,7 @@ class Search:
         }
         for region in sorted(
             candidates.values(),
-            key=lambda region: not self._pattern_result(region).chunk_count,
+            key=lambda region: self._pattern_result(region) is None,
         ):
             yield from self._trials_of_region(state, region, current_count=0)
 
@@ -422,7 +426,8 @@ class Search:
         The region is added to the state in place of regions that overlap it. ``current_count`` is
         its number of chunks in the state; 0 if it is not there.
         """
-        min_count = max(self._pattern_result(region).chunk_count, current_count + 1)
+        equal_layer = self._pattern_result(region)
+        min_count = max(equal_layer.chunk_count if equal_layer else 0, current_count + 1)
         # Those of the last trial with a useful gain, at first those of the state.
         useful_bytes, useful_count = state.peak, current_count
         for count in _CHUNK_COUNTS[bisect_left(_CHUNK_COUNTS, min_count) :]:
@@ -493,9 +498,9 @@ class Search:
         original_vars = self.graph.program.vars
         return chunk_work - sum(node_work(op, original_vars) for op in replaced_ops)
 
-    def _pattern_result(self, region: Region) -> _PatternResult:
-        """Return the last choice among regions with the pattern of this one."""
-        return self._pattern_results.get(self._pattern(region), _PatternResult())
+    def _pattern_result(self, region: Region) -> _PatternResult | None:
+        """Return the last choice among regions with the pattern of this one; None if there is none."""
+        return self._pattern_results.get(self._pattern(region))
 
     def _pattern(self, region: Region) -> tuple[object, ...]:
         """Return what regions of equal layers have in common: operator types and splits."""

@@ -46,8 +46,8 @@ def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     any copies:
 
     - Each op needs the intermediates that it reads and makes (`step_bytes`).
-    - An op that makes graph outputs needs the largest of them besides. The others do not count: a
-      copy of the op may leave them out, so they need not be in memory at the same time.
+    - An op that makes graph outputs needs the largest of them besides. The others do not count, as
+      copies of the op may make them at other times.
     - When the last graph output is made, all graph outputs are live, and the intermediates that
       its producer reads and makes. Which op is last is not known, so the smallest one counts.
 

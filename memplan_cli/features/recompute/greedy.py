@@ -40,7 +40,7 @@ _FLOOR_DIVISOR = 20
 """The price divided by this is the floor: candidates with a smaller ratio are not evaluated
 further, which saves most of the time."""
 
-_MAX_CHAIN_STEPS = 440_000
+_MAX_COPY_STEPS = 440_000
 """Copies in one candidate times ops of the program; bounds the time of a search."""
 
 _MAX_PRICE_CUTS = 3
@@ -201,9 +201,9 @@ class _CopyInput(NamedTuple):
     Attributes:
         value: the input.
         source: how the input gets into memory.
-        start: the first place at which the input is in memory in addition, if it is kept or
-        hoisted; for the other sources, start and stop are equal.
-        stop: the place after the last; for `_Source.HOISTED` that of the copy that is moved.
+        start: if it is kept or hoisted, the first place at which it is in memory in addition.
+        stop: if it is kept or hoisted, the place after the last; for `_Source.HOISTED` the place of
+        the copy that moves.
         loss: bytes above the budget that keeping or hoisting adds, summed over places.
         work: the work of the additional copy.
     """
@@ -255,11 +255,11 @@ class GreedyChooser:
     Attributes:
         schedule: the drops so far and the bytes live at each place; it is changed.
         budget: bytes.
-        price: the lowest ratio of gain and work at which a candidate was taken so far. So it
-        is what one unit of work is worth, in bytes above the budget times places.
+        price: how much gain (`_Candidate.gain`) one unit of work must bring: the lowest ratio of
+        gain and work at which a candidate was taken so far, or less if there were no more of these.
         _transient_bytes: for each place the bytes that its copies need while they run. The
         copies at one place run one after the other, so this is their maximum, not their sum.
-        _max_chain: most additional copies in one candidate.
+        _max_copies: most copies of inputs in one candidate.
         _heap: ``(-ratio, value, end of the gap)`` of candidates. Ratios may be out of date.
     """
 
@@ -272,12 +272,16 @@ class GreedyChooser:
         self._transient_bytes = [0] * places
         # Copies in one candidate times places are limited, which limits the time of a search. In long
         # programs at least 32 copies are allowed.
-        self._max_chain = max(_MAX_CHAIN_STEPS // max(places, 1), 32)
+        self._max_copies = max(_MAX_COPY_STEPS // max(places, 1), 32)
         # ``(-ratio, value, end of the gap)``, so that the highest gain for its work comes first.
         self._heap: list[tuple[float, ValueNumber, Place]] = []
 
     def run(self) -> int:
         """Take candidates until the schedule fits the budget or no candidate helps.
+
+        Candidates are taken by falling ratio of gain and work, down to a floor: the price divided by
+        `_FLOOR_DIVISOR`. Candidates below the floor are missing from the heap, as `_evaluate` gives
+        them up. So the price is lowered to the floor then, and the heap is filled anew.
 
         Returns:
             The number of candidates that were taken.
@@ -286,11 +290,11 @@ class GreedyChooser:
         while self._is_over_budget() and price_cuts <= _MAX_PRICE_CUTS:
             taken_before = taken
             self._fill_heap()
-            # Candidates below the floor were not evaluated fully and may be missing from the
-            # heap. So below it the heap is filled anew at a lower price.
             floor = self.price / _FLOOR_DIVISOR
             while self._heap and -self._heap[0][0] >= floor and self._is_over_budget():
                 taken += self._take_best()
+            # `_take_best` has lowered the price below the floor if it took a candidate whose ratio had
+            # fallen since the heap was filled.
             self.price = min(self.price, floor)
             price_cuts = 0 if taken > taken_before else price_cuts + 1
         return taken
@@ -372,19 +376,24 @@ class GreedyChooser:
 
         A gain is the bytes above the budget that are removed, summed over places. The inputs of the
         copy, and theirs as far as they have to be computed too, lower the gain by their loss or add
-        work. Nothing is changed.
+        work. The schedule is not changed.
 
-        None if no gain remains, or if these are too many copies. Also None as soon as an input lets
-        the ratio fall below the floor (`_FLOOR_DIVISOR`): `run` takes no such candidate.
+        None if no gain remains, if too many copies would run, or if gain / work is below the floor
+        of `run`.
         """
         schedule, values = self.schedule, self.schedule.values
         excess = np.maximum(schedule.live[gap.start + 1 : gap.end] - self.budget, 0)
         gain = int(np.minimum(excess, values.sizes[value]).sum())
         if gain <= 0:
             return None
-        candidate = _Candidate(value, gap, gain, schedule.drop_work(value, gap.start))
-        transient_bytes = values.sibling_bytes[value]
-        additional_copies = 0
+        candidate = _Candidate(
+            value,
+            gap,
+            gain,
+            work=schedule.drop_work(value, gap.start),
+            transient_bytes=values.sibling_bytes[value],
+        )
+        copies = 0
         stack, visited = list(values.inputs[value]), {value}
         while stack:
             needed = stack.pop()
@@ -396,17 +405,19 @@ class GreedyChooser:
             candidate.gain -= copy_input.loss
             candidate.work += copy_input.work
             if copy_input.runs_copy:
+                copies += 1
                 stack.extend(values.inputs[needed])
-                # The loss of a hoisted input counts this place too. This makes the estimate too
-                # high, but in random programs more results got worse than better without it.
-                transient_bytes += values.sizes[needed] + values.sibling_bytes[needed]
-            additional_copies += copy_input.source is _Source.RECOMPUTED
+                # At ``gap.end`` a hoisted input is counted twice, as its loss includes this place. In
+                # random programs more results got worse than better without that.
+                candidate.transient_bytes += (
+                    values.sizes[needed] + values.sibling_bytes[needed]
+                )
             # Gain / work is below price / _FLOOR_DIVISOR. Further inputs only make it lower.
             is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
-            if additional_copies > self._max_chain or is_below_floor:
+            if copies > self._max_copies or is_below_floor:
                 return None
-        candidate.transient_bytes = transient_bytes
-        added_bytes = max(transient_bytes - self._transient_bytes[gap.end], 0)
+        # Only the bytes beyond those of other copies at the place are new (see `_transient_bytes`).
+        added_bytes = max(candidate.transient_bytes - self._transient_bytes[gap.end], 0)
         candidate.gain -= self._added_excess(gap.end, gap.end + 1, added_bytes)
         return candidate if candidate.gain > 0 else None
 
@@ -462,10 +473,10 @@ class GreedyChooser:
         for copy_input in candidate.inputs:
             input_value = copy_input.value
             schedule.add_access(input_value, end)
-            # Only inputs that are kept or hoisted have places, ``start`` to ``stop``.
-            schedule.add_live(copy_input.start, copy_input.stop, values.sizes[input_value])
+            if copy_input.source in {_Source.KEPT, _Source.HOISTED}:
+                schedule.add_live(copy_input.start, copy_input.stop, values.sizes[input_value])
             if copy_input.source is _Source.HOISTED:
-                # The copy of the input moves from ``stop`` to the end of the gap.
+                # The copy at ``stop`` runs at the end of the gap instead.
                 schedule.recomputed_at[input_value].remove(copy_input.stop)
             if copy_input.runs_copy:
                 schedule.recomputed_at[input_value].add(end)
@@ -475,7 +486,7 @@ class GreedyChooser:
         self._transient_bytes[end] = transient_bytes
         self._push_gaps_around(value, end)
         for copy_input in candidate.inputs:
-            # A value with one more copy is dropped before and after it: these gaps free nothing.
+            # The value of one more copy is dropped before and after it: nothing is left to free there.
             if copy_input.source is not _Source.RECOMPUTED:
                 self._push_gaps_around(copy_input.value, end)
 

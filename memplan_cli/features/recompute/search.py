@@ -131,12 +131,11 @@ class _Search:
 
     Attributes:
         floor: a lower bound of intermediates and outputs together.
-        _planned_vars: what is planned, outputs included.
+        _resident_vars: the planned vars and the graph outputs (`PlannedVars.resident`).
         _total_work: the work of the program without copies.
         _first: the program as it is in the file.
         _trials: all programs that were written and measured.
-        _promising_solvers: the solvers of the orders that copies are searched from: all three, or
-        of a large program the one in which values with long gaps weigh nothing.
+        _promising_solvers: the solvers of the orders that copies are searched from.
     """
 
     def __init__(
@@ -146,19 +145,25 @@ class _Search:
         phases: Phases,
         progress: Callable[[str], None],
     ) -> None:
+        """Search the orders, and measure the program without copies in each.
+
+        The orders are that of the file, the best one without copies, and the *light order*: the best one
+        if values that are likely to be dropped weigh nothing (`_light_order`).
+        """
         self._program, self._phases, self._progress = program, phases, progress
-        self._planned_vars = planned_vars.resident
+        self._resident_vars = planned_vars.resident
         self._total_work = max(total_cost(program).work, 1)
-        in_file_order = Solver(program, self._planned_vars)
+        in_file_order = Solver(program, self._resident_vars)
         self._first = in_file_order.unchanged()
-        in_best_order = Solver(self._best_order(self._planned_vars), self._planned_vars)
-        in_light_order = Solver(self._light_order(in_file_order.values), self._planned_vars)
+        in_best_order = Solver(self._best_order(self._resident_vars), self._resident_vars)
+        in_light_order = Solver(self._light_order(in_file_order.values), self._resident_vars)
         solvers = [in_file_order, in_best_order, in_light_order]
         # Each order without copies is a trial, so that no copies are made if an order is enough.
         self._trials = [solver.unchanged() for solver in solvers]
-        # The light order is made for copies: values that will be dropped have no influence on it.
+        # In a large program copies are searched in the light order only, as it is made for them.
         is_large = len(program.body.ops) > _LARGE
         self._promising_solvers = [in_light_order] if is_large else solvers
+        # Not of the resident vars: the bound counts the graph outputs apart (`PlannedVars.results`).
         self.floor = resident_bound(program, planned_vars)
 
     def best(self, budget: int) -> Trial:
@@ -170,7 +175,7 @@ class _Search:
 
         Among trials with the same peak and work, the one with the fewest copies is returned.
         """
-        pruned = without_needless_copies(trial, self._program, self._planned_vars, budget)
+        pruned = without_needless_copies(trial, self._program, self._resident_vars, budget)
         self._trials.append(pruned)
         equal = [
             other
@@ -238,10 +243,10 @@ class _Search:
         }
         sizes = {
             var: size
-            for var, size in self._planned_vars.sizes.items()
+            for var, size in self._resident_vars.sizes.items()
             if values.value_of.get(var) not in light_values
         }
-        return self._best_order(replace(self._planned_vars, sizes=sizes), _LIGHT_ORDER_WORK)
+        return self._best_order(replace(self._resident_vars, sizes=sizes), _LIGHT_ORDER_WORK)
 
     def _has_long_gap(self, accesses: tuple[int, ...]) -> bool:
         """Whether a value is likely to be dropped, given the places where it is accessed.
