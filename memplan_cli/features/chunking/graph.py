@@ -153,6 +153,11 @@ class Graph:
             if var in self.dataflow.producer:
                 yield self.dataflow.producer[var]
 
+    def readers(self, op_index: int) -> Iterator[int]:
+        """Yield the ops that read the outputs of an op."""
+        for var in self.ops[op_index].outputs:
+            yield from self.consumers(var)
+
     def consumers(self, var: VarId) -> tuple[int, ...]:
         """Return the ops that read a var, in their inputs or in a subgraph."""
         return tuple(self.dataflow.consumers.get(var, ()))

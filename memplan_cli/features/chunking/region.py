@@ -112,9 +112,11 @@ def _grow(
     splits, duplicated = {producer: split}, frozenset[int]()
     if not _outputs_fit(graph, splits, producer, split):  # another output cannot be in chunks
         return
-    while len(splits) < _MAX_OPS:
+    while True:
         region = _make_region(graph, splits, duplicated, seed, axis)
         yield GrowthStage(region, whole_bytes(graph, splits, duplicated))
+        if len(splits) == _MAX_OPS:
+            return
         # The smallest `_Extension` is the best.
         extension = min(_extensions(graph, splits, duplicated), default=None)
         if extension is None:
@@ -123,7 +125,8 @@ def _grow(
         splits[op_index] = graph.splits(op_index)[extension.split_index]
         if extension.is_duplicate:
             duplicated |= {op_index}
-        duplicated = _read_outside(graph, splits, duplicated)
+        # A duplicated op need not run whole any more if the op that joined was its last outside reader.
+        duplicated = _still_read_outside(graph, splits, duplicated)
 
 
 def _make_region(
@@ -144,7 +147,7 @@ def _make_region(
     )
 
 
-def _read_outside(
+def _still_read_outside(
     graph: Graph, splits: Mapping[int, Split], duplicated: frozenset[int]
 ) -> frozenset[int]:
     """Return the duplicated ops that are read outside the region, so that they have to run whole.
@@ -171,12 +174,13 @@ def _has_outside_reader(
 
 
 def _grows_by_light_op(stage: GrowthStage, next_stage: GrowthStage) -> bool:
-    """Whether the next growth stage has a tenth fewer whole bytes, by a light op that it adds.
+    """Whether the next growth stage has a tenth fewer whole bytes, for almost no work.
 
-    A light op is split along elements or samples (`Role.FREE`), not along rows of a product.
+    That is so if the op that joins is light: split along elements or samples (`Role.FREE`), not along
+    rows of a product. A change of the duplicated ops is no small change of work, as they also run whole.
     """
     region, larger_region = stage.region, next_stage.region
-    (added_op,) = larger_region.splits.keys() - region.splits.keys()
+    (added_op,) = larger_region.splits.keys() - region.splits.keys()  # a stage adds one op
     is_light = larger_region.splits[added_op].role is Role.FREE
     same_duplicates = larger_region.duplicated == region.duplicated
     saves_enough = next_stage.whole_bytes <= stage.whole_bytes * _MERGED_SHARE
@@ -191,10 +195,7 @@ def _without_growing_ends(graph: Graph, region: Region) -> Region:
     splits, duplicated = dict(region.splits), region.duplicated
     fewest_bytes = boundary_bytes(graph, splits, duplicated)
     for op_index in sorted(region.splits, reverse=True):
-        outputs = graph.ops[op_index].outputs
-        is_at_end = not any(
-            reader in splits for var in outputs for reader in graph.consumers(var)
-        )
+        is_at_end = not any(reader in splits for reader in graph.readers(op_index))
         shorter = {index: split for index, split in splits.items() if index != op_index}
         # A region of duplicates alone would have no outputs.
         has_own_ops = bool(shorter.keys() - duplicated)
@@ -394,19 +395,15 @@ def _is_convex(
 ) -> bool:
     """Whether a region with the op ``joining`` has no path that leaves it and comes back.
 
-    An op on such a path would have to run between two chunks of the region. The whole run of a
-    duplicated op is outside. So a path cannot start at a duplicated op, but may go through one, and
-    may end at one, whose chunks read the path's last result. ``joining`` is not in ``duplicated``.
+    An op on such a path would have to run between two chunks of the region: of ``a -> b -> c``, the ops
+    a and c are no region without b.
+
+    A duplicated op runs twice. Its chunks are in the region, and ops of the region read their results.
+    Its whole run is outside, and ops outside read its result. ``joining`` is not in ``duplicated``.
     """
     members = {*splits, joining}
     first, last = min(members), max(members)
-    stack = [
-        reader
-        for index in members
-        if index not in duplicated
-        for var in graph.ops[index].outputs
-        for reader in graph.consumers(var)
-    ]
+    stack = [reader for index in members - duplicated for reader in graph.readers(index)]
     visited: set[int] = set()
     while stack:
         index = stack.pop()
@@ -415,10 +412,10 @@ def _is_convex(
         if index in visited or not runs_outside or not first < index < last:
             continue
         visited.add(index)
-        for var in graph.ops[index].outputs:
-            for reader in graph.consumers(var):
-                # Members read the chunks of a duplicated op, not the result of its whole run.
-                if reader in members and index not in duplicated:
-                    return False
-                stack.append(reader)
+        readers = set(graph.readers(index))
+        comes_back = not readers.isdisjoint(members)
+        # Ops of the region do not read the whole run of a duplicated op, but its chunks.
+        if comes_back and index not in duplicated:
+            return False
+        stack += readers
     return True
