@@ -164,7 +164,7 @@ def _graph_settings(runtime_settings: RuntimeSettings) -> RuntimeSettings:
 
 
 def _refuse_wrong_bounds(file: ModelFile, settings: Settings) -> None:
-    """Refuse missing bounds, and bounds of dims that no request has."""
+    """Refuse missing bounds, and bounds of dims that have a number or that no request has."""
     from memplan_cli.onnx_io.interface import free_dims
 
     names = tuple(free_dims(file.model))

@@ -56,8 +56,9 @@ class Job:
     def key(self) -> str:
         """The digest of everything that decides the row: the model, its dims, and all settings.
 
-        The paths and the contents of the model and of the settings files count. What cannot be read
-        counts as empty: the row says why it failed.
+        The paths of the model and of ``config`` count, and the contents of the model file and of all
+        settings files. Weight files beside the model do not: shapes are in the model file. What cannot
+        be read counts as empty: the row says why it failed.
         """
         from memplan_cli.settings.sources import file_layers
 

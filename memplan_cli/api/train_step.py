@@ -116,11 +116,14 @@ def _recipe(loss: str | None, loss_fn: str | None, optimizer: str | None) -> Rec
     Raises:
         SettingsError: not exactly one of ``loss`` and ``loss_fn`` is given.
     """
-    if (loss is None) == (loss_fn is None):
+    recipe_loss: str | LossFunction
+    if loss is not None and loss_fn is None:
+        recipe_loss = loss
+    elif loss_fn is not None and loss is None:
+        recipe_loss = LossFunction(loss_fn)
+    else:
         raise SettingsError("a training step has one loss", hint="give loss or loss_fn")
-    return Recipe(
-        loss or LossFunction(str(loss_fn)), Optimizer(optimizer) if optimizer else None
-    )
+    return Recipe(recipe_loss, Optimizer(optimizer) if optimizer else None)
 
 
 def _report_of(step: TrainStep, target: Path) -> Report:

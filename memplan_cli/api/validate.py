@@ -162,9 +162,9 @@ def _decoded(
     """
     from memplan_cli.features.kv_cache.decode_loop import validate_decoding
 
-    for extra in extras:  # the first one is named
+    if extras:
         raise SettingsError(
-            f"--{extra} runs a model on inputs of its own, and one with caches in place is "
+            f"--{next(iter(extras))} runs a model on inputs of its own, and one with caches in place is "
             "decoded",
             hint="remove it",
         )

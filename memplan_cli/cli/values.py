@@ -10,6 +10,7 @@ import json
 import math
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -269,15 +270,19 @@ def parse_values(texts: Iterable[str]) -> dict[str, object]:
 def _parse_value(text: str) -> object:
     """Return the value of a text.
 
-    It is the JSON value of ``1.5``, ``true`` or ``[1,2]``; ``1,2`` is a list without brackets. A
-    text that is no JSON is a string, or a list of strings if it contains commas.
+    It is the JSON value of ``1.5``, ``true`` or ``[1,2]``; ``1,2`` and ``[1],[2]`` are lists without
+    brackets. A text that is no JSON is a string, or a list of strings if it contains commas.
     """
-    is_list_without_brackets = "," in text and not text.startswith("[")
-    try:
-        return json.loads(f"[{text}]" if is_list_without_brackets else text)
-    except (ValueError, RecursionError):
-        parts = [part.strip() for part in text.split(",")]
-        return parts if len(parts) > 1 else text
+    in_brackets = f"[{text}]"
+    if text.startswith("["):
+        json_texts = [text, in_brackets]
+    else:
+        json_texts = [in_brackets if "," in text else text]
+    for json_text in json_texts:
+        with suppress(ValueError, RecursionError):
+            return json.loads(json_text)
+    parts = [part.strip() for part in text.split(",")]
+    return parts if len(parts) > 1 else text
 
 
 def _add_once(table: dict[str, Value], name: str, value: Value, option: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from builders import parse
 from memplan_cli import Settings, api
 from memplan_cli.api.train_step import train_step
-from memplan_cli.errors import SettingsError
+from memplan_cli.errors import MemplanError, SettingsError
 from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.report import TRAIN_STEP
@@ -48,6 +48,12 @@ def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     assert "memplan optimize" not in TRAIN_STEP["text"](made)
     assert json.loads(TRAIN_STEP["json"](made))["written"] is False
+
+
+def test_an_empty_name_of_the_loss_is_no_loss_function(tmp_path: Path) -> None:
+    with pytest.raises(MemplanError) as refusal:
+        train_step(SAMPLE, tmp_path / "step.onnx", loss="")
+    assert "None" not in str(refusal.value)
 
 
 def test_a_checkpoint_that_is_no_forward_tensor_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan_cli.cli.values import parse_dims, parse_shapes
+from memplan_cli.cli.values import parse_dims, parse_shapes, parse_values
 from memplan_cli.core.binding_options import (
     InputShape,
     binding_options,
@@ -95,3 +95,18 @@ def test_a_dim_of_any_name_is_read_back(name: str) -> None:
 def test_bounds_are_asked_for_as_a_shell_takes_them() -> None:
     words = shlex.split(bounds_options(["batch", "batch size", "floor (h/2)"]))
     assert words[1::2] == ["batch=A..B", "batch size=A..B", "floor (h/2)=A..B"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1,2", [1, 2]),
+        ("[1,2]", [1, 2]),
+        ("[1,2],[3,4]", [[1, 2], [3, 4]]),
+        ("a,b", ["a", "b"]),
+        ("[CLS],a", ["[CLS]", "a"]),
+        ("[CLS]", "[CLS]"),
+    ],
+)
+def test_a_list_of_values_needs_no_brackets(text: str, value: object) -> None:
+    assert parse_values([f"x={text}"]) == {"x": value}

@@ -131,7 +131,7 @@ class TensorExplanation:
         before: the tensor that used the memory just before; null: none did.
         reason: why none did.
         after: tensors that use some of these bytes later.
-        at_peak: whether it is live at the peak.
+        at_peak: whether it is live at the step of the peak, which is that of the main arena.
     """
 
     json_keys: ClassVar[Keys] = (

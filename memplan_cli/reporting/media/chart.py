@@ -46,8 +46,8 @@ def bar_lines(values: Sequence[int], rows: int) -> list[str]:
     highest = max(values, default=0)
     if not highest:
         return []
-    # Heights in eighths of a line, rounded up.
-    heights = [max(-(-value * rows * 8 // highest), 1 if value else 0) for value in values]
+    # Heights in eighths of a line, rounded up: at least 1 for values above 0.
+    heights = [-(-value * rows * 8 // highest) for value in values]
     return [
         "".join(_EIGHTHS[min(max(height - 8 * row, 0), 8)] for height in heights).rstrip()
         for row in reversed(range(rows))

@@ -194,8 +194,9 @@ def _resident(report: Report) -> doc.Figure:
     size = report.symbolic.get("resident", "")
     if memory.resident is not None:
         size = format_size(memory.resident)
-        if report.original_resident not in (None, memory.resident):
-            meaning += f"; {format_size(report.original_resident or 0)} in the file's order"
+        original = report.original_resident
+        if original is not None and original != memory.resident:
+            meaning += f"; {format_size(original)} in the file's order"
     return doc.Figure(
         "resident", size, meaning, certainty=_certainty(report, "resident", size)
     )
