@@ -2,22 +2,13 @@
 
 A *state* is the set of groups that have not run yet, and the bytes live after the others. A *move*
 of a state runs some of its groups one after the other and leads to another state; each of its steps
-needs less than ``bound`` bytes. Steps, needs and savings are those of `groups`. The proof lists
-states and their moves such that
+needs less than ``bound`` bytes. Steps, needs and savings are those of `groups`.
 
-- from the first state, in which nothing has run, every move leads to a listed state;
-- in every listed state some group has not run;
-- every order that stays below the bound can be changed, without a step of ``bound`` bytes, to one
-  that continues from the state with a listed move. (In short: the moves are complete.)
+The moves of a state are complete if every order that stays below the bound can be changed, without
+a step of ``bound`` bytes, to one that continues from the state with one of them. They are complete
+if there is one for every group that can run next below the bound. Three rules allow fewer moves:
 
-An order below the bound would so go on from state to state and never end: there is none.
-
-The moves of a state are complete if it has one for every group that can run next below the bound.
-Three rules allow fewer moves:
-
-*Late* groups free nothing, need no more than they produce, and others wait for them. Any order can
-run them just before the first group that waits for them: the steps between need less. So a late
-group has no move of its own. It is in the moves of the groups that wait for it.
+*Late* groups have no moves of their own (see `_OrderSimulator._possible_moves`).
 
 *Free* groups run at the end of a move, below the bound, and leave no more live than before. What a
 group adds to the live bytes, produced - freed, can only shrink if more groups run before it. So
@@ -148,9 +139,9 @@ class _OrderSimulator:
         }
         self._users = {tensor: self._bit_set(users) for tensor, users in graph.users.items()}
         self._produced = {number: graph.produced_bytes(number) for number in graph.groups}
-        # These groups only add bytes, for groups that wait for them. So any order can run them
-        # later, just before the first group that waits for them. There must be one: they run in
-        # its moves only.
+        # These groups free nothing and need no more than they produce, for groups that wait for
+        # them. So any order can run them later, just before the first group that waits for them:
+        # the steps between need less. There must be one, because they run in its moves only.
         self._late = {
             number
             for number, group in graph.groups.items()

@@ -2,7 +2,7 @@
 
 Nodes are denoted by their index in the planned order of the main graph, tensors by name or by their
 index in `OrderProof.tensors`. `memplan_cli.checking.certificates` describes and checks each proof:
-its module `cuts` defines shares and the multiples of precedences in a `Hold`, `search` defines moves
+its module `cuts` defines shares and the multiples of constraints in a `Hold`, `search` defines moves
 and free groups, `groups` the rules of fusions.
 """
 
@@ -45,9 +45,9 @@ class Fusion(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Bytes of a tensor that are charged to one of its consumers.
+    """Bytes of a tensor that are assigned to one of its consumers.
 
-    If the tensor is live after the step in every order, the consumer is the node of the step.
+    The node of the step stands for any consumer that runs after it in every order.
     """
 
     tensor: Natural
@@ -56,7 +56,7 @@ class Share(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """The weight in bytes of a precedence: node ``first`` runs before node ``second``."""
+    """A multiple, in bytes, of the constraint that node ``first`` runs before node ``second``."""
 
     first: Natural
     second: Natural
@@ -65,11 +65,11 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dual:
-    """Dual weights of a linear program, whose sum bounds the bytes live at a step.
+    """A solution of the dual of a linear program, which bounds the bytes live at a step.
 
     Attributes:
-        shares: the weights of tensors.
-        holds: the weights of precedences.
+        shares: bytes of tensors that are live at the step in some orders only.
+        holds: multiples of the constraints on the order.
         replaced: the tensor whose bytes the step's result is assumed to reuse, if any.
     """
 
