@@ -464,7 +464,7 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
 def _level_limits(
     levels: Mapping[str, int | None], unshared_peak: int, highest: int
 ) -> Iterator[_Limit]:
-    """Yield the range of the planned bytes at each level, and compare neighboring levels.
+    """Yield the range of the planned bytes at each level.
 
     At levels 0 and 1 a tensor reuses the whole slot of a dead tensor, of the same dtype and shape
     or of the same dtype. At level 2 tensors have offsets, and tensors that are live at the same
@@ -476,22 +476,12 @@ def _level_limits(
         unshared_peak: the most bytes live at one tick if no tensors shared bytes.
         highest: the bytes of all tensors if none shared bytes, which no level exceeds.
     """
-    for level in "210":
+    for level in "012":
         size = levels[level]
         if size is not None:
             lowest = 0 if level == "2" else unshared_peak
-            yield _Limit(
-                f"the bytes of level {level}", lowest=lowest, recorded=size, highest=highest
-            )
-    for level, lower_level in pairwise("210"):
-        size, size_of_lower_level = levels[level], levels[lower_level]
-        if size is not None and size_of_lower_level is not None:
-            yield _Limit(
-                f"the bytes of level {level}",
-                lowest=0,
-                recorded=size,
-                highest=size_of_lower_level,
-            )
+            yield _Limit(f"the bytes of level {level}", lowest, size, highest)
+            highest = size
 
 
 def _ordered_totals(memory: Memory, padding: int, suffix: str) -> Iterator[_Limit]:
