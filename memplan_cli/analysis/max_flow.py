@@ -49,7 +49,8 @@ class Network:
         """Increase the flow from source to sink, to the maximum unless the work limit is hit.
 
         Args:
-            work: The most edges that may be inspected.
+            work: The number of edges after which no further path is searched. A search for levels
+                is finished even if it needs more.
 
         Returns:
             The flow that was added, and the number of inspected edges.

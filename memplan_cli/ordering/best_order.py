@@ -80,14 +80,14 @@ def best_order(
     meter = _PeakMeter(PlannedVars(sizes, pinned, aliasing), _sampled_sizes(sizes, SAMPLE))
     facts = meter.facts(program)
     budget = WorkBudget(_scaled_work(work, program), time_limit)
-    main_graph = _order_nested(
+    main_block = _order_nested(
         program.body, facts, lambda graph: order_block(graph, budget, progress or silent)
     )
     if any(op.bodies for op in program.body.ops):
-        choice = _choose_measured(program, facts, main_graph, meter)
+        choice = _choose_measured(program, facts, main_block, meter)
     else:
-        ordered = replace(program, body=main_graph.block)
-        choice = _Choice(main_graph.search.chosen, ordered, main_graph.search.peaks)
+        ordered = replace(program, body=main_block.block)
+        choice = _Choice(main_block.search.chosen, ordered, main_block.search.peaks)
     chosen, ordered, peaks = choice
     measurement = None
     if chosen != "file":
@@ -103,8 +103,8 @@ def best_order(
         ordered,
         candidates=peaks,
         chosen=chosen,
-        bound=main_graph.bound,
-        proved=peaks[chosen] <= main_graph.bound,
+        bound=main_block.bound,
+        proved=peaks[chosen] <= main_block.bound,
         measured=measurement,
     )
 
@@ -124,14 +124,14 @@ class _Choice(NamedTuple):
 
 
 def _choose_measured(
-    program: Program, facts: StorageFacts, main_graph: _OrderedBlock, meter: _PeakMeter
+    program: Program, facts: StorageFacts, main_block: _OrderedBlock, meter: _PeakMeter
 ) -> _Choice:
     """Return the best of the file's, the schedulers' and the searched order of a program.
 
     Whole programs are measured, because a `TaskGraph` may count too much for an If.
     """
     programs = {"file": program, **dict(_scheduled_programs(program, facts, SCHEDULERS))}
-    programs["searched"] = replace(program, body=main_graph.block)
+    programs["searched"] = replace(program, body=main_block.block)
     peaks = {name: meter.peak(other) for name, other in programs.items()}
     method = min(peaks, key=lambda name: (peaks[name], _displacement(program, programs[name])))
     return _Choice(method, _keep_subgraph_orders(program, programs[method], meter), peaks)

@@ -49,6 +49,9 @@ _LIMIT_SHIFT = 6
 _LEAST_PERCENT = 4
 """Percent of the budget that the search by states gets even if the gap to the bound is tiny."""
 
+_CUTS_DIVISOR, _PAIRS_DIVISOR = 24, 8
+"""Cuts at single ops, and at pairs of ops, get the remaining budget divided by these."""
+
 _RESTORE_WORK = 300_000
 """Units of work for moving ops back to their places in the file."""
 
@@ -212,9 +215,9 @@ class _ClusterSearch:
         """Raise the bound by cuts at the fullest steps and, in small graphs, at pairs of ops."""
         best, order = self._best, self._best.cluster_order
         bounds = BoundSearch(self._graph, best.bound)
-        bounds.try_heavy_ops(order, best.peak, budget.part(budget.remaining // 24))
+        bounds.try_heavy_ops(order, best.peak, budget.part(budget.remaining // _CUTS_DIVISOR))
         if self._is_small:
-            bounds.try_pairs(order, best.peak, budget.part(budget.remaining // 8))
+            bounds.try_pairs(order, best.peak, budget.part(budget.remaining // _PAIRS_DIVISOR))
         best.bound = bounds.bound
 
     def search_states(self, budget: WorkBudget) -> None:

@@ -82,36 +82,28 @@ class _ForwardQueue:
     """The ready ops as a heap of (change of live bytes, bytes of the step, op).
 
     An op is pushed again when its change gets lower; older entries stay in the heap.
-
-    The last op to access a tensor frees it. To find that op without a search, each tensor has
-    the sum of the numbers of the ops that still have to access it: when one op is left, the sum
-    is the number of this op. A result is never freed. It counts as accessed by one more op that
-    never runs: ``_end``.
-
-    Attributes:
-        graph: the ops.
-        done: for each op, whether it has run.
-        heap: the entries.
-        _end: the number of an op that stands for the end of the block and accesses all results.
-        _missing_preds: for each op, how many of its predecessors have not run.
-        _remaining: for each tensor, how many ops still have to access it.
-        _sum_of_remaining_ops: for each tensor, the sum of the numbers of these ops.
-        _change: for each op, by how much it changes the live bytes if it runs next.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
         self.done = [False] * graph.size
+        """For each op, whether it has run."""
         self._missing_preds = [len(preds) for preds in graph.preds]
+        """For each op, how many of its predecessors have not run."""
         self._remaining = list(graph.access_counts)
+        """For each tensor, how many ops still have to access it, the end of the block included."""
         self._end = graph.size
+        """The number of the end of the block: an op that never runs and accesses all results."""
         self._sum_of_remaining_ops = [
             self._end if is_result else 0 for is_result in graph.is_result
         ]
+        """For each tensor, the sum of the numbers of the ops that still have to access it. Once one op is
+        left, which frees the tensor, the sum is its number: no search is needed to find it."""
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
                 self._sum_of_remaining_ops[tensor] += op
         self._change = list(graph.defined_bytes)
+        """For each op, by how much it changes the live bytes if it runs next."""
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
                 # No other op accesses the tensor, so ``op`` frees it.

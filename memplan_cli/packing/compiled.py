@@ -46,7 +46,7 @@ def _cache_folder(default_folder: str) -> Path:
 
     numba itself uses cached code as long as the file of a function is unchanged, even if a
     function that it calls, or a constant, has changed in another file. So constants of compiled
-    loops must be in files with compiled loops too.
+    loops must be in files with compiled loops too: those with the text ``import compiled``.
 
     ``default_folder`` is numba's setting CACHE_DIR; empty: it has no value.
     """

@@ -93,6 +93,7 @@ def reduce_problem(problem: Problem) -> Reduction:
     weightless = [b for b in problem.buffers if b.size <= 0 or b.live.start >= b.live.end]
     sizes = [align(b.size, alignment) for b in solid]
     unit = gcd(*sizes) or 1
+    # They are all at offset 0, and the arena has to reach as far as they do.
     floor = max((align(b.size, alignment) for b in weightless), default=0)
     pieces = tuple(_pieces(solid, [size // unit for size in sizes]))
     return Reduction(pieces, unit, tuple(b.id for b in weightless), floor)

@@ -149,8 +149,8 @@ def cost(buffers: SlotBuffers, slots: Assignment) -> int:
 def best_slots(buffers: SlotBuffers, known: Assignment, work: int = WORK) -> Assignment:
     """Return the cheapest assignment that is found; of equals, the first.
 
-    ``known`` is a valid assignment; the result costs no more. First fit is tried in any case. Best
-    fit is limited to ``work`` units.
+    ``known`` is a valid assignment; the result costs no more. Unless it costs the least possible, first
+    fit is tried, and best fit within ``work`` units.
     """
     least_sizes = least_slots(buffers)
     bound = sum(least_sizes)

@@ -122,7 +122,7 @@ class Needs:
         units: dict[str, list[Buffer]] = {}
         for var, size in self.sizes.items():
             buffer = Buffer(BufferId(var), size.coefficient, self.live[var])
-            units.setdefault(size.unit if size.symbols else "1", []).append(buffer)
+            units.setdefault(size.unit, []).append(buffer)
         alignment = self.alignment or 1
         return {
             unit: lower_bound(Problem(tuple(buffers), alignment))

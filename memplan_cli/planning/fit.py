@@ -439,7 +439,7 @@ def _extend(numbers: list[int], ratio: float) -> int:
     contain whole regions of an arena.
 
     Args:
-        numbers: Byte counts at dims ``v, 2v, 4v, ...``.
+        numbers: Byte counts at dims ``v, 2v, 4v, ...``, two or more.
         ratio: The dim to extrapolate to, as a multiple of the last measured one.
     """
     steps = [after - before for before, after in pairwise(numbers)]

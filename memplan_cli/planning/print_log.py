@@ -254,14 +254,10 @@ class _UsedAddresses:
         if low == high:
             return True
         starts, ends = self._starts, self._ends
-        if starts and starts[0] <= low and high <= ends[0]:  # the usual case in a full arena
-            return False
-        first, last = bisect_right(ends, low), bisect_left(starts, high)
-        if first < last and starts[first] <= low and high <= ends[first]:
-            return False
+        is_unused = bisect_right(ends, low) == bisect_left(starts, high)  # no segment overlaps
         # All segments that the new one touches or overlaps become one segment with it.
         left, right = bisect_left(ends, low), bisect_right(starts, high)
-        joined = slice(left, right)
-        starts[joined] = [min([low, *starts[joined][:1]])]
-        ends[joined] = [max([high, *ends[joined][-1:]])]
-        return first == last  # no segment overlapped the new one
+        if left < right:
+            low, high = min(low, starts[left]), max(high, ends[right - 1])
+        starts[left:right], ends[left:right] = [low], [high]
+        return is_unused
