@@ -220,10 +220,10 @@ def with_attribute_values(
         value = copy.attribute.add()
         value.CopyFrom(attributes[name] if name else attribute)
         value.name = attribute.name
-        for graph in (value.g, *value.graphs) if value.HasField("g") else value.graphs:
-            inner = [with_attribute_values(each, attributes) for each in graph.node]
-            del graph.node[:]
-            graph.node.extend(inner)
+    for _, graph in subgraphs(copy):
+        inner = [with_attribute_values(each, attributes) for each in graph.node]
+        del graph.node[:]
+        graph.node.extend(inner)
     return copy
 
 

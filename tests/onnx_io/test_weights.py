@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memplan_cli.api.models.model_file import read_model
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.weights.sizes import check_sums, check_tensor
+from memplan_cli.onnx_io.weights.sizes import check_initializers, check_tensor
 from memplan_cli.onnx_io.weights.stored import stored_model
 
 if TYPE_CHECKING:
@@ -85,13 +85,13 @@ def test_packed_elements_of_external_data_share_bytes(tmp_path: Path) -> None:
 def test_large_weights_cannot_take_more_than_the_file() -> None:
     graph = onnx.GraphProto()
     graph.initializer.append(weight(TensorProto.FLOAT, 1 << 20, raw_data=bytes(1 << 22)))
-    check_sums(graph, graph.ByteSize())
+    check_initializers(graph, graph.ByteSize())
     graph.initializer.append(weight(TensorProto.FLOAT, 1 << 30))
     graph.initializer[1].name = "taken out"
-    check_sums(graph, graph.ByteSize())
+    check_initializers(graph, graph.ByteSize())
     graph.initializer[1].raw_data = b"1234"
     with pytest.raises(ModelError, match="'taken out' is float32"):
-        check_sums(graph, graph.ByteSize())
+        check_initializers(graph, graph.ByteSize())
 
 
 def test_weights_in_bodies_and_attributes_are_looked_at(tmp_path: Path) -> None:

@@ -73,11 +73,11 @@ def read_model(path: Path) -> ModelFile:
     """
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.weights.external_data import check_external
-    from memplan_cli.onnx_io.weights.sizes import check_sums
+    from memplan_cli.onnx_io.weights.sizes import check_initializers
 
     file = ModelFile.of(path, load_model(path))
     check_external(file.external, path)
-    check_sums(file.model.graph, path.stat().st_size)
+    check_initializers(file.model.graph, path.stat().st_size)
     return file
 
 

@@ -174,21 +174,31 @@ def _with_expressions(
 
 
 def _reject_wrong_bindings(expressions: Mapping[str, Dim], dims: Mapping[str, int]) -> None:
-    """Raise `SettingsError` if a name is bound to another size than its expression has.
+    """Refuse to bind a name that has an expression, unless the expression is the same number.
 
-    Bound names in ``expressions`` are replaced by their sizes already.
+    Args:
+        expressions: The expression of each name that no input has. Bound names in it are replaced by their
+            sizes: it is a number if all are bound.
+        dims: The bound sizes by name.
+
+    Raises:
+        SettingsError: a name is bound to another number, or while its expression has free names.
     """
-    for name, value in dims.items():
-        expression = expressions.get(name, value)  # without an expression any size is right
-        if expression != value:
-            free = sorted(symbols_of(expression))
-            others = {other: number for other, number in dims.items() if other != name}
+    for name, size in dims.items():
+        expression = expressions.get(name, size)  # without an expression any size is right
+        if expression == size:
+            continue
+        free_names = sorted(symbols_of(expression))
+        if free_names:
             raise SettingsError(
-                f"dim {name!r} is {expression}, which is not bound to {value}"
-                if free
-                else f"dim {name!r} is {expression} at {binding_text(others)}, not {value}",
-                hint=f"bind {', '.join(free)} in its place" if free else "leave it out",
+                f"dim {name!r} is {expression}, which is not bound to {size}",
+                hint=f"bind {', '.join(free_names)} in its place",
             )
+        others = {other: number for other, number in dims.items() if other != name}
+        condition = f" at {binding_text(others)}" if others else ""
+        raise SettingsError(
+            f"dim {name!r} is {expression}{condition}, not {size}", hint="leave it out"
+        )
 
 
 def names_of_inputs(model: ModelProto) -> frozenset[str]:

@@ -18,6 +18,7 @@ from memplan_cli.core.program import Origin, VarId
 from memplan_cli.onnx_io.constants import constant_tensors
 from memplan_cli.onnx_io.shapes.generated_names import is_generated_name
 from memplan_cli.onnx_io.shapes.lattice import common_shape, stacked_shape, tensor_type
+from memplan_cli.onnx_io.shapes.light_model import OLDEST_IR
 from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
 from memplan_cli.onnx_io.traversal import subgraphs
 from memplan_cli.onnx_io.types import UNKNOWN, declared_types, element_type
@@ -38,9 +39,6 @@ _MAX_NAME = 80
 
 _MAX_DIMS = 12
 """Dims of a shape in a message."""
-
-_OLDEST_IR = 8
-"""Least IR version of a query. Below IR 4 weights must be inputs, and inference ignores their data."""
 
 _INTEGERS = frozenset({"int64", "int32"})
 
@@ -208,22 +206,21 @@ class _OpIndex:
         for op in block.ops:
             # Control flow is compared with its subgraphs, and the type of a Constant was read from its tensor.
             if not op.bodies and op.domain in (ONNX, ML) and op.type != "Constant":
-                yield self._key(op), op
+                yield self._inference_key(op), op
 
-    def _key(self, op: Op) -> Hashable:
-        type_number = self.type_numbers.__getitem__
-        key: tuple[Hashable, ...] = (
+    def _inference_key(self, op: Op) -> Hashable:
+        """Return a key that two ops share only if ONNX's inference has the same answer for both."""
+        # Its dtype is that of a tensor, which is not in the op's attributes: a key of its own, by the results.
+        if op.type == "ConstantOfShape":
+            return op.outputs
+        return (
             op.type,
             op.domain,
-            *map(type_number, op.inputs),
-            None,  # the end of the inputs
-            *map(type_number, op.outputs),
-            *op.attributes.items(),
-            *map(self._content_key, _shape_inputs(op)),
+            tuple(self.type_numbers[var] for var in op.inputs),
+            tuple(self.type_numbers[var] for var in op.outputs),
+            tuple(op.attributes.items()),
+            tuple(self._content_key(var) for var in _shape_inputs(op)),
         )
-        # The tensor that decides the dtype of a ConstantOfShape is not among the op's attributes, so that ops
-        # with equal attributes may differ: each has a key of its own.
-        return (*key, *op.outputs) if op.type == "ConstantOfShape" else key
 
     def computed_shape_inputs(self, op: Op) -> Iterator[VarId]:
         """Yield the inputs of an op that decide its output shape and are computed by the graph."""
@@ -348,14 +345,10 @@ def _shape_ops_before(index: _OpIndex, ops: Iterable[Op]) -> list[OpNode]:
 
 
 class _QueryModel:
-    """A model of single nodes for ONNX's inference.
+    """A model of single nodes, all of which ONNX's inference infers in one call.
 
-    Every value gets a new name: an input with its type in the program, a weight with its values, or
-    an output of a node that was added with `add_connected`.
-
-    Attributes:
-        _names: names in the query, for the values that are added so far.
-        _name_count: number of names that are used.
+    Every value gets a new name in the query: an input with its type in the program, a weight with its values,
+    or an output of a node that was added with `add_connected`.
     """
 
     def __init__(
@@ -364,11 +357,18 @@ class _QueryModel:
         vars_: Mapping[VarId, Var],
         contents: Mapping[VarId, TensorProto],
     ) -> None:
+        """Start a query without nodes, in the opsets of the model.
+
+        Args:
+            model: The model that the nodes are from.
+            vars_: Its values, with their types.
+            contents: Its small weights, see `_OpIndex`.
+        """
         self._vars, self._contents = vars_, contents
-        self._names: dict[VarId, str] = {}
+        self._names: dict[VarId, str] = {}  # the name in the query of each value added so far
         self._name_count = 0
         self._model = type(model)()
-        self._model.ir_version = max(model.ir_version, _OLDEST_IR)
+        self._model.ir_version = max(model.ir_version, OLDEST_IR)
         self._model.opset_import.extend(model.opset_import)
         self._model.graph.name = "query"
 

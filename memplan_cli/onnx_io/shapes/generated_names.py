@@ -22,9 +22,10 @@ def is_generated_name(dim: str) -> bool:
 
 
 def clear_generated_names(model: ModelProto) -> None:
-    """Clear the dims with names such as ``unk__0``, in place, or replace them by a dim of the file.
+    """Remove dim names such as ``unk__0``, in place; a name of this form that an input of the model has is kept.
 
-    A name of this form that an input of the model has is kept.
+    Such a dim becomes unknown, or, if a node shows that it is equal to another dim (`_equal_dims`), gets the
+    number or name of that one.
     """
     if b"unk__" not in model.SerializeToString():  # much faster than a look at each dim
         return
@@ -54,10 +55,10 @@ def clear_generated_names(model: ModelProto) -> None:
 def _equal_dims(
     graph: GraphProto, values: Mapping[str, ValueInfoProto]
 ) -> dict[str, int | str]:
-    """Return the dims of the file, numbers or names, to which generated names are equal.
+    """Return, by generated name, the number or other name that the same dim has elsewhere in the graph.
 
-    They are found at Transpose and at operators that keep the shape: if one side of the node has a
-    generated name and the other a dim of the file, both are the same dim. The first such node counts.
+    It is found at Transpose and at operators that keep the shape: if one side of the node has a generated
+    name and the other a number or another name, both are the same dim. The first such node counts.
     """
     equal_dims: dict[str, int | str] = {}
     for node in graph.node:

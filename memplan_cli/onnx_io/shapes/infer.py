@@ -19,18 +19,17 @@ from memplan_cli.onnx_io.shapes.annotations import (
 from memplan_cli.onnx_io.shapes.generated_names import clear_generated_names
 from memplan_cli.onnx_io.shapes.lattice import has_holes
 from memplan_cli.onnx_io.shapes.light_model import (
-    add_known,
-    as_constants,
     as_inputs,
-    bind_graph,
+    bind_model,
     dims_from_shapes,
     light_copy,
     name_free_dims,
 )
 from memplan_cli.onnx_io.shapes.subgraphs.infer import declare, infer_nested
-from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from onnx import ModelProto
 
     from memplan_cli.onnx_io.load import LazyModel
@@ -52,72 +51,77 @@ def infer(
     source = lazy(model)
     del model
     has_subgraphs = any(node.op_type in CONTROL_FLOW for node in source.model.graph.node)
+    inference = _Inference(has_subgraphs)
     light, taken = light_copy(source.model), names_taken(source.model)
     source.release()
     name_free_dims(light, taken)
-    sizes_from_shapes = dims_from_shapes(light, bindings.shapes)
-    for name, value in sizes_from_shapes.items():
-        if bindings.dims.get(name, value) != value:
-            raise SettingsError(
-                f"dim {name!r} is given as both {bindings.dims[name]} and {value}"
-            )
-    dims = {**bindings.dims, **sizes_from_shapes}
+    dims = _all_sizes(light, bindings)
     names = DimNames(names_of_inputs(light), dims)
     annotations = take_annotations(light, bindings.untrusted)
-    for graph in graphs(light.graph) if dims else ():
-        bind_graph(graph, dims)
-    add_known(light, bindings, dims)
-    constant_inputs = as_constants(light, bindings.values)
-    infer_level = _OneLevelInference()
-    # First without the removed types.
+    constant_inputs = bind_model(light, bindings, dims)
     if any(annotations):
-        inferred = (
-            _infer_with_subgraphs(light, infer_level) if has_subgraphs else infer_level(light)
-        )
-        some_tell_more = restore_annotations(light, annotations, inferred, names)
-        if not some_tell_more:
-            return as_inputs(inferred, constant_inputs), infer_level.distinct_warnings()
-    # Then with those that tell more than inference, if there are any.
-    if has_subgraphs:
-        inferred = _infer_with_subgraphs(light, infer_level)
-    else:
-        # As `infer_level(light)`, but the light copy is freed before inference makes two more.
-        data = light.SerializeToString()
-        del light
-        inferred = infer_level.of_bytes(data, messages().ModelProto)
-    return as_inputs(inferred, constant_inputs), infer_level.distinct_warnings()
+        inferred = inference.of_bytes(light.SerializeToString())
+        # Those of the removed types that tell more than inference are declared in ``light`` again.
+        has_restored = restore_annotations(light, annotations, inferred, names)
+        if not has_restored:
+            return as_inputs(inferred, constant_inputs), inference.distinct_warnings()
+    data = light.SerializeToString()
+    del light
+    inferred = inference.of_bytes(data)
+    return as_inputs(inferred, constant_inputs), inference.distinct_warnings()
 
 
-def _infer_with_subgraphs(light: ModelProto, infer_level: _OneLevelInference) -> ModelProto:
-    """Infer a model and its subgraphs; if that fails, only the main graph, with a warning."""
-    try:
-        return infer_nested(light, infer_level)
-    except Exception as error:  # noqa: BLE001 - invalid subgraphs fail in many ways
-        reason = f"{type(error).__name__} {str(error)[:200]}"
-        infer_level.warnings.append(f"the shapes inside subgraphs are not known: {reason}")
-        return infer_level(light)
+def _all_sizes(light: ModelProto, bindings: Bindings) -> Mapping[str, int]:
+    """Return the sizes of dims that are bound by name or follow from the shapes given for inputs.
+
+    Raises:
+        SettingsError: a dim has two sizes, or a shape contradicts the model.
+    """
+    sizes_from_shapes = dims_from_shapes(light, bindings.shapes)
+    for name, size in sizes_from_shapes.items():
+        if bindings.dims.get(name, size) != size:
+            raise SettingsError(
+                f"dim {name!r} is given as both {bindings.dims[name]} and {size}"
+            )
+    return {**bindings.dims, **sizes_from_shapes}
 
 
 @dataclass(frozen=True, slots=True)
-class _OneLevelInference:
-    """Inference of one graph: ONNX's, and an interpretation of what it leaves open.
+class _Inference:
+    """Inference of a model: ONNX's, and an interpretation of what it leaves open.
 
     Attributes:
-        warnings: failures of ONNX's inference; each call may add one.
+        has_subgraphs: whether the model has nodes with subgraphs.
+        warnings: failures; each call may add one.
     """
 
+    has_subgraphs: bool
     warnings: list[str] = field(default_factory=list)
 
     def distinct_warnings(self) -> tuple[str, ...]:
         """Return the warnings without repetitions, in order."""
         return (*dict.fromkeys(self.warnings),)
 
-    def __call__(self, model: ModelProto) -> ModelProto:
-        """Return an inferred copy of a model."""
-        return self.of_bytes(model.SerializeToString(), type(model))
+    def of_bytes(self, data: bytes) -> ModelProto:
+        """Return an inferred copy of a serialized model, subgraphs at any depth included.
 
-    def of_bytes(self, data: bytes, model_class: type[ModelProto]) -> ModelProto:
-        """Return an inferred copy of a serialized model, without generated dim names (``unk__0``).
+        If inference of subgraphs fails, only the main graph is inferred, and a warning is added.
+        """
+        if not self.has_subgraphs:
+            return self._one_level_of_bytes(data)
+        try:
+            return infer_nested(messages().ModelProto.FromString(data), self._one_level)
+        except Exception as error:  # noqa: BLE001 - invalid subgraphs fail in many ways
+            reason = f"{type(error).__name__} {str(error)[:200]}"
+            self.warnings.append(f"the shapes inside subgraphs are not known: {reason}")
+            return self._one_level_of_bytes(data)
+
+    def _one_level(self, model: ModelProto) -> ModelProto:
+        """Return an inferred copy of a model; what is known in its subgraphs is only what ONNX infers there."""
+        return self._one_level_of_bytes(model.SerializeToString())
+
+    def _one_level_of_bytes(self, data: bytes) -> ModelProto:
+        """As `_one_level`, of a serialized model. Generated dim names (``unk__0``) are removed.
 
         If ONNX's inference fails, the types are those of the model, and a warning is added. Such a model
         may be invalid and is not interpreted.
@@ -129,8 +133,7 @@ class _OneLevelInference:
         except Exception as error:  # noqa: BLE001 - of many types
             text = "ONNX shape inference failed, the file's own shapes are used"
             self.warnings.append(f"{text}: {first_line(error)}")
-            unchanged = model_class()
-            unchanged.ParseFromString(data)
+            unchanged: ModelProto = messages().ModelProto.FromString(data)
             clear_generated_names(unchanged)
             return unchanged
         clear_generated_names(inferred)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import ChainMap
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import (
     CONTROL_FLOW,
@@ -101,9 +101,7 @@ def interpret(
     for tensor in graph.initializer:
         types.setdefault(tensor.name, tensor_type(tensor.data_type, tuple(tensor.dims)))
     values = Values.of_graph(graph, types, standard_opset(model) or 1)
-    improved = _interpret_nodes(
-        graph, values, types, wanted, RULES if rules is None else rules
-    )
+    improved = _interpret_nodes(graph, values, wanted, RULES if rules is None else rules)
     for name in wanted:
         values.value_of(name)  # adds the values of initializers to ``values.known``
     return Interpretation(improved, values.known)
@@ -112,21 +110,20 @@ def interpret(
 def _interpret_nodes(
     graph: GraphProto,
     values: Values,
-    types: MutableMapping[str, TypeProto],
     wanted: Collection[str],
     shape_rules: Mapping[str, Rule],
 ) -> dict[str, TypeProto]:
-    """Interpret the nodes in order; add to ``values`` and ``types``. Return the improved types.
+    """Interpret the nodes in order; add their types and values to ``values``. Return the improved types.
 
     Values are computed only of nodes on which a wanted value or an incomplete shape depends.
 
     Args:
         graph: The graph.
-        values: Its values, to which the known ones are added.
-        types: The mapping ``values.types`` itself, from which the rules of later nodes read.
+        values: Its values and their types, from which the rules of later nodes read.
         wanted: Names of values that are computed in any case.
         shape_rules: Shape rules of standard operators, by operator.
     """
+    types = values.types
     needed = _needed_values(graph, types, wanted)
     improved: dict[str, TypeProto] = {}
     add_types = partial(_add_types, improved, types)
@@ -167,12 +164,12 @@ def _interpret_taken_branch(
         return {}
     taken = "then_branch" if condition.array.reshape(-1)[0] else "else_branch"
     branch = next(graph for name, graph in subgraphs(node) if name == taken)
-    types: MutableMapping[str, TypeProto] = ChainMap({}, cast("Any", values.types))
+    types: MutableMapping[str, TypeProto] = ChainMap({}, values.types)
     inner = values.of_subgraph(branch, types)
     for tensor in branch.initializer:
         types[tensor.name] = tensor_type(tensor.data_type, tuple(tensor.dims))
     results = [value.name for value in branch.output]
-    _interpret_nodes(branch, inner, types, results, shape_rules)
+    _interpret_nodes(branch, inner, results, shape_rules)
     output_types: dict[str, TypeProto] = {}
     for name, result in zip(node.output, results, strict=False):
         value = inner.value_of(result)

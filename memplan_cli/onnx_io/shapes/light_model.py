@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 MAX_SHAPE_ELEMENTS = 1024
 """Elements up to which a weight, or the value given of an input, may decide a shape."""
 
-_LIGHT_IR = 8
-"""IR version of light copies. Below 4 weights must be inputs, and inference ignores their data."""
+OLDEST_IR = 8
+"""Least IR version of a model for inference. Below 4 weights must be inputs, and inference ignores their data."""
 
 
 def light_copy(model: ModelProto) -> ModelProto:
     """Return a copy of a model without the data of its large weights, which become graph inputs."""
     light = type(model)()
-    light.ir_version = max(model.ir_version, _LIGHT_IR)
+    light.ir_version = max(model.ir_version, OLDEST_IR)
     light.opset_import.extend(model.opset_import)
     graph = light.graph
     graph.name = model.graph.name
@@ -80,15 +80,13 @@ def _typed_value(name: str, elem_type: int, shape: Shape) -> ValueInfoProto:
     return value
 
 
-def name_free_dims(model: ModelProto, taken: Collection[str] | None = None) -> None:
+def name_free_dims(model: ModelProto, taken: Collection[str]) -> None:
     """Make every free dim of the inputs bindable by one name, in place.
 
-    - Each unnamed one gets a name of its own. Names in ``taken`` are not used; by default those of
-      `names_taken`.
+    - Each unnamed one gets a name of its own that is not in ``taken``, see `names_taken`.
     - Elsewhere in the model, a text that is no name (``?``) is removed.
     - A name that looks like arithmetic (``sequence-length``) is quoted in the whole model.
     """
-    taken = names_taken(model) if taken is None else taken
     for value in model.graph.input:
         named = input_dims(value, taken)
         for dim, name in zip(value.type.tensor_type.shape.dim, named, strict=True):
@@ -184,6 +182,35 @@ def _single_symbol(text: str) -> str | None:
     return next((each for each in symbols if format_atom(each) == canonical_dim(text)), None)
 
 
+def bind_model(
+    light: ModelProto, bindings: Bindings, dims: Mapping[str, int]
+) -> list[ValueInfoProto]:
+    """Apply to a light copy, in place, all that is known about its shapes besides the model.
+
+    Args:
+        light: The light copy; its free dims have names (`name_free_dims`).
+        bindings: Shapes and values that the user gave, and types that a runtime observed.
+        dims: The sizes of dims by name, also of those that follow from given shapes.
+
+    Returns:
+        The inputs that became constants; `as_inputs` restores them.
+
+    Raises:
+        SettingsError: a shape is given for a name that the model does not have.
+    """
+    for graph in graphs(light.graph):
+        bind_graph(graph, dims)
+    shapes = {
+        name: tuple(bind_dim(dim, dims) for dim in shape)
+        for name, shape in bindings.shapes.items()
+    }
+    if shapes:
+        _set_user_shapes(light.graph, shapes)
+    if bindings.known:
+        _add_observed_types(light.graph, bindings)
+    return _as_constants(light, bindings.values)
+
+
 def bind_graph(graph: GraphProto, dims: Mapping[str, int]) -> None:
     """Replace bound symbols in the dims of one graph by numbers, in place; subgraphs are left as they are."""
     if not dims:
@@ -197,34 +224,18 @@ def bind_graph(graph: GraphProto, dims: Mapping[str, int]) -> None:
                 dim.dim_param = bound
 
 
-def add_known(model: ModelProto, bindings: Bindings, dims: Mapping[str, int]) -> None:
-    """Set the shapes that the user gave, and add types that a runtime observed, in place.
-
-    The user's shapes are for any value of any block, by name or ``<block path>/<name>``. An observed type
-    only fills in what the model does not declare.
-
-    Raises:
-        SettingsError: a shape is given for a name that the model does not have.
-    """
-    wanted = {
-        name: tuple(bind_dim(dim, dims) for dim in shape)
-        for name, shape in bindings.shapes.items()
-    }
-    if wanted:
-        _set_user_shapes(model.graph, wanted)
-    if bindings.known:
-        _add_observed_types(model.graph, bindings)
-
-
 def _add_observed_types(top: GraphProto, bindings: Bindings) -> None:
-    """Fill in the observed types (``bindings.known``) of values, in place."""
+    """Fill in what the model does not declare from the observed types (``bindings.known``), in place.
+
+    Shapes that the user gave are declared already. Untrusted values get nothing: their nodes contradict it.
+    """
     for path, graph in block_paths(top, ""):
         values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
         names = dict.fromkeys(v.name for v in graph.input)
         names |= dict.fromkeys(name for node in graph.node for name in node.output if name)
         for name in names:
             observed = bindings.known.get(var_id(path, name))
-            if observed is None or name in bindings.shapes:  # the user's shape counts
+            if observed is None or name in bindings.untrusted:
                 continue
             dtype, shape = observed
             value = _typed_value(name, element_type(dtype), shape)
@@ -319,25 +330,30 @@ def _small_tensor(feed: Feed) -> TensorProto | None:
     return numpy_helper.from_array(array if feed.shape is not None else array.reshape(()))
 
 
-def as_constants(model: ModelProto, values: Mapping[str, TensorProto]) -> list[ValueInfoProto]:
+def _as_constants(
+    model: ModelProto, values: Mapping[str, TensorProto]
+) -> list[ValueInfoProto]:
     """Turn the inputs with given values into initializers, in place; return the removed inputs.
 
-    These have the shapes of the values. An input whose type or shape its value does not fit stays an input.
+    Unknown dims of a removed input get the sizes of its value, names of dims are kept. An input whose type or
+    shape its value does not fit stays an input.
     """
     graph = model.graph
-    replaced: list[ValueInfoProto] = []
-    for index in reversed(range(len(graph.input) if values else 0)):
-        value = graph.input[index]
+    removed: list[ValueInfoProto] = []
+    kept: list[ValueInfoProto] = []
+    for value in graph.input:
         tensor = _tensor_for_input(value, values[value.name]) if value.name in values else None
-        if tensor is not None:
-            graph.initializer.append(tensor)
-            original = type(value)()
-            original.CopyFrom(value)
-            shape_of_value = with_shape(value.type, tuple(tensor.dims))
-            original.type.CopyFrom(merged(value.type, shape_of_value))
-            replaced.append(original)
-            del graph.input[index]
-    return replaced
+        if tensor is None:
+            kept.append(value)
+            continue
+        graph.initializer.append(tensor)
+        shape_of_value = with_shape(value.type, tuple(tensor.dims))
+        value.type.CopyFrom(merged(value.type, shape_of_value))
+        removed.append(value)
+    if removed:
+        del graph.input[:]
+        graph.input.extend(kept)
+    return removed
 
 
 def _tensor_for_input(value: ValueInfoProto, tensor: TensorProto) -> TensorProto | None:
@@ -365,17 +381,17 @@ def _tensor_for_input(value: ValueInfoProto, tensor: TensorProto) -> TensorProto
     return numpy_helper.from_array(array, value.name)
 
 
-def as_inputs(model: ModelProto, replaced: Sequence[ValueInfoProto]) -> ModelProto:
-    """Undo `as_constants`, in place: remove these initializers and add the inputs. Return the model.
+def as_inputs(model: ModelProto, removed: Sequence[ValueInfoProto]) -> ModelProto:
+    """Make inputs again of those that `bind_model` turned into initializers, in place; return the model.
 
     The inputs come after the others, so the order of the inputs may change.
     """
-    if not replaced:
+    if not removed:
         return model
-    names = {value.name for value in replaced}
+    names = {value.name for value in removed}
     weights = model.graph.initializer
     for index in reversed(range(len(weights))):
         if weights[index].name in names:
             del weights[index]
-    model.graph.input.extend(replaced)
+    model.graph.input.extend(removed)
     return model

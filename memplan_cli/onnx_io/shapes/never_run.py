@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto
 
-    from memplan_cli.core.program import Program, Var
+    from memplan_cli.core.program import Program
 
 NEVER_RUN = "memplan: never run"
 """The doc string with which inference marks a subgraph that is never run."""
@@ -40,17 +40,12 @@ def is_inside(block: str, paths: Sequence[str]) -> bool:
 def without_memory_of(program: Program, paths: Sequence[str]) -> Program:
     """Return a program in which the values of these blocks and of blocks in them have no elements.
 
-    Weights are excepted: a runtime loads them whether or not a block is run.
+    Weights are kept: a runtime loads them whether or not a block is run.
     """
-    vars_ = {
-        identity: _empty(var) if is_inside(var.block, paths) else var
-        for identity, var in program.vars.items()
-    }
+    vars_ = dict(program.vars)
+    for identity, var in program.vars.items():
+        if var.origin is not Origin.WEIGHT and is_inside(var.block, paths):
+            # Any dtype will do in place of an unknown one, with which the size would be unknown.
+            dtype = "uint8" if var.dtype == "unknown" else var.dtype
+            vars_[identity] = var._replace(dtype=dtype, shape=(0,))
     return replace(program, vars=vars_)
-
-
-def _empty(var: Var) -> Var:
-    """Return a var without elements, a weight as it is; an unknown dtype would make its size unknown."""
-    if var.origin is Origin.WEIGHT:
-        return var
-    return var._replace(dtype="uint8" if var.dtype == "unknown" else var.dtype, shape=(0,))

@@ -46,8 +46,8 @@ _SCORES = 3
 _STARTS, _ENDS = 1, 2
 """Inputs of Slice (opset 10 on)."""
 
-_HIDDEN = ".hidden"
-"""Suffix of a hidden node's operator: it has no schema, so inference skips the node."""
+_UNKNOWN_OPERATOR = ".hidden"
+"""Appended to a node's operator: the result has no schema, so inference skips the node."""
 
 _UNDEFINED = "memplan: undefined"
 """Name of an input that no node defines: data propagation stops at it."""
@@ -65,8 +65,8 @@ _IR_VERSION = 10
 def infer_shapes(data: bytes) -> ModelProto:
     """Return a serialized model with inferred types and shapes, values of shapes propagated.
 
-    Nodes that inference crashes on or misreads (see the module) are changed in the model that is inferred.
-    The result has the original nodes again.
+    Nodes on which inference crashes or errs are changed in the model that it gets (`_changed_for_inference`);
+    the result has the original nodes again.
 
     Raises:
         Exception: of many types; inference does not accept the model.
@@ -76,16 +76,19 @@ def infer_shapes(data: bytes) -> ModelProto:
     if not any(op_type.encode() in data for op_type in _MAY_BE_CHANGED):
         return _infer(data)
     model = messages().ModelProto.FromString(data)
-    hidden = {
-        id(node): node
-        for node in (*_untyped_nodes(model.graph, frozenset()), *_float_ranges(model))
+    # Nodes that inference must skip. They are kept with their ids: protobuf makes another object, with
+    # another id, for a node whose object was deleted.
+    skipped = {
+        id(node): node for node in (*_untyped_nodes(model.graph), *_float_ranges(model))
     }
     computed = _computed_values(model)
     # By position: inference returns the same graphs and nodes in the same order.
     originals: dict[tuple[int, int], NodeProto] = {}
     for graph_index, graph in enumerate(graphs(model.graph)):
         for node_index, node in enumerate(graph.node):
-            changed = _changed_for_inference(node, computed, hide=id(node) in hidden)
+            if node.op_type not in _MAY_BE_CHANGED:
+                continue
+            changed = _changed_for_inference(node, computed, skip=id(node) in skipped)
             if changed is not None:
                 originals[graph_index, node_index] = deepcopy(node)
                 node.CopyFrom(changed)
@@ -173,14 +176,14 @@ def _has_wrong_outputs_inside(node: NodeProto) -> bool:
 
 
 def _wrong_outputs(node: NodeProto) -> Sequence[int]:
-    """Return the output positions for which inference would return wrong types (see the module)."""
-    if node.domain not in STANDARD_DOMAINS:
-        return ()
-    if _has_merged_heads(node):
+    """Return the output positions for which inference (onnx 1.23.2) returns wrong types."""
+    if _has_merged_heads(node):  # a named width of an input is taken for 0
         return range(len(node.output))
-    if node.op_type == "Attention" and len(node.output) > _SCORES and node.output[_SCORES]:
+    if _has_scores(
+        node
+    ):  # a key length that is unknown is taken for 0, and past keys are not counted
         return (_SCORES,)
-    if node.op_type == "STFT" and all(a.name != "onesided" for a in node.attribute):
+    if _lacks_onesided(node):  # 0 is taken for its default, which is 1
         return (0,)
     return ()
 
@@ -190,7 +193,20 @@ def _has_merged_heads(node: NodeProto) -> bool:
 
     Only then it has an attribute with the number of heads.
     """
-    return node.op_type == "Attention" and any(a.name == "q_num_heads" for a in node.attribute)
+    is_attention = node.op_type == "Attention" and node.domain in STANDARD_DOMAINS
+    return is_attention and any(a.name == "q_num_heads" for a in node.attribute)
+
+
+def _has_scores(node: NodeProto) -> bool:
+    """Whether a node is an Attention that returns its scores."""
+    is_attention = node.op_type == "Attention" and node.domain in STANDARD_DOMAINS
+    return is_attention and len(node.output) > _SCORES and bool(node.output[_SCORES])
+
+
+def _lacks_onesided(node: NodeProto) -> bool:
+    """Whether a node is an STFT without the attribute ``onesided``."""
+    is_stft = node.op_type == "STFT" and node.domain in STANDARD_DOMAINS
+    return is_stft and all(a.name != "onesided" for a in node.attribute)
 
 
 def _computed_values(model: ModelProto) -> frozenset[str]:
@@ -204,10 +220,12 @@ def _computed_values(model: ModelProto) -> frozenset[str]:
     return frozenset(names)
 
 
-def _untyped_nodes(graph: GraphProto, outer_typed: frozenset[str]) -> Iterator[NodeProto]:
+def _untyped_nodes(
+    graph: GraphProto, outer_typed: frozenset[str] = frozenset()
+) -> Iterator[NodeProto]:
     """Yield the `TYPE_REQUIRED` nodes whose first input has no declared type, those of subgraphs included.
 
-    ``outer_typed`` are the values around the graph that have a type.
+    ``outer_typed`` are the values around the graph that have a type; none for the main graph.
     """
     typed = outer_typed | {
         value.name
@@ -237,28 +255,28 @@ def _float_ranges(model: ModelProto) -> Iterator[NodeProto]:
 
 
 def _changed_for_inference(
-    node: NodeProto, computed: Collection[str], *, hide: bool
+    node: NodeProto, computed: Collection[str], *, skip: bool
 ) -> NodeProto | None:
-    """Return a copy of a node that inference does not misread; None if it reads the node itself correctly.
+    """Return a copy of a node for which inference returns no wrong type; None if it returns none as it is.
 
     Args:
         node: The node.
         computed: Names of values that are not constant.
-        hide: Whether inference must skip the node.
+        skip: Whether inference must skip the node.
     """
-    if not (hide or _wrong_outputs(node) or _has_computed_start(node, computed)):
-        return None
     changed = deepcopy(node)
-    if hide or _has_merged_heads(node):
-        changed.op_type += _HIDDEN
-    elif node.op_type == "Slice":
-        # Data propagation stops at undefined ends. The inferred type stays the same, since it depends on the
-        # ends only if the starts are constant.
-        changed.input[_ENDS] = _UNDEFINED
-    elif node.op_type == "Attention":  # only its scores would be wrong
-        changed.output[_SCORES] = ""
-    else:  # an STFT without ``onesided``
+    if skip or _has_merged_heads(node):
+        changed.op_type += _UNKNOWN_OPERATOR
+    elif _has_scores(node):
+        changed.output[_SCORES] = ""  # omitted
+    elif _lacks_onesided(node):
         changed.attribute.add(name="onesided", type=_INT, i=1)
+    elif _has_computed_start(node, computed):
+        # The start would be taken for 0. With undefined ends the values of the Slice stay unknown. Its type is
+        # the same with them, since it depends on the ends only if the starts are constant.
+        changed.input[_ENDS] = _UNDEFINED
+    else:
+        return None
     return changed
 
 

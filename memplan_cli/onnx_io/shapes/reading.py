@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.operators import CONTROL_FLOW
 from memplan_cli.core.program import Origin
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import lazy
 from memplan_cli.onnx_io.read import declared_program, program_of
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.never_run import is_inside, never_run_blocks, without_memory_of
-from memplan_cli.onnx_io.traversal import subgraphs
 from memplan_cli.onnx_io.types import declared_types
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from onnx import ModelProto
+    from onnx import ModelProto, TensorProto
 
     from memplan_cli.core.program import Block, Program, VarId
     from memplan_cli.onnx_io.load import LazyModel
@@ -55,7 +55,8 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
     """Turn a model into a program.
 
     If the model declares numbers for all dims, nothing is inferred: ONNX's inference would keep them, even
-    where its own result differs.
+    where its own result differs. A large graph is in memory once at a time: a `LazyModel` is released while
+    types are inferred, and then parsed again.
 
     Raises:
         ModelError: a value is read that nothing defines, defined twice, or depends on itself.
@@ -69,11 +70,12 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
 
     inferred, warnings = infer(source, bindings)
     types = declared_types(inferred.graph)
-    # Inference changes nodes only in their subgraphs.
-    if any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute):
+    # The inferred graph has the nodes of the original, but with inferred types in their subgraphs.
+    has_subgraphs = any(node.op_type in CONTROL_FLOW for node in inferred.graph.node)
+    if has_subgraphs:
         program = program_of(source.model, inferred.graph, types)
         return Loaded(program, warnings, skipped=never_run_blocks(inferred.graph))
-    del inferred  # else a large graph would be in memory twice while it is read
+    del inferred  # before the original is parsed again
     original = source.model
     return Loaded(program_of(original, original.graph, types), warnings)
 
@@ -113,7 +115,7 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
 def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
     """Read a program; while nodes contradict declared types, read it again without these types.
 
-    A warning names the first contradiction. Values that are still contradicted have no shape. The values of
+    A warning names the first contradiction. Values that are contradicted even so have no shape. The values of
     blocks that are never run take no memory.
 
     Raises:
@@ -131,17 +133,14 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
 
     loaded = read_program(source, bindings)
     initial = remaining = contradictions_that_run(loaded)
-    untrusted: frozenset[str] = frozenset()
+    untrusted: frozenset[str] = frozenset()  # names of values, those of all blocks together
     # A wrong declaration may hide another one. Names are added in each round until none is new.
     while new_names := frozenset(c.var.name for c in remaining) - untrusted:
         untrusted |= new_names
-        known = {
-            name: type_ for name, type_ in bindings.known.items() if name not in untrusted
-        }
-        loaded = read_program(source, replace(bindings, known=known, untrusted=untrusted))
+        loaded = read_program(source, replace(bindings, untrusted=untrusted))
         remaining = contradictions_that_run(loaded)
     if loaded.skipped:
-        loaded = _without_never_run(loaded, bindings)
+        loaded = _without_never_run(loaded, bindings.values)
     if not initial:
         return loaded
     _reject_wrong_shapes(remaining, bindings)
@@ -154,14 +153,14 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
     return replace(loaded, program=program, warnings=(*loaded.warnings, *warnings))
 
 
-def _without_never_run(loaded: Loaded, bindings: Bindings) -> Loaded:
+def _without_never_run(loaded: Loaded, input_values: Mapping[str, TensorProto]) -> Loaded:
     """Return a program in which the blocks in ``loaded.skipped``, at least one, take no memory.
 
-    No run under the bindings enters these blocks. A warning is added if input values were given: with other
-    values the blocks may run.
+    No run enters these blocks. A warning is added if input values were given: with other values the blocks may
+    run.
     """
     program = without_memory_of(loaded.program, loaded.skipped)
-    if not bindings.values:
+    if not input_values:
         return replace(loaded, program=program)
     count, first = len(loaded.skipped), loaded.skipped[0][:_MAX_NAME]
     subject = f"{count} subgraphs are" if count > 1 else "one subgraph is"

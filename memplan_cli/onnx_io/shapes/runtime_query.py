@@ -10,17 +10,15 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.symbolic.dims import symbols_of
+from memplan_cli.onnx_io.interface import names_taken
+from memplan_cli.onnx_io.shapes.annotations import names_of_inputs
 from memplan_cli.onnx_io.shapes.light_model import (
-    add_known,
-    as_constants,
-    bind_graph,
+    bind_model,
     block_paths,
     dims_from_shapes,
     light_copy,
     name_free_dims,
 )
-from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeQuery:
-    """A model for a session that is only loaded.
+    """A model for a session that infers types when it is loaded, and does not run.
 
     Attributes:
         data: the serialized model.
@@ -46,30 +44,24 @@ class RuntimeQuery:
 def runtime_query(
     model: ModelProto, bindings: Bindings, names: Collection[str]
 ) -> RuntimeQuery:
-    """Return a light copy of a model whose further outputs are the named values of the main graph.
+    """Return the query for the types of some node outputs of the main graph.
 
-    These outputs have no type: a session infers it when it loads the model.
+    Its model is a copy without large weights (`light_copy`), in which dims, shapes and small input values are
+    bound. ``names`` are further outputs of it, without a type: the session infers it.
 
     Raises:
         SettingsError: a given shape contradicts the model, or names no value of it.
     """
     light = light_copy(model)
-    name_free_dims(light)
+    name_free_dims(light, names_taken(model))
     dims = {**bindings.dims, **dims_from_shapes(light, bindings.shapes)}
-    for graph in graphs(light.graph):
-        bind_graph(graph, dims)
-    add_known(light, bindings, dims)
-    as_constants(light, bindings.values)
+    bind_model(light, bindings, dims)
     wanted = [name for node in light.graph.node for name in node.output if name in names]
     declared_outputs = {value.name for value in light.graph.output}
     for name in dict.fromkeys(wanted):
         if name not in declared_outputs:
             light.graph.output.add().name = name
-    symbols: set[str] = set()
-    for value in light.graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            symbols |= symbols_of(dim.dim_param or None)
-    return RuntimeQuery(light.SerializeToString(), frozenset(symbols))
+    return RuntimeQuery(light.SerializeToString(), names_of_inputs(light))
 
 
 @dataclass(frozen=True, slots=True)

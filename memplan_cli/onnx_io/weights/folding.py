@@ -107,18 +107,18 @@ class Evaluator:
         order = _evaluation_order(scope, wanted)
         # Nodes that still have to read each value.
         remaining_reads = Counter(
-            value for node, inner in order for value in _operand_values(node, inner)
+            value for node, owner in order for value in _operand_values(node, owner)
         )
         held: dict[_Value, Array] = {}  # results that later nodes of the order read
         names = set(wanted)
-        for node, inner in order:
-            operand_values = _operand_values(node, inner)
+        for node, owner in order:
+            operand_values = _operand_values(node, owner)
             operands: dict[str, Array] = {}
             for value in operand_values:
                 if value in held:
                     operands[value.name] = held[value]
                 else:
-                    tensor = inner.defining(value.name).tensors[value.name]
+                    tensor = owner.defining(value.name).tensors[value.name]
                     operands[value.name] = read_tensor(tensor, self.folder)
             results = self._run(node, operands)
             for value in operand_values:
@@ -127,10 +127,10 @@ class Evaluator:
                     held.pop(value, None)
             del operands  # their memory is free while the caller stores the results
             for name in filter(None, node.output):
-                result, value = results.pop(name), _Value(id(inner), name)
+                result, value = results.pop(name), _Value(id(owner), name)
                 if remaining_reads[value]:
                     held[value] = result
-                if inner is scope and name in names:
+                if owner is scope and name in names:
                     yield name, result
 
     def _run(self, node: NodeProto, operands: Mapping[str, Array]) -> dict[str, Array]:
@@ -233,23 +233,23 @@ def _evaluation_order(scope: Scope, wanted: Iterable[str]) -> list[tuple[NodePro
     """Return the nodes that names depend on, producers first, each with its scope.
 
     A depth-first search: a name is pushed back below its operands, and its node follows theirs. There is no
-    cycle: a model with one is refused when its program is read.
+    cycle: a model with one is refused when its program is read. No node has subgraphs: those are not folded.
     """
     order: dict[int, tuple[NodeProto, Scope]] = {}  # by id of the node
     # Name, scope of its reader, and whether the operands of its node are in the order already.
     stack = [(name, scope, False) for name in reversed(list(wanted))]
     while stack:
         name, reader, has_operands = stack.pop()
-        inner = reader.defining(name)
-        node = inner.producers.get(name)
+        owner = reader.defining(name)  # the reader's scope or an outer one
+        node = owner.producers.get(name)
         if node is None or id(node) in order:
             continue
         if has_operands:
-            order[id(node)] = node, inner
+            order[id(node)] = node, owner
         else:
-            stack.append((name, inner, True))
+            stack.append((name, owner, True))
             stack.extend(
-                (operand, inner, False) for operand in reversed(node.input) if operand
+                (operand, owner, False) for operand in reversed(node.input) if operand
             )
     return list(order.values())
 
@@ -266,10 +266,15 @@ def _carried(array: Array) -> Array:
 
 
 def _restored(result: Array, operands: Iterable[Array]) -> Array:
-    """Return the result of a node in its own dtype, if it was computed from arrays of `_carried`.
+    """Return a result of a node in its own dtype, if `_carried` gave the node integers in its place.
 
-    Only operands of one extension dtype occur in a node, since it moves their elements into one result.
-    A result with the integers that carry this dtype consists of such elements.
+    numpy's kernels do not know a dtype such as bfloat16, so the node was computed on integers of its width. A
+    node with such operands is folded only if it moves elements: integers of this width in the result are
+    elements of these operands, and are viewed as their dtype again.
+
+    Args:
+        result: The result.
+        operands: The operands before `_carried`. All that are not numpy's have one dtype.
     """
     import numpy as np
 
@@ -295,11 +300,12 @@ def goes_outside(model: ModelProto, added: int) -> bool:
 def folded_model(
     model: ModelProto, program: Program, evaluator: Evaluator, store: Store
 ) -> tuple[ModelProto, Program]:
-    """Return a copy of a model with constant expressions folded, and the program of the copy.
+    """Return a copy of a model with constant expressions folded, and the program with the node indices of the copy.
 
     Args:
         model: The model that the program was read from.
-        program: The program after folding: folded ops are gone, their results are weights.
+        program: The program after folding: folded ops are gone, their results are weights. Its ops still refer
+            to the nodes of ``model``.
         evaluator: Computes the values.
         store: Stores new weights of the main graph; those of subgraphs stay in the model file.
 
@@ -312,7 +318,7 @@ def folded_model(
         if var.origin is Origin.WEIGHT:
             weights.setdefault(var.block, {})[var.name] = var
     folding = _Folding(evaluator, weights, store)
-    body = folding.fold(copy.graph, model.graph, program.body, None)
+    body = folding.fold(copy.graph, original=model.graph, block=program.body, outer=None)
     return copy, replace(program, body=body)
 
 
@@ -320,7 +326,10 @@ def folded_model(
 class _Folding:
     """Folds the graphs of one model in place.
 
-    ``weights`` are those of the program after folding, by the path of their block and by name.
+    Attributes:
+        evaluator: computes the values of weights.
+        weights: those of the program after folding, by the path of their block and by name.
+        store: stores new weights of the main graph.
     """
 
     evaluator: Evaluator
@@ -332,11 +341,13 @@ class _Folding:
     ) -> Block:
         """Fold a graph and its subgraphs in place; return the block with new node indices.
 
+        Nodes without an op are removed. Their results that the program has as weights become initializers.
+
         Args:
             graph: The graph to change.
             original: The same graph unchanged, from which values are computed.
-            block: The ops that remain; nodes without an op are removed. Several ops may be copies of one
-                node, but not ops with subgraphs (`may_run_twice`).
+            block: The ops that remain. Several may be copies of one node, but not ops with subgraphs
+                (`may_run_twice`).
             outer: The scope around the graph; None for the main graph.
         """
         kept = sorted({op.source for op in block.ops if op.source >= 0})
@@ -364,16 +375,18 @@ class _Folding:
             if index not in new_index
             for name in node.output
         }
-        self._replace_weights(graph, scope, block.path, removed)
+        self._store_results(graph, scope, block.path, removed)
         nodes = [graph.node[index] for index in kept]
         if len(nodes) < len(graph.node):
             replace_nodes(graph, nodes)
         return replace(block, ops=tuple(ops))
 
-    def _replace_weights(
+    def _store_results(
         self, graph: GraphProto, scope: Scope, path: str, removed: Collection[str]
     ) -> None:
-        """Remove unread initializers and types of removed values; add the computed weights, in place.
+        """Add the results of removed nodes that are read as initializers, in place.
+
+        Initializers that only removed nodes read, and declared types of removed results, are dropped.
 
         Args:
             graph: The graph to change.
@@ -381,10 +394,11 @@ class _Folding:
             path: The path of the graph's block; empty for the main graph.
             removed: Names of the results of removed nodes.
         """
-        weights = self.weights.get(path, {})  # without initializers that only folded ops read
+        weights = self.weights.get(path, {})  # what the program after folding still reads
         keep(graph.initializer, lambda tensor: tensor.name in weights)
         keep(graph.value_info, lambda value: value.name not in removed)
         computed = [name for name in weights if name in removed]
+        # As `goes_outside` expects, only the main graph has external data.
         store = store_inside if path else self.store
         for name, array in self.evaluator.values(scope, computed):
             tensor = graph.initializer.add()

@@ -50,7 +50,10 @@ class Blob:
 
 
 def packed_blobs(tensor: TensorProto) -> Iterator[tuple[str, tuple[Blob, ...]]]:
-    """Yield the key of each packed form of a weight, and its blobs.
+    """Yield the key that ONNX Runtime gives each packed form of a weight, and its blobs.
+
+    For example, the entry ``prepacked_0`` with the value ``MatMul+12|4096;512;77`` has the key ``MatMul+12``
+    and one blob: 512 bytes at offset 4096. Its checksum 77 is left out.
 
     Raises:
         ModelError: an entry does not have the form that ONNX Runtime writes.
@@ -60,7 +63,8 @@ def packed_blobs(tensor: TensorProto) -> Iterator[tuple[str, tuple[Blob, ...]]]:
         if name.startswith(_PREPACKED):
             key, *blob_texts = value.split("|")
             location = entries.get("location", "")
-            yield key, tuple(_parse_blob(location, text, tensor)[0] for text in blob_texts)
+            parsed = [_parse_blob(location, text, tensor) for text in blob_texts]
+            yield key, tuple(blob for blob, _checksum in parsed)
 
 
 def write_on_pages(model: ModelProto, data: Path) -> None:

@@ -1,8 +1,8 @@
 """Checks that a tensor has as much data as its dims and dtype need.
 
 Counting the values of a weight copies them. So initializers above a megabyte are only checked if, by
-their dims, all of them together exceed the size of the file (`check_sums`). Smaller ones, and external
-ones, whose length is stated, are always checked (`check_tensor`).
+their dims, all of them together exceed the size of the file (`check_initializers`). Smaller ones, and
+external ones, whose length is stated, are always checked (`check_tensor`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ALWAYS_COUNTED_BYTES = 1 << 20
 def check_tensor(tensor: TensorProto) -> None:
     """Refuse a tensor with negative dims, or with data of another size than its dims and dtype.
 
-    The data of large tensors in the model file is left to `check_sums`. A tensor without any data
+    The data of large tensors in the model file is left to `check_initializers`. A tensor without any data
     passes: its weights were taken out, and planning does not need them.
 
     Raises:
@@ -61,15 +61,16 @@ def check_tensor(tensor: TensorProto) -> None:
         _check_data(tensor)
 
 
-def check_sums(graph: GraphProto, size: int) -> None:
-    """Refuse initializers that are defined twice, have no dtype, or need more data than the file has.
+def check_initializers(graph: GraphProto, file_bytes: int) -> None:
+    """Refuse initializers that are defined twice, have no dtype, or are large and have too little data.
 
-    If, by their dims, the large ones in the model file take more bytes together than the file has, the
-    data of each is checked. One that has no data, because its weights were taken out, passes.
+    The data of those above a megabyte is checked only if, by their dims, they do not fit into the file
+    together: to count values is slow. One without data, because its weights were taken out, passes. Smaller
+    ones are left to `check_tensor`.
 
     Args:
         graph: The main graph.
-        size: Bytes of the model file.
+        file_bytes: The size of the model file.
 
     Raises:
         ModelError: naming the weight.
@@ -84,7 +85,7 @@ def check_sums(graph: GraphProto, size: int) -> None:
         is_inside = tensor.data_location != tensor.EXTERNAL
         if is_inside and tensor_bytes(tensor) > _ALWAYS_COUNTED_BYTES:
             large.append(tensor)
-    if sum(map(tensor_bytes, large)) > size:
+    if sum(map(tensor_bytes, large)) > file_bytes:
         for tensor in large:
             _check_data(tensor)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain, islice
+from itertools import islice
 from json.encoder import encode_basestring as json_string
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,38 +48,30 @@ def annotated(
     """
     graph = model.graph
     if plan.settings.get("notes") == IN_PLAN:
-        plain_nodes = map(_serialized, graph.node)
-        values = _joined(_value_info_field(_serialized(value)) for value in graph.value_info)
         other = _OtherFields.of(model, lambda _: b"", {**metadata, NOTES: IN_PLAN})
-        return _assembled(model, plain_nodes, other, values)
+        return _assembled(
+            model, map(_serialized, graph.node), other, map(_serialized, graph.value_info)
+        )
     notes = PlanNotes.of(program, plan)
     value_notes = ValueNotes(notes, "")
-    # A list: all notes on declared values must be popped before the undeclared values are listed.
-    declared = list(
-        _joined(
-            _value_info_field(_serialized(value) + value_notes.pop(value.name))
-            for value in graph.value_info
-        )
-    )
-    # This pops the notes on graph inputs and outputs.
+    # The notes of graph inputs and outputs are used here, those of all other values in `annotated`.
     other = _OtherFields.of(model, value_notes.pop, metadata)
-    undeclared = _joined(map(_value_info_field, value_notes.undeclared()))
     nodes = _annotated_nodes(graph, program.body, notes)
-    return _assembled(model, nodes, other, chain(declared, undeclared))
+    return _assembled(model, nodes, other, value_notes.annotated(graph.value_info))
 
 
 def _assembled(
     model: ModelProto, nodes: Iterable[bytes], other: _OtherFields, values: Iterable[bytes]
 ) -> list[bytes]:
-    """Return the bytes of a model, in parts, from serialized nodes and encoded value_info fields.
+    """Return the bytes of a model, in parts, from its serialized nodes and ValueInfoProtos, and its other fields.
 
     The graph's length precedes it, so all of its parts are needed before the first byte is written.
     """
     node_field = partial(field, type(model.graph).NODE_FIELD_NUMBER)
     graph_parts = [
-        *_joined(map(node_field, nodes)),
+        *_in_larger_parts(map(node_field, nodes)),
         other.before_values,
-        *values,
+        *_in_larger_parts(map(_value_info_field, values)),
         other.after_values,
     ]
     graph_header = head(type(model).GRAPH_FIELD_NUMBER, sum(map(len, graph_parts)))
@@ -96,8 +88,8 @@ def _value_info_field(value: bytes) -> bytes:
     return field(messages().GraphProto.VALUE_INFO_FIELD_NUMBER, value)
 
 
-def _joined(fields: Iterable[bytes]) -> Iterator[bytes]:
-    """Join many small bytes objects into fewer large ones."""
+def _in_larger_parts(fields: Iterable[bytes]) -> Iterator[bytes]:
+    """Join many small bytes objects into fewer larger ones, which take less memory."""
     remaining = iter(fields)
     while part := b"".join(islice(remaining, _FIELDS_PER_PART)):
         yield part
@@ -206,7 +198,7 @@ def _pop_fields_after(message: ModelProto | GraphProto, number: int) -> bytes:
 
 def _annotated_nodes(graph: GraphProto, block: Block, notes: PlanNotes) -> Iterator[bytes]:
     """Yield each node of the main graph, serialized, with notes on it and on its subgraphs."""
-    memory_texts = notes.memory_texts(block.path, len(graph.node))
+    memory_texts = notes.memory_texts(block.path)
     for node, step in zip(graph.node, notes.steps_of(block.path), strict=True):
         annotated_node = node
         if step.op.bodies:
@@ -214,23 +206,29 @@ def _annotated_nodes(graph: GraphProto, block: Block, notes: PlanNotes) -> Itera
             annotated_node.CopyFrom(node)
             _annotate_bodies(annotated_node, step.op, notes)
         entries = notes.node_entries(step.start, step.end, _memory_text(node, memory_texts))
+        # Bytes of a repeated field, here the metadata, may follow a serialized message.
         yield _serialized(annotated_node) + entries
 
 
 def _annotate_bodies(node: NodeProto, op: Op, notes: PlanNotes) -> None:
-    """Add notes to the nodes and values of a node's subgraphs, in place."""
+    """Add notes to the nodes and values of a node's subgraphs, in place.
+
+    The nodes are in the order of the plan, one for each of its steps. Notes are encoded, as for the main
+    graph: merging their bytes adds them.
+    """
     for (_, graph), block in zip(subgraphs(node), op.bodies, strict=True):
-        memory_texts = notes.memory_texts(block.path, len(graph.node))
+        memory_texts = notes.memory_texts(block.path)
         for inner, step in zip(graph.node, notes.steps_of(block.path), strict=True):
             if step.op.bodies:
                 _annotate_bodies(inner, step.op, notes)
             text = _memory_text(inner, memory_texts)
             inner.MergeFromString(notes.node_entries(step.start, step.end, text))
         value_notes = ValueNotes(notes, block.path)
-        for value in (*graph.value_info, *graph.input, *graph.output):
+        for value in (*graph.input, *graph.output):
             value.MergeFromString(value_notes.pop(value.name))
-        undeclared = map(_value_info_field, value_notes.undeclared())
-        graph.MergeFromString(b"".join(undeclared))
+        values = b"".join(map(_value_info_field, value_notes.annotated(graph.value_info)))
+        del graph.value_info[:]
+        graph.MergeFromString(values)
 
 
 def _memory_text(node: NodeProto, memory_texts: Mapping[str, str]) -> str:
@@ -295,9 +293,9 @@ class PlanNotes:
             entries += memory_entry(memory_text)
         return entries
 
-    def memory_texts(self, path: str, node_count: int) -> Mapping[str, str]:
+    def memory_texts(self, path: str) -> Mapping[str, str]:
         """Return where each tensor of a block lies, in words; empty for graphs too large to draw."""
-        if node_count > _MAX_DRAWN_NODES:
+        if len(self.steps_of(path)) > _MAX_DRAWN_NODES:
             return {}
         return {row.name: in_words(row, self.units) for row in self.placements.get(path, ())}
 
@@ -305,7 +303,7 @@ class PlanNotes:
 class ValueNotes:
     """The encoded notes on the values of one block, each for one declaration of its value.
 
-    First those on values that the graph declares are popped one by one. `undeclared` then yields the others.
+    First the notes on graph inputs and outputs are popped one by one. `annotated` then has the others.
     """
 
     def __init__(self, notes: PlanNotes, path: str) -> None:
@@ -319,8 +317,10 @@ class ValueNotes:
         row = self._remaining.pop(name, None)
         return b"" if row is None else _placement_entries(row)
 
-    def undeclared(self) -> Iterator[bytes]:
-        """Yield a serialized ValueInfoProto with notes for each value whose notes remain."""
+    def annotated(self, declared: Iterable[ValueInfoProto]) -> Iterator[bytes]:
+        """Yield these values, serialized with their notes, then a new one for each value whose notes remain."""
+        for value in declared:
+            yield _serialized(value) + self.pop(value.name)
         types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
         name_number = messages().ValueInfoProto.NAME_FIELD_NUMBER
         for name, row in self._remaining.items():

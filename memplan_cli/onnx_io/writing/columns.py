@@ -15,7 +15,7 @@ import math
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -164,22 +164,22 @@ def cut_columns(
     node_count = sum(len(graph.node) for graph in graphs(model.graph))
     products = list(_products(model.graph))
     widest = widest_of(model, value_bytes)
-    piece_bytes, cut = _best_cut(products, node_count, value_bytes, widest)
-    if not cut:
+    best = _best_cut(products, node_count, value_bytes, widest)
+    if not best.products:
         return {}
     with data.open("wb") as file:
         store = DataFile(data.name, file).store
         cutter = _Cutter(model.graph, data.parent, store, FreshNames.of(model), {}, {})
         replacements = {
-            id(product.node): cutter.pieces(product, product.bounds(piece_bytes))
-            for product in cut
+            id(product.node): cutter.pieces(product, product.bounds(best.piece_bytes))
+            for product in best.products
         }
-    # Innermost graphs first: a node is copied with its subgraphs.
+    # The products keep their nodes, and so the ids. Innermost graphs first: a node is copied with its subgraphs.
     for graph in reversed(list(graphs(model.graph))):
         if any(id(node) in replacements for node in graph.node):
             nodes = [new for node in graph.node for new in replacements.get(id(node), (node,))]
             replace_nodes(graph, nodes)
-    constants = [tensor for each in cut for tensor in (each.weight, each.bias)]
+    constants = [tensor for each in best.products for tensor in (each.weight, each.bias)]
     drop_unread(model.graph, {tensor.name for tensor in constants if tensor is not None})
     return cutter.columns
 
@@ -223,42 +223,66 @@ def _product(
     )
 
 
+class _Cut(NamedTuple):
+    """A choice of products that are cut into pieces of one size.
+
+    Attributes:
+        piece_bytes: the size of the pieces.
+        products: the products that are cut.
+        largest_part: bytes of the largest piece, or operand of a product that stays whole.
+    """
+
+    piece_bytes: int
+    products: Sequence[_Product]
+    largest_part: int
+
+    @property
+    def added_nodes(self) -> int:
+        """How many nodes the cut adds to the model."""
+        return sum(product.added_nodes(self.piece_bytes) for product in self.products)
+
+    @property
+    def loading_cost(self) -> int:
+        """Bytes that depend on the cut while a model loads: one part at a time is in memory twice.
+
+        The bytes of added nodes count double: they stay after loading.
+        """
+        return 2 * self.largest_part + 2 * NODE * self.added_nodes
+
+
 def _best_cut(
     products: Sequence[_Product],
     node_count: int,
     value_bytes: Mapping[str, int],
     widest: int,
-) -> tuple[int, list[_Product]]:
-    """Return the size of pieces, and the products to cut, with which loading takes least memory.
+) -> _Cut:
+    """Return the cut with the least loading cost; it may have no products.
 
-    While a model loads, one operand (or piece) at a time is in memory twice. Each added node takes `NODE`
-    bytes while the model loads, and counts twice, since it keeps them afterwards. Sizes are tried from
-    `PIECE`, doubled each time.
+    Sizes of pieces are tried from `PIECE`, doubled each time.
 
     Args:
         products: The products of all graphs.
-        node_count: Number of nodes of all graphs, of which only a share may be added.
+        node_count: Number of nodes of all graphs. Unless pieces are so large that a node costs nothing beside
+            them (`_FREE_PIECE`), only a share of this number may be added.
         value_bytes: Bytes of values, as far as they are known.
         widest: See `_Product.pays`.
     """
     largest = max((_float_bytes(product.weight) for product in products), default=0)
-    least = 2 * largest
-    best: tuple[int, list[_Product]] = PIECE, []
-    piece_bytes = PIECE
     max_added = _MAX_ADDED_SHARE * max(node_count, _MIN_COUNTED_NODES)
+    best = _Cut(PIECE, (), largest)
+    piece_bytes = PIECE
     while piece_bytes < largest:
-        cut: list[_Product] = []
-        largest_part = piece_bytes  # the largest piece or whole operand
+        cut_products: list[_Product] = []
+        largest_part = piece_bytes
         for product in products:
             if product.pays(piece_bytes, value_bytes, widest):
-                cut.append(product)
+                cut_products.append(product)
             else:
                 largest_part = max(largest_part, _float_bytes(product.weight))
-        added = sum(product.added_nodes(piece_bytes) for product in cut)
-        needed = 2 * largest_part + 2 * NODE * added
-        are_few = added <= max_added or piece_bytes >= _FREE_PIECE
-        if needed < least and are_few:
-            least, best = needed, (piece_bytes, cut)
+        cut = _Cut(piece_bytes, cut_products, largest_part)
+        is_allowed = cut.added_nodes <= max_added or piece_bytes >= _FREE_PIECE
+        if is_allowed and cut.loading_cost < best.loading_cost:
+            best = cut
         piece_bytes *= 2
     return best
 

@@ -53,14 +53,14 @@ _COMPARED_AT_A_TIME = 1 << 18
 def make_fills(
     model: ModelProto, folder: Path, value_bytes: Mapping[str, int]
 ) -> dict[str, TensorProto]:
-    """Replace large constants of one value by ConstantOfShape nodes, in place.
+    """Replace large constants whose elements are all equal by ConstantOfShape nodes, one for each read, in place.
 
     A constant is replaced if all of its consumers are nodes of the main graph whose operator can write its
-    result over this operand. A constant must be copied first; its replacement, which is computed by the
-    run, is overwritten itself.
+    result over this operand. A run copies a constant before; the result of a ConstantOfShape, its fill, is
+    overwritten itself.
 
-    While such a node runs, the replacement is one more tensor in memory. A constant stays if the `width`
-    of one of its consumers would then exceed that of every node of the model.
+    While a consumer runs, a fill is one more tensor in memory. A constant stays if the operands and results
+    of one of its consumers (`width`) would then take more bytes than those of any node of the model.
 
     Args:
         model: The model.
@@ -68,48 +68,51 @@ def make_fills(
         value_bytes: Bytes of values, as far as they are known.
 
     Returns:
-        The name of each new value, and the constant that it replaces.
+        The name of each fill, and the constant that it replaces. A constant has a fill for each read.
     """
     graph = model.graph
     if standard_opset(model) < _FIRST_OPSET:
         return {}
     large = {tensor.name: tensor for tensor in graph.initializer if _size(tensor) >= LEAST}
-    consumers = _overwriting_consumers(graph, large)
+    consumers = _in_place_consumers(graph, large)
     widest = widest_of(model, value_bytes)
-    allowed_bytes: dict[int, int] = {}  # by id of the node: bytes by which it may become wider
+    spare_bytes: dict[
+        int, int
+    ] = {}  # by id of the node: the bytes that fills may take while it runs
     for node in chain.from_iterable(consumers.values()):
-        # A node whose result has no known size must not become wider.
+        # A node whose result has no known size gets no fills.
         is_known = node.output[0] in value_bytes
-        allowed_bytes[id(node)] = widest - width(node, value_bytes) if is_known else 0
+        spare_bytes[id(node)] = widest - width(node, value_bytes) if is_known else 0
     fill_values: dict[str, NDArray[Any]] = {}
     for name, nodes in consumers.items():
         # A node may read the constant twice, and other constants as well.
         reads = Counter(map(id, nodes))
         added_bytes = {key: count * _size(large[name]) for key, count in reads.items()}
-        if any(added > allowed_bytes[key] for key, added in added_bytes.items()):
+        if any(added > spare_bytes[key] for key, added in added_bytes.items()):
             continue
         value = _common_value(read_tensor(large[name], folder))
         if value is not None:
             fill_values[name] = value
             for key, added in added_bytes.items():
-                allowed_bytes[key] -= added
+                spare_bytes[key] -= added
     return _insert_fills(model, large, fill_values) if fill_values else {}
 
 
-def _overwriting_consumers(
+def _in_place_consumers(
     graph: GraphProto, constants: Mapping[str, TensorProto]
 ) -> dict[str, list[NodeProto]]:
-    """Return the consumers of each constant that is only read by nodes that overwrite a copy of it.
+    """Return the consumers of each constant, if all of them can write their result over this operand.
 
-    A node occurs once for each input at which it reads the constant.
+    They cannot as long as it is a constant: a run copies it first. Constants with another consumer are left
+    out. A node occurs once for each input at which it reads the constant.
     """
     consumers: dict[str, list[NodeProto]] = {}
     other_reads = {value.name for value in chain(graph.input, graph.output)}
     for node in graph.node:
         other_reads.update(captures(node))
-        overwritten = operator(node).in_place
+        in_place_positions = operator(node).in_place
         for position, name in enumerate(node.input):
-            if name in constants and position in overwritten:
+            if name in constants and position in in_place_positions:
                 consumers.setdefault(name, []).append(node)
             else:
                 other_reads.add(name)

@@ -20,7 +20,7 @@ from memplan_cli.core.operators import canonical_domain, lookup
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator
 
     from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -70,21 +70,22 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
 def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str]:
     """Describe each node that was lost or added.
 
-    Two kinds of added nodes are no difference: recomputed copies of a node, and Shape nodes that read
-    a value to keep it alive (see the module).
+    Two kinds of added nodes are no difference: recomputed copies of a node, which may omit optional outputs,
+    and Shape nodes that read a value to keep it alive (see the module).
     """
     names = _OriginalNames(frozenset(_value_names(original)))
-    # Outputs of added Shape nodes: a node that the original has too was not added.
-    added_shapes = frozenset(_unused_reader_outputs(written)) - names.known
+    # A reader that the original has too was not added.
+    added_readers = frozenset(_unused_reader_outputs(written)) - names.known
     # Keys have the original names of values. So a copy has the key of its original, unless it omits outputs.
     before = dict.fromkeys(_key(node, names) for node in original.node)
     after = dict.fromkeys(
-        _key(node, names) for node in written.node if added_shapes.isdisjoint(node.output)
+        _key(node, names) for node in written.node if added_readers.isdisjoint(node.output)
     )
     yield from (f"{_label(key)} was lost" for key in before if key not in after)
-    original_outputs = _outputs_by_computation(before)
+    outputs_by_computation = _outputs_by_computation(before)
     for key in after:
-        if key not in before and not _omits_optional_outputs(key, original_outputs):
+        outputs_of_originals = outputs_by_computation.get(key._replace(outputs=()), ())
+        if key not in before and not _omits_optional_outputs(key, outputs_of_originals):
             yield f"{_label(key)} was not there"
 
 
@@ -113,16 +114,24 @@ def _outputs_by_computation(keys: Iterable[NodeKey]) -> dict[NodeKey, list[tuple
 
 
 def _omits_optional_outputs(
-    key: NodeKey, original_outputs: Mapping[NodeKey, Sequence[tuple[str, ...]]]
+    key: NodeKey, outputs_of_originals: Iterable[tuple[str, ...]]
 ) -> bool:
-    """Whether a node equals one of the original, but for optional outputs that it omits."""
-    optional = lookup(key.domain, key.op_type).optional_outputs
-    for originals in original_outputs.get(key._replace(outputs=()), ()):
+    """Whether a node has the outputs of one of the original's nodes, but for optional ones that it omits.
+
+    The list of outputs keeps its length: an omitted output has the name ``""``.
+
+    Args:
+        key: The node.
+        outputs_of_originals: The outputs of each node of the original with the same operator, inputs and
+            attributes.
+    """
+    optional_positions = lookup(key.domain, key.op_type).optional_outputs
+    for originals in outputs_of_originals:
         if len(originals) != len(key.outputs):
             continue
         pairs = enumerate(zip(key.outputs, originals, strict=True))
         if all(
-            output == original or (not output and position in optional)
+            output == original or (not output and position in optional_positions)
             for position, (output, original) in pairs
         ):
             return True
@@ -155,14 +164,15 @@ def _interface_differences(original: ModelProto, written: ModelProto) -> Iterato
     old, new = original.graph, written.graph
     if sorted(map(str, original.opset_import)) != sorted(map(str, written.opset_import)):
         yield "the opsets differ"
-    if [(v.name, str(v.type)) for v in old.input] != [
-        (v.name, str(v.type)) for v in new.input
-    ]:
+    old_inputs, new_inputs = ([(v.name, v.type) for v in graph.input] for graph in (old, new))
+    if old_inputs != new_inputs:
         yield "the inputs differ"
     if list(original.functions) != list(written.functions):
         yield "the functions differ"
-    before, after = ([(v.name, v.type) for v in graph.output] for graph in (old, new))
-    if after[: len(before)] != before:
+    old_outputs, new_outputs = (
+        [(v.name, v.type) for v in graph.output] for graph in (old, new)
+    )
+    if new_outputs[: len(old_outputs)] != old_outputs:
         yield "the outputs differ"
     if not _has_same_weights(old, new):
         yield "the initializers differ"
@@ -212,23 +222,24 @@ def _key(node: NodeProto, names: _OriginalNames) -> NodeKey:
 
 
 def _attribute_key(attribute: AttributeProto, names: _OriginalNames) -> tuple[object, ...]:
-    """Return a comparable form of the content of an attribute, whose name is compared beside it.
-
-    The node order of subgraphs does not count.
-    """
+    """Return the content of an attribute in a form that is equal in the original and the written model."""
     bodies = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
-    if not bodies:
-        return (attribute.SerializeToString(deterministic=True),)
-    return tuple(
-        (
-            # Inputs and weights keep their names: only results of nodes are recomputed under others.
-            tuple(value.name for value in graph.input),
-            tuple(names.of(value.name) for value in graph.output),
-            tuple(map(_serialized_weight, _weights(graph))),
-            # As text: keys of attributes with and without subgraphs cannot be sorted together.
-            tuple(sorted(repr(_key(node, names)) for node in graph.node)),
-        )
-        for graph in bodies
+    if bodies:
+        return tuple(_graph_key(body, names) for body in bodies)
+    return (attribute.SerializeToString(deterministic=True),)
+
+
+def _graph_key(graph: GraphProto, names: _OriginalNames) -> tuple[object, ...]:
+    """Return what a subgraph computes, whatever the order of its nodes.
+
+    Recomputed results of nodes have their original names. Inputs and weights are never recomputed.
+    """
+    return (
+        tuple(value.name for value in graph.input),
+        tuple(names.of(value.name) for value in graph.output),
+        tuple(map(_serialized_weight, _weights(graph))),
+        # As text: keys of attributes with and without subgraphs cannot be sorted together.
+        tuple(sorted(repr(_key(node, names)) for node in graph.node)),
     )
 
 

@@ -51,10 +51,14 @@ def written_model(
 
 
 def _values_to_expose(program: Program, plan: Plan) -> tuple[str, ...]:
-    """Return the names of the excluded results of the main graph, if the plan exposes them."""
+    """Return the names of the results of the main graph that become graph outputs.
+
+    These are the results that the user excluded from the plan, if the setting ``expose`` is on; else none.
+    """
     settings = plan.settings
     if not settings["expose"]:
         return ()
+    # From the settings file, and from the command line.
     patterns = (*settings["mem_param"]["exclude_blob"], *settings["exclude"])
     excluded = (program.vars[var] for var in select(program, patterns))
     return tuple(var.name for var in excluded if not var.block and var.origin is Origin.OP)

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 _PACKED = 5
 """Dims of packed queries, keys and values: (batch, length, heads, 3, head size)."""
 
-_HEADS_SEPARATE = 4
+_SEPARATE_HEADS_RANK = 4
 """Dims of (batch, heads, length, head size)."""
 
-_HEADS_MERGED = 3
+_MERGED_HEADS_RANK = 3
 """Dims of (batch, length, heads * head size)."""
 
 
@@ -52,7 +52,7 @@ def _fused_attention(node: RuleNode, *, past: int, like: int) -> Sequence[Output
     """
     shape, weights = node.shape_of_rank(0, 3), node.shape_of_rank(1, 2)
     heads, sizes = node.int_attribute("num_heads"), node.ints_attribute("qkv_hidden_sizes")
-    hidden: Dim = sizes[2] if len(sizes) == len("qkv") else None
+    hidden: Dim = sizes[2] if len(sizes) == 3 else None
     if not sizes and weights is not None:
         hidden = part(weights[1], 3)
     elem_type = node.elem_type(like)
@@ -116,9 +116,9 @@ def _values_and_length(key: Shape | None, value: Shape | None, heads: int) -> tu
         return product((key[2], key[4])), key[1]
     if value is None:
         return None, None
-    if len(value) == _HEADS_SEPARATE:
+    if len(value) == _SEPARATE_HEADS_RANK:
         return product((heads, value[3])), value[2]
-    return (value[2], value[1]) if len(value) == _HEADS_MERGED else (None, None)
+    return (value[2], value[1]) if len(value) == _MERGED_HEADS_RANK else (None, None)
 
 
 def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
@@ -131,7 +131,8 @@ def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
     (n: batch, s: queries, t: keys, p: past keys, h: heads, g: key and value heads, d: head size, e: value head size)
     """
     query, key, value = (
-        node.shape_of_rank(index, _HEADS_MERGED, _HEADS_SEPARATE) for index in range(3)
+        node.shape_of_rank(index, _MERGED_HEADS_RANK, _SEPARATE_HEADS_RANK)
+        for index in range(3)
     )
     heads: Dim = node.int_attribute("q_num_heads")
     kv_heads: Dim = node.int_attribute("kv_num_heads")
@@ -140,7 +141,7 @@ def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
         return unknown_shapes
     if not len(query) == len(key) == len(value):
         return unknown_shapes
-    if len(query) == _HEADS_MERGED:
+    if len(query) == _MERGED_HEADS_RANK:
         if not heads or not kv_heads:
             return unknown_shapes
         batch, queries, _ = query
@@ -156,7 +157,7 @@ def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
         result = (batch, heads, queries, value_head_size)
     total_keys = new_keys
     if node.has_input(4):
-        past = node.shape_of_rank(4, _HEADS_SEPARATE)
+        past = node.shape_of_rank(4, _SEPARATE_HEADS_RANK)
         total_keys = None if past is None else sum_dims((past[2], new_keys))
     return [
         OutputType(node.elem_type(0), result),

@@ -50,7 +50,7 @@ def _transposed_operand(shape: Shape | None, *, last: int, batch: int) -> Shape 
     """
     if shape is None or len(shape) < _MATRIX:
         return shape
-    if batch:  # the first dim goes before the last
+    if batch:
         shape = (*shape[1:-1], shape[0], shape[-1])
     return (*shape[:-2], shape[-1], shape[-2]) if last else shape
 

@@ -80,16 +80,23 @@ def _widened_state(
     """
     if shape_in(after) is None and is_complete(declared):
         return before  # inference knows nothing of the result: the declaration is not contradicted
-    # A declared number that the initial value has too may hold for the first iteration only.
     return merged(widened(before, after), _without_initial_dims(initial, declared))
 
 
 def _without_initial_dims(initial: TypeProto, declared: TypeProto) -> TypeProto:
-    """Return a declared type without the numbers that the type of the initial value has too."""
-    shape, other_shape = shape_in(initial), shape_in(declared)
-    if shape is None or other_shape is None or len(shape) != len(other_shape):
+    """Return the type that a carried value is declared with, without the numbers of its initial value.
+
+    Such a number may hold in the first iteration only: exporters record the shapes of that one.
+    """
+    initial_shape, declared_shape = shape_in(initial), shape_in(declared)
+    if initial_shape is None or declared_shape is None:
         return declared
-    pairs = zip(shape, other_shape, strict=True)
+    if len(initial_shape) != len(declared_shape):
+        return declared
     return with_shape(
-        declared, tuple(None if isinstance(b, int) and a == b else b for a, b in pairs)
+        declared,
+        tuple(
+            None if isinstance(dim, int) and dim == initial_dim else dim
+            for initial_dim, dim in zip(initial_shape, declared_shape, strict=True)
+        ),
     )

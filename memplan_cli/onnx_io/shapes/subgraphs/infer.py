@@ -7,13 +7,15 @@ captured values become its inputs, and captured constants its initializers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import CONTROL_FLOW
 from memplan_cli.onnx_io.shapes.lattice import (
+    has_holes,
+    is_complete,
     merged,
     shape_in,
     slice_of,
@@ -24,7 +26,7 @@ from memplan_cli.onnx_io.shapes.lattice import (
 from memplan_cli.onnx_io.shapes.never_run import NEVER_RUN
 from memplan_cli.onnx_io.shapes.subgraphs.carried import infer_all_iterations
 from memplan_cli.onnx_io.shapes.subgraphs.scope import Infer, OuterGraph
-from memplan_cli.onnx_io.traversal import subgraphs
+from memplan_cli.onnx_io.traversal import graphs, subgraphs
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
@@ -42,69 +44,78 @@ _MAX_TRIP_COUNT = 1 << 20
 def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
     """Return a copy of a model with inferred types, those in subgraphs at any depth included.
 
-    ``infer`` infers one level; known types are kept. In each round the types of the outputs of control-flow
-    nodes that the round before found are declared, so that those of their consumers can be inferred.
-    Types that `_MAX_ROUNDS` rounds do not reach stay unknown.
+    ``infer`` infers one level; known types are kept. Types that `_MAX_ROUNDS` rounds do not reach stay unknown.
     """
     given = deepcopy(model)
     for _ in range(_MAX_ROUNDS):
         inferred = infer(given)
-        new_types = _infer_subgraphs(given, inferred, infer)
-        if not new_types:
+        output_types = _infer_subgraphs(given, inferred, infer)  # also changes ``inferred``
+        if not output_types:
             break
-        declare(given.graph, new_types)
+        # In the next round, ``infer`` finds with them the types of what consumes these outputs.
+        declare(given.graph, output_types)
     return inferred
 
 
 def _infer_subgraphs(
     given: ModelProto, inferred: ModelProto, infer: Infer
 ) -> dict[str, TypeProto]:
-    """Replace the subgraphs of ``inferred`` by inferred ones, in place.
+    """Infer the subgraphs of all nodes; both models are changed in place.
 
     Args:
-        given: the model before inference. Declared shapes of subgraph inputs that are wrong in later
-            iterations are cleared in it: else the next round would infer the same wrong types.
-        inferred: the same model inferred.
-        infer: as in `infer_nested`.
+        given: The model before inference. Its shapes of carried values that are declared wrong are removed:
+            else ``infer`` would find wrong types again in the next round.
+        inferred: The same model after ``infer``. Its subgraphs are replaced by inferred ones.
+        infer: As in `infer_nested`.
 
     Returns:
-        The types of the outputs of control-flow nodes that were not known before, by name.
+        By name, the types of outputs of control-flow nodes that were unknown or wrong in ``inferred``.
     """
-    new_types: dict[str, TypeProto] = {}
+    output_types: dict[str, TypeProto] = {}
     outer: OuterGraph | None = None
     for index, node in enumerate(given.graph.node):
         if node.op_type not in CONTROL_FLOW:
             continue
         outer = outer or OuterGraph.of(inferred, partial(infer_nested, infer=infer))
-        target = inferred.graph.node[index]
-        _mark_never_run(target, _never_run_branch(node, outer))
-        wrong_states = _wrongly_declared_states(node, target, outer)
-        is_complete = all(outer.is_known(value) for value in _values_of(target))
-        if is_complete and not wrong_states:
+        inferred_node = inferred.graph.node[index]
+        _mark_never_run(inferred_node, _never_run_branch(node, outer))
+        wrong_states = _wrongly_declared_states(node, inferred_node, outer)
+        if not wrong_states and _has_all_types(inferred_node, outer):
             continue
-        inner, results = _RULES[node.op_type](node, outer)
-        for attribute in target.attribute:
-            if attribute.name in inner:
-                attribute.g.CopyFrom(inner[attribute.name])
-        for name, type_proto in zip(node.output, results, strict=False):
-            # A wrong declaration leads to wrong types: what is known so far is dropped.
-            old_type = None if wrong_states else outer.types.get(name)
-            combined = type_proto if old_type is None else merged(old_type, type_proto)
-            if name and combined != old_type:
-                new_types[name] = outer.types[name] = combined
-        for value in wrong_states:
+        bodies, results = _RULES[node.op_type](node, outer)
+        for attribute in inferred_node.attribute:
+            if attribute.name in bodies:
+                attribute.g.CopyFrom(bodies[attribute.name])
+        for name, result in zip(node.output, results, strict=False):
+            # ``infer`` took wrong types from a wrong declaration: nothing of them is kept.
+            known = None if wrong_states else outer.types.get(name)
+            combined = result if known is None else merged(known, result)
+            if name and combined != known:
+                # Later nodes of this loop may read the output.
+                output_types[name] = outer.types[name] = combined
+        for value in wrong_states:  # of ``given``
             value.type.CopyFrom(with_shape(value.type, None))
-    return new_types
+    return output_types
+
+
+def _has_all_types(node: NodeProto, outer: OuterGraph) -> bool:
+    """Whether all types are fully known of the outputs of a node and of the values in its subgraphs."""
+    bodies = [graph for _, body in subgraphs(node) for graph in graphs(body)]
+    return (
+        all(is_complete(outer.type_of(name)) for name in node.output if name)
+        and all(is_complete(value.type) for body in bodies for value in body.input)
+        and not any(has_holes(body) for body in bodies)
+    )
 
 
 def _wrongly_declared_states(
-    node: NodeProto, target: NodeProto, outer: OuterGraph
+    node: NodeProto, inferred_node: NodeProto, outer: OuterGraph
 ) -> list[ValueInfoProto]:
     """Return the inputs of a Loop's or Scan's subgraph whose declared dims hold for the first iteration only.
 
     Such an input has a declared dim, a number or name, which the initial value has too, while the subgraph
     returns a value with another dim. ONNX's inference believes the declaration and infers wrong types from
-    it. ``target`` is the node after inference.
+    it. ``inferred_node`` is the node after inference.
     """
     if node.op_type == "Loop":
         leading_inputs, leading_outputs = 2, 1  # iteration number and condition; condition
@@ -115,7 +126,7 @@ def _wrongly_declared_states(
     else:
         return []
     ((_, subgraph),) = subgraphs(node)
-    ((_, inferred),) = subgraphs(target)
+    ((_, inferred),) = subgraphs(inferred_node)
     wrong = []
     for index, name in enumerate(initial):
         declared = subgraph.input[leading_inputs + index]
@@ -132,21 +143,6 @@ def _wrongly_declared_states(
                 wrong.append(declared)
                 break
     return wrong
-
-
-def _values_of(node: NodeProto) -> Iterator[str | ValueInfoProto | None]:
-    """Yield the outputs of a control-flow node as names, and the values in its subgraphs with their types.
-
-    A value without a type is None.
-    """
-    yield from (name for name in node.output if name)
-    for _, graph in subgraphs(node):
-        types = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
-        yield from graph.input
-        for inner in graph.node:
-            yield from (types.get(name) for name in inner.output if name)
-            if inner.op_type in CONTROL_FLOW:  # its outputs have been yielded
-                yield from (v for v in _values_of(inner) if not isinstance(v, str))
 
 
 def declare(graph: GraphProto, new_types: Mapping[str, TypeProto]) -> None:

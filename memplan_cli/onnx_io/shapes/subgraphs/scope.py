@@ -7,11 +7,10 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.shapes.lattice import is_complete
 from memplan_cli.onnx_io.traversal import free_names, subgraphs
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 Infer = Callable[["ModelProto"], "ModelProto"]
 """Returns a copy of a model with inferred types."""
@@ -67,12 +66,6 @@ class OuterGraph:
             if name in needed and value.is_known:
                 self.constants[name] = numpy_helper.from_array(value.array, name)
 
-    def is_known(self, value: str | ValueInfoProto | None) -> bool:
-        """Whether a type is fully known: of a value of this graph by name, or of another one as declared."""
-        if isinstance(value, str):
-            return value in self.types and is_complete(self.types[value])
-        return value is not None and is_complete(value.type)
-
     def type_of(self, name: str) -> TypeProto:
         """Return the type of a value; an empty type if it is unknown."""
         from onnx import TypeProto, helper
@@ -85,7 +78,7 @@ class OuterGraph:
         return helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
 
     def constant_scalar(self, name: str) -> int | None:
-        """Return the value of a constant with one element (of a bool 0 or 1), None for other values."""
+        """Return the value of a trip count or condition (0 or 1), None unless it is a constant with one element."""
         from onnx import numpy_helper
 
         tensor = self.constants.get(name)

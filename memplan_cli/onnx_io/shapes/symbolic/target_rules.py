@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Dim, Shape
     from memplan_cli.core.symbolic.polynomials import Polynomial
-    from memplan_cli.onnx_io.shapes.symbolic.values import Array, Rule, Values
+    from memplan_cli.onnx_io.shapes.symbolic.values import Rule, Values
 
 
 def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
@@ -54,7 +54,7 @@ def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
 def divide_dims(dividend: Shape, divisor: Sequence[Dim]) -> Dim:
     """Return the product of one list of dims divided by that of another.
 
-    None if a dim is unknown, or unless the division leaves no remainder for any value of the names.
+    None if a dim is unknown, or if the division may leave a remainder.
     """
     if None in dividend or None in divisor:
         return None
@@ -130,7 +130,7 @@ def _broadcast_dim(dims: tuple[Dim, ...]) -> Dim:
 def _is_clamped(clamped: Dim, dim: Dim) -> bool:
     """Whether ``clamped`` is ``min(dim, number, ..)`` with numbers above 1.
 
-    Two such dims that broadcast are equal: if ``dim`` is 1, so is ``clamped``. If it is larger, neither is 1.
+    If ``clamped`` and ``dim`` broadcast to one another, they are equal: both are 1, or neither is.
     """
     call = parse_call(str(canonical_dim(str(clamped))))
     if call is None:  # a name, a sum, a product or a number
@@ -170,18 +170,19 @@ def range_shape(values: Values, node: NodeProto) -> Shape | None:
     if len(scalars) < len(inputs):
         return None
     if all(value.is_known for value in scalars):
-        return (_range_length(*(value.array.reshape(()) for value in scalars)),)
+        return (_range_length(*(float(value.array.item()) for value in scalars)),)
+    # Each element is a number, an expression of dims, or None. A length that is a float is no dim.
     start, limit, delta = (value.elements[0] for value in scalars)
     length = larger(divide_up(subtract(limit, start), delta), 0)
     return (length if isinstance(length, int | str) else None,)
 
 
-def _range_length(start: Array, limit: Array, delta: Array) -> Dim:
+def _range_length(start: float, limit: float, delta: float) -> Dim:
     """Return the length of a Range as ONNX Runtime's kernel counts it: in doubles for every type.
 
     In float32 0.1 to 2.5 by 0.1 would be one step longer (measured with ONNX Runtime).
     """
-    steps = (float(limit) - float(start)) / float(delta) if delta else math.nan
+    steps = (limit - start) / delta if delta else math.nan
     return max(math.ceil(steps), 0) if math.isfinite(steps) else None
 
 

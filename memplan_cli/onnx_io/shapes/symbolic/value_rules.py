@@ -270,7 +270,7 @@ def _where(values: Values, node: NodeProto) -> Value | None:
 
 
 def _cast(values: Values, node: NodeProto) -> Value | None:
-    """Convert elements to another type; expressions stay expressions."""
+    """Convert elements to another type of `EXPRESSED`; expressions stay expressions."""
     operands = _operands(values, node)
     target = int_attribute(node, "to", 0)
     if operands is None or target not in EXPRESSED:
@@ -280,6 +280,7 @@ def _cast(values: Values, node: NodeProto) -> Value | None:
         return Value(_mapped(elements.is_true, value), target)
     if target in INTEGERS:
         return Value(_mapped(elements.truncated, value), target)
+    # A float type: an element keeps its form, an int or an expression too.
     return Value(value.element_array(), target)
 
 

@@ -15,7 +15,7 @@ from memplan_cli.onnx_io.shapes.lattice import shape_in
 from memplan_cli.onnx_io.shapes.symbolic.elements import polynomial_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, MutableMapping, Sequence
 
     from numpy.typing import NDArray
     from onnx import GraphProto, NodeProto, TensorProto, TypeProto
@@ -78,25 +78,27 @@ class Values:
     """Types and small values of one graph, filled in by a walk over its nodes in order.
 
     Attributes:
-        types: types of values by name, those of outer graphs included.
+        types: types of values by name, those of outer graphs included; the walk adds to it.
         opset: version of the standard domain.
         known: small values by name; the walk adds to it.
         constants: initializers by name; `value_of` decodes them when they are first read.
     """
 
-    types: Mapping[str, TypeProto]
+    types: MutableMapping[str, TypeProto]
     opset: int
     known: dict[str, Value] = field(default_factory=dict)
     constants: Mapping[str, TensorProto] = field(default_factory=dict)
 
     @classmethod
-    def of_graph(cls, graph: GraphProto, types: Mapping[str, TypeProto], opset: int) -> Values:
+    def of_graph(
+        cls, graph: GraphProto, types: MutableMapping[str, TypeProto], opset: int
+    ) -> Values:
         """Return the values before the first node of a main graph: its initializers."""
         return cls(
             types, opset, constants={tensor.name: tensor for tensor in graph.initializer}
         )
 
-    def of_subgraph(self, graph: GraphProto, types: Mapping[str, TypeProto]) -> Values:
+    def of_subgraph(self, graph: GraphProto, types: MutableMapping[str, TypeProto]) -> Values:
         """Return the values before the first node of a subgraph: what is known outside of it, and its initializers."""
         constants = {tensor.name: tensor for tensor in graph.initializer}
         return Values(types, self.opset, dict(self.known), {**self.constants, **constants})
