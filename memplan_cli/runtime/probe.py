@@ -54,7 +54,7 @@ class OpProbeResult:
         input_is_read_again: whether another op reads that input after the op.
         dtype: of that input.
         has_same_dtype: whether the first output has the dtype of the input.
-        requested: bytes; 0 if the result was written into the input, None if the op does not run.
+        requested: bytes; 0 if the result was written into the input.
         first_output_bytes: bytes of the first output; only right for ops with ``later`` outputs.
         later: as `OneOp.later`.
     """
@@ -64,7 +64,7 @@ class OpProbeResult:
     input_is_read_again: bool
     dtype: str
     has_same_dtype: bool
-    requested: int | None
+    requested: int
     first_output_bytes: int
     later: tuple[tuple[int, int], ...]
 
@@ -73,15 +73,12 @@ def probe_table(provider: str) -> Json:
     """Run every probe on a provider, and return the table for `memplan_cli.runtime.profile`.
 
     Returns:
-        ``version``, ``provider``: ONNX Runtime's; ``probed``: ops of which a probe ran; ``silent``: ops of
-        which none ran. By op, positions of inputs on which its first output lies: ``alias`` even if the
-        input is read again, ``in_place`` only if it is not; ``later``: see `_later_outputs`;
-        ``allocates``: see `_allocating_dtypes`.
+        ``version``, ``provider``: ONNX Runtime's. By op, positions of inputs on which its first output
+        lies: ``alias`` even if the input is read again, ``in_place`` only if it is not; ``later``: see
+        `_later_outputs`; ``allocates``: see `_allocating_dtypes`.
     """
     answer = run_job(_PROBE_JOB, {"provider": provider}).require("no probe ran")
-    all_results = [from_json(OpProbeResult, item, "the answer") for item in answer["results"]]
-    results = [result for result in all_results if result.requested is not None]
-    probed = {result.op for result in results}
+    results = [from_json(OpProbeResult, item, "the answer") for item in answer["results"]]
     # An op with several probes (Cast to the same and to another size) counts as sharing if one of them
     # requests no memory: element size and shape are compared again when predicting.
     sharing = [result for result in results if result.requested == 0]
@@ -90,8 +87,6 @@ def probe_table(provider: str) -> Json:
     return {
         "version": answer["version"],
         "provider": provider,
-        "probed": sorted(probed),
-        "silent": sorted({result.op for result in all_results} - probed),
         "alias": _positions_by_op(alias),
         "in_place": _positions_by_op(in_place),
         "later": _later_outputs(results),
@@ -146,8 +141,8 @@ def _allocating_dtypes(
 def run_probes(job: Json) -> Json:
     """Job: run every probe, and return ``results`` (`OpProbeResult`) and the runtime's ``version``.
 
-    A probe is a model of one op, which tests whether the result lies on one of the inputs. ``provider`` of the
-    job is ONNX Runtime's name of it.
+    A probe is a model of one op, which tests whether the result lies on one of the inputs. Probes that do not
+    run on the ``provider`` of the job (ONNX Runtime's name) have no result.
     """
     import onnxruntime as ort
 
@@ -156,6 +151,9 @@ def run_probes(job: Json) -> Json:
     provider = str(job["provider"])
     results = []
     for probe in probes():
+        requested = _requested_bytes(probe, provider)
+        if requested is None:
+            continue
         op, dtype = probe.op, probe.op.operands[probe.position].dtype
         result = OpProbeResult(
             op=op.key,
@@ -163,7 +161,7 @@ def run_probes(job: Json) -> Json:
             input_is_read_again=probe.kept,
             dtype=dtype,
             has_same_dtype=dtype == op.result,
-            requested=_requested_bytes(probe, provider),
+            requested=requested,
             # The first output of an op with later outputs is float32, with the shape of the first operand.
             # For other ops the number may be wrong, and `_later_outputs` leaves them out.
             first_output_bytes=4 * prod(op.operands[0].shape),

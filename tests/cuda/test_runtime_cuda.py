@@ -102,7 +102,7 @@ def test_the_prediction_is_near_what_is_measured(net: Path) -> None:
 
 def test_the_in_place_table_can_be_probed() -> None:
     table = probe_table(CUDA)
-    assert "Relu" in table["probed"]
+    assert "Relu" in table["in_place"]
     assert table["alias"].get("Reshape") == [0]
 
 

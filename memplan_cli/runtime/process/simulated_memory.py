@@ -43,10 +43,6 @@ _TOP_PAD = 128 << 10
 _MIN_FREE_PIECE = 56
 """Bytes of the smallest piece beside an aligned block that becomes a free chunk."""
 
-_MIN_TRIM = 64 << 10
-"""The end of the heap is trimmed only when a free chunk of at least these bytes was made, merged neighbors
-included (``FASTBIN_CONSOLIDATION_THRESHOLD``)."""
-
 
 @dataclass(slots=True)
 class Heap:
@@ -94,14 +90,11 @@ class Heap:
             start = previous
         if start + size == self.top:
             self.top = start
-            size = self.end - start  # the chunk is merged with the unused end
+            # glibc trims an unused end of twice the size from which it maps blocks.
+            if self.end - self.top >= 2 * self.threshold:
+                self.end = align(self.top + _TOP_PAD, PAGE)
         else:
             self._add_free(start, size)
-        # glibc looks at the unused end only after it has made a large free chunk. It trims an end of twice
-        # the size from which it maps blocks.
-        is_large = size >= _MIN_TRIM
-        if is_large and self.end - self.top >= 2 * self.threshold:
-            self.end = align(self.top + _TOP_PAD, PAGE)
 
     def fix_threshold(self, threshold: int) -> None:
         """Set the threshold, and keep it whatever is freed (``mallopt``)."""

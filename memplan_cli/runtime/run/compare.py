@@ -272,7 +272,10 @@ def run_original_unoptimized(baseline: Baseline) -> UnoptimizedRun | None:
     folder = Path(tempfile.mkdtemp(dir=baseline.folder))
     inputs = _saved_in(folder, "unoptimized", baseline.inputs)
     spec = baseline.run_spec(baseline.path, UNOPTIMIZED, inputs)
-    record = run_model(_outputs_and_workspace(spec), timeout=baseline.check.timeout)
+    collect = tuple(item for item in spec.collect if item in ("outputs", "arena"))
+    # Further runs would serve measurements of time and process memory.
+    spec = replace(spec, collect=collect, runs=spec.compared_runs)
+    record = run_model(spec, timeout=baseline.check.timeout)
     if record.failure is not None or record.differences:
         return None
     return UnoptimizedRun(inputs=inputs, workspace=record.workspace or {})
@@ -291,8 +294,8 @@ def compare_original_unoptimized(baseline: Baseline, run: WrittenRun) -> Validat
         if result.differences
     )
     spec = baseline.run_spec(baseline.path, UNOPTIMIZED, different_inputs)
-    record = run_model(_outputs_and_workspace(spec), timeout=baseline.check.timeout)
-    return compare_runs(baseline, record)
+    spec = _outputs_only(spec, spec.compared_runs)
+    return compare_runs(baseline, run_model(spec, timeout=baseline.check.timeout))
 
 
 def with_unoptimized_note(unoptimized: Validation, optimized: Validation) -> Validation:
@@ -302,16 +305,6 @@ def with_unoptimized_note(unoptimized: Validation, optimized: Validation) -> Val
         f"and outputs differ by up to {optimized.max_abs_diff:.2g}"
     )
     return replace(unoptimized, notes=(*unoptimized.notes, note))
-
-
-def _outputs_and_workspace(spec: RunSpec) -> RunSpec:
-    """Return a spec that collects outputs and, if the given one does, arena counters and workspace.
-
-    The model runs only as often as outputs are compared: further runs serve measurements of time and
-    process memory.
-    """
-    collect = tuple(item for item in spec.collect if item in ("outputs", "arena"))
-    return replace(spec, collect=collect, runs=spec.compared_runs)
 
 
 def widened(tolerance: Tolerance, noise: Sequence[Difference]) -> Tolerance:

@@ -26,7 +26,6 @@ from memplan_cli.runtime.settings_search.predicted import (
     predict_settings,
     prediction_warnings,
     settings_for_sizes,
-    without_pattern,
 )
 from memplan_cli.runtime.simulate.predict import (
     RUN_AS_WRITTEN,
@@ -247,10 +246,6 @@ class Prediction:
         workspace = totals_by_rule(executed.program, executed.dims) | dict(measured)
         settings = self.written.unoptimized_settings
         base = settings_for_sizes(settings, self.baseline.binding.assumed)
-        if self.written.spoiled_by_optimization and not self.written.optimized_offline:
-            # The plan of such a file, such as recomputation, keeps the live tensors within a budget. A
-            # memory pattern would hold the bytes of all tensors between runs.
-            base = without_pattern(base)
         return predict_settings(executed, base, workspace)
 
     @property

@@ -144,13 +144,12 @@ def measure_models(
 ) -> Verification:
     """Run an original and a written model, compare their outputs and measure their memory.
 
-    Settings of the written model are predicted as `optimize` predicts them. A written model that does
-    not run under them is compared under the runtime's defaults, without its memory.
+    Settings of the written model are predicted as `optimize` predicts them.
 
     Raises:
         RuntimeUnavailableError: weights or the provider are missing, or the original does not
             run.
-        ModelError: the written model takes other inputs than the original.
+        ModelError: the written model does not run, and its inputs differ from the original's.
     """
     check = replace(check, depth="full")
     with BaselineRun(original, load_model(original), check, binding) as run:
@@ -159,9 +158,7 @@ def measure_models(
         written = replace(written, program=program)
         verification = verify(baseline, read_baseline_graph(baseline), written)
     if did_not_run(verification.verdict):
-        # The runtime's defaults are with optimization, which `spoiled_by_optimization` would turn off.
-        with_defaults = replace(written, spoiled_by_optimization=False)
-        return compare_models(original, with_defaults, check, binding)
+        require_same_inputs(original, written.path)
     return verification
 
 
