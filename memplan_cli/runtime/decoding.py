@@ -206,8 +206,9 @@ class Decoder:
         """
         for name in inputs:
             if name not in self.inputs and name not in self._constant_caches:
-                hint = "the decoder binds it itself"
-                if name not in self._model_inputs:
+                if name in self._model_inputs:  # a growing cache, or the position
+                    hint = "the decoder binds it itself"
+                else:
                     shown = ", ".join(repr(known) for known in self.inputs[:5])
                     more = f" and {len(self.inputs) - 5} more" if len(self.inputs) > 5 else ""
                     hint = f"a step takes {shown}{more}"

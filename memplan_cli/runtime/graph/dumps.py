@@ -155,8 +155,8 @@ def read_dump(
 def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
     """Return the shapes that the runtime infers for every value of the main graph.
 
-    A session loads a temporary copy in which every value is an output. The copy is beside the
-    model, so that its external weights are found.
+    A session loads a temporary copy in which every value is an output. The copy is beside the model,
+    so that its external weights are found. ``model`` is a dump in a temporary folder of its caller.
 
     Raises:
         RuntimeUnavailableError: the model does not load.

@@ -260,16 +260,14 @@ def _mapped_weight_bytes(loading: SessionLoading) -> int:
         if weight is None or weight.inside:
             continue
         if loading.packs and read.packed_copy:
-            packed_bytes[read.weight] = (
-                weight.packed_in_file
-            )  # 0 if the packed copy is on the heap
+            # 0 bytes if the packed copy is on the heap.
+            packed_bytes[read.weight] = weight.packed_in_file
             continue
         rows = _looked_up_rows(loading, read)
         # The system maps several pages around each row.
         read_bytes = weight.size if rows is None else rows * PROFILE.mapped_for_row
-        plain_bytes[read.weight] = min(
-            plain_bytes.get(read.weight, 0) + read_bytes, weight.size
-        )
+        earlier_bytes = plain_bytes.get(read.weight, 0)
+        plain_bytes[read.weight] = min(earlier_bytes + read_bytes, weight.size)
     return sum(plain_bytes.values()) + sum(packed_bytes.values())
 
 

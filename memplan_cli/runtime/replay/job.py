@@ -189,8 +189,8 @@ def run(job: Json) -> Json:
     )
     feed = InputSet.of_job(job).draw()
     replay.values.update({name: _runtime_value(value) for name, value in feed.items()})
-    # By position in the order. Places of subgraphs are among them: an output of the control-flow node must
-    # not depend on their bytes either.
+    # By position in the order. Tensors of a subgraph are among them: poisoning their places shows a plan that
+    # puts them on a tensor that is still needed.
     freed_at: dict[int, list[BoundPlacement]] = defaultdict(list)
     for place in placements:
         if place.freed_after is not None:

@@ -191,8 +191,8 @@ def predict_settings(
 
     Args:
         executed: the graph that a session runs.
-        base: settings to begin with. An execution order in them is kept, a memory pattern that they set is
-            off in the result, and reuse and the arena are replaced.
+        base: settings to begin with. An execution order in them is kept, and a memory pattern that is off
+            stays off. Reuse and the arena are replaced.
         workspace: bytes that kernels request besides their outputs, by node; None if unknown.
     """
     try:

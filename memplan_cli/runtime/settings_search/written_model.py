@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.runtime.run.baseline import Baseline
 
-_PRECISION, _PRECISION_BYTES = 50, 2 << 20
+_PRECISION_DIVISOR, _PRECISION_BYTES = 50, 2 << 20
 """Process predictions are precise to one part in 50 or these bytes, whichever is more."""
 
 _BY_PRIORITY = RuntimeSettings(
@@ -332,7 +332,7 @@ def ranked_by_cost(costs: Sequence[PredictedCost]) -> list[int]:
     is_unknown, lowest = min(
         ((cost.unknown, cost.process) for cost in costs), default=(False, 0)
     )
-    highest_equal = lowest + max(lowest // _PRECISION, _PRECISION_BYTES)
+    highest_equal = lowest + max(lowest // _PRECISION_DIVISOR, _PRECISION_BYTES)
 
     def rank(index: int) -> tuple[bool, bool, int, int]:
         """Return the sort key of a cost; the second item is whether it is above the lowest one."""

@@ -363,7 +363,7 @@ def _run_loop(frame: Frame, op: Op) -> None:
 
     Each iteration reads a state (the condition and the carried values) and writes the next one. The state
     that an iteration has read stays until the next iteration begins. Scan outputs of all iterations stay
-    until they are concatenated. The first carried values are inputs of the Loop, in memory of other ops.
+    until they are concatenated.
 
         inputs of the Loop: number of iterations, condition, carried values
         inputs of its body: index of the iteration, condition, carried values
@@ -383,8 +383,8 @@ def _run_loop(frame: Frame, op: Op) -> None:
     for iteration in range(_loop_iterations(frame, op)):
         for index in read_state:
             recorder.free(index)
-        # The carried inputs of the body get the dims of these values. All are read before one is set,
-        # because a body may return one of its inputs as another carried value.
+        # A carried input of the body has the dims, and so the key, of the value that it gets. All keys are
+        # read before one is set, because a body may return one of its inputs as another carried value.
         carried_keys = [keys.get(var, 0) for var in carried_vars]
         keys.update(zip(body.inputs[2:], carried_keys, strict=True))
         carried_vars = body.outputs[1:state_count]
@@ -393,7 +393,8 @@ def _run_loop(frame: Frame, op: Op) -> None:
         results = frame.simulator.run_block(body, op, {}, frame)
         read_state = next_state
         if iteration == 0 and body.outputs[0] not in results:
-            # The body passes the condition on, so that every iteration reads the first one.
+            # The body passes the condition on, so that every iteration reads the first one. It has memory
+            # of the Loop, unlike first carried values that are passed on.
             read_state = []
             kept.append(first_condition)
         next_state = [index for var, index in results.items() if var in state_vars]

@@ -52,9 +52,8 @@ class PreparedInputs:
         specs = sorted(
             (spec for size in sizes for spec in size), key=lambda spec: prod(spec.shape)
         )
-        largest_specs = {
-            spec.name: spec for spec in specs
-        }  # the last one of a name is the largest
+        # Of the specs with one name, the last one is the largest.
+        largest_specs = {spec.name: spec for spec in specs}
         values = draw_all(largest_specs.values(), seed=seed)
         self.largest = list(values.values())
         self._flat_largest = {

@@ -138,8 +138,8 @@ def array_difference(
 def _have_other_bits(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.bool_]:
     """Return for each element whether its bits differ; any two NaN are equal.
 
-    Only floats can be equal with other bits, or differ from themselves. Elements of other types are
-    compared by value.
+    Only floats can be equal with other bits, or differ from themselves (ONNX Runtime has no complex
+    tensors). Elements of other types are compared by value.
     """
     if left.dtype.kind != "f":
         return np.asarray(left != right, dtype=np.bool_)
