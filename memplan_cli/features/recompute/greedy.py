@@ -190,11 +190,6 @@ class _CopyInput(NamedTuple):
     loss: int = 0
     work: int = 0
 
-    @property
-    def runs_copy(self) -> bool:
-        """Whether a copy of the input runs at the place, so that its own inputs are needed."""
-        return self.source in {_Source.HOISTED, _Source.RECOMPUTED}
-
 
 @dataclass(slots=True)
 class _Candidate:
@@ -379,11 +374,12 @@ class GreedyChooser:
             candidate.inputs.append(copy_input)
             candidate.gain -= copy_input.loss
             candidate.work += copy_input.work
-            if copy_input.runs_copy:
+            if copy_input.source in {_Source.HOISTED, _Source.RECOMPUTED}:
+                # A copy of the input runs there too, so the inputs of its producer are needed.
                 copies += 1
                 stack.extend(values.inputs[needed])
                 # At ``gap.end`` a hoisted input is counted twice, as its loss includes this place. In
-                # random programs more results got worse than better without that.
+                # random programs, more results got worse than better when it was counted once.
                 candidate.transient_bytes += (
                     values.sizes[needed] + values.sibling_bytes[needed]
                 )
@@ -440,33 +436,34 @@ class GreedyChooser:
         return int(np.minimum(new_excess, size).sum())
 
     def _take(self, candidate: _Candidate) -> None:
-        """Apply a candidate to the schedule, and push the gaps that it changes to the heap."""
+        """Apply a candidate to the schedule, and push the gaps that it changes to the heap.
+
+        All its copies run at the end of the gap, and read their inputs there. An input that is kept or
+        hoisted is in memory from ``start`` to ``stop`` in addition. For a hoisted one, ``stop`` is the
+        place of a later copy, which now runs at the end of the gap instead.
+        """
         schedule, values = self.schedule, self.schedule.values
         value, end = candidate.value, candidate.gap.end
         schedule.recomputed_at[value].add(end)
         schedule.add_live(candidate.gap.start + 1, end, -values.sizes[value])
         for copy_input in candidate.inputs:
-            input_value = copy_input.value
+            input_value, source = copy_input.value, copy_input.source
             schedule.add_access(input_value, end)
-            if copy_input.source in {_Source.KEPT, _Source.HOISTED}:
+            if source in {_Source.KEPT, _Source.HOISTED}:
                 schedule.add_live(copy_input.start, copy_input.stop, values.sizes[input_value])
-            if copy_input.source is _Source.HOISTED:
-                # The copy at ``stop`` runs at the end of the gap instead.
+            if source is _Source.HOISTED:
                 schedule.recomputed_at[input_value].remove(copy_input.stop)
-            if copy_input.runs_copy:
+            if source in {_Source.HOISTED, _Source.RECOMPUTED}:
                 schedule.recomputed_at[input_value].add(end)
-        # The copies at one place run one after the other: the most transient bytes count.
+        # Copies at one place run one after the other, so the most transient bytes of all count.
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])
         schedule.add_live(end, end + 1, transient_bytes - self._transient_bytes[end])
         self._transient_bytes[end] = transient_bytes
-        self._push_gaps_around(value, end)
-        for copy_input in candidate.inputs:
-            # The value of one more copy is dropped before and after it: nothing is left to free there.
-            if copy_input.source is not _Source.RECOMPUTED:
-                self._push_gaps_around(copy_input.value, end)
+        for changed in (value, *(copy_input.value for copy_input in candidate.inputs)):
+            self._push_gaps_around(changed, end)
 
     def _push_gaps_around(self, value: ValueNumber, place: Place) -> None:
-        """Push the candidates of the gaps before and after an access of a value to the heap."""
+        """Push the candidates of the kept gaps before and after an access of a value to the heap."""
         schedule, values = self.schedule, self.schedule.values
         if not values.sizes[value] or not values.can_recompute(value):
             return
