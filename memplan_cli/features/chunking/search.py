@@ -43,10 +43,10 @@ _MAX_SEEDS = 3
 _CHUNK_COUNTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 _USEFUL_SHARE = 0.9
-"""Twice as many chunks are worth more trials if they lower a region's bytes to this share."""
+"""A trial is useful if a region's bytes fall to this share of those of the last useful trial."""
 
 _USEFUL_EXCESS_SHARE = 0.7
-"""They are also worth it if they lower the bytes above the budget to this share."""
+"""It is also useful if the region's bytes above the budget fall to this share."""
 
 _MAX_STEPS = 400
 """Search steps towards one budget."""
@@ -416,33 +416,30 @@ class Search:
     ) -> Iterator[_Trial]:
         """Yield a region in more and more chunks, until it fits the budget or gains too little.
 
-        Numbers of chunks below those of an equal layer's region are not tried. The search ends
-        if twice as many chunks as those of the last useful trial bring no useful gain; a
-        number in between (3 after 2) may bring little.
+        A trial is useful if the most live bytes while the region runs are well below those of the last
+        useful trial (`_max_useful_bytes`). For a new region, the first trial is compared with the peak
+        of the state. The search ends if twice as many chunks as in the last useful trial are not useful;
+        a number in between (3 after 2) may bring little. Numbers of chunks below those of an equal
+        layer's region are not tried.
 
-        The gain is that of the region's own bytes: the peak op may be outside the region, and then
-        needs the same bytes for any number of chunks.
-
-        The region is added to the state in place of regions that overlap it. ``current_count`` is
-        its number of chunks in the state; 0 if it is not there.
+        ``current_count`` is the region's number of chunks in the state, at whose peak it runs then; 0
+        if it is a new region.
         """
         equal_layer = self._pattern_result(region)
         min_count = max(equal_layer.chunk_count if equal_layer else 0, current_count + 1)
-        # Those of the last trial with a useful gain, at first those of the state.
         useful_bytes, useful_count = state.peak, current_count
         for count in _CHUNK_COUNTS[bisect_left(_CHUNK_COUNTS, min_count) :]:
             trial = self._trial(state, region, count)
             if trial is None:
                 continue
             region_bytes = trial.choices[-1].after
-            max_useful_bytes = self._max_useful_bytes(useful_bytes)
-            # A region that is in chunks already is cut further only if that lowers the peak.
-            is_worth_it = not current_count or trial.peak <= max(self.budget, max_useful_bytes)
-            if is_worth_it:
+            is_useful = region_bytes <= self._max_useful_bytes(useful_bytes)
+            # Of a region that is in chunks already, trials of little use would make many small steps.
+            if is_useful or not current_count:
                 yield trial
-                if region_bytes <= self.budget:
-                    return
-            if is_worth_it and region_bytes <= max_useful_bytes:
+            if region_bytes <= self.budget:
+                return
+            if is_useful:
                 useful_bytes, useful_count = region_bytes, count
             elif count >= 2 * useful_count:
                 return  # also after the first trial of a new region, where useful_count is 0
@@ -450,24 +447,25 @@ class Search:
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:
         """Return the trial of a region in ``count`` chunks; None if it cannot be written.
 
-        If the peak op is an original one, the region is measured without the other regions, so that
-        fewer ops are written. Tensors that the others save are whole then, so the bytes may be too high.
-        Otherwise the peak op is an op of another region's chunks, which must be in the program.
+        Regions of the state that share ops with this one are left out of the trial.
+
+        If the peak op is an op of the original program, the region is measured without the other
+        regions, as that writes fewer ops. The bytes may be too high then: tensors that the others save
+        are whole. Otherwise the peak op is an op of another region's chunks, so the program must have
+        these.
         """
         ops = set(region.splits)
         others = tuple(
             choice for choice in state.choices if ops.isdisjoint(choice.region.splits)
         )
-        # Ops that were inserted between chunks, such as Slices, have a negative source.
-        peak_is_original = state.peak_op.source >= 0 and state.peak_op in self.graph.ops
-        written_beside = () if peak_is_original else others
+        written_others = () if state.peak_op in self.graph.ops else others
         choice = Choice(region, count, before=state.peak)
-        trial_state = self.write_state((*written_beside, choice))
+        trial_state = self.write_state((*written_others, choice))
         if trial_state is None:
             return None
-        number = len(written_beside)
-        after = trial_state.region_peak(number)
-        work = self._added_work(trial_state, number)
+        position = len(written_others)  # of the region among the choices of the trial state
+        after = trial_state.region_peak(position)
+        work = self._added_work(trial_state, position)
         return _Trial(
             choices=(*others, replace(choice, after=after, work=work)),
             peak=max(after, trial_state.op_peak(state.peak_op)),
@@ -478,7 +476,7 @@ class Search:
         """Return the bytes to which more chunks must lower a region's bytes to be useful.
 
         Either the bytes fall to `_USEFUL_SHARE`, or their excess over the budget to
-        `_USEFUL_EXCESS_SHARE`.
+        `_USEFUL_EXCESS_SHARE`. So a region within the budget is always useful.
         """
         excess = max(last_bytes - self.budget, 0)
         return max(last_bytes * _USEFUL_SHARE, self.budget + excess * _USEFUL_EXCESS_SHARE)
