@@ -95,7 +95,8 @@ def share_storage(
     has_branches = any(map(aliasing.runs_one, ops))
     blocks = defining_blocks(program, aliasing.runs_one) if has_branches else None
     groups = _Groups(live, sizes, blocks)
-    # Views first: a branch result or an input that dies is shared with all of its views.
+    # In this order: a branch result or an input that dies shares its bytes together with all of its
+    # views, and a result in place must not hit a result of another branch (`_Groups.may_overwrite`).
     _unite_views(aliasing, ops, groups)
     if blocks is not None:
         for branch_op in blocks.branch_ops:
@@ -136,8 +137,8 @@ def _unite_branch_results(
 ) -> None:
     """Put results of the branches of an If into the groups of the If's outputs."""
     op, number, sizes = branch_op.op, groups.number, groups.sizes
-    # No root occurs twice in these lists, so those of later positions are roots still when the
-    # groups of a position have been united.
+    # No root occurs twice in these lists: each is computed inside its branch and returned once. So
+    # uniting the groups at one position leaves those of later positions roots.
     results_by_branch = [
         _results_of_its_own(body, path, blocks, groups)
         for body, path in zip(op.bodies, branch_op.body_paths, strict=True)
@@ -150,8 +151,8 @@ def _unite_branch_results(
             continue
         group = [root for root in results if root is not None and sizes[root] == sizes[output]]
         group.append(output)
-        # The first result is the oldest, and becomes the root. If the live ranges are all equal
-        # (`storage_facts`), that is because it is the first argument of `unite`.
+        # The first result is the oldest, and becomes the root. `unite` takes its first argument if no
+        # var is older, as in `storage_facts`, where all live ranges are equal.
         for member in group[1:]:
             groups.unite(group[0], member)
 
@@ -169,14 +170,15 @@ def _results_of_its_own(
     """
     number = groups.number
     roots = [groups.root(number[var]) if var in number else None for var in body.outputs]
-    return [
-        root
-        if root is not None
-        and roots.count(root) == 1
-        and blocks.is_inside(groups.vars[root], path)
-        else None
-        for root in roots
-    ]
+    own_results: list[int | None] = []
+    for root in roots:
+        is_own = (
+            root is not None
+            and roots.count(root) == 1
+            and blocks.is_inside(groups.vars[root], path)
+        )
+        own_results.append(root if is_own else None)
+    return own_results
 
 
 class _Groups:

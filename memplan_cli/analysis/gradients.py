@@ -60,8 +60,9 @@ def find_trained(program: Program, forward: Collection[int], loss: Certainty) ->
     Args:
         program: The model. Only its main graph is considered.
         forward: The indices of the ops that the loss depends on.
-        loss: If it is ``guessed``, some output must have all three properties of the module. If it
-            is ``known``, an update of a linear op is enough (`_Evidence.suggests_updates`).
+        loss: If it is ``guessed``, some output must prove that parameters are trained
+            (`_Evidence.proves_gradients`). If it is ``known``, an output that looks so is enough
+            (`_Evidence.suggests_updates`).
     """
     evidence = _Evidence(program, forward)
     updates = _Updates(evidence)
@@ -78,9 +79,8 @@ def find_trained(program: Program, forward: Collection[int], loss: Certainty) ->
         updated = [var for var in candidates if var in sources]
         if updated:  # the output is the new value of these parameters
             final_gradients = updates.gradients(output)
-            if (
-                final_gradients
-            ):  # else they only decay, as in ``0.99 * P``: they are not trained
+            # Without one the parameters only decay, as in ``0.99 * P``: they are not trained.
+            if final_gradients:
                 gradients.update(dict.fromkeys(final_gradients))
                 parameters.update(dict.fromkeys(updated))
         elif not sources:  # no update computes the output, so it may itself be a gradient
@@ -153,8 +153,8 @@ class _Evidence:
     def proves_gradients(self) -> bool:
         """Return whether some output must be the gradient or the new value of a parameter.
 
-        Such an output has the shape of the parameter, and depends on both the other operand and the
-        result of the parameter's op. Scalars prove nothing: many outputs have their shape.
+        For an op ``f(a, P)`` with parameter ``P``, such an output has the shape of ``P``, and depends on
+        ``a`` and on a value between ``f`` and the loss. Scalars prove nothing: many outputs are scalars.
         """
         return any(
             elements(self.program.vars[parameter]) != 1

@@ -89,7 +89,8 @@ def storage_facts(
     sharing = {var: size for var, size in sizes.items() if var not in unshared}
     only_views = Aliasing(aliasing.views, in_place={})
     base_of = _oldest_on_bytes(program, sharing, only_views)
-    # An output of the program is its own root.
+    # The root of a view is the variable that it is a view of. All others, as the program's outputs,
+    # are their own roots.
     roots = {var: base_of.get(var, var) for var in sizes if var not in pinned}
     branch_result_of = _branch_results(program, roots, sharing, aliasing)
     if branch_result_of:

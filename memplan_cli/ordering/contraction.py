@@ -89,7 +89,7 @@ class _Clusters:
         self.defines = [set(defined) for defined in graph.defines]
         for op, defined in enumerate(graph.defines):
             for tensor in defined:
-                # The step bytes of an op have all of its outputs, also one that dies in the step.
+                # An output that no other op accesses dies in the step. It counts in ``step_bytes``.
                 if self._is_private(tensor, op):
                     self.accesses[op].discard(tensor)
                     self.defines[op].discard(tensor)
@@ -147,7 +147,8 @@ class _Clusters:
 
         That is the early rule, applied once to each cluster from first to last. Returns how often it
         applied. The cluster then runs just after ``first``. That raises no peak: its own step needs no
-        more than that of ``first``, and no more bytes are live in the steps that now follow it.
+        more than that of ``first``, and the steps that now follow it have no more live bytes, because it
+        frees what it defines.
         """
         fused = 0
         for op, members in enumerate(self.members):

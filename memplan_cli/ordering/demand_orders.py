@@ -102,6 +102,7 @@ class _SweepState:
     """
 
     def __init__(self, graph: TaskGraph, parameters: Sweep) -> None:
+        """Start a sweep in which no op has run."""
         self._graph, self._parameters = graph, parameters
         self._is_forward = parameters.direction is Direction.FORWARD
         self.order: Order = []
@@ -117,7 +118,10 @@ class _SweepState:
         self._live = graph.initial_bytes if self._is_forward else graph.final_bytes()
         """Bytes live between the ops that have run and the others."""
         self._count_step = -1 if self._is_forward else 1
-        """What an op that runs adds to the access count of each tensor in its row of ``_accesses``."""
+        """What an op that runs adds to the access count of each tensor that it accesses."""
+        # ``_access_counts``: for each tensor, as explained below.
+        # ``_accesses``: for each op, the tensors whose access counts it changes.
+        # ``_fixed_change``: for each op, its change of live bytes but for the tensors that it decides.
         if self._is_forward:
             # The accesses still to come. The last one, at `_DECISIVE_COUNT`, frees the tensor.
             self._access_counts = list(graph.access_counts)
@@ -133,12 +137,10 @@ class _SweepState:
                 tuple(t for t in accessed if t not in defined) if defined else accessed
                 for accessed, defined in zip(graph.accesses, graph.defines, strict=True)
             )
-            # Before an op its outputs are not live, as they are after it.
+            # The sweep goes from after the op to before it, where its outputs are not live yet.
             self._fixed_change = [-size for size in graph.outlasting_bytes()]
-        # ``_fixed_change``: for each op, the part of its change of live bytes that does not depend on
-        # access counts.
         self._users: list[list[int]] = [[] for _ in graph.tensor_bytes]
-        """For each tensor, the ops with it in their row of ``_accesses``."""
+        """The reverse of ``_accesses``: for each tensor, the ops that change its count."""
         for op, accessed in enumerate(self._accesses):
             for tensor in accessed:
                 self._users[tensor].append(op)

@@ -125,6 +125,7 @@ class StateSpace:
         # block. It is always the last user of a result, so no other op frees one.
         reader_of_results = 1 << size
         self._all = sum(self._bit) | reader_of_results
+        # For each tensor, the mask of the ops that access it.
         users = [reader_of_results if is_result else 0 for is_result in graph.is_result]
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:

@@ -45,7 +45,7 @@ def fewer_resident(
 
     The resident bytes of an order are its live peak if graph outputs count too, from the op that
     computes them to the end. ``program`` is in the file's order, ``ordering`` the order of the lowest
-    live peak. If that is proved, the peak does not rise. All sizes are numbers.
+    live peak. That peak does not rise if it is proved, else by very little. All sizes are numbers.
     """
     peak_of, resident_of = planned_vars.live_peak, planned_vars.resident.live_peak
     live, resident = peak_of(ordering.program), resident_of(ordering.program)
@@ -70,7 +70,7 @@ def _is_worthwhile(resident: int, new_resident: int) -> bool:
 def _searched_orders(
     program: Program, ordered: Program, planned_vars: PlannedVars
 ) -> Iterator[Program]:
-    """Yield the best orders for outputs that count all of their bytes, a part, and hardly any.
+    """Yield the best order if outputs count all of their bytes, then a part, then hardly any.
 
     The bytes of outputs are divided by `OUTPUT_DIVISORS`. With divisor 1 the resident bytes are
     minimized, in which only views share bytes, as in a runtime. The other searches are for the plan's

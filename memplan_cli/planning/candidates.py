@@ -196,9 +196,11 @@ def for_runtime(
         return live_peak(ordered, sizes, aliasing=runtime.aliasing)
 
     ordering = _search_repeatedly(program, sizes, runtime.aliasing, settings.time_limit)
-    known_programs = (candidate.program, program)
-    best = min((ordering.program, *known_programs), key=runtime_peak)
-    saved_by_runtime = min(map(runtime_peak, known_programs)) - runtime_peak(best)
+    programs = (ordering.program, candidate.program, program)
+    runtime_peaks = list(map(runtime_peak, programs))
+    best = programs[runtime_peaks.index(min(runtime_peaks))]
+    _, *other_peaks = runtime_peaks
+    saved_by_runtime = min(other_peaks) - min(runtime_peaks)
     plan_peak_of = task.planned_vars.live_peak
     plan_peak_in_file, plan_peak = plan_peak_of(program), plan_peak_of(best)
     if plan_peak - plan_peak_in_file > saved_by_runtime:

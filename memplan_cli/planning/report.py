@@ -252,7 +252,7 @@ def _original_numbers(decision: Decision, memory: Memory) -> _OriginalNumbers:
     if decision.candidate.program is program:
         return _OriginalNumbers(memory.live_peak, memory.planned, memory.resident)
     # The sizes in ``decision.needs`` are those of the planned program, which may have copies or
-    # chunks of vars. Its pinned vars are in both programs.
+    # chunks of vars. Pinned vars are the same in both programs.
     sizes: dict[VarId, Size] = {}
     for var in allocation.storage.buffer_of:
         size = size_of(program.vars[var].shape, program.vars[var].dtype)
