@@ -131,8 +131,8 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
         scratch[row, left:right] = INFINITE
     for buffer in range(piece.first[left], piece.first[right]):
         begin, last, size = start[buffer], end[buffer] - 1, sizes[buffer]
-        starts_in_valley = scratch[CAP, begin] >= 0
-        if is_placed[buffer] or not starts_in_valley or last >= scratch[STOP, begin]:
+        is_between_walls = scratch[CAP, begin] >= 0 and last < scratch[STOP, begin]
+        if is_placed[buffer] or not is_between_walls:
             continue
         scratch[UNITS_IN, begin] += size
         scratch[UNITS_OUT, last] += size
@@ -151,7 +151,8 @@ def tightest_section(
 ) -> int:
     """Return the section of [left, right) with the fewest options, DEAD_END or RAISED.
 
-    The options at a section of a valley are its inside buffers, each of them on the floor, and a hole.
+    Inside buffers are unplaced and fit between the walls of a valley. The options at a section are to
+    place one of them on the floor, or to leave a hole.
 
     DEAD_END: a section must waste more than its slack. Its failure is counted, as are those of
     sections without any option, which are returned as sections with 0 options.
@@ -165,10 +166,8 @@ def tightest_section(
     SMALLEST_RIGHT and HOLE for the sections with options.
     """
     scratch, floor, unplaced = state.scratch, state.floor, state.unplaced
-    fewest, tightest = (
-        INFINITE,
-        DEAD_END,
-    )  # replaced, since the lowest floor is that of a valley
+    fewest = INFINITE
+    tightest = DEAD_END  # to be replaced: the lowest floor of all is that of a valley
     is_raised = False
     begin = left
     while begin < right:
