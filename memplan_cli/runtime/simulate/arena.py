@@ -5,8 +5,8 @@ of several the one at the lowest address. It is split if it has at least twice t
 size or at least ``max_dead_bytes`` more. A freed chunk is merged with its free neighbors in the
 same region. If no chunk fits, the arena reserves another region from the system.
 
-Searches for the best arena simulate thousands of arenas on the same requests, most of which soon
-exceed a limit. For speed, `SimulatedArena.run` is one loop without calls of helpers, and stops at the limit.
+Searches for the best arena simulate thousands of arenas on the same requests. Most of these arenas soon
+exceed a limit, where the simulation stops.
 """
 
 from __future__ import annotations
@@ -208,9 +208,10 @@ class SimulatedArena:
     def run(self, trace: AllocationTrace) -> bool:
         """Serve the requests of one run. Return False if the arena exceeded its limit: it stopped there.
 
-        Allocating and freeing are written out in one loop for speed (see above). The maps of neighbors keep
-        entries of chunks that were merged into others. A chunk at the same address gets new entries before
-        they are read.
+        Allocating and freeing are written out in one loop, because searches simulate thousands of arenas, in
+        which calls would take much of the time. ``free`` is sorted by size, then address. ``previous`` and
+        ``following`` are the neighbors of a chunk in its region. They keep entries of chunks that were merged
+        into others. A chunk at the same address gets new entries before they are read.
         """
         free, free_addresses, sizes = self._free, self._free_addresses, self._sizes
         previous, following, max_dead = self._previous, self._following, self._max_dead
