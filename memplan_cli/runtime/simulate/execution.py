@@ -325,7 +325,7 @@ def _run_if(frame: Frame, op: Op) -> None:
     """
     body = _branch(frame, op)
     outer_results = dict(zip(body.outputs, op.outputs, strict=True))
-    for inner, var in outer_results.items():
+    for inner, var in zip(body.outputs, op.outputs, strict=True):
         shape = frame.simulator.model.program.vars[inner].shape
         if shape is not None and all(isinstance(dim, int) for dim in shape):
             frame.allocate(var)
