@@ -121,12 +121,10 @@ def input_symbols(model: ModelProto) -> Mapping[str, frozenset[str]]:
     A dim is one symbol, whatever its letters (``sequence-length``), unless all names in it are dims of
     inputs themselves: then it is an expression (``past+sequence``).
     """
-    weights = {tensor.name for tensor in model.graph.initializer}
     taken = names_taken(model)
     texts = {
         dim
-        for value in model.graph.input
-        if value.name not in weights
+        for value in fed_inputs(model)
         for dim in input_dims(value, taken)
         if isinstance(dim, str)
     }

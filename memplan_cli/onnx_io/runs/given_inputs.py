@@ -9,9 +9,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -24,7 +23,7 @@ from memplan_cli.onnx_io.runs.input_files import InputEntry, array_of, read_file
 from memplan_cli.onnx_io.types import container_and_tensor_type, is_extension_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
     from onnx import ModelProto, TypeProto, ValueInfoProto
@@ -75,74 +74,41 @@ def _no_room(error: OSError) -> SettingsError:
     )
 
 
-@dataclass(slots=True)
-class _AcceptedInputs:
-    """The given inputs of one model that passed the checks, collected one by one.
-
-    Attributes:
-        wanted: the model's inputs by name.
-        storage: where arrays are written.
-        others: whether an input that the model does not take is an error (``refuse``) or ignored (``leave``).
-        entries: accepted entries by name.
-        bytes: their total bytes.
-    """
-
-    wanted: Mapping[str, ValueInfoProto]
-    storage: Storage
-    others: Literal["refuse", "leave"] = "refuse"
-    entries: dict[str, InputEntry] = field(default_factory=dict)
-    bytes: int = 0
-
-    def add(self, entry: InputEntry) -> None:
-        """Check name, type and shape of an input and accept it; no data is loaded.
-
-        Raises:
-            SettingsError: the entry does not fit the model, or was given twice.
-        """
-        value = self.wanted.get(entry.name)
-        if value is None:
-            if self.others == "leave":
-                return
-            names = ", ".join(repr(name[:100]) for name in list(self.wanted)[:8])
-            raise SettingsError(
-                f"{entry.where}: the model has no input {entry.name[:100]!r}",
-                hint=nearest(entry.name[:100], self.wanted)
-                or (f"its inputs are {names}" if names else "it takes no inputs"),
-            )
-        if entry.name in self.entries:
-            raise SettingsError(f"{entry.where}: input {entry.name[:100]!r} is given twice")
-        self.bytes = within_limit(entry.where, self.bytes + entry.bytes)
-        _check_type(entry, value)
-        self.entries[entry.name] = entry
-
-    def stored(self) -> Feeds:
-        """Load, convert and store the data of all accepted inputs."""
-        return {
-            name: _stored_feed(entry, self.wanted[name], self.storage)
-            for name, entry in self.entries.items()
-        }
-
-
 def read_given(inputs: Inputs, model: ModelProto) -> Feeds:
     """Return the given inputs of a model as feeds.
 
-    Their data is in a temporary folder, which is deleted when no feed refers to it any more. An input that
-    the model does not take is an error, or ignored if ``inputs.others`` is ``leave``.
+    All are checked before the data of any is loaded. The data is then kept in a temporary folder, which is
+    deleted when no feed refers to it any more. An input that the model does not take is an error, or ignored
+    if ``inputs.others`` is ``leave``.
 
     Raises:
-        SettingsError: an input has a wrong name, type, rank or size, or cannot be read.
+        SettingsError: an input has a wrong name, type, rank or size, is given twice, or cannot be read.
     """
     if not inputs.given:
         return {}
-    wanted = fed_inputs(model)
-    by_name = {value.name: value for value in wanted}
-    accepted = _AcceptedInputs(by_name, Storage(), inputs.others)
-    for path in inputs.files:
-        for entry in read_file(Path(path), wanted):
-            accepted.add(entry)
-    for entry in _literal_entries(inputs.values):
-        accepted.add(entry)
-    return accepted.stored()
+    wanted = {value.name: value for value in fed_inputs(model)}
+    entries: dict[str, InputEntry] = {}
+    total_bytes = 0
+    for entry in _given_entries(inputs, tuple(wanted.values())):
+        value = wanted.get(entry.name)
+        if value is None:
+            if inputs.others == "leave":
+                continue
+            names = ", ".join(repr(name[:100]) for name in list(wanted)[:8])
+            raise SettingsError(
+                f"{entry.where}: the model has no input {entry.name[:100]!r}",
+                hint=nearest(entry.name[:100], wanted)
+                or (f"its inputs are {names}" if names else "it takes no inputs"),
+            )
+        if entry.name in entries:
+            raise SettingsError(f"{entry.where}: input {entry.name[:100]!r} is given twice")
+        total_bytes = within_limit(entry.where, total_bytes + entry.bytes)
+        _check_type(entry, value)
+        entries[entry.name] = entry
+    storage = Storage()
+    return {
+        name: _stored_feed(entry, wanted[name], storage) for name, entry in entries.items()
+    }
 
 
 def not_taken(inputs: Inputs, model: ModelProto) -> tuple[str, ...]:
@@ -159,9 +125,11 @@ def not_taken(inputs: Inputs, model: ModelProto) -> tuple[str, ...]:
     )
 
 
-def _literal_entries(values: Mapping[str, object]) -> Iterator[InputEntry]:
-    """Yield the inputs given as values: arrays, or numbers, texts and lists typed by hand."""
-    for name, value in values.items():
+def _given_entries(inputs: Inputs, wanted: Sequence[ValueInfoProto]) -> Iterator[InputEntry]:
+    """Yield the inputs in files, then those given as values: arrays, or numbers, texts and lists typed by hand."""
+    for path in inputs.files:
+        yield from read_file(Path(path), wanted)
+    for name, value in inputs.values.items():
         where = f"input {name[:100]!r}"
         array = array_of(value, where)
         if array.dtype.hasobject and not all(isinstance(item, str) for item in array.flat):

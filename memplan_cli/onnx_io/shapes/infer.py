@@ -57,18 +57,18 @@ def infer(
     name_free_dims(light, taken)
     dims = _all_sizes(light, bindings)
     names = DimNames(names_of_inputs(light), dims)
+    # Before sizes are bound: a number in a declared type would win over what inference finds.
     annotations = take_annotations(light, bindings.untrusted)
     constant_inputs = bind_model(light, bindings, dims)
-    if any(annotations):
-        inferred = inference.of_bytes(light.SerializeToString())
-        # Those of the removed types that tell more than inference are declared in ``light`` again.
-        has_restored = restore_annotations(light, annotations, inferred, names)
-        if not has_restored:
-            return as_inputs(inferred, constant_inputs), inference.distinct_warnings()
     data = light.SerializeToString()
     del light
     inferred = inference.of_bytes(data)
-    return as_inputs(inferred, constant_inputs), inference.distinct_warnings()
+    if any(annotations):
+        light = messages().ModelProto.FromString(data)
+        # Those of the removed types that tell more than inference are declared in ``light`` again.
+        if restore_annotations(light, annotations, inferred, names):
+            inferred = inference.of_bytes(light.SerializeToString())
+    return as_inputs(inferred, constant_inputs), tuple(dict.fromkeys(inference.warnings))
 
 
 def _all_sizes(light: ModelProto, bindings: Bindings) -> Mapping[str, int]:
@@ -97,10 +97,6 @@ class _Inference:
 
     has_subgraphs: bool
     warnings: list[str] = field(default_factory=list)
-
-    def distinct_warnings(self) -> tuple[str, ...]:
-        """Return the warnings without repetitions, in order."""
-        return (*dict.fromkeys(self.warnings),)
 
     def of_bytes(self, data: bytes) -> ModelProto:
         """Return an inferred copy of a serialized model, subgraphs at any depth included.

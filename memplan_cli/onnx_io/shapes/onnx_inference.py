@@ -193,20 +193,24 @@ def _has_merged_heads(node: NodeProto) -> bool:
 
     Only then it has an attribute with the number of heads.
     """
-    is_attention = node.op_type == "Attention" and node.domain in STANDARD_DOMAINS
+    is_attention = _is_standard(node, "Attention")
     return is_attention and any(a.name == "q_num_heads" for a in node.attribute)
 
 
 def _has_scores(node: NodeProto) -> bool:
     """Whether a node is an Attention that returns its scores."""
-    is_attention = node.op_type == "Attention" and node.domain in STANDARD_DOMAINS
+    is_attention = _is_standard(node, "Attention")
     return is_attention and len(node.output) > _SCORES and bool(node.output[_SCORES])
 
 
 def _lacks_onesided(node: NodeProto) -> bool:
     """Whether a node is an STFT without the attribute ``onesided``."""
-    is_stft = node.op_type == "STFT" and node.domain in STANDARD_DOMAINS
+    is_stft = _is_standard(node, "STFT")
     return is_stft and all(a.name != "onesided" for a in node.attribute)
+
+
+def _is_standard(node: NodeProto, op_type: str) -> bool:
+    return node.op_type == op_type and node.domain in STANDARD_DOMAINS
 
 
 def _computed_values(model: ModelProto) -> frozenset[str]:
@@ -249,8 +253,7 @@ def _float_ranges(model: ModelProto) -> Iterator[NodeProto]:
         )
     for graph in graphs(model.graph):
         for node in graph.node:
-            is_range = node.op_type == "Range" and node.domain in STANDARD_DOMAINS
-            if is_range and node.input[0] in float_names:
+            if _is_standard(node, "Range") and node.input[0] in float_names:
                 yield node
 
 
@@ -283,8 +286,7 @@ def _changed_for_inference(
 def _has_computed_start(node: NodeProto, computed: Collection[str]) -> bool:
     """Whether a node is a Slice whose starts are an input that is not constant."""
     return (
-        node.op_type == "Slice"
-        and node.domain in STANDARD_DOMAINS
+        _is_standard(node, "Slice")
         and len(node.input) > _ENDS  # before opset 10 starts and ends are attributes
         and node.input[_STARTS] in computed
     )

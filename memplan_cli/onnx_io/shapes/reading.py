@@ -132,7 +132,7 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
         ]
 
     loaded = read_program(source, bindings)
-    initial = remaining = contradictions_that_run(loaded)
+    first_found = remaining = contradictions_that_run(loaded)
     untrusted: frozenset[str] = frozenset()  # names of values, those of all blocks together
     # A wrong declaration may hide another one. Names are added in each round until none is new.
     while new_names := frozenset(c.var.name for c in remaining) - untrusted:
@@ -141,11 +141,11 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
         remaining = contradictions_that_run(loaded)
     if loaded.skipped:
         loaded = _without_never_run(loaded, bindings.values)
-    if not initial:
+    if not first_found:
         return loaded
     _reject_wrong_shapes(remaining, bindings)
     more = f" and {len(untrusted) - 1} more" if len(untrusted) > 1 else ""
-    warnings = [f"{WRONG_DECLARATIONS}: {initial[0]}{more}"]
+    warnings = [f"{WRONG_DECLARATIONS}: {first_found[0]}{more}"]
     program = loaded.program
     if remaining:
         program = without_shapes(program, frozenset(c.var.id for c in remaining))

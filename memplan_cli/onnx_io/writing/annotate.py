@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import islice
 from json.encoder import encode_basestring as json_string
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 
 _MAX_DRAWN_NODES = 5000
 """Graph viewers do not draw larger graphs: their nodes get no memory text."""
-
-_FIELDS_PER_PART = 1000
-"""Fields that are joined into one bytes object: 65,000 nodes with notes are 17 MB."""
 
 
 def annotated(
@@ -69,9 +65,9 @@ def _assembled(
     """
     node_field = partial(field, type(model.graph).NODE_FIELD_NUMBER)
     graph_parts = [
-        *_in_larger_parts(map(node_field, nodes)),
+        *map(node_field, nodes),
         other.before_values,
-        *_in_larger_parts(map(_value_info_field, values)),
+        *map(_value_info_field, values),
         other.after_values,
     ]
     graph_header = head(type(model).GRAPH_FIELD_NUMBER, sum(map(len, graph_parts)))
@@ -86,13 +82,6 @@ def _serialized(message: NodeProto | ValueInfoProto) -> bytes:
 def _value_info_field(value: bytes) -> bytes:
     """Return a serialized ValueInfoProto as a field of its graph."""
     return field(messages().GraphProto.VALUE_INFO_FIELD_NUMBER, value)
-
-
-def _in_larger_parts(fields: Iterable[bytes]) -> Iterator[bytes]:
-    """Join many small bytes objects into fewer larger ones, which take less memory."""
-    remaining = iter(fields)
-    while part := b"".join(islice(remaining, _FIELDS_PER_PART)):
-        yield part
 
 
 class _OtherFields(NamedTuple):
@@ -236,8 +225,6 @@ def _memory_text(node: NodeProto, memory_texts: Mapping[str, str]) -> str:
 
     ``memory_texts`` has the text of each tensor of the block, by name.
     """
-    if not memory_texts:
-        return ""
     return "; ".join(memory_texts[name] for name in node.output if name in memory_texts)
 
 

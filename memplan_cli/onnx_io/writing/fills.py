@@ -10,7 +10,6 @@ it lies in the arena for one step only:
 from __future__ import annotations
 
 import math
-from collections import Counter
 from copy import deepcopy
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -46,9 +45,6 @@ _DTYPES = frozenset(
 )
 """Dtypes that ``ConstantOfShape`` supports in every opset."""
 
-_COMPARED_AT_A_TIME = 1 << 18
-"""Elements."""
-
 
 def make_fills(
     model: ModelProto, folder: Path, value_bytes: Mapping[str, int]
@@ -76,25 +72,21 @@ def make_fills(
     large = {tensor.name: tensor for tensor in graph.initializer if _size(tensor) >= LEAST}
     consumers = _in_place_consumers(graph, large)
     widest = widest_of(model, value_bytes)
-    spare_bytes: dict[
-        int, int
-    ] = {}  # by id of the node: the bytes that fills may take while it runs
-    for node in chain.from_iterable(consumers.values()):
-        # A node whose result has no known size gets no fills.
-        is_known = node.output[0] in value_bytes
-        spare_bytes[id(node)] = widest - width(node, value_bytes) if is_known else 0
+
     fill_values: dict[str, NDArray[Any]] = {}
+
+    def has_room(node: NodeProto, name: str) -> bool:
+        """Whether a consumer may read ``name`` as a fill too: with all its fills it is no wider than ``widest``."""
+        fills = [read for read in node.input if read == name or read in fill_values]
+        added_bytes = sum(_size(large[fill]) for fill in fills)
+        is_known = node.output[0] in value_bytes  # else the result may have any size
+        return is_known and width(node, value_bytes) + added_bytes <= widest
+
     for name, nodes in consumers.items():
-        # A node may read the constant twice, and other constants as well.
-        reads = Counter(map(id, nodes))
-        added_bytes = {key: count * _size(large[name]) for key, count in reads.items()}
-        if any(added > spare_bytes[key] for key, added in added_bytes.items()):
-            continue
-        value = _common_value(read_tensor(large[name], folder))
-        if value is not None:
-            fill_values[name] = value
-            for key, added in added_bytes.items():
-                spare_bytes[key] -= added
+        if all(has_room(node, name) for node in nodes):
+            value = _common_value(read_tensor(large[name], folder))
+            if value is not None:
+                fill_values[name] = value
     return _insert_fills(model, large, fill_values) if fill_values else {}
 
 
@@ -133,10 +125,7 @@ def _common_value(array: NDArray[Any]) -> NDArray[Any] | None:
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     bits = flat.view(f"u{flat.dtype.itemsize}")  # as unsigned ints of 1 to 8 bytes
-    for start in range(0, bits.size, _COMPARED_AT_A_TIME):
-        if (bits[start : start + _COMPARED_AT_A_TIME] != bits[0]).any():
-            return None
-    return np.array(flat[:1])
+    return np.array(flat[:1]) if (bits == bits[0]).all() else None
 
 
 def _insert_fills(
