@@ -11,12 +11,7 @@ from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT, RuntimeS
 from memplan_cli.errors import UnknownSizeError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.random_inputs import Feeder
-from memplan_cli.runtime.graph.dumps import (
-    executed_graph,
-    read_dump,
-    runtime_shapes,
-    write_dump,
-)
+from memplan_cli.runtime.graph.dumps import executed_graph, whole_graph
 from memplan_cli.runtime.run.observe import observe_many
 from memplan_cli.runtime.run.run_model import record_run
 from memplan_cli.runtime.simulate.predict import needs_observation, session_traces
@@ -44,7 +39,7 @@ class Service:
     Attributes:
         model: the file, which must have its weights.
         extent: the sizes.
-        binding: values of the other dims, and given inputs.
+        binding: values of the dims that have no bounds, and given inputs.
         timeout: seconds for a process that runs the model.
         base: settings that must not change.
     """
@@ -159,19 +154,17 @@ def _sample_by_symbols(service: Service) -> SampledSizes | None:
 def _sample_by_runs(service: Service) -> SampledSizes:
     """Run the model at some sizes, and return these sizes with the bytes observed in the runs.
 
-    A session writes a dump, the graph that it executes, and this dump is run.
+    A session writes a dump, the graph that it executes, and this dump is run once at each size.
     """
     points = service.extent.points(_SIMULATED_SIZES)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as name:
         dump = Path(name) / "whole.onnx"
         session = SessionSpec(service.model, CPU, service.base)
-        write_dump(session, dump)
-        # Dims within the bounds stay symbols.
-        base = read_dump(dump, runtime_shapes(dump), session, service.binding.dims)
-        # Provider and time limit, the same at all sizes; the inputs of each run follow from ``specs``.
+        # ``binding`` has the dims without bounds only, so those with bounds stay symbols here.
+        base = whole_graph(session, dump, service.binding.dims)
+        # The provider and time limit of these conditions hold at all sizes; their dims are not used.
         conditions = service.conditions(points[0])
-        specs = service.specs(points)
-        runs = observe_many(dump, base.program, specs, conditions)
+        runs = observe_many(dump, base.program, service.specs(points), conditions)
     pairs = zip(points, runs, strict=True)
     return SampledSizes(
         {point: replace(base, dims=service.dims(point), observed=run) for point, run in pairs}

@@ -41,16 +41,13 @@ ONE_REGION = "one region for the largest request"
 _SHRINKING = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
 _MANUAL_SETTINGS: Mapping[str, RuntimeSettings] = {
-    NO_ARENA: NO_MEMORY_PATTERN.updated(
-        RuntimeSettings(session={"enable_cpu_mem_arena": False})
-    ),
-    SHRUNK: NO_MEMORY_PATTERN.updated(
-        RuntimeSettings(
-            arena=EXACT_UNSPLIT, session_config=OWN_INITIALIZERS, run_config=_SHRINKING
-        )
+    NO_ARENA: RuntimeSettings(session={"enable_cpu_mem_arena": False}),
+    SHRUNK: RuntimeSettings(
+        arena=EXACT_UNSPLIT, session_config=OWN_INITIALIZERS, run_config=_SHRINKING
     ),
 }
-"""Common settings that users choose without a search, besides the defaults, by name."""
+"""Common settings that users choose without a search, besides the defaults, by name. They are used
+without a memory pattern."""
 
 _REUSE_OFF = RuntimeSettings(session={"enable_mem_reuse": False})
 
@@ -166,18 +163,20 @@ def _candidates_without_pattern(
 ) -> Iterator[Candidate]:
     """Yield the manual settings and, if it is possible, one region for all sizes.
 
-    None of them has a memory pattern, so all have the same allocation traces. ``reuse`` are the settings
-    of buffer reuse, added to ``base`` in each; ``suffix`` marks them in the names.
+    Each candidate adds to the same settings: ``base``, no memory pattern, and ``reuse``, the settings of
+    buffer reuse. So all have the same allocation traces. ``suffix`` marks ``reuse`` in their names.
     """
-    without_pattern = base.updated(NO_MEMORY_PATTERN).updated(reuse)
-    traces = sampled.traces(without_pattern)
+    common = base.updated(NO_MEMORY_PATTERN).updated(reuse)
+    traces = sampled.traces(common)
     for name, manual in _MANUAL_SETTINGS.items():
-        settings = base.updated(manual).updated(reuse)
+        settings = common.updated(manual)
         yield Candidate(name + suffix, settings, _most_held(traces, settings))
-    size = shared_region([trace.first for trace in traces.values()], _largest_peak(traces))
+    # Without a memory pattern, the first request of a size allocates as later ones do.
+    requests = [trace.first for trace in traces.values()]
+    size = shared_region(requests, lowest=_largest_peak(traces))
     if size is not None:
         arena = RuntimeSettings(arena=one_region(size), session_config=OWN_INITIALIZERS)
-        settings = without_pattern.updated(arena)
+        settings = common.updated(arena)
         yield Candidate(ONE_REGION + suffix, settings, held=size, bound=size)
 
 

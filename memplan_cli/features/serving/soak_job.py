@@ -103,13 +103,15 @@ class _ArenaReader:
     """
 
     def __init__(self, spec: SessionSpec, folder: Path) -> None:
-        """Create the session of one op, which writes its profile into a folder.
+        """Create the session of one op, whose profile shows the bytes of the arena that it shares.
 
-        ``spec`` is that of the model. Its sessions share an arena of the process only if its settings have
-        options of the arena; otherwise no session of one op is created.
+        The profile is written into ``folder``. ``spec`` is that of the model's session. That one shares an
+        arena of the process only on the CPU and if its settings have options of the arena; otherwise no
+        session of one op is created.
         """
         self._session: Any = None
-        if spec.settings.arena and spec.provider == CPU:
+        model_shares_arena = spec.settings.arena and spec.provider == CPU
+        if model_shares_arena:
             profiled = RuntimeSettings(
                 session={
                     "enable_profiling": True,

@@ -63,7 +63,7 @@ def executed_graph(
     session = SessionSpec(model, provider, settings)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as folder:
         graph = _light_graph(session, Path(folder) / "dump.onnx", dims)
-        return graph or _whole_graph(session, Path(folder) / "whole.onnx", dims)
+        return graph or whole_graph(session, Path(folder) / "whole.onnx", dims)
 
 
 def observed_graph(
@@ -84,7 +84,7 @@ def observed_graph(
         if graph is not None and not needs_observation(graph):
             return graph
         dump = Path(folder) / "whole.onnx"
-        graph = _whole_graph(session, dump, conditions.dims)
+        graph = whole_graph(session, dump, conditions.dims)
         if not needs_observation(graph):
             return graph
         observation = observe(dump, graph.program, conditions)
@@ -101,8 +101,8 @@ def _light_graph(
     return read_dump(dump, shapes, session, dims) if shapes else None
 
 
-def _whole_graph(session: SessionSpec, dump: Path, dims: Mapping[str, int]) -> ExecutedGraph:
-    """Write and read a dump with weights."""
+def whole_graph(session: SessionSpec, dump: Path, dims: Mapping[str, int]) -> ExecutedGraph:
+    """Write a dump with weights, which can be run, and read it; dims not in ``dims`` stay symbols."""
     write_dump(session, dump)
     shapes = runtime_shapes(dump, session.provider)
     return read_dump(dump, shapes, session, dims)
