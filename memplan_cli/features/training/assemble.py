@@ -184,11 +184,9 @@ def assemble(
     # A ConstantOfShape may compute a weight. The weight becomes an input, so this node is removed.
     nodes = [node for node in step.nodes if updated.keys().isdisjoint(node.output)]
     nodes = live_nodes(nodes, [trained.loss, *outputs])
-    rename_values(nodes, {name: p.input for name, p in updated.items()})
-    # Graph inputs and weights with these names are taken from the model. After the renaming no node
-    # reads an updated name, unless the model calls a trained input ``in.w`` itself. That one is among
-    # ``state_inputs``, and must not be added twice.
+    # The other inputs and weights that these nodes read are those of the model.
     read_names = {name for node in nodes for name in reads(node)} - updated.keys()
+    rename_values(nodes, {name: p.input for name, p in updated.items()})
     weights = [*model.graph.initializer, *passes.tape.pool.initializers]
     state_inputs = [
         *(_typed_like(p.input, p) for p in updated.values()),

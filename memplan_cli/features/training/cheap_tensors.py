@@ -8,20 +8,18 @@ computed again where the backward pass reads them, and only X is kept.
     backward   X ---- D' ---- H'                      computed again, right before their use
 
 D and H are *cheap*: results of such an operator with one *large* input, which is as large as the
-result (m and s are small). The *chain* of H is [H, D, X], and X, at its end, is its *root*. A tensor
-is *kept* if it is alive in the backward pass whatever is computed again.
+result (m and s are small). The *chain* of H is [H, D, X], and X, at its end, is its *root*.
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.operators import Family, operator
 from memplan_cli.features.training.rules.broadcast import repeated_axes
 from memplan_cli.features.training.tape import Phase, set_phase
-from memplan_cli.onnx_io.graph_editor import consumers, producer_nodes
+from memplan_cli.onnx_io.graph_editor import producer_nodes
+from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -32,10 +30,6 @@ if TYPE_CHECKING:
 
 _CHEAP = frozenset({"Add", "Cast", "Div", "Identity", "Mul", "Neg", "Not", "Sub"})
 """Element-wise operators that cost about as much as reading their operands."""
-
-_KEEPS_OPERAND = frozenset({Family.CONTRACTION, Family.CONVOLUTION, Family.MATRIX_PRODUCT})
-"""Backward nodes, besides Transpose, whose operands are kept: they are inputs of such an operator in
-the forward pass too."""
 
 _MAX_CHAIN = 4
 """Most operators in a row that are computed again."""
@@ -49,9 +43,9 @@ def recompute_cheap_tensors(
 ) -> list[NodeProto]:
     """Return the backward nodes with copies of cheap forward nodes, where that saves memory.
 
-    A tensor that the backward pass reads is computed again from the root of its chain, see
-    `_BackwardReads.chain`. The root, which is as large, is then alive in place of the tensor. That saves
-    memory in two cases: the root is alive anyway, or several tensors are computed from it.
+    A tensor that the backward pass reads is computed again from the root of its chain, see `_chain`. The
+    root, which is as large, is then alive in place of the tensor. That saves memory in two cases: the
+    root is alive anyway, or several tensors are computed from it.
 
     Args:
         forward: The forward pass in order.
@@ -60,99 +54,60 @@ def recompute_cheap_tensors(
         tape: Has the shapes of tensors; records types and names of the copies.
     """
     producers = producer_nodes(forward)
-    readers = {name: nodes for name, nodes in consumers(backward).items() if name in producers}
-    reads = _BackwardReads(producers, readers, tape)
-    # To compute a kept tensor again would save nothing.
-    chains = {name: reads.chain(name) for name in readers if not reads.is_kept(name)}
+    read_tensors = {name for node in backward for name in reads(node)}
+    chains = {
+        name: _chain(name, producers, tape) for name in read_tensors if name in producers
+    }
     by_root: dict[str, list[str]] = {}
     for name, chain in chains.items():
         by_root.setdefault(chain[-1], []).append(name)
     recomputed: set[str] = set()
     for root, names in by_root.items():
         candidates = [name for name in names if name != root and name not in outputs]
-        root_is_alive = reads.is_kept(root) or root in readers or root in outputs
+        # Graph inputs and weights, which no node produces, are alive too.
+        root_is_alive = root not in producers or root in read_tensors or root in outputs
         if len(candidates) > 1 or (candidates and root_is_alive):
             # All tensors of a chain but its root, which is last, need copies of their nodes.
             recomputed.update(name for tensor in candidates for name in chains[tensor][:-1])
     return _with_copies(backward, recomputed, producers, tape)
 
 
-@dataclass(frozen=True, slots=True)
-class _BackwardReads:
-    """The forward tensors that the backward pass reads.
+def _chain(name: str, producers: Mapping[str, NodeProto], tape: Tape) -> list[str]:
+    """Return the chain of a tensor: itself, its cheap producer's large input, and so on to the root.
 
-    Attributes:
-        producers: the forward node that produces each tensor; graph inputs and weights have none.
-        readers: the backward nodes that read each of these tensors.
+    For D = X - m and H = D / s, with small m and s, the chain of H is [H, D, X]. The root is the first
+    tensor that has no `_cheap_source`. A chain of `_MAX_CHAIN` producers ends too, at a root that could be
+    computed again itself. A tensor without a cheap source is its own root.
     """
-
-    producers: Mapping[str, NodeProto]
-    readers: Mapping[str, Sequence[NodeProto]]
-    tape: Tape
-
-    def is_kept(self, name: str) -> bool:
-        """Whether a tensor is alive in the backward pass even if all cheap tensors are recomputed.
-
-        These are graph inputs, weights, and operands of matrix products and convolutions in the backward
-        pass (`_keeps_operand`). Any other backward node may read a copy instead.
-        """
-        if name not in self.producers:
-            return True
-        return any(map(_keeps_operand, self.readers.get(name, ())))
-
-    def chain(self, name: str) -> list[str]:
-        """Return the chain of a tensor: itself, its cheap producer's large input, and so on to the root.
-
-        For D = X - m and H = D / s, with small m and s, the chain of H is [H, D, X]. The root is the first
-        tensor that has no `_cheap_source`, or the first one after ``name`` that is kept. A chain of
-        `_MAX_CHAIN` producers ends too, at a root that could be computed again itself. A tensor without a
-        cheap source is its own root.
-        """
-        chain = [name]
-        while len(chain) <= _MAX_CHAIN:
-            source = self._cheap_source(chain[-1])
-            if not source:
-                break
-            chain.append(source)
-            if self.is_kept(source):
-                break
-        return chain
-
-    def _cheap_source(self, name: str) -> str:
-        """Return the large input of the cheap node that produces a tensor.
-
-        Empty if its producer is not cheap, or does not have exactly one large input: with two,
-        recomputation would keep two large tensors for one.
-        """
-        node = self.producers.get(name)
-        if node is None or node.op_type not in _CHEAP or node.domain:
-            return ""
-        large = [
-            source for source in dict.fromkeys(node.input) if self._is_large(source, name)
-        ]
-        return str(large[0]) if len(large) == 1 else ""
-
-    def _is_large(self, name: str, result: str) -> bool:
-        """Whether an input of a node is as large as its result, that is, not repeated by broadcasting.
-
-        A forward tensor counts as large if its shape or that of the result is unknown. A graph input or
-        weight is alive anyway, so it is large only as a root with the shape of the result; unknown shapes
-        count as equal. A wrong answer may cost memory, and never changes a value.
-        """
-        shape, full = self.tape.tensor(name).shape, self.tape.tensor(result).shape
-        if name not in self.producers:
-            return shape == full
-        return shape is None or full is None or not repeated_axes(shape, full)
+    chain = [name]
+    while len(chain) <= _MAX_CHAIN:
+        source = _cheap_source(chain[-1], producers, tape)
+        if not source:
+            break
+        chain.append(source)
+    return chain
 
 
-def _keeps_operand(reader: NodeProto) -> bool:
-    """Whether the operands of a backward node are kept.
+def _cheap_source(name: str, producers: Mapping[str, NodeProto], tape: Tape) -> str:
+    """Return the large input of the cheap node that produces a tensor.
 
-    The forward pass reads them as operands of matrix products and convolutions too. A Transpose prepares
-    such an operand.
+    Empty if its producer is not cheap, or does not have exactly one large input: with two,
+    recomputation would keep two large tensors for one.
     """
-    traits = operator(reader)
-    return traits.family in _KEEPS_OPERAND or traits.name == "Transpose"
+    node = producers.get(name)
+    if node is None or node.op_type not in _CHEAP or node.domain:
+        return ""
+    large = [source for source in dict.fromkeys(node.input) if _is_large(source, name, tape)]
+    return str(large[0]) if len(large) == 1 else ""
+
+
+def _is_large(name: str, result: str, tape: Tape) -> bool:
+    """Whether an input of a node is as large as its result, that is, not repeated by broadcasting.
+
+    It counts as large if a shape is unknown. A wrong answer may cost memory, and never changes a value.
+    """
+    shape, full = tape.tensor(name).shape, tape.tensor(result).shape
+    return shape is None or full is None or not repeated_axes(shape, full)
 
 
 def _with_copies(
@@ -163,8 +118,8 @@ def _with_copies(
 ) -> list[NodeProto]:
     """Let the backward nodes read copies of the recomputed tensors, in place; return them with the copies.
 
-    A copy of a tensor's producer is placed before the first backward node that reads the tensor. A
-    producer is a cheap node, so it has one output.
+    A copy of a tensor's producer, which is a cheap node with one output, is placed before the first
+    backward node that reads the tensor.
     """
     result: list[NodeProto] = []
     copies: dict[str, str] = {}

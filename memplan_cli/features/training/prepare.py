@@ -76,7 +76,7 @@ def _with_recent_opset(model: ModelProto) -> ModelProto:
     try:
         converted = version_converter.convert_version(model, OLDEST_OPSET)
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:200]
+        reason = str(error).strip().partition("\n")[0][:200]
         raise ModelError(
             f"the model has opset {opset}, a training step needs {OLDEST_OPSET} or"
             f" later, and it cannot be converted: {reason}",

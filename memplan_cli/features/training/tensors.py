@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from memplan_cli.core.operators import CONTROL_FLOW, Family, is_random, operator
+from memplan_cli.core.operators import (
+    CONTROL_FLOW,
+    STANDARD_DOMAINS,
+    Family,
+    is_random,
+    operator,
+)
 from memplan_cli.onnx_io.graph_editor import replace_nodes
 from memplan_cli.onnx_io.interface import opset_versions
 from memplan_cli.onnx_io.reference import try_evaluate_node
@@ -75,9 +81,8 @@ def infer_tensors(model: ModelProto) -> dict[str, Tensor]:
     """Return the inferred types of all tensors of a model and its subgraphs, by name."""
     light = _without_large_weights(model)  # shapes do not depend on their values
     for node in (node for graph in graphs(light.graph) for node in graph.node):
-        # In this copy, an Identity stands for each operator that inference does not know. (It knows no
-        # Identity of another domain, so the results of a node of another domain stay unknown.)
-        if node.op_type in _LIKE_THEIR_INPUT:
+        # In this copy, an Identity stands for each standard operator that inference does not know.
+        if node.op_type in _LIKE_THEIR_INPUT and node.domain in STANDARD_DOMAINS:
             node.op_type = "Identity"
             del node.input[1:], node.attribute[:]
     inferred = infer_shapes(light.SerializeToString())

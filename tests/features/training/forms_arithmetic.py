@@ -91,6 +91,12 @@ SINGULAR: Forms = {
     "Pow-exponents-at-zero": form(
         "y = Pow(x, p)", x=np.array([0.0, 0.0, 0.5]), p=[0.0, 2.0, 0.0]
     ),
+    "Pow-unread-infinity": form(
+        "q = Pow(x, p) y = Where(c, q, x)",
+        x=[0.0, 0.5],
+        p=np.array([-1.0, 2.0]),
+        c=[False, True],
+    ),
     **{f"Pow-{p}": form("y = Pow(x, p)", x=above(2, 3), p=p) for p in (-1.0, 0.5, 2.0, 4.0)},
     "Pow-whole": form("y = Pow(x, p)", x=fixed(2, 3), p=[2, 3, 1]),
     "Pow-two-exponents": form("y = Pow(x, p)", x=above(3, 2), p=[2.0, 3.0]),

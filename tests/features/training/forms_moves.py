@@ -25,6 +25,7 @@ _SLICES = {
     "nothing-strided": ("a, b, c, d", [3], [3], [1], [3]),
     "down": ("a, b, c, d", [-1], [-_FAR], [-1], [-1]),
     "down-strided": ("a, b, c, d", [99], [0], [1], [-2]),
+    "down-from-before-first": ("a, b, c, d", [-9], [-_FAR], [0], [-1]),
     "down-to-first": ("a, b, c, d", [3], [-5], [0], [-3]),
     "axes-turned": ("a, b, c, d", [1, 0], [5, 3], [1, 0], [3, 2]),
     "steps-alone": ("a, b, , d", [0, 1], [4, 5], None, [3, 2]),

@@ -51,6 +51,12 @@ REFUSED: Forms = {
                 "r, , n",
                 {"r": [0.0, 0.0, 0.2, 0.2, 1.0, 1.0, 0.7, 0.7], "n": [1, 1, 2, 2]},
             ),
+            (
+                "cropping-to-the-same-size",
+                'coordinate_transformation_mode="tf_crop_and_resize"',
+                "r, , n",
+                {"r": [0.0, 0.0, 0.2, 0.2, 1.0, 1.0, 0.7, 0.7], "n": [1, 1, 4, 4]},
+            ),
         )
     },
     "Resize-opset-10": form(

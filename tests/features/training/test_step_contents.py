@@ -251,9 +251,9 @@ COMPUTED_AGAIN = {
         "e = Exp(h)  a = Neg(e)  p = Mul(a, w)",
         ["a"],
     ),
-    "the result of an operand of a product": (
+    "an operand of a product, and its result": (
         "e = Exp(h)  a = Neg(e)  c = MatMul(a, h)  b = Neg(a)  d = Mul(b, w)  p = Add(c, d)",
-        ["b"],
+        ["a", "b"],
     ),
     "not the loss": ("s = ReduceSum(h)  e = Exp(s)", []),
 }

@@ -122,7 +122,7 @@ def _expand_nodes(graph: GraphProto, tape: Tape, on_path: Collection[str]) -> bo
 def _expansion(node: NodeProto, tape: Tape) -> list[NodeProto] | None:
     """Return nodes in place of a node, None if it has a gradient rule or no expansion is known.
 
-    The tape, on which an expansion writes them, has no nodes before and after.
+    An expansion writes them to the tape, which is empty before and after.
     """
     if node.domain not in STANDARD_DOMAINS or node.op_type in tape.rules:
         return None

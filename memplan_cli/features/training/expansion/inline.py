@@ -81,10 +81,8 @@ def _attribute_defaults(call: Call) -> Iterable[AttributeProto]:
 def unroll_loop(call: Call) -> None:
     """Copy the body of a Loop once per iteration; each iteration reads the carried values of the one before.
 
-    There is at least one iteration, so that there are slices to stack.
-
     Raises:
-        ModelError: the number of iterations is not constant, or 0.
+        ModelError: the number of iterations is not constant, or 0: there would be no slices to stack.
     """
     tape, body = call.tape, call.attribute("body")
     trip_count = _trip_count(call, body)
@@ -211,9 +209,8 @@ def _copy_nodes(
     for node in nodes:
         copy = deepcopy(node)
         copy.name = tape.pool.fresh(f"{prefix}/{node.name or node.op_type}")
-        for name in node.output:
-            if name and name not in names:
-                new_names[name] = tape.pool.fresh(f"{prefix}/{name}")
+        for name in filter(None, node.output):
+            new_names[name] = tape.pool.fresh(f"{prefix}/{name}")
         rename_values([copy], new_names)
         set_phase(copy, Phase.FORWARD)
         tape.nodes.append(copy)

@@ -79,7 +79,8 @@ def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> 
     gradients = call.sweep(nodes, seeds, wanted, tape)
 
     results = _distinct_results(tape, wanted, gradients)
-    # A rule may have added nodes behind a capture. They belong to the graph around the If, where the
+    # A rule may have added nodes behind a tensor of unknown size that is not computed in the branch. It is
+    # a capture, as the sizes of weights are known. The nodes belong to the graph around the If, where the
     # capture is computed; `Tape.forward_nodes` leaves them out of the branch.
     computed = {name for node in nodes for name in node.output}
     for name, additions in tape.forward_additions.items():

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Window:
     """One spatial axis of a convolution or pool.
 
-    A ConvTranspose from X to Y has the window of the convolution from Y to X, see `conv_transpose`.
+    A ConvTranspose from X to Y has the window of the convolution from Y to X, see `conv_transpose`: Y is the
+    input here, and X the output.
 
     Attributes:
         kernel: elements of the kernel.
@@ -58,9 +59,12 @@ class Window:
     def tail(self) -> int | None:
         """Padded inputs behind the last one that an output reads; None: unknown.
 
-        It is negative if the last output reads beyond the padding (``ceil_mode``).
+            |-- begin --|-- input_size --|-- end --|
+            |-- read by the outputs ----|-- tail --|
+
+        It is negative if the last output reads beyond the padding (``ceil_mode`` of a pool).
         """
-        if self.output_padding is not None:  # elements of Y that no X was added to
+        if self.output_padding is not None:  # the last elements of a ConvTranspose's Y
             return self.output_padding
         if self.input_size is None or self.output_size is None:
             return 0 if self.stride == 1 else None  # a stride of 1 skips no input
@@ -172,9 +176,8 @@ def conv_transpose(call: Call) -> Gradients:
             pads=[*(axis.begin for axis in axes), *(axis.end for axis in axes)],
             group=call.attribute("group", 1),
         )
-        # With a tail of a stride or more, the convolution of dY has more outputs than X. All tails are
-        # known: a tail is the output padding, or follows from the sizes.
-        if any(axis.tail is not None and axis.tail >= axis.stride for axis in axes):
+        # With a tail of a stride or more, this Conv has outputs behind the last element of X.
+        if not all(axis.tail is not None and axis.tail < axis.stride for axis in axes):
             dx = _crop(tape, dx, x)
     return (dx, dw, db)
 
@@ -202,9 +205,9 @@ def transposed_conv(
             end_pads.append(0)
             output_padding.append(axis.stride - 1)
         else:
-            # With a negative tail, the last output read as many elements more than the padding ``end``.
-            # The gradient of padding is dropped.
-            end_pads.append(max(axis.end - min(axis.tail, 0), 0))
+            # A negative tail is padding that the last output read beyond ``end``. The ConvTranspose drops
+            # the gradient of all padding.
+            end_pads.append(axis.end + max(-axis.tail, 0))
             output_padding.append(max(axis.tail, 0))
     result = tape.emit(
         "ConvTranspose",
@@ -257,6 +260,8 @@ def _kernel_gradient(
     if group == 1 and all(map(_is_point, axes)):
         return _point_kernel_gradient(tape, data, result, w)
     swapped = [1, 0, *range(2, len(axes) + 2)]
+    # None: no padding ends the data at the last element that is read. Longer data may give outputs behind
+    # the last tap: they are cut off below.
     end_pads = [_end_pad_to_last_read(axis) for axis in axes]
     product = tape.emit(
         "Conv",
@@ -273,7 +278,7 @@ def _kernel_gradient(
         ],
         group=group,
     )
-    if None in end_pads:  # longer data may give outputs behind the last tap: they are cut off
+    if None in end_pads:
         starts, ends = [0] * len(axes), [axis.kernel for axis in axes]
         spatial_axes = tape.ints(*range(2, len(axes) + 2))
         product = tape.emit(
@@ -349,42 +354,33 @@ def _with_leading_dims(tape: Tape, name: str, dims: tuple[int, ...], like: str) 
 
 
 def _transposed_windows(call: Call) -> tuple[Window, ...]:
-    """Return the windows of the convolution from Y to X whose data gradient is a ConvTranspose's Y.
+    """Return the windows of the convolution from Y to X whose data gradient a ConvTranspose computes.
 
-    The input of this convolution is Y, its output X.
+    They have the node's pads and output padding, or those of SAME. With ``output_shape``, the pads follow
+    from the sizes of X and Y as in the standard:
+
+        pads = stride (x_size - 1) + span + output_padding - y_size
 
     Raises:
-        ModelError: the padding depends on the sizes of X and Y, which are not known.
+        ModelError: these sizes are not known.
     """
     tape, x, w, y = call.tape, call.input(0), call.input(1), call.output()
     axes = windows(call, tape.shape(w)[2:], y, x)
     output_padding = call.attribute("output_padding", [0] * len(axes))
     if not call.attribute("output_shape"):
-        # The pads are the node's own, or those of SAME.
         return tuple(
             replace(axis, output_padding=padding)
             for axis, padding in zip(axes, output_padding, strict=True)
         )
-    input_sizes, output_sizes = tape.sizes(y), tape.sizes(x)
     resolved = []
-    for axis, padding, input_size, output_size in zip(
-        axes, output_padding, input_sizes[2:], output_sizes[2:], strict=True
+    for axis, padding, x_size, y_size in zip(
+        axes, output_padding, tape.sizes(x)[2:], tape.sizes(y)[2:], strict=True
     ):
-        # As in the standard: the padding is what Y, the input here, lacks of its unpadded size. The
-        # tail, which includes the output padding, follows from the sizes.
-        unpadded_size = (output_size - 1) * axis.stride + axis.span + padding
-        total = max(unpadded_size - input_size, 0)
+        pads = max((x_size - 1) * axis.stride + axis.span + padding - y_size, 0)
         is_upper = call.attribute("auto_pad") == "SAME_UPPER"
-        begin = total // 2 if is_upper else total - total // 2
-        resolved.append(
-            replace(
-                axis,
-                begin=begin,
-                end=total - begin,
-                input_size=input_size,
-                output_size=output_size,
-            )
-        )
+        begin = pads // 2 if is_upper else pads - pads // 2
+        # The sizes give the tail, so ``output_padding`` stays None.
+        resolved.append(replace(axis, begin=begin, end=pads - begin))
     return tuple(resolved)
 
 

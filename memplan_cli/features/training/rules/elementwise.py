@@ -77,9 +77,9 @@ def power(call: Call) -> Gradients:
     dp = ""
     if call.wants(1):
         zero = tape.scalar(0, x)
+        slope_at_positive = tape.emit("Mul", call.output(), tape.emit("Log", x))
         is_positive = tape.emit("Greater", x, zero)
-        log_x = tape.emit("Log", tape.emit("Where", is_positive, x, tape.scalar(1, x)))
-        p_slope = tape.emit("Mul", call.output(), log_x)
+        p_slope = tape.emit("Where", is_positive, slope_at_positive, zero)
         dp = _input_gradient(call, 1, tape.emit("Mul", call.dy, p_slope))
         if tape.dtype(p) != tape.dtype(x):
             dp = tape.emit("Cast", dp, to=tape.dtype(p))

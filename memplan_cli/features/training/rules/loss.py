@@ -71,8 +71,8 @@ def _weighted_gradient(call: Call) -> str:
         share = _divided_by_label_count(call) if is_mean else call.dy
         expanded = tape.emit("Expand", share, tape.shape_of(labels))
         return tape.emit("Unsqueeze", expanded, tape.ints(1))
-    valid_labels = tape.emit("Squeeze", _label_indices(call), tape.ints(1))
     if call.input(2):
+        valid_labels = tape.emit("Squeeze", _label_indices(call), tape.ints(1))
         weight = tape.emit("Gather", call.input(2), valid_labels, axis=0)
     else:
         weight = tape.emit("Expand", tape.scalar(1, x), tape.shape_of(labels))

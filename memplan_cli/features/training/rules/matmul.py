@@ -204,16 +204,15 @@ def _einsum_gradient(call: Call, equation: _Equation, index: int) -> str:
         raise ModelError(
             f"Einsum {call.label!r} reads a diagonal: it has no gradient rule for that"
         )
-    factors = [(equation.result, call.dy)]
-    factors += [
-        (letters, call.input(i)) for i, letters in enumerate(equation.operands) if i != index
-    ]
-    present = set().union(*(letters for letters, _ in factors))
-    letters = "".join(letter for letter in own_letters if letter in present)
-    left = ",".join(letters for letters, _ in factors)
-    tensors = [name for _, name in factors]
-    product = tape.emit("Einsum", *tensors, equation=f"{left}->{letters}")
-    missing_axes = [axis for axis, letter in enumerate(own_letters) if letter not in letters]
+    tensors, letters_of_tensors = [call.dy], [equation.result]
+    for i, letters in enumerate(equation.operands):
+        if i != index:
+            tensors.append(call.input(i))
+            letters_of_tensors.append(letters)
+    left = ",".join(letters_of_tensors)
+    shared = "".join(letter for letter in own_letters if letter in left)
+    product = tape.emit("Einsum", *tensors, equation=f"{left}->{shared}")
+    missing_axes = [axis for axis, letter in enumerate(own_letters) if letter not in left]
     if missing_axes:
         product = tape.emit("Unsqueeze", product, tape.ints(*missing_axes))
     return _in_operand_shape(call, equation, index, product)
@@ -222,34 +221,29 @@ def _einsum_gradient(call: Call, equation: _Equation, index: int) -> str:
 def _in_operand_shape(call: Call, equation: _Equation, index: int, product: str) -> str:
     """Return the gradient of an operand in the operand's shape, from ``product``, which has its axes.
 
-    The product is repeated along axes that have size 1 in it, and summed along those that have size 1 in
-    the operand only.
+    ``product`` is an Einsum of dY and the other operands, so two kinds of axes may differ in size:
+
+    - The operand has more than 1 and the product has 1, because no other operand has more than 1 or has
+      the axis at all (``j`` in ``ij->i``). The product is repeated along the axis.
+    - The operand has 1 and another operand has more. The product is summed along the axis.
     """
     tape, name, own_letters = call.tape, call.input(index), equation.operands[index]
-    shape = tape.shape(name)
-    other_dims: dict[str, list[Dim]] = {}
+    other_dims: dict[str, list[Dim]] = {letter: [] for letter in own_letters}
     for i, letters in enumerate(equation.operands):
         if i != index:
             for letter, dim in zip(letters, tape.shape(call.input(i)), strict=True):
                 other_dims.setdefault(letter, []).append(dim)
-
-    def may_be_shorter(letter: str, dim: Dim) -> bool:
-        """Whether the product may have size 1 on an axis on which the operand has more.
-
-        On an axis of Y it has the size of Y. On another axis it has the size of the other operands, or 1
-        if none has the axis. One of them has the operand's size if its dim is equal and not unknown.
-        """
-        if letter in equation.result or dim == 1:
-            return False
-        return dim is None or dim not in other_dims.get(letter, [])
-
-    axes = list(zip(own_letters, shape, strict=True))
-    if any(may_be_shorter(letter, dim) for letter, dim in axes):
+    may_need_repetition = False
+    product_shape: list[Dim] = []  # after the repetition
+    for letter, dim in zip(own_letters, tape.shape(name), strict=True):
+        product_shape.append(_broadcast_dim([dim, *other_dims[letter]]))
+        # On an axis of Y, the product has the size of Y.
+        if letter not in equation.result and dim != 1:
+            has_equal_operand = dim is not None and dim in other_dims[letter]
+            may_need_repetition |= not has_equal_operand
+    if may_need_repetition:
         product = tape.emit("Expand", product, tape.shape_of(name))
-    full_shape = tuple(
-        _broadcast_dim([dim, *other_dims.get(letter, [])]) for letter, dim in axes
-    )
-    return sum_to_shape(tape, product, full_shape, name)
+    return sum_to_shape(tape, product, tuple(product_shape), name)
 
 
 def _broadcast_dim(dims: Sequence[Dim]) -> Dim:

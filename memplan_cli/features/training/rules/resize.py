@@ -43,8 +43,15 @@ class ResizedAxis:
 
 
 def resize(call: Call) -> Gradients:
-    """Y = R X along each resized axis: dX = R^T dY."""
+    """Y = R X along each resized axis: dX = R^T dY.
+
+    Raises:
+        ModelError: the coordinate transformation mode is not supported.
+    """
     tape, x = call.tape, call.input(0)
+    transformation = call.attribute("coordinate_transformation_mode", "half_pixel")
+    if transformation not in _COORDINATES:
+        raise ModelError(f"Resize {call.node.name!r}: {transformation} has no gradient rule")
     why = "the weights of a resize are computed beforehand"
     input_sizes, output_sizes = tape.sizes(x, why), tape.sizes(call.output(), why)
     scales = _scales(call, input_sizes, output_sizes)
@@ -52,9 +59,9 @@ def resize(call: Call) -> Gradients:
     for axis in reversed(range(rank)):
         resized = ResizedAxis(input_sizes[axis], output_sizes[axis], np.float32(scales[axis]))
         if resized.input_size == resized.output_size and resized.scale == 1.0:
-            continue
+            continue  # R is the identity in all supported modes
         # MatMul multiplies along the last two axes: dX = dY R for the last, R^T dY for the one before.
-        r = _interpolation_matrix(call, resized)
+        r = _interpolation_matrix(call, resized, _COORDINATES[transformation])
         if axis == rank - 1:
             dx = tape.emit("MatMul", dx, tape.constant(r, tape.dtype(x)))
             continue
@@ -142,20 +149,19 @@ _ROUNDINGS: Mapping[str, Callable[[float], int]] = {
 }
 
 
-def _interpolation_matrix(call: Call, axis: ResizedAxis) -> Matrix:
+def _interpolation_matrix(
+    call: Call,
+    axis: ResizedAxis,
+    coordinate_of: Callable[[ResizedAxis, np.float32], np.float32],
+) -> Matrix:
     """Return R, [outputs, inputs]: the weight of each input in each output.
 
-    Weights of inputs before the first or behind the last are added to those of the edge.
-
-    Raises:
-        ModelError: the coordinate transformation mode is not supported.
+    ``coordinate_of`` is an entry of `_COORDINATES`. Weights of inputs before the first or behind the last are
+    added to those of the edge.
     """
-    transformation = call.attribute("coordinate_transformation_mode", "half_pixel")
-    if transformation not in _COORDINATES:
-        raise ModelError(f"Resize {call.node.name!r}: {transformation} has no gradient rule")
     matrix = np.zeros((axis.output_size, axis.input_size))
     for output in range(axis.output_size):
-        coordinate = float(_COORDINATES[transformation](axis, np.float32(output)))
+        coordinate = float(coordinate_of(axis, np.float32(output)))
         for index, weight in _input_weights(call, axis, coordinate).items():
             matrix[output, min(max(index, 0), axis.input_size - 1)] += weight
     return matrix

@@ -156,9 +156,8 @@ def _sliced_axes(call: Call) -> dict[int, _SlicedAxis] | None:
         axis_list, starts.tolist(), ends.tolist(), step_list, strict=True
     ):
         axis = negative_axis % len(sizes)
-        # A Slice downwards to an end before the first element takes the first element too.
-        stop = None if step < 0 and end < -sizes[axis] else end
-        taken = range(*slice(start, stop, step).indices(sizes[axis]))
+        # A start before the first element is the first element. (In Python, nothing is taken downwards.)
+        taken = range(sizes[axis])[max(start, -sizes[axis]) : end : step]
         sliced_axes[axis] = _SlicedAxis(taken.start, len(taken), step)
     return sliced_axes
 
@@ -175,7 +174,7 @@ def _reversed(tape: Tape, name: str, axis: int) -> str:
 def _with_zeros_between(
     tape: Tape, name: str, axis: int, step: int, lengths: Sequence[int]
 ) -> str:
-    """Return a tensor of shape ``lengths`` with ``step - 1`` zeros behind each element along an axis."""
+    """Return a tensor, whose shape is ``lengths``, with ``step - 1`` zeros added behind each element of an axis."""
     # Each element becomes an axis of its own, which is padded at its end and merged again.
     rank = len(lengths) + 1
     unsqueezed = tape.emit("Unsqueeze", name, tape.ints(axis + 1))
@@ -298,13 +297,7 @@ def depth_to_space(call: Call) -> Gradients:
 
 def space_to_depth(call: Call) -> Gradients:
     """Y = blocks of positions as channels: dX = DepthToSpace of dY."""
-    dx = call.tape.emit(
-        "DepthToSpace",
-        call.dy,
-        blocksize=call.attribute("blocksize"),
-        mode=call.attribute("mode", "DCR"),
-    )
-    return (dx,)
+    return (call.tape.emit("DepthToSpace", call.dy, blocksize=call.attribute("blocksize")),)
 
 
 def trilu(call: Call) -> Gradients:
