@@ -251,9 +251,9 @@ COMPUTED_AGAIN = {
         "e = Exp(h)  a = Neg(e)  p = Mul(a, w)",
         ["a"],
     ),
-    "an operand of a product, and its result": (
+    "operands of a product, and a result of one": (
         "e = Exp(h)  a = Neg(e)  c = MatMul(a, h)  b = Neg(a)  d = Mul(b, w)  p = Add(c, d)",
-        ["a", "b"],
+        ["a", "b", "h"],
     ),
     "not the loss": ("s = ReduceSum(h)  e = Exp(s)", []),
 }

@@ -134,9 +134,7 @@ def _gradient_of_chosen_operand(call: Call, comparison: str) -> Gradients:
     remaining_dy = call.dy  # 0 where a former operand was chosen
     for index, operand in enumerate(operands[:-1]):
         is_chosen = tape.emit(comparison, operand, call.output())
-        gradient = ""
-        if call.wants(index):
-            gradient = tape.emit("Where", is_chosen, remaining_dy, zero)
+        gradient = tape.emit("Where", is_chosen, remaining_dy, zero)
         gradients.append(_input_gradient(call, index, gradient))
         remaining_dy = tape.emit("Where", is_chosen, zero, remaining_dy)
     last = len(operands) - 1
@@ -156,9 +154,8 @@ def clip(call: Call) -> Gradients:
         if not call.input(index):
             continue
         is_inside = tape.emit(comparison, call.output(), call.input(index))
-        if call.wants(index):
-            at_bound = tape.emit("Where", is_inside, zero, remaining_dy)
-            bound_gradients[index] = _input_gradient(call, index, at_bound)
+        at_bound = tape.emit("Where", is_inside, zero, remaining_dy)
+        bound_gradients[index] = _input_gradient(call, index, at_bound)
         remaining_dy = tape.emit("Where", is_inside, remaining_dy, zero)
     dx = remaining_dy if call.wants(0) else ""
     return (dx, bound_gradients[1], bound_gradients[2])
@@ -168,11 +165,8 @@ def where(call: Call) -> Gradients:
     """Y = A where C else B: dA = dY where C, dB = dY where not C."""
     tape, c = call.tape, call.input(0)
     zero = tape.scalar(0, call.output())
-    da = db = ""
-    if call.wants(1):
-        da = _input_gradient(call, 1, tape.emit("Where", c, call.dy, zero))
-    if call.wants(2):
-        db = _input_gradient(call, 2, tape.emit("Where", c, zero, call.dy))
+    da = _input_gradient(call, 1, tape.emit("Where", c, call.dy, zero))
+    db = _input_gradient(call, 2, tape.emit("Where", c, zero, call.dy))
     return ("", da, db)
 
 
