@@ -11,7 +11,7 @@ from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import as_name, quote_name
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.metadata import PREFIX
+from memplan_cli.onnx_io.metadata import PREFIX, metadata_of
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.types import container_and_tensor_type, read_shape, type_name
 
@@ -65,7 +65,7 @@ def names_taken(model: ModelProto) -> frozenset[str]:
     are, so their names are the user's. Other values may have names that memplan gave in an earlier run, and
     it gives the same names again.
     """
-    is_planned = any(entry.key == f"{PREFIX}plan" for entry in model.metadata_props)
+    is_planned = f"{PREFIX}plan" in metadata_of(model)
     if is_planned:
         values = list(model.graph.input)
     else:

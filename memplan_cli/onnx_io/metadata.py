@@ -68,22 +68,17 @@ def donated_pairs(model: ModelProto) -> tuple[tuple[str, str], ...]:
     Raises:
         ModelError: the entry is invalid, or names an input or output that does not exist.
     """
+    text = metadata_of(model).get(_DONATED, "[]")
+    try:
+        pairs = tuple((str(name), str(output)) for name, output in json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"the model's {_DONATED} cannot be read: {error}") from error
     inputs = {value.name for value in model.graph.input}
     outputs = {value.name for value in model.graph.output}
-    for entry in model.metadata_props:
-        if entry.key != _DONATED:
-            continue
-        try:
-            pairs = tuple((str(name), str(output)) for name, output in json.loads(entry.value))
-        except (ValueError, TypeError) as error:
-            raise ModelError(f"the model's {_DONATED} cannot be read: {error}") from error
-        unknown = [p for p in pairs if p[0] not in inputs or p[1] not in outputs]
-        if unknown:
-            raise ModelError(
-                f"the model donates {unknown[0]}, and has no such input or output"
-            )
-        return pairs
-    return ()
+    unknown = [p for p in pairs if p[0] not in inputs or p[1] not in outputs]
+    if unknown:
+        raise ModelError(f"the model donates {unknown[0]}, and has no such input or output")
+    return pairs
 
 
 def metadata_of(model: ModelProto) -> dict[str, str]:
@@ -93,7 +88,7 @@ def metadata_of(model: ModelProto) -> dict[str, str]:
 
 def is_offline(model: ModelProto) -> bool:
     """Whether ONNX Runtime optimized the graph of a model offline."""
-    return any(entry.key == RUNTIME for entry in model.metadata_props)
+    return RUNTIME in metadata_of(model)
 
 
 def has_own_weights(model: ModelProto) -> bool:

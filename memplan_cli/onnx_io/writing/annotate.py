@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, partial
 from json.encoder import encode_basestring as json_string
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.liveness import steps
 from memplan_cli.core.results.placements import in_words
@@ -44,34 +44,56 @@ def annotated(
     """
     graph = model.graph
     if plan.settings.get("notes") == IN_PLAN:
-        other = _OtherFields.of(model, lambda _: b"", {**metadata, NOTES: IN_PLAN})
         return _assembled(
-            model, map(_serialized, graph.node), other, map(_serialized, graph.value_info)
+            model,
+            map(_serialized, graph.node),
+            map(_serialized, graph.value_info),
+            lambda _: b"",
+            {**metadata, NOTES: IN_PLAN},
         )
     notes = PlanNotes.of(program, plan)
-    value_notes = ValueNotes(notes, "")
-    # The notes of graph inputs and outputs are used here, those of all other values in `annotated`.
-    other = _OtherFields.of(model, value_notes.pop, metadata)
     nodes = _annotated_nodes(graph, program.body, notes)
-    return _assembled(model, nodes, other, value_notes.annotated(graph.value_info))
+    value_notes = ValueNotes(notes, "")
+    values = value_notes.annotated(graph.value_info)
+    return _assembled(model, nodes, values, value_notes.pop, metadata)
 
 
 def _assembled(
-    model: ModelProto, nodes: Iterable[bytes], other: _OtherFields, values: Iterable[bytes]
+    model: ModelProto,
+    nodes: Iterator[bytes],
+    values: Iterator[bytes],
+    pop_notes: Callable[[str], bytes],
+    metadata: Mapping[str, str],
 ) -> list[bytes]:
-    """Return the bytes of a model, in parts, from its serialized nodes and ValueInfoProtos, and its other fields.
+    """Return the bytes of a model, in parts; fields are in the order of their numbers, as protobuf writes them.
 
-    The graph's length precedes it, so all of its parts are needed before the first byte is written.
+    Args:
+        model: The model; nodes and value_info of its main graph are left out.
+        nodes: The nodes of the main graph, serialized.
+        values: Its value_info, serialized: read after all graph inputs and outputs have their notes.
+        pop_notes: Returns the encoded notes on a graph input or output.
+        metadata: Replaces entries with the same keys.
     """
-    node_field = partial(field, type(model.graph).NODE_FIELD_NUMBER)
+    rest = _without_nodes_and_values(model)
+    graph = rest.graph
+    for value in (*graph.input, *graph.output):
+        value.MergeFromString(pop_notes(value.name))
+    after_values = _pop_fields_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
+    between = graph.SerializeToString(deterministic=True)  # nodes are its first field
+    node_field = partial(field, type(graph).NODE_FIELD_NUMBER)
     graph_parts = [
         *map(node_field, nodes),
-        other.before_values,
+        between,
         *map(_value_info_field, values),
-        other.after_values,
+        after_values,
     ]
-    graph_header = head(type(model).GRAPH_FIELD_NUMBER, sum(map(len, graph_parts)))
-    return [other.before_graph + graph_header, *graph_parts, other.after_graph]
+    graph_head = head(type(model).GRAPH_FIELD_NUMBER, sum(map(len, graph_parts)))
+    rest.ClearField("graph")
+    for key, text in metadata.items():
+        _set_metadata(rest, key, text)
+    after_graph = _pop_fields_after(rest, type(model).GRAPH_FIELD_NUMBER)
+    before_graph = rest.SerializeToString(deterministic=True)
+    return [before_graph + graph_head, *graph_parts, after_graph]
 
 
 def _serialized(message: NodeProto | ValueInfoProto) -> bytes:
@@ -82,50 +104,6 @@ def _serialized(message: NodeProto | ValueInfoProto) -> bytes:
 def _value_info_field(value: bytes) -> bytes:
     """Return a serialized ValueInfoProto as a field of its graph."""
     return field(messages().GraphProto.VALUE_INFO_FIELD_NUMBER, value)
-
-
-class _OtherFields(NamedTuple):
-    """The bytes of a model but for the nodes and value_info of its main graph.
-
-    Fields are in the order of their numbers, as protobuf writes them.
-
-    Attributes:
-        before_graph: fields of the model before its graph.
-        before_values: fields of the graph between its nodes and its value_info.
-        after_values: fields of the graph after its value_info.
-        after_graph: fields of the model after its graph, metadata included.
-    """
-
-    before_graph: bytes
-    before_values: bytes
-    after_values: bytes
-    after_graph: bytes
-
-    @classmethod
-    def of(
-        cls,
-        model: ModelProto,
-        value_notes: Callable[[str], bytes],
-        metadata: Mapping[str, str],
-    ) -> _OtherFields:
-        """Encode the fields, with notes on graph inputs and outputs; metadata replaces entries of its keys.
-
-        ``value_notes`` returns the encoded notes of a value.
-        """
-        rest = _without_nodes_and_values(model)
-        graph = rest.graph
-        for value in (*graph.input, *graph.output):
-            value.MergeFromString(value_notes(value.name))
-        # Both messages are split where the caller inserts fields: the graph at its value_info, the model at
-        # its graph.
-        after_values = _pop_fields_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
-        before_values = graph.SerializeToString(deterministic=True)
-        rest.ClearField("graph")
-        for key, text in metadata.items():
-            _set_metadata(rest, key, text)
-        after_graph = _pop_fields_after(rest, type(model).GRAPH_FIELD_NUMBER)
-        before_graph = rest.SerializeToString(deterministic=True)
-        return cls(before_graph, before_values, after_values, after_graph)
 
 
 def _without_nodes_and_values(model: ModelProto) -> ModelProto:
