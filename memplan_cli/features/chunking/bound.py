@@ -96,7 +96,7 @@ class _Needs:
         first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
         last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
         # The first output may be written over an input. If that input is not counted here, the
-        # bound is lower than it could be, but still a bound.
+        # bound is lower than it could be, but still a bound. `first_need` has no outputs.
         last_need = last_need._replace(bytes=last_need.bytes - self._overwritten_bytes(op))
         return max(first_need, last_need, key=lambda need: need.bytes)
 

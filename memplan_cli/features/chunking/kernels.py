@@ -162,10 +162,10 @@ def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bo
 
 
 def _summed_row_elements(node: Node) -> int | None:
-    """Return a number of contiguous elements of which a summed row is a multiple.
+    """Return how many elements a summed row has, or its last axis if a row has several axes.
 
-    None if the kernel does not sum rows, which are elements that lie side by side. A row surely fills
-    whole registers if the number does.
+    A row is a contiguous block of elements that the kernel sums into one. It surely fills whole
+    registers if its last axis does. None if the kernel does not sum contiguous blocks.
 
     GroupNormalization sums the channels and positions of each group of a sample,
     InstanceNormalization the positions of each channel of a sample. A reduction sums rows if its last
@@ -180,7 +180,7 @@ def _summed_row_elements(node: Node) -> int | None:
     if not _is_sum(node.op):
         return None
     if data[-1] == 1:
-        # The elements of the axis before the last one lie side by side too, so it may be summed in rows.
+        # Elements of the axis before the last one are contiguous too, so they may be a row.
         return 1
     reduced = reduced_axes(node)  # None: not known, so any axis may be
     sums_rows = reduced is None or len(data) - 1 in reduced

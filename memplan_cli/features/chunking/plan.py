@@ -55,7 +55,8 @@ def chunk(
     with_copies = None
     if one_axis.peak > max_bytes:
         with_copies = search_with_copies(graph, resident, one_axis, max_bytes)
-    # Chunks are cut again only if no products read copies of tensors: the regions must be of `graph`.
+    # If copies for products do not help, chunks are cut again. That needs regions of `graph` itself,
+    # so it is not tried after copies.
     result = with_copies or search_nested(graph, resident, one_axis, max_bytes)
     return Chunking(
         result.chunked.program if result.choices else program,

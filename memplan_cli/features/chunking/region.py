@@ -177,7 +177,7 @@ def _grows_by_light_op(stage: GrowthStage, next_stage: GrowthStage) -> bool:
     """Whether the next growth stage has a tenth fewer whole bytes, for almost no work.
 
     That is so if the op that joins is light: split along elements or samples (`Role.FREE`), not along
-    rows of a product. A change of the duplicated ops is no small change of work, as they also run whole.
+    rows of a product. It is not so if other ops are duplicated then, as these also run whole.
     """
     region, larger_region = stage.region, next_stage.region
     (added_op,) = larger_region.splits.keys() - region.splits.keys()  # a stage adds one op

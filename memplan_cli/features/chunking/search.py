@@ -434,7 +434,8 @@ class Search:
                 continue
             region_bytes = trial.choices[-1].after
             is_useful = region_bytes <= self._max_useful_bytes(useful_bytes)
-            # Of a region that is in chunks already, trials of little use would make many small steps.
+            # With useless trials of a region that is in chunks already, the search would lower the peak
+            # in many tiny steps.
             if is_useful or not current_count:
                 yield trial
             if region_bytes <= self.budget:

@@ -249,8 +249,9 @@ class GreedyChooser:
     def run(self) -> int:
         """Take candidates until the schedule fits the budget or no candidate helps.
 
-        Candidates are taken by falling ratio of gain and work, down to a floor: the price divided by
-        `_FLOOR_DIVISOR`. Candidates below the floor are missing from the heap, as `_evaluate` gives
+        Candidates are taken by falling ratio of gain and work, down to a floor. The floor is the price
+        divided by `_FLOOR_DIVISOR`; both are ratios too: bytes above the budget, summed over places,
+        per unit of work. Candidates below the floor are missing from the heap, as `_evaluate` gives
         them up. So the price is lowered to the floor then, and the heap is filled anew.
 
         Returns:

@@ -147,9 +147,10 @@ def _depth_to_space_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _layout_change_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits of ReorderInput, which changes to the blocked channel layout, or ReorderOutput.
+    """Return the splits of a ReorderInput or ReorderOutput.
 
-    They are along every axis but the channels. With ``channels_last`` the plain layout is NHWC, so
+    ReorderInput changes to the blocked channel layout, ReorderOutput back to the plain one. The splits
+    are along every axis but the channels. With ``channels_last`` the plain layout is NHWC, so
     its spatial axes come one earlier.
     """
     output = node.output_shape
