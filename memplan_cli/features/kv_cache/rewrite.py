@@ -326,11 +326,11 @@ def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
 
     The Concat stays because its consumers read the new entries before they are rounded:
 
-        before  present = after(Concat(before(past), new))
-        now     Concat(before(valid part of past), new), and present = TensorScatter(past, after(new))
+        original   present = after(Concat(before(past), new))
+        rewritten  Concat(before(valid part of past), new), and present = TensorScatter(past, after(new))
 
-    Here ``before`` and ``after`` are the nodes around the Concat, such as Casts. The nodes behind it are copied
-    for the new entries; their originals stay for the consumers of the present.
+    ``before`` and ``after`` are the nodes around the Concat: Casts, and maybe Transposes. Those behind it are
+    copied for the new entries; their originals stay for the consumers of the present.
     """
     index = edit.index
     new = _new_entries(edit, cache)
