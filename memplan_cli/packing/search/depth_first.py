@@ -13,9 +13,9 @@ States without a solution are remembered by a 64-bit fingerprint of the unplaced
 room above the skyline, which holds for every capacity and every order of options. Two states may
 share a fingerprint; for a hundred thousand states the chance is below one in a million.
 
-Canonical order, section bounds, dominance and decomposition are MiniMalloc's (Moffitt, ASPLOS
-2023), which branches at the lowest buffer. Branching at the tightest section of any valley is
-memplan's, and is why most hard instances need few steps.
+Canonical order, section bounds and decomposition are MiniMalloc's (Moffitt, ASPLOS 2023), which
+branches at the lowest buffer. Branching at the tightest section of any valley is memplan's, and is
+why most hard instances need few steps.
 
 The stack of frames replaces recursion, so that `search` can stop after some work and continue.
 Its state of control is in the registers: MODE, DEPTH, OPTIONS, and the part [LEFT, RIGHT).
@@ -68,7 +68,6 @@ from memplan_cli.packing.search.valleys import (
     RAISED,
     count_inside,
     find_valleys,
-    fits_into_hole,
     has_full_basin,
     has_trail_room,
     split,
@@ -95,20 +94,18 @@ def _fingerprint(
 ) -> np.uint64:
     """Return a hash of all that decides whether [left, right) can be solved; never 0.
 
-    Hashed are the unplaced buffers and, for each section, the room above the floor and the hole
-    below it.
+    Hashed are the unplaced buffers and, for each section, the room above the floor.
     """
     # 2 ** 64 divided by the golden ratio: small numbers times it differ in all bits.
     odd = np.uint64(0x9E3779B97F4A7C15)
     word = np.uint64(1)
-    is_placed, floor, top = state.is_placed, state.floor, state.top
+    is_placed, floor = state.is_placed, state.floor
     for buffer in range(piece.first[left], piece.first[right]):
         if not is_placed[buffer]:
             word += _mixed_bits(np.uint64(2 * buffer + 1) * odd)
     for section in range(left, right):
         room = np.uint64(capacity - floor[section])
-        hole = np.uint64(floor[section] - top[section])
-        word += _mixed_bits((_mixed_bits(room + np.uint64(section) * odd) + hole) * odd)
+        word += _mixed_bits(_mixed_bits(room + np.uint64(section) * odd) * odd)
     return word if word != np.uint64(0) else odd
 
 
@@ -313,11 +310,8 @@ def _try_next_option(piece: PieceArrays, state: SearchState) -> None:
     if is_buffer:
         place_on_floor(piece, state, option)
         return
-    # A hole: the floor is raised over it. It is left out if an unplaced buffer would fit into it,
-    # because placing that buffer is an option too, and as good.
+    # A hole: the floor is raised over it.
     raise_floor(state, frame[SECTION], hole_level(option))
-    if fits_into_hole(piece, state, frame[SECTION], frame[FROM]):
-        registers[MODE] = NEXT
 
 
 @compiled

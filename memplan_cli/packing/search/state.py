@@ -6,9 +6,9 @@ arrays, because numba compiles access to those into plain loads.
 
     offset
       ^                          ``floor[s]``: lowest offset that an unplaced buffer may get in
-      |     +---+                section s.
-      | +---+   |....            ``top[s]``: top of the buffers placed in section s.
-      | |       |                They differ where a hole was left on purpose (dots).
+      |     +---+                section s. It is the top of the buffers placed in the section, or
+      | +---+   |....            higher where a hole was left on purpose (dots).
+      | |       |
       +-+-------+----+-> section
 """
 
@@ -143,8 +143,6 @@ class SearchState(NamedTuple):
 
     floor: Ints
     """For each section the lowest offset that an unplaced buffer may get there."""
-    top: Ints
-    """For each section the top of the buffers placed there."""
     unplaced: Ints
     """For each section the units of the buffers that are live there and not placed."""
     is_placed: NDArray[np.int8]
@@ -152,8 +150,8 @@ class SearchState(NamedTuple):
     offset: Ints
     """Units below each placed buffer; meaningless for the others."""
     trail: Ints
-    """Undo log, one row for each change: (section, former floor, former top), or (-1 - buffer,
-    offset, 0) for a placed buffer."""
+    """Undo log, one row for each change: (section, former floor) for a hole, (-1 - buffer, offset) for
+    a placed buffer."""
     frames: Ints
     """Stack of decisions, one row each."""
     options: Ints
@@ -215,11 +213,10 @@ def new_state(
     scratch_length = sections + 1
     return SearchState(
         floor=np.zeros(sections, np.int64),
-        top=np.zeros(sections, np.int64),
         unplaced=piece.load.copy(),
         is_placed=np.zeros(buffers, np.int8),
         offset=np.zeros(buffers, np.int64),
-        trail=np.zeros((trail_length, 3), np.int64),
+        trail=np.zeros((trail_length, 2), np.int64),
         frames=np.zeros((max_frames, _FRAME_COLUMNS), np.int64),
         options=np.zeros(max_options, np.int64),
         registers=registers,
@@ -250,20 +247,15 @@ def hole_level(option: int) -> int:
 def place_on_floor(piece: PieceArrays, state: SearchState, buffer: int) -> None:
     """Place a buffer on the floor, which must be level over all its sections.
 
-    Raises floor and top, lowers ``unplaced``, and logs the step in the undo log.
+    Raises the floor, lowers ``unplaced``, and logs the step in the undo log.
     """
-    floor, top, unplaced, trail = state.floor, state.top, state.unplaced, state.trail
+    floor, unplaced, trail = state.floor, state.unplaced, state.trail
     begin, end, size = piece.start[buffer], piece.end[buffer], piece.size[buffer]
     offset = floor[begin]
-    length = state.registers[TRAIL]
     for section in range(begin, end):
-        if top[section] != offset:  # a hole is below: log its top, which the buffer hides
-            trail[length, 0], trail[length, 1] = section, offset
-            trail[length, 2] = top[section]
-            length += 1
         floor[section] = offset + size
-        top[section] = offset + size
         unplaced[section] -= size
+    length = state.registers[TRAIL]
     trail[length, 0], trail[length, 1] = -1 - buffer, offset
     state.registers[TRAIL] = length + 1
     state.offset[buffer] = offset
@@ -276,7 +268,6 @@ def raise_floor(state: SearchState, section: int, level: int) -> None:
     trail, length = state.trail, state.registers[TRAIL]
     trail[length, 0] = section
     trail[length, 1] = state.floor[section]
-    trail[length, 2] = state.top[section]
     state.registers[TRAIL] = length + 1
     state.floor[section] = level
 
@@ -285,24 +276,22 @@ def raise_floor(state: SearchState, section: int, level: int) -> None:
 def undo(piece: PieceArrays, state: SearchState, mark: int) -> None:
     """Take back all steps of the undo log from entry ``mark`` on, the last first.
 
-    An entry is (section, former floor, former top), or (-1 - buffer, its offset, 0). Before a buffer was
-    placed, floor and top were both at its offset in all of its sections. Where a hole was below it,
-    an entry for the section is before that of the buffer, and gives the top back.
+    An entry is (section, former floor) for a hole, or (-1 - buffer, its offset) for a placed buffer, whose
+    offset was the floor of all of its sections.
     """
-    floor, top, unplaced, trail = state.floor, state.top, state.unplaced, state.trail
+    floor, unplaced, trail = state.floor, state.unplaced, state.trail
     length = state.registers[TRAIL]
     while length > mark:
         length -= 1
         changed = trail[length, 0]
         is_section = changed >= 0
         if is_section:
-            floor[changed], top[changed] = trail[length, 1], trail[length, 2]
+            floor[changed] = trail[length, 1]
             continue
         buffer = -1 - changed
         state.is_placed[buffer] = 0
         offset, size = trail[length, 1], piece.size[buffer]
         for section in range(piece.start[buffer], piece.end[buffer]):
             floor[section] = offset
-            top[section] = offset
             unplaced[section] += size
     state.registers[TRAIL] = mark

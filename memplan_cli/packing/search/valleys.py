@@ -297,33 +297,6 @@ def _is_basin_full(
 
 
 @compiled
-def fits_into_hole(piece: PieceArrays, state: SearchState, section: int, left: int) -> bool:
-    """Return whether an unplaced buffer fits into the hole that was just left at ``section``.
-
-    Such a hole need not be tried. In any layout with it, the buffer can be moved down into the hole,
-    which makes no layout taller. The search finds that layout by placing the buffer, not a hole.
-
-    ``left`` is the first section of the part.
-    """
-    start, end, sizes = piece.start, piece.end, piece.size
-    is_placed, floor, top = state.is_placed, state.floor, state.top
-    for buffer in range(piece.first[left], piece.first[section + 1]):
-        if is_placed[buffer] or end[buffer] <= section:  # placed, or not live at the section
-            continue
-        # The room under the floor over all sections of the buffer. Where no hole is, the floor is
-        # the top of the placed buffers, and there is no room.
-        support, ceiling = 0, INFINITE
-        for covered in range(start[buffer], end[buffer]):
-            support = max(support, top[covered])
-            ceiling = min(ceiling, floor[covered])
-            if ceiling - support < sizes[buffer]:
-                break
-        if ceiling - support >= sizes[buffer]:
-            return True
-    return False
-
-
-@compiled
 def has_trail_room(state: SearchState, sections: int) -> bool:
     """Return whether the undo log has room for a step over so many sections, with a margin."""
     return bool(state.registers[TRAIL] + 4 * sections + 8 < len(state.trail))
