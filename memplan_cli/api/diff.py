@@ -5,17 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.model_or_plan import plan_and_name, reject_settings_of_plans
+from memplan_cli.api.model_or_plan import (
+    is_plan_file,
+    plan_and_name,
+    reject_settings_of_plans,
+)
+from memplan_cli.api.models.sources import model_paths
+from memplan_cli.api.process import process_or_obstacle
 from memplan_cli.api.request import request_of
+from memplan_cli.core.results.plan import Plan
 from memplan_cli.reporting.commands.diff import compare
 from memplan_cli.reporting.snapshot import snapshot_of
 
 if TYPE_CHECKING:
     from memplan_cli.api.models.sources import ModelSource
-    from memplan_cli.api.request import FilePath
+    from memplan_cli.api.request import FilePath, Request
     from memplan_cli.core.progress import Progress
-    from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.commands.diff import Difference
+    from memplan_cli.reporting.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,16 @@ def diff(
     """
     request = request_of(config, options, progress, warn)
     reject_settings_of_plans((before, after), request)
-    old_plan, old_name = plan_and_name(before, request)
-    new_plan, new_name = plan_and_name(after, request)
-    difference = compare(snapshot_of(old_plan, old_name), snapshot_of(new_plan, new_name))
-    return Changed(old_plan, new_plan, difference)
+    old_plan, old_snapshot = _plan_and_snapshot(before, request)
+    new_plan, new_snapshot = _plan_and_snapshot(after, request)
+    return Changed(old_plan, new_plan, compare(old_snapshot, new_snapshot))
+
+
+def _plan_and_snapshot(source: ModelSource | Plan, request: Request) -> tuple[Plan, Snapshot]:
+    """Return the plan of a source and its numbers; for a model with its predicted process, if possible."""
+    plan, name = plan_and_name(source, request)
+    if isinstance(source, Plan) or is_plan_file(source):
+        return plan, snapshot_of(plan, name)
+    with model_paths(source) as files:
+        process, _ = process_or_obstacle(files.path, request.load(files.path))
+    return plan, snapshot_of(plan, name, process=process)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from memplan_cli.planning.fit import Confirmation
     from memplan_cli.settings.settings import Settings
 
+OTHER_IMPORTS = 64 << 20
+"""Bytes kept for what a process imports besides Python, NumPy and the runtime, unless they are given:
+about what an HTTP server and an image library take."""
+
 _MAX_HINT_DIMS = 6
 """Dims that a hint names."""
 
@@ -49,7 +53,9 @@ def fit(
         unknown: The dim; with several, the first is the largest for powers of two of the
             others.
         settings: What binds the other dims.
-        overhead: Bytes of Python and the runtime; None: the usual ones.
+        overhead: Bytes of what else the process imports, besides Python and the runtime; None:
+            `OTHER_IMPORTS`. If tensors are counted: all bytes besides them; None: those of a process
+            with a session of one node.
         of: What has to fit, the predicted process or the planned tensors; ``auto``: the
             process where it can be predicted.
         provider: Where to run the answer; None: nothing is run.
@@ -79,12 +85,12 @@ def fit(
         needs = read_needs(file, settings, names, memory_bytes, of, progress)
         del file  # of a large model, most of what is in memory
         counted = "process" if needs.process else "tensors"
-        if overhead is not None:
-            overhead_bytes = _bytes(overhead)
-        elif needs.process:  # predicted beyond the imports of a process
-            overhead_bytes = PROFILE.imported_process
-        else:  # tensors leave out the session as well
-            overhead_bytes = PROFILE.session_process
+        other_imports = 0
+        if needs.process:  # predicted beyond the imports
+            other_imports = OTHER_IMPORTS if overhead is None else _bytes(overhead)
+            overhead_bytes = PROFILE.imported_process + other_imports
+        else:
+            overhead_bytes = PROFILE.session_process if overhead is None else _bytes(overhead)
         question = Question(names[0], {}, memory_bytes, overhead_bytes)
         points = tuple(frontier(needs.at, question, names[1:], needs.guess))
         confirmation = None
@@ -98,6 +104,8 @@ def fit(
             model=str(path),
             memory=memory_bytes,
             overhead=overhead_bytes,
+            other_imports=other_imports,
+            margin=PROFILE.process_margin if needs.process else None,
             unknown=names,
             dims=needs.settings.dims,
             points=points,

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.memory import Memory
-    from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.onnx_io.load import LazyModel
     from memplan_cli.onnx_io.weights.stored import StoredModel
@@ -337,14 +336,12 @@ class ProcessPrediction:
     Attributes:
         executed: the graph that ONNX Runtime runs, with symbolic sizes.
         settings: the numbers of the other dims, and inputs.
-        loaded: what making a session took, which does not depend on dims; None if unknown.
         model_to_run: the model to run for sizes that depend on data; None: no size does.
     """
 
     stored: StoredModel
     executed: ExecutedGraph
     settings: Settings
-    loaded: ProcessBytes | None = None
     model_to_run: Path | None = None
 
     def highest(self, dims: Mapping[str, int]) -> int | None:
@@ -352,17 +349,9 @@ class ProcessPrediction:
 
         None if the prediction is not possible; `obstacle` gives the reason.
         """
-        from memplan_cli.runtime.process.predict import (
-            ProcessMeasurements,
-            predict_process_bytes,
-        )
+        from memplan_cli.runtime.process.predict import predict_process_bytes
 
-        process = predict_process_bytes(
-            self.stored,
-            self._at(dims),
-            RuntimeSettings(),
-            measurements=ProcessMeasurements(measured_load=self.loaded),
-        )
+        process = predict_process_bytes(self.stored, self._at(dims), RuntimeSettings())
         return process.run if process else None
 
     def obstacle(self, dims: Mapping[str, int]) -> str:
@@ -432,18 +421,13 @@ def predict_process_of(
 
 
 def _load_prediction(path: Path, settings: Settings) -> ProcessPrediction:
-    """Load a model in a process, for the executed graph and the memory of loading."""
-    from memplan_cli.core.bindings import Binding
+    """Load a model in a process, for the graph that a session executes."""
     from memplan_cli.onnx_io.weights.stored import stored_model
     from memplan_cli.runtime.graph.dumps import executed_graph
     from memplan_cli.runtime.run.baseline import DEFAULTS
-    from memplan_cli.runtime.run.run_model import process_of_load
-    from memplan_cli.runtime.workers.spec import RunConditions
 
     executed = executed_graph(path, DEFAULTS, settings.dims)
-    binding = Binding(settings.dims, settings.inputs.feeds or {})
-    loaded = process_of_load(path, DEFAULTS, RunConditions(CPU, binding))
-    return ProcessPrediction(stored_model(path), executed, settings, loaded)
+    return ProcessPrediction(stored_model(path), executed, settings)
 
 
 class TakenMemory(NamedTuple):
@@ -507,11 +491,13 @@ def confirm(question: Question, point: Point, runs: ConfirmationRuns) -> Confirm
     """
     value = point.dims[question.symbol]
     input_bytes_per_value = point.inputs / value
+    # A process keeps the outputs of the run before; a run's own outputs are in what it takes.
+    kept_bytes_per_value = 0.0 if point.process is None else point.outputs / value
     for number in range(1, _MAX_CONFIRMING_RUNS + 1):
         dims = {**runs.settings.dims, **point.dims, question.symbol: value}
         taken = runs.taken(dims)
         inputs = int(input_bytes_per_value * value)
-        without_overhead = taken.bytes + inputs
+        without_overhead = taken.bytes + inputs + int(kept_bytes_per_value * value)
         confirmation = Confirmation(
             dims=dims,
             provider=runs.provider,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,19 +12,23 @@ from memplan_cli.api.model_or_plan import is_plan_file, plan_and_stale_warnings,
 from memplan_cli.api.models.file_names import expanded_glob
 from memplan_cli.api.models.sources import is_path, model_paths
 from memplan_cli.api.output.output_files import refuse_targets
-from memplan_cli.api.process import plan_with_prediction, process_with_defaults
+from memplan_cli.api.process import plan_with_prediction, process_or_obstacle
 from memplan_cli.api.request import request_of
 from memplan_cli.api.request_range import range_settings
 from memplan_cli.core.files import write_files
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
-from memplan_cli.core.serialization import to_json
-from memplan_cli.errors import ModelError, PlanError, SettingsError
+from memplan_cli.errors import (
+    ModelError,
+    PlanError,
+    SettingsError,
+)
 from memplan_cli.reporting.commands.diff import compare
 from memplan_cli.reporting.commands.gate import (
     NO_INCREASE,
     RuleBook,
     Rules,
     judge,
+    known_metrics,
     rules_from,
     worth_recording,
 )
@@ -143,10 +148,16 @@ class _Case:
 def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
     """Return rules given by options or in code, checked like the section of a settings file.
 
+    An integer, which only code can give, is a number of bytes.
+
     Raises:
         SettingsError: a size, a share or a metric is not one.
     """
-    read = read_overrides({f"gate.{key}": value for key, value in given.items()})
+    with_units = {
+        key: f"{value} B" if isinstance(value, int) and not isinstance(value, bool) else value
+        for key, value in given.items()
+    }
+    read = read_overrides({f"gate.{key}": value for key, value in with_units.items()})
     return {key.removeprefix("gate."): value for key, value in read.values.items()}
 
 
@@ -235,7 +246,7 @@ def _judge_files(
     for case in cases:
         entries = earlier[case.absolute_baseline]
         rules = case.folder_rules.in_force(case.key, baseline_has_entries=bool(entries))
-        snapshot = _snapshot(case, request, rules)
+        snapshot = _snapshot(case, request, rules, entries.get(case.key))
         verdict = _verdict(snapshot, entries.get(case.key), rules, call)
         if verdict.recorded:
             recorded[case.absolute_baseline][case.key] = snapshot
@@ -345,12 +356,15 @@ def _verdict(
         return judge(snapshot, earlier, rules)
     # The new entry is accepted whatever it adds: only rules without a baseline are judged.
     verdict = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
+    checked = tuple(dict.fromkeys((*verdict.checked, *snapshot.checked)))
     difference = compare(earlier, snapshot) if earlier is not None else None
-    return replace(verdict, rules=rules, difference=difference, recorded=True)
+    return replace(verdict, checked=checked, difference=difference, recorded=True)
 
 
-def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
-    """Return the numbers of a model or plan, with every metric that its rules limit.
+def _snapshot(
+    case: _Case, request: Request, rules: Rules, earlier: Snapshot | None
+) -> Snapshot:
+    """Return the numbers of a model or plan; see `take_snapshot`.
 
     Raises:
         PlanError: a plan in a file is not that of the models beside it.
@@ -361,47 +375,63 @@ def _snapshot(case: _Case, request: Request, rules: Rules) -> Snapshot:
             stale[0], hint=f"`memplan optimize {path_argument(plan.report)}` makes it again"
         )
     warn_of_plan(case.model, plan, request)
-    snapshot = snapshot_of(plan, case.key, installed_runtime())
-    return with_metrics(snapshot, plan, case.model, rules.metrics, request)
+    return take_snapshot(case.model, plan, case.key, request, rules, earlier)
 
 
-def with_metrics(
-    snapshot: Snapshot, plan: Plan, model: Path, metrics: Sequence[str], request: Request
+def take_snapshot(
+    path: Path,
+    plan: Plan,
+    key: str,
+    request: Request,
+    rules: Rules,
+    earlier: Snapshot | None = None,
 ) -> Snapshot:
-    """Return a snapshot with further metrics: from the plan's report, or computed for the model.
+    """Return the numbers of a model or plan file, with its predicted process and all checked metrics.
 
-    ``model`` may be the plan's own file, for which nothing is computed. A metric without a value is
-    left out.
+    Args:
+        path: the file.
+        plan: the plan in it, or of the model in it.
+        key: its name in a baseline.
+        request: the settings.
+        rules: its rules.
+        earlier: its entry in the baseline, if there is one.
 
     Raises:
-        MemplanError: a metric is computed, and the model does not load; or `SERVING_BOUND` is asked for,
-            and ``model`` is a plan file, or its dims have no bounds.
+        MemplanError: a checked metric is computed from the model, and the model does not load.
     """
-    values: dict[str, int | None] = {**metrics_of(plan.report), **snapshot.metrics}
-    if not is_plan_file(model):
-        missing = [name for name in metrics if name not in values]
-        values |= _predicted_metrics(model, missing, request)
-    # No report has this metric, so it is not left out of a plan file's metrics but refused.
-    if SERVING_BOUND in metrics:
-        values[SERVING_BOUND] = _serving_bound(model, request)
-    with_value = {name: size for name in metrics if (size := values.get(name)) is not None}
-    return replace(snapshot, metrics={**snapshot.metrics, **with_value})
+    process, obstacle = None, ""
+    if not is_plan_file(path):
+        process, obstacle = process_or_obstacle(path, request.load(path))
+    layers = file_layers(path, request.config_file)
+    files = tuple(os.path.relpath(layer.source) for layer in layers if layer.values)
+    snapshot = snapshot_of(plan, key, installed_runtime(), process, files)
+    checked = known_metrics(snapshot, rules, earlier)
+    return replace(
+        snapshot,
+        metrics={**snapshot.metrics, **_computed_metrics(path, checked, request)},
+        checked=checked,
+        process_obstacle=obstacle,
+    )
 
 
-def _predicted_metrics(
-    model: Path, names: Sequence[str], request: Request
-) -> Mapping[str, int | None]:
-    """Return the metrics of a predicted run (``predicted.*``) and process (``process.*``) of a model.
+def _computed_metrics(path: Path, names: Sequence[str], request: Request) -> Mapping[str, int]:
+    """Return those of some metrics that are computed for a model: of runs, and `SERVING_BOUND`.
 
-    Each prediction is made only if one of ``names`` is of its kind.
+    A metric without a value is left out.
+
+    Raises:
+        MemplanError: the model does not load; or `SERVING_BOUND` is asked for, and ``path`` is a plan
+            file, or the model's dims have no bounds.
     """
-    predicted: dict[str, int | None] = {}
-    if any(name.startswith("predicted.") for name in names):
-        predicted |= metrics_of(plan_with_prediction(model, request.load(model)).report)
-    if any(name.startswith("process.") for name in names):
-        process = to_json(process_with_defaults(model, request.load(model)))
-        predicted |= {f"process.{name}": size for name, size in process.items()}
-    return {name: predicted[name] for name in names if name in predicted}
+    computed: dict[str, int] = {}
+    if not is_plan_file(path) and any(name.startswith("predicted.") for name in names):
+        report = plan_with_prediction(path, request.load(path)).report
+        computed |= {name: size for name, size in metrics_of(report).items() if name in names}
+    if SERVING_BOUND in names:
+        bound = _serving_bound(path, request)
+        if bound is not None:
+            computed[SERVING_BOUND] = bound
+    return computed
 
 
 def _serving_bound(model: Path, request: Request) -> int | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.runtime.process.parts import PredictedProcess
     from memplan_cli.runtime.settings_search.model_prediction import PredictionConditions
     from memplan_cli.settings.settings import Settings
 
@@ -56,20 +57,41 @@ def hint_to_optimize(path: Path) -> Iterator[None]:
         raise UnknownSizeError(str(error), hint=hint) from error
 
 
-def process_with_defaults(path: Path, settings: Settings) -> ProcessBytes:
-    """Predict the memory of a process that runs a model with ONNX Runtime's defaults.
+def predicted_process(path: Path, bound_settings: Settings) -> PredictedProcess:
+    """Predict the memory of a process that runs a model as it is.
+
+    The session has the settings that memplan recorded in the model's file; a file without recorded
+    settings is predicted with ONNX Runtime's defaults. ``bound_settings`` are of `settings_of_run`.
 
     Raises:
         UnknownSizeError: sizes are unknown, so that no prediction is possible.
         RuntimeUnavailableError: weights are missing, or the model does not load.
         MemplanError: the file or a setting is wrong.
     """
+    from memplan_cli.onnx_io.settings_metadata import recorded_settings
+    from memplan_cli.onnx_io.wire_format import scanned_metadata
     from memplan_cli.runtime.run.baseline import DEFAULTS
     from memplan_cli.runtime.settings_search.model_prediction import predict_process
 
+    recorded = recorded_settings(scanned_metadata(path))
+    runtime_settings = recorded.settings if recorded else DEFAULTS
+    conditions = prediction_conditions(bound_settings)
+    # A file that memplan wrote is loaded with its recorded settings, as `memplan_cli.load` does.
+    run = replace(conditions.run, opened_by_memplan=recorded is not None)
     with hint_to_optimize(path):
-        conditions = prediction_conditions(settings_of_run(path, settings))
-        return predict_process(path, DEFAULTS, conditions).process
+        return predict_process(path, runtime_settings, replace(conditions, run=run))
+
+
+def process_or_obstacle(path: Path, settings: Settings) -> tuple[ProcessBytes | None, str]:
+    """Return the predicted process of a model as it is, or None and why it cannot be predicted.
+
+    Raises:
+        MemplanError: the file or a setting is wrong.
+    """
+    try:
+        return predicted_process(path, settings_of_run(path, settings)).process, ""
+    except (RuntimeUnavailableError, UnknownSizeError, ImportError) as error:
+        return None, str(error)
 
 
 def plan_with_prediction(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.api.model_or_plan import (
@@ -12,7 +11,8 @@ from memplan_cli.api.model_or_plan import (
 )
 from memplan_cli.api.models.binding import dims_of_run
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.api.process import hint_to_optimize, prediction_conditions, settings_of_run
+from memplan_cli.api.process import predicted_process, settings_of_run
+from memplan_cli.api.report import interface_of
 from memplan_cli.api.request import request_of
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import PlanError, SettingsError
@@ -76,21 +76,14 @@ def why(
 def _process_breakdown(path: Path, request: Request) -> ProcessBreakdown:
     """Return the predicted memory of a process that runs a model, by purpose.
 
-    The session has the settings that memplan recorded in the model's file. A file without recorded
-    settings is predicted with ONNX Runtime's defaults.
-
     Raises:
         PlanError: the path is a plan.
         UnknownSizeError: sizes are unknown, so that no prediction is possible.
         RuntimeUnavailableError: weights are missing, or the model does not load.
         MemplanError: the file or a setting is wrong.
     """
-    from memplan_cli.onnx_io.settings_metadata import recorded_settings
-    from memplan_cli.onnx_io.wire_format import scanned_metadata
     from memplan_cli.reporting.commands.why_process import ProcessBreakdown
     from memplan_cli.runtime.installed import required_version
-    from memplan_cli.runtime.run.baseline import DEFAULTS
-    from memplan_cli.runtime.settings_search.model_prediction import predict_process
 
     if is_plan_file(path):
         raise PlanError(
@@ -98,18 +91,15 @@ def _process_breakdown(path: Path, request: Request) -> ProcessBreakdown:
             hint="name the model that was written with it",
         )
     bound_settings = settings_of_run(path, request.load(path))
-    recorded = recorded_settings(scanned_metadata(path))
     request.progress("loading the model")
-    runtime_settings = recorded.settings if recorded else DEFAULTS
-    conditions = prediction_conditions(bound_settings)
-    # A file that memplan wrote is loaded with its recorded settings, as `memplan_cli.load` does.
-    run = replace(conditions.run, opened_by_memplan=recorded is not None)
-    with hint_to_optimize(path):
-        prediction = predict_process(path, runtime_settings, replace(conditions, run=run))
+    prediction = predicted_process(path, bound_settings)
+    interface = interface_of(path, bound_settings)
     return ProcessBreakdown(
         model=str(path),
         runtime=f"onnxruntime {required_version()}",
         process=prediction.process,
+        inputs=sum(port.bytes or 0 for port in interface.inputs),
+        outputs=sum(port.bytes or 0 for port in interface.outputs),
         parts=prediction.parts,
         bindings=dims_of_run(bound_settings),
     )

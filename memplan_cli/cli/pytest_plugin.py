@@ -60,8 +60,8 @@ _KEYWORDS = (
 _OPTION_NAMES = {"dims": "dim", "inputs": "input"}
 """Settings whose option has another name."""
 
-_PROCESS_METRIC = "process.run"
-"""The metric that ``process`` limits: the peak of the process while it loads and runs the model."""
+_PROCESS_METRIC = "process.total"
+"""The metric that ``process`` limits: the whole process at its highest, with interpreter and runtime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,14 +272,12 @@ def _check_model(limit: Limit, model: Path) -> Report:
 
     Findings that do not fail, such as partial totals, become warnings.
     """
-    from memplan_cli.api.gate import with_metrics
+    from memplan_cli.api.gate import take_snapshot
     from memplan_cli.reporting.commands.gate import Rules, judge, rules_from
-    from memplan_cli.reporting.snapshot import snapshot_of
 
     request = _request(limit.config, limit.options)
     plan, rules = _plan(model, request), rules_from(limit.rules, Rules())
-    planned = snapshot_of(plan, str(model))
-    snapshot = with_metrics(planned, plan, model, rules.metrics, request)
+    snapshot = take_snapshot(model, plan, str(model), request, rules)
     for result in judge(snapshot, None, rules).results:
         if result.fails:
             peak = _peak_text(plan.report)

@@ -59,11 +59,15 @@ class Increase:
         return f"{float(self.share * 100):g}%"
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, *, needs_unit: bool = False) -> int:
     """Return the bytes of ``512MiB``, ``1.5 GB``, ``4096``; fractions are rounded down.
 
+    Args:
+        text: the size.
+        needs_unit: whether a number without a unit is refused, unless it is 0.
+
     Raises:
-        SettingsError: it is not a size, or its unit is unknown or ambiguous.
+        SettingsError: it is not a size, or its unit is missing, unknown or ambiguous.
     """
     match = _fullmatch(_QUANTITY, text)
     if match is None:
@@ -71,6 +75,11 @@ def parse_size(text: str) -> int:
             f"{text[:_MAX_LENGTH]!r} is not a size", hint="write it like 512MiB or 1.5 GB"
         )
     number, unit = match.groups()
+    if needs_unit and not unit and float(number.replace("_", "")):
+        raise SettingsError(
+            f"{text[:_MAX_LENGTH]!r} has no unit",
+            hint=f"write {number}MiB, or {number}B for bytes",
+        )
     factor = UNITS.get(unit.lower())
     if factor is None:
         raise SettingsError(
@@ -91,13 +100,17 @@ def parse_increase(text: str) -> Increase:
     match = _fullmatch(_PERCENT, text)
     if match is not None:
         return Increase(share=Fraction(match.group(1)) / 100)
-    try:
-        return Increase(size=parse_size(text))
-    except SettingsError as error:
+    if _fullmatch(_QUANTITY, text) is None:
         raise SettingsError(
             f"{text[:_MAX_LENGTH]!r} is neither a percentage nor a size",
             hint="write it like 2%, 0.5% or 4MiB",
-        ) from error
+        )
+    try:
+        return Increase(size=parse_size(text, needs_unit=True))
+    except SettingsError as error:
+        number = text.strip()
+        hint = f"write {number}%, or {number}MiB" if number.isdecimal() else error.hint
+        raise SettingsError(str(error), hint=hint) from error
 
 
 def format_size(size: int) -> str:

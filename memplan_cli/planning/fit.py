@@ -41,8 +41,8 @@ class Need:
 
     Attributes:
         weights, inputs, outputs, planned: as in a report.
-        process: the highest resident bytes of a process with a session, with weights and
-            outputs; None: the search is for tensors, not for the process.
+        process: the highest resident bytes of a process with a session, with weights and the
+            outputs of a run; None: the search is for tensors, not for the process.
     """
 
     json_keys: ClassVar[Keys] = (
@@ -62,9 +62,9 @@ class Need:
 
     @property
     def total(self) -> int:
-        """Return the bytes that have to fit."""
+        """Return the bytes that have to fit. A process keeps the outputs of the run before."""
         if self.process is not None:
-            return self.process + self.inputs
+            return self.process + self.inputs + self.outputs
         return self.weights + self.inputs + self.outputs + self.planned
 
 
@@ -132,7 +132,10 @@ class Fit:
     """The largest values of dimensions that fit a memory size.
 
     Attributes:
-        overhead: bytes of the process that the search adds to every need.
+        overhead: bytes that the search adds to every need: of a process, the interpreter, the runtime
+            and ``other_imports``.
+        other_imports: bytes kept for what else the process imports.
+        margin: the largest relative error of a predicted process; None: tensors are counted.
         unknown: the dimensions that were searched for.
         dims: the numbers of the others.
         points: the bindings that fit; empty: not even 1 fits.
@@ -147,6 +150,8 @@ class Fit:
         "model",
         "memory",
         "overhead",
+        "other_imports",
+        "margin",
         "of",
         "unknown",
         "dims",
@@ -162,6 +167,8 @@ class Fit:
     model: str
     memory: int
     overhead: int
+    other_imports: int
+    margin: float | None
     unknown: tuple[str, ...]
     dims: Mapping[str, int]
     points: tuple[Point, ...]

@@ -17,7 +17,7 @@ from memplan_cli.core.results.memory import (
     Memory,
     weakest,
 )
-from memplan_cli.core.results.report import ModelSummary, Refusal, Report
+from memplan_cli.core.results.report import InterfaceTensor, ModelSummary, Refusal, Report
 from memplan_cli.core.results.rewrites import ChunkingSummary, FoldingSummary
 from memplan_cli.core.symbolic.bounds import largest_size
 from memplan_cli.core.symbolic.sizes import size_of
@@ -165,6 +165,7 @@ def report_of(decision: Decision, reuses: int, foldable_tensors: FoldableTensors
         },
         slot_bound=None if hides_totals else _slot_bound(decision),
         peak=None if memory.live_peak is None else peak,
+        interface=tuple(_interface(decision, memory.weights)),
         foldable=() if memory.live_peak is None else foldable,
         folded=decision.folded,
         chunked=_chunking_summary(decision),
@@ -217,6 +218,29 @@ def _memory(decision: Decision, foldable: int) -> Memory:
         foldable=None if naive is None else foldable,
         resident=_resident_peak(decision, decision.needs),
     )
+
+
+def _interface(decision: Decision, weights: int) -> Iterator[InterfaceTensor]:
+    """Yield the inputs and outputs of known size, and the weights that are not small.
+
+    ``weights`` is the sum of all weights, of which a small weight is less than a thousandth.
+    """
+    program, bounds = decision.program, decision.settings.bounds
+    inputs, outputs = program.body.inputs, dict.fromkeys(program.body.outputs)
+    kinds = {
+        "input": inputs,
+        "output": [var for var in outputs if program.vars[var].origin is Origin.OP],
+        "weight": [var.id for var in program.vars.values() if var.origin is Origin.WEIGHT],
+    }
+    for kind, vars_ in kinds.items():
+        for var in map(program.vars.__getitem__, vars_):
+            size = size_of(var.shape, var.dtype)
+            if size is None:
+                continue
+            total = number_at(by_unit([largest_size(size, bounds)]), decision.dims)
+            is_small = kind == "weight" and 1000 * (total or 0) < weights
+            if total is not None and not is_small:
+                yield InterfaceTensor(str(var.id), kind, total)
 
 
 def _live_peak(allocation: Allocation, dims: Mapping[str, int]) -> int | None:

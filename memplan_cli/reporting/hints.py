@@ -42,7 +42,7 @@ def assumed_lines(dims: Mapping[str, int], inputs: Iterable[InputShape] = ()) ->
     if dims:
         dim_options = " ".join(dim_option(name, value) for name, value in dims.items())
         options = binding_options(inputs, dims) or dim_options
-        yield f"assumed {dims_summary(dims)}; to change that: {options}"
+        yield f"Sizes assumed: {dims_summary(dims)}. Set yours: {options}"
 
 
 def dims_summary(dims: Mapping[str, int]) -> str:

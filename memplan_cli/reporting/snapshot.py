@@ -10,23 +10,35 @@ import json
 import os
 from dataclasses import dataclass, field, replace
 from math import floor
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
+from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.files import refuse_endless
 from memplan_cli.core.json_types import Natural, Share, one_of
 from memplan_cli.core.results.bound_plan import with_bound_symbols
+from memplan_cli.core.results.report import TARGETS
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.serialization import OPTIONAL, SORTED, SPARSE, Keys, to_json
+from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.errors import PlanError
 from memplan_cli.planning.plan_file import read_plan
-from memplan_cli.reporting.hints import over_budget, path_argument, unknown_sizes_hint
+from memplan_cli.reporting.hints import (
+    assumed_dims,
+    over_budget,
+    path_argument,
+    unknown_sizes_hint,
+)
+from memplan_cli.runtime.process.parts import whole_process
 from memplan_cli.settings.keys import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from memplan_cli.core.program import Dim
+    from memplan_cli.core.results.memory import Memory
+    from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
@@ -36,14 +48,6 @@ MAX_BASELINE_TENSORS = 500
 
 _SMALLEST_SHARE = 1000
 """A baseline leaves out a tensor below 1/1000 of the peak, unless the tensor is live there."""
-
-_SNAPSHOT_METRICS = {
-    *("planned", "live_peak", "resident", "foldable", "total", "naive", "weights"),
-    *("predicted.first_run_peak", "predicted.steady_peak"),
-    *("observed.first_run_peak", "observed.steady_peak", "observed.held"),
-    *("process.load", "process.run", "process.private"),
-}
-"""The metrics of every snapshot; a gate adds others that its rules name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,13 @@ class TensorFacts:
     at_peak: Natural = 0
 
 
+class InterfaceSize(NamedTuple):
+    """The size of an input, an output or a weight."""
+
+    kind: str
+    bytes: int
+
+
 _Metric = Annotated[str, one_of(*METRICS)]
 
 
@@ -76,33 +87,52 @@ class Snapshot:
         model: the model's name in the baseline.
         graph_sha256: the digest of its graph.
         level: the level of the plan.
+        target: the graph that is planned: ``portable``, or optimized for ``cpu`` or ``cuda``; empty:
+            not recorded.
         phase: the phase of the plan.
         nodes: the number of nodes.
         memplan: the version of memplan.
         runtime: the runtime, its version and its provider.
         metrics: the numbers.
+        process_source: where the ``process`` metrics come from: ``predicted`` or ``observed``; empty:
+            there are none, or it was not recorded.
+        checked: the metrics that are compared with a baseline, unless a rule names others.
+        settings_files: the settings files that applied, as their names from the current folder.
         peak_node: the node at the peak.
-        tensors: the tensors that cause the numbers.
+        tensors: the intermediates that cause the numbers.
+        interface: the inputs, the outputs and the larger weights, by name.
         coverage: the share of intermediates whose size is known; below 1 totals are partial.
-        dims: the values, bounds and shapes that it was planned for; None: not recorded.
+        dims: the value of each dim that the numbers hold for, or its bounds (``1..8``); None: not
+            recorded.
+        shapes: the shape that the numbers hold for, of each input with a symbolic dim: ``8,3,1..64``.
+        assumed: the dims whose values were assumed. Not in a file.
+        inputs: the inputs with a symbolic dim. Not in a file.
         budget_message: the sentence that the plan is over its budget; empty if it is not. Not
             in a file.
         run_hint: how to get the metrics that need a run. Not in a file.
         size_hint: how to get the metrics that need unknown sizes. Not in a file.
+        process_obstacle: why the process could not be predicted; empty if it was, or was not tried. Not
+            in a file.
     """
 
     json_keys: ClassVar[Keys] = (
         "graph_sha256",
         "level",
+        "target",
         "phase",
         "nodes",
         "memplan",
         "runtime",
         "coverage",
         "dims",
+        "shapes",
+        "settings_files",
         "metrics",
+        "process_source",
+        "checked",
         "peak_node",
         "tensors",
+        "interface",
     )
 
     model: str
@@ -113,13 +143,26 @@ class Snapshot:
     memplan: str
     runtime: str
     metrics: Mapping[_Metric, Natural] = field(metadata=SORTED)
+    target: Annotated[str, one_of("", *TARGETS)] = field(default="", metadata=SPARSE)
+    process_source: Annotated[str, one_of("", "predicted", "observed")] = field(
+        default="", metadata=SPARSE
+    )
+    checked: tuple[_Metric, ...] = field(default=(), metadata=SPARSE)
+    settings_files: tuple[str, ...] = field(default=(), metadata=SPARSE)
     peak_node: str = ""
     tensors: Mapping[str, TensorFacts] = field(default_factory=dict, metadata=SORTED)
+    interface: Mapping[str, InterfaceSize] = field(
+        default_factory=dict, metadata={**SPARSE, **SORTED}
+    )
     coverage: Share = field(default=1.0, metadata=OPTIONAL)
     dims: Mapping[str, str] | None = field(default=None, metadata={**SPARSE, **SORTED})
+    shapes: Mapping[str, str] = field(default_factory=dict, metadata=SPARSE)
+    assumed: Mapping[str, int] = field(default_factory=dict, compare=False)
+    inputs: tuple[InputShape, ...] = field(default=(), compare=False)
     budget_message: str = field(default="", compare=False)
     run_hint: str = field(default="", compare=False)
     size_hint: str = field(default="", compare=False)
+    process_obstacle: str = field(default="", compare=False)
 
     @property
     def partial(self) -> bool:
@@ -127,34 +170,64 @@ class Snapshot:
         return self.coverage < 1.0
 
 
-def snapshot_of(plan: Plan, model: str, runtime: str = "") -> Snapshot:
+def snapshot_of(
+    plan: Plan,
+    model: str,
+    runtime: str = "",
+    process: ProcessBytes | None = None,
+    settings_files: tuple[str, ...] = (),
+) -> Snapshot:
     """Return the snapshot of a plan.
 
     The report has the numbers for its bindings already. Sizes of tensors that depend on symbols get
-    the numbers of the same bindings. ``model`` is the name in a baseline; ``runtime`` is recorded if
-    the report has none.
+    the numbers of the same bindings.
+
+    Args:
+        plan: a plan.
+        model: its name in a baseline.
+        runtime: recorded if the report has none.
+        process: the predicted process of the model as it is; None: that of the plan's report.
+        settings_files: the settings files that applied.
     """
     report = plan.report
     plan = with_bound_symbols(plan)
     run = report.runtime
     bytes_at_peak = dict(report.peak.tensors) if report.peak else {}
+    dims = _planned_dims(plan)
+    metrics = metrics_of(report)
+    process_source = ""
+    if process is not None:
+        metrics |= process_metrics(process, report.memory)
+        process_source = "predicted"
+    elif "process.run" in metrics:
+        observed = run.observed.get("optimized") if run else None
+        process_source = "observed" if observed and observed.process else "predicted"
     return Snapshot(
         model=model,
         graph_sha256=plan.graph_sha256,
         level=report.level,
+        target=report.target,
         phase=report.phase,
         nodes=report.model.nodes,
         memplan=plan.version,
         runtime=f"{run.name} {run.version} {run.provider}" if run else runtime,
-        metrics={
-            name: size
-            for name, size in metrics_of(report).items()
-            if name in _SNAPSHOT_METRICS
-        },
+        metrics=metrics,
+        process_source=process_source,
+        settings_files=settings_files,
         peak_node=report.peak.node if report.peak else "",
         tensors=_tensor_facts(plan, bytes_at_peak),
+        interface={
+            tensor.name: InterfaceSize(tensor.kind, tensor.bytes)
+            for tensor in report.interface
+        },
         coverage=report.coverage,
-        dims=_planned_dims(plan),
+        dims=dims,
+        shapes={
+            item.name: ",".join(_dim_text(dim, dims) for dim in item.shape)
+            for item in report.model.inputs
+        },
+        assumed=assumed_dims(report),
+        inputs=report.model.inputs,
         budget_message=over_budget(report),
         size_hint=unknown_sizes_hint(plan),
         run_hint=(
@@ -173,19 +246,13 @@ def metrics_of(report: Report) -> dict[str, int]:
         observed.steady_peak      the field ``steady_peak`` of the observed peaks
         original.planned          ``report.original_planned``
         levels.2                  ``report.levels["2"]``
+        process.total             see `process_metrics`
         serving.bound             in no report: `gate` computes it from the model
     """
     runtime = report.runtime
     predicted = runtime.predicted.get("optimized") if runtime else None
     observed = runtime.observed.get("optimized") if runtime else None
-    # Without a run the bytes of the process are predicted.
-    process = (observed and observed.process) or (predicted and predicted.process)
-    records = {
-        "": report.memory,
-        "predicted": predicted,
-        "observed": observed,
-        "process": process,
-    }
+    records = {"": report.memory, "predicted": predicted, "observed": observed}
     metrics: dict[str, int] = {}
     for name in METRICS:
         group, _, key = name.rpartition(".")
@@ -193,15 +260,29 @@ def metrics_of(report: Report) -> dict[str, int]:
             size = getattr(report, f"original_{key}")
         elif group == "levels":
             size = report.levels.get(key)
-        elif group == "serving":
-            continue
-        else:
+        elif group in records:
             # A prediction counts no weights in ``held``, so its metric has a longer name.
             field_name = "held" if key == "held_without_weights" else key
             size = getattr(records[group], field_name, None)
+        else:
+            continue
         if size is not None:
             metrics[name] = size
-    return metrics
+    # Without a run the bytes of the process are predicted.
+    process = (observed and observed.process) or (predicted and predicted.process)
+    return metrics | process_metrics(process, report.memory) if process else metrics
+
+
+def process_metrics(process: ProcessBytes, memory: Memory) -> dict[str, int]:
+    """Return the metrics of a process that runs a model with this memory of inputs and outputs.
+
+    ``process.total`` is the whole process at its highest. The others are bytes beyond a process that
+    has only imported the runtime.
+    """
+    names = ("load", "run", "private", "file")
+    beyond = {f"process.{name}": getattr(process, name) for name in names}
+    total = whole_process(process, memory.inputs, memory.outputs)
+    return {"process.total": total, **beyond}
 
 
 def known_share(coverage: float) -> str:
@@ -216,20 +297,24 @@ def dims_text(dims: Mapping[str, str]) -> str:
 
 
 def _planned_dims(plan: Plan) -> dict[str, str]:
-    """Return the dims, bounds and shapes of a plan's settings, and the assumed dims, as text.
+    """Return the value of each dim that the numbers of a plan hold for, or its bounds, as text.
 
-    For example ``{"batch": "8", "seq": "1..128", "shape of x": "1,3,64,64"}``.
+    For example ``{"batch": "8", "seq": "1..128"}``.
     """
-    dims: dict[str, str] = {}
-    for key in ("dims", "bounds", "shapes"):
-        setting = plan.settings.get(key)
-        for name, value in setting.items() if isinstance(setting, dict) else ():
-            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-            dims[f"shape of {name}" if key == "shapes" else str(name)] = text
-    for name, dim in plan.report.bindings.items():
-        if dim.source == "assumed":
-            dims[name] = str(dim.value)
-    return dims
+    values = {name: str(dim.value) for name, dim in plan.report.bindings.items()}
+    bounds = plan.settings.get("bounds")
+    return values | {name: str(text) for name, text in bounds.items()} if bounds else values
+
+
+def _dim_text(dim: Dim, dims: Mapping[str, str]) -> str:
+    """Return a dim of an input with its symbols replaced by their values or bounds; ``?`` if undeclared.
+
+    >>> _dim_text("batch*2", {"batch": "4"})
+    '8'
+    """
+    values = {name: int(text) for name, text in dims.items() if text.isdecimal()}
+    bound_dim = bind_dim(dim, values)
+    return dims.get(str(bound_dim), "?" if bound_dim is None else str(bound_dim))
 
 
 def _tensor_facts(plan: Plan, bytes_at_peak: Mapping[str, int]) -> dict[str, TensorFacts]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from memplan_cli.core.quantities import parse_increase, parse_size
@@ -55,6 +56,7 @@ METRICS = (
     "observed.scratch",
     "observed.weights",
     "serving.bound",
+    "process.total",
     "process.load",
     "process.run",
     "process.private",
@@ -63,7 +65,8 @@ METRICS = (
 """The metrics that ``gate`` can check, with their names in a report.
 
 ``predicted.*`` and ``observed.*`` describe the written model. ``process.*`` is the observed value
-if the plan has one, else the predicted one.
+if the plan has one, else the predicted one. ``process.total`` is the whole process at its highest,
+``process.run`` the same without the interpreter, the imported runtime, inputs and kept outputs.
 """
 
 
@@ -174,6 +177,16 @@ def size(value: Value) -> int:
     return _whole(value, least=0)
 
 
+def size_with_unit(value: Value) -> int:
+    """Return bytes, written with their unit: ``512MiB``. 0 needs none."""
+    written = value.content
+    if isinstance(written, int) and not isinstance(written, bool):
+        written = str(written)
+    if not isinstance(written, str):
+        raise invalid(value.at, f"expected a size such as 512MiB, not {describe(value)}")
+    return _quantity(Value(written, value.at), partial(parse_size, needs_unit=True))
+
+
 def budget(value: Value) -> int | float:
     """Return bytes, or a share between 0 and 1 of the original's need, written ``60%``."""
     written = value.content
@@ -192,7 +205,7 @@ def pairs(value: Value) -> Mapping[str, str]:
 
 
 def increase(value: Value) -> object:
-    """Return an allowed increase, written ``2%``, ``4MiB`` or as a number of bytes."""
+    """Return an allowed increase, written ``2%`` or ``4MiB``."""
     written = value.content
     if isinstance(written, int) and not isinstance(written, bool):
         written = str(written)
@@ -210,9 +223,10 @@ def metrics(value: Value) -> tuple[str, ...]:
 
 MODEL_RULES: Mapping[str, Reader] = {
     "metric": metrics,
-    "max_memory": size,
+    "max_memory": size_with_unit,
     "max_increase": increase,
     "ratchet": boolean,
+    "allow_version_change": boolean,
 }
 """The rules that ``gate`` may check for one model."""
 

@@ -17,6 +17,7 @@ Json = dict[str, Any]
 _NAME: Json = {"type": "string", "minLength": 1}
 _WHOLE: Json = {"type": "integer", "minimum": 0}
 _SIZE: Json = {"type": ["integer", "string"], "minimum": 0}
+_SIZE_WITH_UNIT: Json = {"anyOf": [{"const": 0}, _NAME]}
 _METRIC: Json = {"$ref": "#/$defs/metric"}
 
 
@@ -43,7 +44,8 @@ _SCHEMAS: Mapping[Reader, Json] = {
     keys.size: _SIZE,
     keys.budget: _SIZE,
     keys.pairs: _table_of(_NAME),
-    keys.increase: _SIZE,
+    keys.size_with_unit: _SIZE_WITH_UNIT,
+    keys.increase: _SIZE_WITH_UNIT,
     keys.metrics: _one_or_more(_METRIC),
 }
 """The reader of a value -> the JSON values that it accepts."""

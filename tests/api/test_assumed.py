@@ -165,7 +165,7 @@ def test_a_plan_in_a_file_has_the_numbers_and_the_formula(tmp_path: Path) -> Non
     kept = read_plan(out.with_suffix(".json")).report
     assert kept.memory.total == unit_value(kept.symbolic["total"], {"b": 1})
     text = CliRunner().invoke(main, ["report", str(out.with_suffix(".json")), "-v"]).stdout
-    assert "assumed b=1; to change that" in text
+    assert "Sizes assumed: b=1. Set yours:" in text
     assert "For all dims" in text
 
 
@@ -216,10 +216,9 @@ def test_every_command_has_a_number_with_and_without_a_run(
     name, *options = command
     done = CliRunner().invoke(main, [name, str(path), *options, option])
     assert done.exit_code == 0, done.output
-    if name != "fit":
-        assert "assumed b=1, s=1" in done.output
-    else:
-        assert "assumed b=1" in done.output
+    sizes = "b=1, s=1" if name != "fit" else "b=1"
+    start = "assumed" if name == "sweep" else "Sizes assumed:"  # a cell of its table
+    assert f"{start} {sizes}" in " ".join(done.output.split())
 
 
 @pytest.mark.parametrize(

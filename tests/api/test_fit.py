@@ -138,7 +138,7 @@ def test_values_too_large_to_run_follow_from_those_that_were(
 
 
 def test_the_process_is_predicted_at_the_sizes_of_runs(decided: Path) -> None:
-    found = fit(decided, 64 << 20, ("seq",), of="process")
+    found = fit(decided, 64 << 20, ("seq",), of="process", overhead=0)
     assert found.points[0].process
     assert found.points[0].dims == {"seq": 4}
     assert any("taken not to fit: seq=5" in each for each in found.warnings)
@@ -153,7 +153,7 @@ def test_without_a_run_sizes_that_data_decides_are_an_error(decided: Path) -> No
 
 
 def test_confirming_runs_the_answer() -> None:
-    found = fit(SAMPLE, 64 << 20, ("batch",), provider="cpu")
+    found = fit(SAMPLE, 64 << 20, ("batch",), provider="cpu", overhead=0)
     assert found.confirmed is not None
     assert found.confirmed.dims == found.points[0].dims
     assert found.confirmed.taken > 0
@@ -191,13 +191,14 @@ def test_a_run_of_unknown_memory_does_not_count_as_one_of_no_memory(
 
 
 def test_a_fit_goes_by_the_predicted_process_and_the_next_value_does_not_fit() -> None:
-    found = fit(SAMPLE, 80 << 20, ("batch",))
+    found = fit(SAMPLE, 144 << 20, ("batch",))
     (point,) = found.points
     assert found.of == "process"
     assert point.process is not None
-    assert point.total + found.overhead <= 80 << 20
+    assert found.overhead == (48 << 20) + (64 << 20)
+    assert point.total + found.overhead <= 144 << 20
     assert point.beyond is not None
-    assert point.beyond > 80 << 20
+    assert point.beyond > 144 << 20
 
 
 def test_without_weights_tensors_are_counted_and_that_is_said(stripped: Path) -> None:
@@ -244,14 +245,16 @@ def command(*arguments: str) -> tuple[int, str]:
 
 def test_the_command_gives_pure_json_and_exit_code_zero() -> None:
     code, text = command(
-        str(SAMPLE), "--memory", "65MiB", "--dim", "batch=?", "--format", "json"
+        str(SAMPLE), "--memory", "128MiB", "--dim", "batch=?", "--format", "json"
     )
     document = json.loads(text)
     assert code == 0
     assert document["schema"] == "memplan.fit/1"
     assert document["points"][0]["dims"]["batch"] > 1
     assert document["of"] == "process"
-    assert document["overhead"] == 48 << 20
+    assert document["overhead"] == (48 << 20) + (64 << 20)
+    assert document["other_imports"] == 64 << 20
+    assert document["margin"] == 0.1
     assert document["points"][0]["process"] > 0
 
 

@@ -4,8 +4,7 @@
 
 Each model with seeded weights, on the CPU provider with one thread, under the
 runtime's defaults and as memplan's settings have it (optimization off, the file's order, no
-pattern, no reuse). Nothing of a prediction is run but what data decides; the session is made
-once in a process of its own, and ``by rules`` is what would be said without that. Rows are kept in
+pattern, no reuse). Nothing of a prediction is run but what data decides. Rows are kept in
 ``out/process_prediction/`` and not measured again.
 
 ``--of shared``: the shared collection, weights beside the file. ``--of held-out``: models that no
@@ -43,12 +42,8 @@ from memplan_cli.core.results.observations import ProcessBytes, RuntimeSettings
 from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.process.parts import PredictedProcess  # noqa: TC001 - rows are read
-from memplan_cli.runtime.process.predict import (
-    ProcessMeasurements,
-    predict_process_bytes,
-    simulate_process,
-)
-from memplan_cli.runtime.run.run_model import process_of_load, process_of_run
+from memplan_cli.runtime.process.predict import simulate_process
+from memplan_cli.runtime.run.run_model import process_of_run
 from memplan_cli.runtime.settings_search.model_prediction import (
     PredictionConditions,
     executed_or_observed_graph,
@@ -97,8 +92,6 @@ class Row:
     model: str
     way: str
     predicted: PredictedProcess | None
-    simulated: ProcessBytes | None
-    """Without a session's own load: all of it by rules."""
     observed: tuple[ProcessBytes, ...]
 
     def middle(self, name: str) -> int:
@@ -106,17 +99,9 @@ class Row:
 
     def is_near(self, name: str) -> bool:
         """Whether the prediction is as near as is asked to what some run took."""
-        return self._near(self.predicted.process if self.predicted else None, name)
-
-    @property
-    def near_by_rules(self) -> bool:
-        """Whether rules alone are as near in all numbers."""
-        return all(self._near(self.simulated, name) for name in NUMBERS)
-
-    def _near(self, process: ProcessBytes | None, name: str) -> bool:
-        if process is None:
+        if self.predicted is None:
             return False
-        found = getattr(process, name)
+        found = getattr(self.predicted.process, name)
         seen = [getattr(each, name) for each in self.observed]
         low, high = min(seen), max(seen)
         room = max(SHARE * self.middle(name), BYTES)
@@ -138,7 +123,6 @@ class Row:
             yield predicted if self.is_near(name) else f"**{predicted}**"
             yield megabytes(self.middle(name)) + (spread if wide else "")
         yield "yes" if self.good else "no"
-        yield "yes" if self.near_by_rules else "no"
 
 
 def megabytes(size: float) -> str:
@@ -245,14 +229,12 @@ def _widths(kind: str, random: np.random.Generator) -> Iterator[tuple[int, ...]]
 def row(name: str, model: Path, way: str, trial: RunConditions, runs: int) -> Row:
     settings, stored = WAYS[way], stored_model(model)
     executed = executed_or_observed_graph(model, settings, PredictionConditions(trial))
-    shown = ProcessMeasurements(measured_load=process_of_load(model, settings, trial))
-    found = simulate_process(stored, executed, settings, measurements=shown)
-    rules = predict_process_bytes(stored, executed, settings)
+    found = simulate_process(stored, executed, settings)
     seen = []
     for _ in range(runs):
         drop_cached(model)
         seen.append(process_of_run(model, settings, trial))
-    return Row(name, way, found, rules, tuple(each for each in seen if each is not None))
+    return Row(name, way, found, tuple(each for each in seen if each is not None))
 
 
 def drop_cached(model: Path) -> None:
@@ -304,8 +286,8 @@ def attribution(found: Row) -> Iterator[str]:
         yield f"| {part.name} | {sizes} | {part.remedy or '-'} |"
 
 
-HEAD = """| model | settings | load | observed | run | observed | private | observed | within | by rules |
-|---|---|---|---|---|---|---|---|---|---|"""
+HEAD = """| model | settings | load | observed | run | observed | private | observed | within |
+|---|---|---|---|---|---|---|---|---|"""
 
 
 def page(found: Sequence[Row]) -> str:
@@ -315,11 +297,7 @@ def page(found: Sequence[Row]) -> str:
         good = sum(each.good for each in mine)
         near = {name: sum(each.is_near(name) for each in mine) for name in NUMBERS}
         words = ", ".join(f"{name} {count}" for name, count in near.items())
-        by_rules = sum(each.near_by_rules for each in mine)
-        lines.append(
-            f"\n{way}: {good} of {len(mine)} within 2 % or 2 MB in all ({words}); "
-            f"by rules alone {by_rules}."
-        )
+        lines.append(f"\n{way}: {good} of {len(mine)} within 2 % or 2 MB in all ({words}).")
     return "\n".join(lines)
 
 

@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("optimize", "MODEL", "--dim", "batch=8", "--no-validate", "-o", "out.onnx"),
         ("why", "MODEL", "--dim", "batch=8"),
         ("fit", "MODEL", "--memory", "1MiB", "--dim", "batch=?", "--of", "tensors"),
-        ("gate", "MODEL", "--dim", "batch=8", "--max-memory", "16KiB"),
+        ("gate", "MODEL", "--dim", "batch=8", "--max-memory", "16KiB", "--metric", "planned"),
         ("simulate", "MODEL", "--dim", "batch=8", "--allocator", "bfc"),
         ("sweep", "MODEL", "--dim", "batch=8"),
     ],
@@ -51,6 +51,8 @@ def test_the_numbers_are_those_of_the_honest_model(words: tuple[str, ...]) -> No
     foreseen, foreseen_of_lies = honest.pop("runtime", None), lying.pop("runtime", None)
     if words[0] == "report":
         assert _tensors(foreseen) == _tensors(foreseen_of_lies)
+    # A file with false declarations has other bytes than one without.
+    assert (honest.pop("files", None) is None) == (lying.pop("files", None) is None)
     assert _numbers(honest) == _numbers(lying)
     assert SAID not in before
     # A sweep's rows have no room for warnings; its numbers are right all the same.
@@ -58,7 +60,7 @@ def test_the_numbers_are_those_of_the_honest_model(words: tuple[str, ...]) -> No
 
 
 def test_a_gate_does_not_pass_by_a_lie() -> None:
-    words = ("--dim", "batch=8", "--max-memory", "8KiB")
+    words = ("--dim", "batch=8", "--max-memory", "8KiB", "--metric", "planned")
     assert memplan("gate", "honest.onnx", *words).exit_code == 1
     assert memplan("gate", "lying.onnx", *words).exit_code == 1
 

@@ -90,10 +90,12 @@ def test_settings_files_and_shapes_take_a_dim_of_zero(tmp_path: Path) -> None:
 
 
 def test_a_gate_measures_growth_from_nothing() -> None:
-    gate = ("gate", "batch.onnx", "--baseline", "base.json", "--max-increase", "2%")
-    done(*gate, "--dim", "batch=0", "--update-baseline")
-    done(*gate, "--dim", "batch=0", "--max-memory", "0")
-    grown = memplan(*gate, "--dim", "batch=1")
+    gate = ("gate", "batch.onnx", "--baseline", "base.json", "--metric", "planned")
+    onnx.save(parse(BATCH.replace("batch,", "0,")), "batch.onnx")
+    done(*gate, "--update-baseline")
+    done(*gate, "--max-increase", "2%", "--max-memory", "0")
+    onnx.save(parse(BATCH.replace("batch,", "1,")), "batch.onnx")
+    grown = memplan(*gate, "--max-increase", "2%")
     assert grown.exit_code == 1
     assert "grew from 0 B to 64 B" in grown.stdout
 

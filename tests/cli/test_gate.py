@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+PLANNED = ("--metric", "planned")
+
+
+def under(budget: str) -> tuple[str, ...]:
+    """Return the options that limit the planned intermediates."""
+    return (*PLANNED, "--max-memory", budget)
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -24,8 +32,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_budget_needs_no_baseline() -> None:
-    assert memplan("gate", "m/a.onnx", "--max-memory", "1MiB").exit_code == 0
-    failed = memplan("gate", "m/a.onnx", "--max-memory", "1KiB")
+    assert memplan("gate", "m/a.onnx", *under("1MiB")).exit_code == 0
+    failed = memplan("gate", "m/a.onnx", *under("1KiB"))
     assert failed.exit_code == 1
     assert "the budget is 1.00 KiB" in failed.stdout
 
@@ -40,7 +48,7 @@ def test_several_models_are_meant_by_one_glob() -> None:
 
 def test_a_file_with_brackets_in_its_name_is_no_glob(folder: Path) -> None:
     write(folder / "m[1].onnx", GOOD)
-    assert memplan("gate", "m[1].onnx", "--max-memory", "1MiB").exit_code == 0
+    assert memplan("gate", "m[1].onnx", *under("1MiB")).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -87,7 +95,7 @@ def test_a_new_model_fails_until_it_is_recorded(folder: Path) -> None:
 
 def test_a_budget_alone_asks_for_no_baseline_unless_one_is_named() -> None:
     memplan("gate", "m/a.onnx", "--update-baseline")
-    words = ("gate", "m/b.onnx", "--max-memory", "1MiB")
+    words = ("gate", "m/b.onnx", *under("1MiB"))
     assert memplan(*words).exit_code == 0
     assert memplan(*words, "--baseline", "memplan.baseline.json").exit_code == 1
 
@@ -96,12 +104,12 @@ def test_a_plan_can_be_gated_and_can_be_a_baseline(folder: Path) -> None:
     for name in ("a", "b"):
         plan = folder / f"{name}.memplan.json"
         memplan("optimize", f"m/{name}.onnx", "--no-validate", "--plan", plan)
-    assert memplan("gate", "a.memplan.json", "--max-memory", "1MiB").exit_code == 0
+    assert memplan("gate", "a.memplan.json", *under("1MiB")).exit_code == 0
     assert memplan("gate", "m/a.onnx", "--baseline", "a.memplan.json").exit_code == 0
 
 
 def test_a_plan_of_a_model_that_has_changed_since_is_no_pass(folder: Path) -> None:
-    words = ("gate", "a.memplan.json", "--max-memory", "1MiB")
+    words = ("gate", "a.memplan.json", *under("1MiB"))
     memplan("optimize", "m/a.onnx", "--no-validate", "-o", "a.memplan.onnx")
     assert memplan(*words).exit_code == 0
     written = (folder / "a.memplan.onnx").read_bytes()
@@ -142,7 +150,8 @@ def test_settings_for_what_is_planned_already_are_refused(words: tuple[str, ...]
 
 def test_files_give_the_rules_and_options_overrule_them(folder: Path) -> None:
     (folder / "memplan.yaml").write_text(
-        "gate:\n  max_memory: 1MiB\n  models:\n    m/b.onnx: {max_memory: 1KiB}\n"
+        "gate:\n  metric: planned\n  max_memory: 1MiB\n"
+        "  models:\n    m/b.onnx: {max_memory: 1KiB}\n"
     )
     assert memplan("gate", "m/a.onnx").exit_code == 0
     assert memplan("gate", "m/b.onnx").exit_code == 1
@@ -166,13 +175,13 @@ def test_each_model_is_held_against_the_rules_of_its_own_folder(
 ) -> None:
     write(folder / "g1" / "a.onnx", GOOD)
     write(folder / "g2" / "b.onnx", GOOD)
-    (folder / "g1" / "memplan.yaml").write_text("gate: {max_memory: 1MiB}\n")
-    (folder / "g2" / "memplan.yaml").write_text("gate: {max_memory: 1KiB}\n")
+    (folder / "g1" / "memplan.yaml").write_text("gate: {metric: planned, max_memory: 1MiB}\n")
+    (folder / "g2" / "memplan.yaml").write_text("gate: {metric: planned, max_memory: 1KiB}\n")
     done = memplan("gate", *order, "--format", "json")
     assert done.exit_code == 1
     passed = {model["model"]: model["passed"] for model in json.loads(done.stdout)["models"]}
     assert passed == {"g1/a.onnx": True, "g2/b.onnx": False}
-    (folder / "all.yaml").write_text("gate: {max_memory: 2MiB}\n")
+    (folder / "all.yaml").write_text("gate: {metric: planned, max_memory: 2MiB}\n")
     assert memplan("gate", *order, "--config", "all.yaml").exit_code == 0
     assert memplan("gate", *order, "--max-memory", "2MiB").exit_code == 0
 
@@ -180,7 +189,7 @@ def test_each_model_is_held_against_the_rules_of_its_own_folder(
 def test_a_model_that_no_rule_is_about_is_no_pass_beside_one_with_a_budget(
     folder: Path,
 ) -> None:
-    (folder / "m" / "memplan.yaml").write_text("gate: {max_memory: 1MiB}\n")
+    (folder / "m" / "memplan.yaml").write_text("gate: {metric: planned, max_memory: 1MiB}\n")
     write(folder / "n" / "c.onnx", GOOD)
     assert memplan("gate", "m/a.onnx").exit_code == 0
     done = memplan("gate", "m/a.onnx", "n/c.onnx")
@@ -236,24 +245,22 @@ def test_totals_that_leave_something_out_are_marked_wherever_they_are_shown(
     folder: Path,
 ) -> None:
     write(folder / "nz.onnx", GAP)
-    assert memplan("gate", "nz.onnx", "--max-memory", "1MB").exit_code == 0
-    silent = memplan("gate", "nz.onnx", "--max-memory", "1MB", "--no-run")
+    assert memplan("gate", "nz.onnx", *under("1MB")).exit_code == 0
+    silent = memplan("gate", "nz.onnx", *under("1MB"), "--no-run")
     assert silent.exit_code == 2
     assert "--run makes them known; --allow-partial counts" in silent.stderr
     assert "--allow-partial" in silent.stderr
     assert "--dim" not in silent.stderr
 
     words = ("nz.onnx", "--allow-partial", "--no-run")
-    text = memplan("gate", *words, "--max-memory", "1MB")
+    text = memplan("gate", *words, *under("1MB"))
     assert text.exit_code == 0
     assert re.search(r"planned +- +256 B \(partial\)", text.stdout)
     assert "note: totals are partial: the sizes of 33.3% of the" in text.stdout
-    found = json.loads(
-        memplan("gate", *words, "--max-memory", "1MB", "--format", "json").stdout
-    )
+    found = json.loads(memplan("gate", *words, *under("1MB"), "--format", "json").stdout)
     assert found["models"][0]["partial"] is True
     for form in ("markdown", "github", "junit", "sarif"):
-        shown = memplan("gate", *words, "--max-memory", "1MB", "--format", form).stdout
+        shown = memplan("gate", *words, *under("1MB"), "--format", form).stdout
         assert "totals are partial" in shown
 
     between = memplan("diff", "nz.onnx", *words)
@@ -272,19 +279,22 @@ def test_totals_that_leave_something_out_are_marked_wherever_they_are_shown(
     assert swept["rows"][0]["partial"] is True
 
 
-def test_a_baseline_of_other_dims_says_so(folder: Path) -> None:
+def test_a_check_at_other_sizes_than_the_baseline_is_refused_with_both_and_the_option(
+    folder: Path,
+) -> None:
     write(folder / "d.onnx", GOOD.replace("[64,256]", "[64,n]"))
     done = memplan("gate", "d.onnx", "--dim", "n=256", "--update-baseline")
     assert done.exit_code == 0
-    grown = memplan("gate", "d.onnx", "--dim", "n=512")
-    assert grown.exit_code == 1
-    assert "the baseline was made with dims n=256, this with n=512" in grown.stdout
-    assert "bytes" not in grown.stdout
-    free = memplan("gate", "d.onnx", "--max-memory", "1MiB")
-    assert "assumed n=1; to change that: --dim n=1" in free.stderr
-    assert free.exit_code == 0
-    other = memplan("gate", "d.onnx")
-    assert "the baseline was made with dims n=256, this with n=1" in other.stdout
+    for words, size in ((("--dim", "n=512"), "x=64,512"), ((), "x=64,1")):
+        other = memplan("gate", "d.onnx", *words)
+        assert other.exit_code == 2
+        assert (
+            f"the baseline was made with sizes x=64,256, this check with {size}"
+            in other.stderr
+        )
+        assert "for the sizes of the baseline: --dim n=256" in other.stderr
+        assert other.stdout == ""
+    assert memplan("gate", "d.onnx", "--dim", "n=256").exit_code == 0
 
 
 def test_why_names_the_nearest_tensor() -> None:

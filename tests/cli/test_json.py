@@ -33,7 +33,7 @@ OUTPUTS: dict[str, str] = {
     f"fit {BATCH} --memory 1GiB --dim batch=?": "fit",
     f"fit {BATCH} --memory 1GiB --dim batch=? --of tensors": "fit",
     f"fit {BATCH} --memory 1KiB --overhead 1 --dim batch=? --of tensors": "fit",
-    f"gate {CNN} --max-memory 1": "gate",
+    f"gate {CNN} --max-memory 1B": "gate",
     f"gate {CNN} --max-memory 1GiB --metric process.run": "gate",
     f"gate {CNN} --baseline {{out}}/base.json --max-increase 1%": "gate",
     f"diff {CNN} {TIED}": "diff",

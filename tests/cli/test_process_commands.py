@@ -39,7 +39,7 @@ def test_the_parts_are_json_too_largest_first(model: str) -> None:
 ASKED = (
     ("why", "--process"),
     ("gate", "--metric", "process.run", "--max-memory", "1GiB"),
-    ("fit", "--of", "process", "--memory", "100MiB", "--dim", "side=?"),
+    ("fit", "--of", "process", "--memory", "200MiB", "--dim", "side=?"),
 )
 
 
@@ -166,12 +166,19 @@ def test_a_gate_says_what_makes_a_plan_where_nothing_was_observed(model: str) ->
     assert "memplan optimize" in result.stderr
 
 
-def test_a_baseline_says_that_another_runtime_made_it(model: str, tmp_path: Path) -> None:
+def test_a_baseline_of_another_runtime_is_compared_only_if_that_is_allowed(
+    model: str, tmp_path: Path
+) -> None:
     baseline = tmp_path / "baseline.json"
     words = ("gate", model, "--metric", "process.private", "--baseline", str(baseline))
     assert memplan(*words, "--update-baseline").exit_code == 0
     document = baseline.read_text().replace("onnxruntime 1.", "onnxruntime 0.")
     baseline.write_text(document)
-    result = memplan(*words)
-    assert result.exit_code == 0, result.output
-    assert "onnxruntime 0." in result.output
+    refused = memplan(*words)
+    assert refused.exit_code == 2
+    assert "the baseline was made with runtime onnxruntime 0." in refused.stderr
+    assert "this check with onnxruntime 1." in refused.stderr
+    assert "--allow-version-change compares them" in refused.stderr
+    compared = memplan(*words, "--allow-version-change")
+    assert compared.exit_code == 0, compared.output
+    assert "onnxruntime 0." in compared.stdout

@@ -141,7 +141,8 @@ def test_without_a_verdict_or_the_wish_there_is_no_comment(
 ) -> None:
     write(tmp_path / "net.onnx", GOOD)
     log = logging_shim(tmp_path, "gh")
-    quiet, _ = run_action(tmp_path, env, {"models": "net.onnx", "max-memory": "1MiB"})
+    fits = {"models": "net.onnx", "max-memory": "1MiB", "metric": "planned"}
+    quiet, _ = run_action(tmp_path, env, fits)
     assert quiet.returncode == 0
     broken = {"models": "none.onnx", "max-memory": "1MiB", "comment": "true"}
     assert run_action(tmp_path, env, broken)[0].returncode == 2
@@ -179,7 +180,8 @@ def test_the_action_annotates_summarizes_and_fails(
 def test_the_action_leaves_globs_to_memplan(tmp_path: Path, env: dict[str, str]) -> None:
     write(tmp_path / "m[1].onnx", GOOD)
     write(tmp_path / "m1.onnx", GOOD)
-    done, summary = run_action(tmp_path, env, {"models": "m[1].onnx", "max-memory": "1MiB"})
+    inputs = {"models": "m[1].onnx", "max-memory": "1MiB", "metric": "planned"}
+    done, summary = run_action(tmp_path, env, inputs)
     assert done.returncode == 0, done.stderr
     assert "`m[1].onnx`" in summary
     assert "`m1.onnx`" not in summary
@@ -212,7 +214,9 @@ def test_the_hooks_check_the_files_they_are_given(
 ) -> None:
     hook = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[number]
     write(tmp_path / "net.onnx", GOOD)
-    (tmp_path / "memplan.yaml").write_text(f"gate: {{max_memory: {budget}}}\n")
+    (tmp_path / "memplan.yaml").write_text(
+        f"gate: {{metric: planned, max_memory: {budget}}}\n"
+    )
     entry = [*shlex.split(hook["entry"]), "net.onnx"]
     run = subprocess.run(entry, cwd=tmp_path, env=env, capture_output=True, check=False)
     assert run.returncode == code, run.stderr
@@ -424,7 +428,7 @@ def test_a_mark_takes_settings_and_limits_of_the_process(tmp_path: Path) -> None
     wrong = {name for name in found if name.startswith("test_")} - passed
     assert len(wrong) == KEYWORD_TESTS.count("def test_") - len(passed)
     for said in (
-        "process.run is",
+        "process.total is",
         "planned is",
         "there is no keyword 'modle'",
         "did you mean",

@@ -218,7 +218,8 @@ def test_a_model_without_nodes_is_answered_by_every_command(
 ) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(parsed("g (float[n,8] x) => (float[n,8] x) { }"), path)
-    more = ("--max-memory", "1KiB") if command == "gate" else ()
+    budget = ("--metric", "planned", "--max-memory", "1KiB")
+    more = budget if command == "gate" else ()
     done = memplan(command, path, *more)
     assert done.exit_code == (2 if command == "why" else 0), done.output
     if command in ("optimize", "report", "gate"):
@@ -356,6 +357,7 @@ def test_what_has_no_bytes_of_its_own_leaves_the_tensors_their_totals(
     (warning,) = [w for w in told["warnings"] if w.startswith("in no total")]
     assert "'q'" in warning
     assert memplan("validate", out, "--original", source).exit_code == 0
-    judged = memplan("gate", source, "--max-memory", "1MiB")
+    planned = ("--metric", "planned", "--max-memory")
+    judged = memplan("gate", source, *planned, "1MiB")
     assert judged.exit_code == 0, judged.output
-    assert memplan("gate", source, "--max-memory", "1KiB").exit_code == 1
+    assert memplan("gate", source, *planned, "1KiB").exit_code == 1

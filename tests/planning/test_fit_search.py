@@ -121,7 +121,7 @@ def test_a_sum_by_unit_is_solved_without_a_plan(
 
 def fit(confirmed: Confirmation | None, memory: int = 100) -> Fit:
     point = Point.of(Need(1, 2, 3, 4), {"n": 4}, Need(1, 2, 3, 5), 10)
-    return Fit("a.onnx", memory, 10, ("n",), {}, (point,), None, confirmed=confirmed)
+    return Fit("a.onnx", memory, 10, 0, None, ("n",), {}, (point,), None, confirmed=confirmed)
 
 
 def test_a_run_that_takes_more_than_the_memory_fails_the_fit() -> None:

@@ -22,7 +22,9 @@ def facts(
 def snapshot(**tensors: TensorFacts) -> Snapshot:
     peak = sum(item.at_peak for item in tensors.values())
     metrics = {"live_peak": peak}
-    return Snapshot("m", "sha", 2, "test", 4, "1", "ort 1", metrics, "top", tensors)
+    return Snapshot(
+        "m", "sha", 2, "test", 4, "1", "ort 1", metrics, peak_node="top", tensors=tensors
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,10 +66,10 @@ def test_other_dims_are_said_where_both_are_known() -> None:
     one, other = (replace(snapshot(), dims={"batch": n}) for n in ("2", "4"))
     assert compare(one, other).notes == (
         "the graph is the same",
-        "dims: batch=2 before, batch=4 after",
+        "sizes: batch=2 before, batch=4 after",
     )
     free = replace(one, dims={})
-    assert compare(free, one).notes[1:] == ("dims: none before, batch=2 after",)
+    assert compare(free, one).notes[1:] == ("sizes: none before, batch=2 after",)
     assert compare(replace(one, dims=None), other).notes == ("the graph is the same",)
 
 

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from memplan_cli.core.binding_options import InputShape
 from memplan_cli.core.quantities import Increase, parse_increase
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import MemplanError, PlanError, UnknownSizeError
@@ -22,6 +25,7 @@ from memplan_cli.reporting.commands.gate import (
 )
 from memplan_cli.reporting.snapshot import (
     MAX_BASELINE_TENSORS,
+    InterfaceSize,
     Snapshot,
     TensorFacts,
     baseline_tensors,
@@ -40,17 +44,21 @@ def snapshot(planned: int = 1000, **more: int) -> Snapshot:
     return Snapshot("m.onnx", "sha", 2, "test", 4, "1", "ort 1", metrics)
 
 
+NONE = Increase()
+
+
 def found(verdict_of: Snapshot, earlier: Snapshot | None, rules: Rules) -> list[Finding]:
     return [result.finding for result in judge(verdict_of, earlier, rules).results]
 
 
 def test_a_budget_is_broken_only_above_it() -> None:
-    assert found(snapshot(1000), None, Rules(max_memory=1000)) == []
-    verdict = judge(snapshot(1001), None, Rules(max_memory=1000))
+    rules = Rules(metrics=("planned",), max_memory=1000)
+    assert found(snapshot(1000), None, rules) == []
+    verdict = judge(snapshot(1001), None, rules)
     assert not verdict.passed
     (result,) = verdict.results
     assert result.finding is Finding.OVER_BUDGET
-    assert result.message == "planned is 1001 B, the budget is 1000 B (+1 B)"
+    assert result.message == "planned is 1001 B; the budget is 1000 B (+1 B)"
 
 
 @pytest.mark.parametrize(
@@ -125,9 +133,11 @@ def test_every_metric_that_is_asked_for_is_checked() -> None:
         judge(snapshot(1), None, rules)
     told = replace(snapshot(1), run_hint="run it", size_hint="--dim n=1")
     for metric in ("observed.held", "process.run"):
-        with pytest.raises(UnknownSizeError) as caught:
-            judge(told, None, Rules(metrics=(metric,)))
-        assert caught.value.hint == "run it"
+        limited = Rules(metrics=(metric,), max_memory=1)
+        for earlier, asked in ((None, limited), (snapshot(1), Rules(metrics=(metric,)))):
+            with pytest.raises(UnknownSizeError) as caught:
+                judge(told, earlier, asked)
+            assert caught.value.hint == "run it"
 
 
 def test_a_model_or_metric_without_a_baseline_fails_where_one_is_needed() -> None:
@@ -138,37 +148,157 @@ def test_a_model_or_metric_without_a_baseline_fails_where_one_is_needed() -> Non
     assert found(snapshot(total=1), snapshot(), rules) == [Finding.NO_BASELINE]
 
 
-def test_a_baseline_of_another_runtime_is_said_and_does_not_fail() -> None:
-    earlier = replace(snapshot(), runtime="onnxruntime 1.30", memplan="0.9", level=1)
-    verdict = judge(snapshot(), earlier, Rules())
+def test_a_baseline_of_another_memplan_is_said_and_does_not_fail() -> None:
+    verdict = judge(snapshot(), replace(snapshot(), memplan="0.9"), Rules())
     assert verdict.passed
     assert [result.message for result in verdict.results] == [
-        "the baseline was made with level 1, this with 2",
-        "the baseline was made with memplan 0.9, this with 1",
-        "the baseline was made with runtime onnxruntime 1.30, this with ort 1",
+        "the baseline was made with memplan 0.9, this with 1"
     ]
 
 
-def test_a_baseline_of_level_0_is_said_to_be_of_level_0() -> None:
-    verdict = judge(replace(snapshot(), runtime=""), replace(snapshot(), level=0), Rules())
-    assert [result.message for result in verdict.results] == [
-        "the baseline was made with level 0, this with 2",
-        "the baseline was made with runtime ort 1, this with unknown",
-    ]
+ORT_30, ORT_31 = (f"onnxruntime 1.{minor}.0" for minor in (30, 31))
 
 
-def test_a_baseline_of_other_dims_is_said_and_does_not_fail() -> None:
-    one, other = (replace(snapshot(), dims={"batch": n, "seq": "1..8"}) for n in ("2", "4"))
-    verdict = judge(other, one, Rules())
+@pytest.mark.parametrize(
+    ("condition", "before", "now"),
+    [
+        ("level", 1, 2),
+        ("level", 0, 2),
+        ("phase", "train", "test"),
+        ("target", "cpu", "portable"),
+        ("runtime", ORT_30, ORT_31),
+        ("runtime", "other 1.31.0", ORT_31),
+    ],
+)
+def test_a_baseline_made_under_other_conditions_is_refused_with_both(
+    condition: str, before: str | int, now: str | int
+) -> None:
+    sides: tuple[dict[str, Any], ...] = ({condition: before}, {condition: now})
+    earlier, taken = (replace(snapshot(), **changes) for changes in sides)
+    words = f"the baseline was made with {condition} {before}, this check with {now}"
+    with pytest.raises(PlanError, match=re.escape(words)) as caught:
+        judge(taken, earlier, Rules())
+    assert "--update-baseline" in caught.value.hint
+    assert ("--allow-version-change" in caught.value.hint) == (condition == "runtime")
+
+
+def test_another_version_of_the_runtime_is_compared_where_that_is_allowed() -> None:
+    earlier, taken = (replace(snapshot(), runtime=name) for name in (ORT_30, ORT_31))
+    verdict = judge(taken, earlier, Rules(allow_version_change=True))
     assert verdict.passed
     assert [result.message for result in verdict.results] == [
-        "the baseline was made with dims batch=2 seq=1..8, this with batch=4 seq=1..8"
+        f"the baseline was made with runtime {ORT_30}, this with {ORT_31}"
     ]
+    grown = replace(taken, metrics={"planned": 1001})
+    results = judge(grown, earlier, Rules(allow_version_change=True)).results
+    assert results[0].finding is Finding.INCREASE
+    with pytest.raises(PlanError, match="level 0"):
+        judge(taken, replace(earlier, level=0), Rules(allow_version_change=True))
+
+
+def test_a_plan_that_ran_compares_with_a_model_under_the_same_runtime() -> None:
+    ran = replace(snapshot(), runtime=f"{ORT_31} CPUExecutionProvider")
+    for earlier, taken in (
+        (ran, replace(snapshot(), runtime=ORT_31)),
+        (replace(ran, runtime=ORT_31), ran),
+        (replace(ran, runtime=""), ran),
+    ):
+        assert judge(taken, earlier, Rules()).passed
+
+
+def test_a_baseline_without_a_target_compares_with_every_target() -> None:
+    for target in ("portable", "cpu"):
+        assert judge(replace(snapshot(), target=target), snapshot(), Rules()).results == ()
+
+
+def test_a_baseline_of_other_dims_is_refused_with_both_and_the_options_to_type() -> None:
+    one, other = (
+        replace(snapshot(), dims={"batch": n}, inputs=(InputShape("x", ("batch", 3)),))
+        for n in ("2", "4")
+    )
+    words = "the baseline was made with sizes batch=2, this check with batch=4"
+    with pytest.raises(PlanError, match=words) as caught:
+        judge(other, one, Rules())
+    assert caught.value.hint == "for the sizes of the baseline: --dim batch=2"
     assert judge(other, replace(one, dims=None), Rules()).results == ()
 
 
+def test_a_baseline_of_other_bounds_is_refused() -> None:
+    one, other = (replace(snapshot(), dims={"seq": bounds}) for bounds in ("1..8", "1..9"))
+    with pytest.raises(PlanError, match=r"sizes seq=1\.\.8, this check with seq=1\.\.9"):
+        judge(other, one, Rules())
+
+
+def test_a_measured_process_is_not_compared_with_a_predicted_one() -> None:
+    measured, predicted = (
+        replace(snapshot(**{"process.run": size}), process_source=source)
+        for size, source in ((10, "observed"), (9, "predicted"))
+    )
+    rules = Rules(metrics=("process.run",))
+    for now, before in ((measured, predicted), (predicted, measured)):
+        with pytest.raises(PlanError, match=r"the process of the baseline is .*predicted"):
+            judge(now, before, rules)
+        assert judge(now, before, Rules(metrics=("planned",))).passed
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "passes"),
+    [
+        (10**9, 10**9 + 10**6, True),
+        (10**9, 10**9 + 10**6 + 1, False),
+        (10**8, 10**8 + 256 * 1024, True),
+        (10**8, 10**8 + 256 * 1024 + 1, False),
+    ],
+)
+def test_a_few_nodes_more_are_no_increase_of_a_predicted_process(
+    before: int, now: int, *, passes: bool
+) -> None:
+    earlier, taken = (
+        replace(snapshot(**{"process.run": size}), process_source="predicted")
+        for size in (before, now)
+    )
+    rules = Rules(metrics=("process.run",), ratchet=True)
+    assert (found(taken, earlier, rules) == []) == passes
+    assert worth_recording(taken, earlier, rules) == passes
+
+
+def test_a_budget_limits_the_whole_process_unless_a_metric_is_named() -> None:
+    taken = snapshot(1, **{"process.total": 2000, "process.run": 1})
+    verdict = judge(taken, None, Rules(max_memory=1999))
+    assert not verdict.passed
+    assert verdict.checked == ("process.total",)
+    assert verdict.results[0].message.startswith("process.total is 1.95 KiB, of it ")
+    assert judge(taken, None, Rules(max_memory=2000)).passed
+    assert judge(taken, None, Rules(metrics=("planned",), max_memory=1)).passed
+
+
+def test_without_a_metric_the_metrics_of_the_baseline_are_checked() -> None:
+    now, before = snapshot(1000, total=1001, naive=9), snapshot(1000, total=1000, naive=1)
+    assert judge(now, before, Rules()).checked == ("planned",)
+    verdict = judge(now, replace(before, checked=("planned", "total")), Rules())
+    assert verdict.checked == ("planned", "total")
+    assert [result.metric for result in verdict.results] == ["total"]
+    other = judge(now, replace(before, checked=("total",)), Rules(metrics=("naive",)))
+    assert other.checked == ("naive",)
+
+
+def test_one_metric_that_fails_leaves_the_others_passed() -> None:
+    rules = Rules(metrics=("planned", "total", "live_peak"))
+    verdict = judge(snapshot(total=1001), snapshot(total=1000), rules)
+    assert not verdict.passed
+    failed = [name for name in rules.metrics if verdict.failures(name)]
+    assert failed == ["total"]
+
+
+def test_a_finding_without_a_metric_fails_every_metric() -> None:
+    rules = Rules(metrics=("planned", "live_peak"), max_increase=NONE)
+    verdict = judge(snapshot(), None, rules)
+    assert all(verdict.failures(name) for name in rules.metrics)
+
+
 def test_partial_totals_are_marked_and_do_not_fail() -> None:
-    verdict = judge(replace(snapshot(), coverage=0.9999), None, Rules(max_memory=1000))
+    rules = Rules(metrics=("planned",), max_memory=1000)
+    verdict = judge(replace(snapshot(), coverage=0.9999), None, rules)
     assert verdict.passed
     (result,) = verdict.results
     assert result.finding is Finding.PARTIAL
@@ -182,8 +312,29 @@ def test_partial_totals_are_marked_and_do_not_fail() -> None:
 def test_an_unknown_total_says_what_would_make_it_known() -> None:
     unknown = replace(snapshot(), metrics={}, size_hint="bind every dim: --dim n=1")
     with pytest.raises(UnknownSizeError) as caught:
-        judge(unknown, None, Rules(max_memory=1))
+        judge(unknown, None, Rules(metrics=("planned",), max_memory=1))
     assert caught.value.hint == "bind every dim: --dim n=1"
+
+
+def test_a_process_that_cannot_be_predicted_says_why_and_what_can_be_checked() -> None:
+    unknown = replace(snapshot(), process_obstacle="data decides the size of 'i'")
+    with pytest.raises(UnknownSizeError, match="data decides the size of 'i'") as caught:
+        judge(unknown, None, Rules(max_memory=1))
+    assert "--metric planned" in caught.value.hint
+
+
+def test_a_baseline_of_an_older_version_is_read_and_checked_for_what_is_planned() -> None:
+    data = to_json(replace(snapshot(), target="portable", checked=("planned",)))
+    for key in ("target", "checked"):
+        del data[key]
+    old = read_snapshot("m.onnx", data)
+    assert (old.checked, old.interface, old.process_source) == ((), {}, "")
+    now = snapshot(1001, **{"process.total": 10**9, "outputs": 5})
+    verdict = judge(replace(now, interface={"y": InterfaceSize("output", 5)}), old, Rules())
+    assert verdict.checked == ("planned",)
+    assert [result.finding for result in verdict.results] == [Finding.INCREASE]
+    assert verdict.difference is not None
+    assert verdict.difference.causes("outputs") == ()
 
 
 def test_a_baseline_without_dims_and_coverage_is_read() -> None:

@@ -41,11 +41,16 @@ def first_lines(before: Peaks | None, after: Peaks | None) -> list[str]:
 
 
 def test_the_process_comes_first_then_the_plan_its_proof_and_the_next_step() -> None:
-    lines = first_lines(
+    process, *lines = first_lines(
         observed(200_000_000, 300_000_000, 5120), observed(50_000_000, 150_000_000, 3072)
     )
+    # 48 MiB, 300 MB and 1024 floats; Exp's result, Neg's and Exp's share 4 KiB at the peak.
+    assert process == (
+        "Process: about 334.11 MiB (interpreter and runtime 48.00 MiB, model 286.10 MiB, inputs and outputs 8.00 KiB), "
+        "measured. Activations at their peak: 4.00 KiB."
+    )
     assert [line.split() for line in lines[:3]] == [
-        ["process,", "observed", "before", "after", "change"],
+        ["process", "beyond", "its", "imports,", "observed", "before", "after", "change"],
         ["load", "200.0", "MB", "50.0", "MB", "-75.0%"],
         ["run", "300.0", "MB", "150.0", "MB", "-50.0%"],
     ]
@@ -58,7 +63,8 @@ def test_the_process_comes_first_then_the_plan_its_proof_and_the_next_step() -> 
 @pytest.mark.parametrize("after", [200_000_000, 199_000_000, 230_000_000])
 def test_where_nothing_is_won_the_headline_says_so(after: int) -> None:
     lines = first_lines(observed(200_000_000, 200_000_000, 9), observed(after, after, 9))
-    assert lines[0].startswith("process, observed ")
+    assert lines[0].startswith("Process: about 238.74 MiB ")
+    assert lines[1].startswith("process beyond its imports, observed ")
     assert any(line.startswith("No saving: ") for line in lines)
 
 
@@ -78,8 +84,14 @@ def test_a_prediction_stands_where_nothing_was_observed_and_says_so() -> None:
     sides = {"original": observed(10_000_000, 20_000_000, 1), "optimized": observed(1, 1, 1)}
     report = replace(plan.report, runtime=RuntimeSummary("onnxruntime", "1", CPU, sides))
     lines = render(plan.with_report(report), "text").splitlines()
-    assert lines[1].startswith("process, predicted ")
-    assert lines[2].split() == ["load", "10.0", "MB", "0.0", "MB", "-100.0%"]
+    assert lines[1].startswith("Process: about 67.08 MiB ")
+    assert "predicted within 10%" in " ".join(lines[1:3])
+    (row,) = (
+        n
+        for n, line in enumerate(lines)
+        if line.startswith("process beyond its imports, predicted ")
+    )
+    assert lines[row + 1].split() == ["load", "10.0", "MB", "0.0", "MB", "-100.0%"]
 
 
 def test_the_answer_is_five_lines_and_the_options_for_more() -> None:

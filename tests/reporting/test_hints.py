@@ -60,7 +60,7 @@ def test_what_only_a_run_can_tell_is_not_offered_for_binding(tmp_path: Path) -> 
     assert "--dim found" not in told.value.hint
     assert told.value.hint == "--dim batch=1 --run makes them known"
     with pytest.raises(UnknownSizeError) as told_by_gate:
-        judge(snapshot_of(plan, "m"), None, Rules(max_memory=1))
+        judge(snapshot_of(plan, "m"), None, Rules(metrics=("planned",), max_memory=1))
     assert "--dim found" not in told_by_gate.value.hint
     assert told_by_gate.value.hint == told.value.hint
 
@@ -82,7 +82,7 @@ def test_dims_that_were_assumed_in_vain_are_not_offered(tmp_path: Path) -> None:
     plan = api.plan(write(tmp_path / "m.onnx", text))
     assert "n" in plan.report.bindings
     with pytest.raises(UnknownSizeError) as told:
-        judge(snapshot_of(plan, "m"), None, Rules(max_memory=1))
+        judge(snapshot_of(plan, "m"), None, Rules(metrics=("planned",), max_memory=1))
     assert told.value.hint == "--allow-partial counts the known sizes only"
 
 

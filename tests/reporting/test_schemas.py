@@ -104,6 +104,9 @@ def test_a_report_has_the_process_of_each_side_in_its_schema() -> None:
         "mem_param: {exclude_blobs: [a]}",
         "gate: {metric: size}",
         "gate: {models: {a: {max_memry: 1}}}",
+        "gate: {max_memory: 256}",
+        "gate: {max_increase: 2}",
+        "gate: {max_memory: -1}",
         "phase: [train]",
     ],
 )

@@ -18,7 +18,7 @@ from memplan_cli.reporting.commands import diff, gate_report, why
 from memplan_cli.reporting.commands.diff import compare
 from memplan_cli.reporting.commands.gate import Rules, Verdict, judge
 from memplan_cli.reporting.commands.why import why_peak, why_tensor
-from memplan_cli.reporting.snapshot import Snapshot, TensorFacts, snapshot_of
+from memplan_cli.reporting.snapshot import InterfaceSize, Snapshot, TensorFacts, snapshot_of
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
@@ -32,7 +32,7 @@ def plan_named(name: str) -> Plan:
 
 
 def snapshots() -> tuple[Snapshot, Snapshot]:
-    """A model before and after somebody kept a tensor alive."""
+    """A model before and after somebody kept a tensor alive and left a debug output in it."""
     after = replace(snapshot_of(plan_named("branchy"), "models/branchy.onnx"), memplan="1.0")
     name = "stem_relu"
     facts = after.tensors[name]
@@ -40,20 +40,29 @@ def snapshots() -> tuple[Snapshot, Snapshot]:
     tensors[name] = replace(facts, steps=2, read_by="b0_conv/Conv", at_peak=0)
     less = after.metrics["live_peak"] - facts.at_peak
     metrics = {**after.metrics, "live_peak": less, "planned": less}
-    before = replace(after, tensors=tensors, metrics=metrics, graph_sha256="0" * 64)
-    return before, replace(after, graph_sha256="1" * 64)
+    outputs = {"y": InterfaceSize("output", 40)}
+    before = replace(
+        after, tensors=tensors, metrics=metrics, interface=outputs, graph_sha256="0" * 64
+    )
+    outputs = {**outputs, "debug": InterfaceSize("output", 4096)}
+    metrics = {**after.metrics, "outputs": 40 + 4096}
+    after = replace(after, metrics=metrics, interface=outputs, graph_sha256="1" * 64)
+    return before, after
 
 
 def judged() -> tuple[Verdict, ...]:
     before, after = snapshots()
-    rules = Rules(metrics=("planned", "live_peak"), max_increase=Increase(size=1024))
+    rules = Rules(
+        metrics=("planned", "live_peak", "outputs", "weights"),
+        max_increase=Increase(size=1024),
+    )
     new = replace(after, model="models/new.onnx")
     other = replace(before, runtime="onnxruntime 1.30.0 CPUExecutionProvider")
     return (
-        judge(before, other, rules),
+        judge(before, other, replace(rules, allow_version_change=True)),
         judge(after, before, rules),
         judge(new, None, rules),
-        judge(before, None, Rules(max_memory=2**30)),
+        judge(before, None, Rules(metrics=("planned",), max_memory=2**30)),
     )
 
 
@@ -61,7 +70,7 @@ def hostile() -> tuple[Verdict, ...]:
     facts = TensorFacts(10, 2, EVIL, EVIL, 10)
     base = Snapshot(EVIL, "s", 2, "test", 1, "1", EVIL, {"planned": 1}, EVIL)
     worse = replace(base, metrics={"planned": 11}, tensors={EVIL: facts}, runtime="2" + EVIL)
-    return (judge(worse, base, Rules()),)
+    return (judge(worse, base, Rules(allow_version_change=True)),)
 
 
 @pytest.mark.parametrize("form", gate_report.RENDERERS)
@@ -170,5 +179,5 @@ def test_github_gets_ten_annotations_and_the_worst_comes_first() -> None:
     got = gate_report.RENDERERS["github"]((*many(30), worst)).splitlines()
     assert len(got) == 10
     assert got[0].startswith("::error file=models/branchy.onnx,title=memplan%3A increase::")
-    assert got[-1] == "::warning title=memplan::52 more findings; see the job's log"
-    assert len(gate_report.RENDERERS["github"](judged()).splitlines()) == 4
+    assert got[-1] == "::warning title=memplan::82 more findings; see the job's log"
+    assert len(gate_report.RENDERERS["github"](judged()).splitlines()) == 5

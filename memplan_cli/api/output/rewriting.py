@@ -19,10 +19,11 @@ from memplan_cli.api.output.weight_files import (
 )
 from memplan_cli.core.results.memory import ExternalWeights
 from memplan_cli.core.results.observations import CPU, PROVIDERS
+from memplan_cli.core.results.report import FileBytes
 from memplan_cli.errors import ModelError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.core.files import Content
@@ -241,9 +242,12 @@ class RewrittenFiles(OutputFiles):
             ModelError: a file cannot be written.
         """
         plan = _named_from(self._targets.plan.parent, plan)
-        plan = plan.with_report(replace(plan.report, external_weights=self._moved))
         # Protobuf merges appended bytes into the message: they add an entry to the model's metadata.
         model = [*self.data, _settings_metadata(self._rewriting, plan)]
+        files = self._file_bytes(sum(map(len, model)))
+        plan = plan.with_report(
+            replace(plan.report, external_weights=self._moved, files=files)
+        )
         contents: dict[Path, Content] = {
             self._targets.plan: plan.encoded(),
             self._targets.model: model,
@@ -257,6 +261,25 @@ class RewrittenFiles(OutputFiles):
         weights = self.write(contents)
         self._drop_unused()
         return plan, weights
+
+    def _file_bytes(self, model_bytes: int) -> FileBytes:
+        """Return the bytes on disk of the original and of the written model, with their weights.
+
+        ``model_bytes`` is the size of the written model file. Weight files that are not there count as 0.
+        """
+        from memplan_cli.onnx_io.load import load_model
+
+        file, original = self._rewriting.file, self._rewriting.original
+        names = file.data_files
+        if self._rewriting.optimized_offline:
+            names = weights_of(load_model(original))
+        original_files = (original, *(original.parent / name for name in names))
+        weights = {name: file.path.parent / name for name in file.data_files}
+        weights |= {path.name: path for path in self._created}
+        return FileBytes(
+            original=_total_bytes(original_files),
+            written=model_bytes + _total_bytes(weights.values()),
+        )
 
     def _settings_files(self, plan: Plan) -> Iterator[tuple[Path, bytes]]:
         """Yield the settings of the written model as Python and as JSON, if asked for."""
@@ -285,6 +308,11 @@ class RewrittenFiles(OutputFiles):
         for name in unused:
             if name not in needed:
                 self._targets.model.with_name(name).unlink(missing_ok=True)
+
+
+def _total_bytes(files: Iterable[Path]) -> int:
+    """Return the bytes of the files that exist."""
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:

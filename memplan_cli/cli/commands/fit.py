@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     "--overhead",
     metavar="SIZE",
     help=(
-        "Memory that Python and the runtime take. The default is 48MiB, and 64MiB with "
-        "--of tensors."
+        "Memory of what else the process imports, besides Python and the runtime. The default is "
+        "64MiB. With --of tensors: memory of everything besides the tensors."
     ),
 )
 @click.option(

@@ -32,7 +32,12 @@ FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
     ),
 )
 @click.option(
-    "--max-memory", metavar="SIZE", help="Memory limit, for example 512MiB or 1.5 GB."
+    "--max-memory",
+    metavar="SIZE",
+    help=(
+        "Memory limit, for example 512MiB or 1.5 GB. It limits the predicted process, with the "
+        "interpreter and the runtime, unless --metric names another number."
+    ),
 )
 @click.option(
     "--max-increase",
@@ -44,7 +49,10 @@ FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
     "metrics",
     multiple=True,
     metavar="NAME",
-    help="Check this number of the report. The default is planned. Repeatable.",
+    help=(
+        "Check this number of the report. The default: with --max-memory process.total, with a "
+        "baseline the metrics that were recorded in it. Repeatable."
+    ),
 )
 @click.option(
     "--ratchet",
@@ -57,6 +65,12 @@ FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
 )
 @click.option(
     "--update-baseline", is_flag=True, help="Write the current numbers into the baseline file."
+)
+@click.option(
+    "--allow-version-change",
+    is_flag=True,
+    default=None,
+    help="Compare with a baseline that was made with another version of the runtime.",
 )
 @settings_options
 @format_option(*FORMATS)
@@ -78,6 +92,7 @@ def gate(
     metrics: tuple[str, ...],
     ratchet: bool | None,
     update_baseline: bool,
+    allow_version_change: bool | None,
     settings: SettingsOptions,
     form: str,
     out: Path | None,
@@ -102,6 +117,7 @@ def gate(
         "max_increase": max_increase,
         "metric": list(metrics) or None,
         "ratchet": ratchet,
+        "allow_version_change": allow_version_change,
     }
     # --config always has an effect: a settings file may hold the rules of the gate.
     plan_options = tuple(name for name in settings.option_names if name != "config")

@@ -88,9 +88,9 @@ def report(
     refuse_targets({"-o": out}, (path,))
     model_settings = None if is_plan else settings.load(path)
     extras: list[ReportExtra] = ["dry-run"] if dry_run else []
-    if form == "json" and not is_plan and not profiles:
-        # Only JSON contains the predicted process, which takes a session but no run. It is
-        # predicted for one size, and profiles have several.
+    if form in ("text", "json", "markdown", "html") and not is_plan and not profiles:
+        # The process takes a session but no run. It is predicted for one size, and profiles have
+        # several.
         extras.append("process")
     plan = api.report(path, model_settings, output.progress, profiles=profiles, extras=extras)
     # From a model, the header gets its inputs and outputs too. `render` refuses --print-log for it.

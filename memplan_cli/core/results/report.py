@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
-from memplan_cli.core.json_types import Condition, Count, Share, one_of
+from memplan_cli.core.json_types import Condition, Count, Natural, Share, one_of
 from memplan_cli.core.results.memory import (
     CERTAINTY,
     OBSERVED,
@@ -82,6 +82,28 @@ class Peak:
     step: Count
     node: str
     tensors: tuple[LiveTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileBytes:
+    """The bytes on disk of the original and of the written model, with their weight files."""
+
+    original: Natural = 0
+    written: Natural = 0
+
+
+class InterfaceTensor(NamedTuple):
+    """A tensor that is not planned: an input, an output or a weight of the model.
+
+    Attributes:
+        name: its name.
+        kind: ``input``, ``output`` or ``weight``.
+        bytes: its size, with the numbers that dims are bound to.
+    """
+
+    name: str
+    kind: Annotated[str, one_of("input", "output", "weight")]
+    bytes: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +257,7 @@ class Report:
         orders: the live peak of each order that was tried, by the name of its algorithm.
         chosen_order: the name of the chosen order.
         peak: the step at which most bytes are live.
+        interface: the inputs and outputs of known size, and the weights that are not small.
         target: the planned graph: ``portable``, that of the file; otherwise the graph as the runtime
             optimizes it for this provider.
         certainty: the certainty of each number of ``memory``: a key of `memory.CERTAINTY`.
@@ -246,6 +269,7 @@ class Report:
         foldable: constant expressions that are live at the peak, largest first.
         folded: the result of constant folding.
         external_weights: weights that were moved out of the model file.
+        files: the size of the original and of the written model.
         recompute: nodes that run twice.
         chunked: regions that are computed in chunks.
         caches: caches that are updated in place.
@@ -281,9 +305,11 @@ class Report:
         ("orders.candidates", "orders"),
         ("orders.chosen", "chosen_order"),
         "peak",
+        "interface",
         "foldable",
         "folded",
         "external_weights",
+        "files",
         "recompute",
         "chunked",
         "caches",
@@ -310,6 +336,7 @@ class Report:
     original_resident: Count | None = field(default=None, metadata=OPTIONAL)
     slot_bound: Count | None = field(default=None, metadata=SPARSE)
     peak: Peak | None = None
+    interface: tuple[InterfaceTensor, ...] = field(default=(), metadata=SPARSE)
     orders: Mapping[str, int] = field(default_factory=dict, metadata=OPTIONAL)
     chosen_order: str = field(default="file", metadata=OPTIONAL)
     target: Annotated[str, one_of(*TARGETS)] = field(default="portable", metadata=SPARSE)
@@ -325,6 +352,7 @@ class Report:
     foldable: tuple[ConstantTensor, ...] = field(default=(), metadata=SPARSE)
     folded: FoldingSummary = field(default_factory=FoldingSummary, metadata=SPARSE)
     external_weights: ExternalWeights = field(default_factory=ExternalWeights, metadata=SPARSE)
+    files: FileBytes = field(default_factory=FileBytes, metadata=SPARSE)
     recompute: RecomputeSummary = field(default_factory=RecomputeSummary)
     chunked: ChunkingSummary = field(default_factory=ChunkingSummary, metadata=SPARSE)
     caches: CacheSummary = field(default_factory=CacheSummary, metadata=SPARSE)

@@ -1,7 +1,8 @@
 """`memplan diff`: what changed between two plans, attributed to tensors; as data and as text.
 
 The change of the peak is explained to the byte: every tensor that is live at one of the two
-peaks contributes its bytes at the peak after the change, less its bytes at the peak before.
+peaks contributes its bytes at the peak after the change, less its bytes at the peak before. Inputs,
+outputs and weights, which are not planned, are compared by their sizes.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from memplan_cli.reporting.media import renderers, result_json
 from memplan_cli.reporting.snapshot import Snapshot, dims_text, known_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.reporting.snapshot import TensorFacts
 
 _MAX_CHANGES = 25
 """Tensors that a comparison lists; JSON has all."""
+
+INTERFACE_KINDS = ("input", "output", "weight")
+"""The kinds of tensors that are not planned. Adding ``s`` gives the metric that is their sum."""
 
 
 class Kind(Enum):
@@ -41,12 +45,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One tensor's part in the change of the peak.
+    """One tensor's part in the change of the peak, or of the inputs, outputs or weights.
 
     Attributes:
         tensor: its name.
         kind: what happened to it.
-        effect: bytes that it adds to the peak; below zero: that it takes off.
+        effect: bytes that it adds; below zero: that it takes off.
         reason: the same in words, with the nodes that matter.
     """
 
@@ -83,6 +87,8 @@ class Difference:
         after: the later snapshot.
         metrics: the metrics of both.
         changes: the tensors that changed the peak, largest effect first.
+        interface: the inputs, outputs and weights that were added, removed or resized, largest effect
+            first, by their kind. Empty if one side has no record of them.
         notes: sentences on the graph, the conditions and unknown sizes.
     """
 
@@ -96,6 +102,7 @@ class Difference:
         ("peak_node.after", "after.peak_node"),
         "metrics",
         "changes",
+        "interface",
         "notes",
     )
 
@@ -103,6 +110,7 @@ class Difference:
     after: Snapshot
     metrics: tuple[MetricChange, ...]
     changes: tuple[Change, ...]
+    interface: Mapping[str, tuple[Change, ...]]
     notes: tuple[str, ...]
 
     @property
@@ -110,13 +118,25 @@ class Difference:
         """Return how many nodes were added; below zero: removed."""
         return self.after.nodes - self.before.nodes
 
+    def causes(self, metric: str | None) -> tuple[Change, ...]:
+        """Return the changes that explain the change of a metric, largest effect first.
+
+        Without a metric they are those of the peak.
+        """
+        if metric in ("total", "resident") or (metric or "").startswith("process."):
+            kinds: tuple[str, ...] = ("output",) if metric == "resident" else INTERFACE_KINDS
+            return largest_first(
+                [*self.changes, *(change for kind in kinds for change in self.interface[kind])]
+            )
+        for kind in INTERFACE_KINDS:
+            if metric == f"{kind}s":
+                return self.interface[kind]
+        return self.changes
+
 
 def compare(before: Snapshot, after: Snapshot) -> Difference:
     """Return what changed from one snapshot to another."""
     metric_names = dict.fromkeys((*before.metrics, *after.metrics))
-    changes = sorted(
-        _peak_changes(before, after), key=lambda change: (-abs(change.effect), change.tensor)
-    )
     return Difference(
         before=before,
         after=after,
@@ -124,9 +144,54 @@ def compare(before: Snapshot, after: Snapshot) -> Difference:
             MetricChange(name, before.metrics.get(name), after.metrics.get(name))
             for name in metric_names
         ),
-        changes=tuple(changes),
+        changes=largest_first(_peak_changes(before, after)),
+        interface={
+            kind: largest_first(_interface_changes(before, after, kind))
+            for kind in INTERFACE_KINDS
+        },
         notes=tuple(_notes(before, after)),
     )
+
+
+def largest_first(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Return changes by the size of their effect, the largest first."""
+    return tuple(sorted(changes, key=lambda change: (-abs(change.effect), change.tensor)))
+
+
+def _interface_changes(before: Snapshot, after: Snapshot, kind: str) -> Iterator[Change]:
+    """Yield a change for each input, output or weight (``kind``) that was added, removed or resized.
+
+    An added one with the size of a removed one counts as renamed, and is no change. Weights too small
+    for a record are one change together.
+    """
+    if not (before.interface and after.interface):  # a baseline of an older version
+        return
+    old, new = (
+        {name: size.bytes for name, size in snapshot.interface.items() if size.kind == kind}
+        for snapshot in (before, after)
+    )
+    added = {name: size for name, size in new.items() if name not in old}
+    removed = {name: size for name, size in old.items() if name not in new}
+    for name, size in list(added.items()):
+        renamed = next((other for other, bytes_ in removed.items() if bytes_ == size), None)
+        if renamed is not None:
+            del added[name], removed[renamed]
+    for name, size in added.items():
+        yield Change(name, Kind.NEW, size, f"new {kind}")
+    for name, size in removed.items():
+        yield Change(name, Kind.GONE, -size, f"{kind} that is gone")
+    for name in old.keys() & new.keys():
+        effect = new[name] - old[name]
+        if effect:
+            sizes = f"{kind}, from {format_size(old[name])} to {format_size(new[name])}"
+            yield Change(name, Kind.GREW if effect > 0 else Kind.SHRANK, effect, sizes)
+    if kind == "weight":
+        small_before = before.metrics.get("weights", 0) - sum(old.values())
+        small_after = after.metrics.get("weights", 0) - sum(new.values())
+        effect = small_after - small_before
+        if effect:
+            kind_of_change = Kind.GREW if effect > 0 else Kind.SHRANK
+            yield Change("small weights", kind_of_change, effect, "all weights not listed")
 
 
 def _peak_changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
@@ -212,15 +277,32 @@ class Condition:
 
 
 def changed_conditions(before: Snapshot, after: Snapshot) -> Iterator[Condition]:
-    """Yield the conditions that differ. Dims are compared if both snapshots recorded them."""
-    for name in ("level", "phase", "memplan", "runtime"):
+    """Yield the conditions that differ.
+
+    Sizes are the shapes of inputs that both models have; other inputs are a change of the model. For a
+    baseline of an older version, which has no shapes, they are the values of dims.
+    """
+    for name in ("level", "phase", "target", "memplan", "runtime"):
         old, new = getattr(before, name), getattr(after, name)
-        if old != new:
+        is_recorded = name != "target" or (old and new)  # older baselines have no target
+        if old != new and is_recorded:
             yield Condition(name, _condition_text(old), _condition_text(new))
     if before.coverage != after.coverage:
         yield Condition("coverage", f"{before.coverage:.3g}", f"{after.coverage:.3g}")
-    if before.dims is not None and after.dims is not None and before.dims != after.dims:
-        yield Condition("dims", dims_text(before.dims), dims_text(after.dims))
+    if before.shapes or before.dims is None or after.dims is None:
+        common = [name for name in before.shapes if name in after.shapes]
+        old_sizes, new_sizes = (
+            {name: snapshot.shapes[name] for name in common} for snapshot in (before, after)
+        )
+    else:
+        old_sizes, new_sizes = dict(before.dims), dict(after.dims)
+    if old_sizes != new_sizes:
+        yield Condition("sizes", dims_text(old_sizes), dims_text(new_sizes))
+
+
+def is_other_version(condition: Condition) -> bool:
+    """Return whether two runtimes differ in name or version, and not only in the provider."""
+    return condition.before.split()[:2] != condition.after.split()[:2]
 
 
 def _condition_text(value: str | int) -> str:
@@ -237,17 +319,23 @@ def difference_document(difference: Difference) -> doc.Document:
         tuple(metric_cells(metric) for metric in difference.metrics),
     )
     if difference.changes:
-        table = change_table(difference, _MAX_CHANGES)
+        table = change_table(difference.changes, _MAX_CHANGES)
         peak = tuple(doc.section("What changed the peak", table))
     else:
         peak = (doc.Paragraph("No tensor at the peak changed."),)
+    interface_changes = largest_first(
+        change for kind in INTERFACE_KINDS for change in difference.interface[kind]
+    )
+    if interface_changes:
+        table = change_table(interface_changes, _MAX_CHANGES)
+        peak += tuple(doc.section("Inputs, outputs and weights", table))
     notes = doc.Items(difference.notes) if difference.notes else None
     title = (doc.Name(before.model), f"{before_mark} -> ", doc.Name(after.model), after_mark)
     return doc.Document(title, (metrics, *peak, *doc.section("Notes", notes)))
 
 
-def change_table(difference: Difference, max_rows: int) -> doc.Table:
-    """Return the tensors that changed the peak; the caption sums up those beyond ``max_rows``."""
+def change_table(changes: Sequence[Change], max_rows: int) -> doc.Table:
+    """Return a row for each change; the caption sums up those beyond ``max_rows``."""
     rows = tuple(
         (
             format_change(change.effect),
@@ -255,15 +343,15 @@ def change_table(difference: Difference, max_rows: int) -> doc.Table:
             change.kind.value,
             change.reason,
         )
-        for change in difference.changes[:max_rows]
+        for change in changes[:max_rows]
     )
-    caption = hidden_changes_text(difference, max_rows)
+    caption = hidden_changes_text(changes, max_rows)
     return doc.Table(doc.columns(">effect", "tensor", "what", "why"), rows, caption)
 
 
-def hidden_changes_text(difference: Difference, max_rows: int) -> str:
+def hidden_changes_text(changes: Sequence[Change], max_rows: int) -> str:
     """Return the number and total effect of the changes beyond ``max_rows``; empty if none."""
-    hidden = difference.changes[max_rows:]
+    hidden = changes[max_rows:]
     effect = format_change(sum(change.effect for change in hidden))
     return f"{effect}: {len(hidden)} more tensors" if hidden else ""
 

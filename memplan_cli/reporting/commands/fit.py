@@ -19,12 +19,17 @@ if TYPE_CHECKING:
 def fit_document(fit: Fit) -> doc.Document:
     """Return the largest values, their memory and that of the next larger value, and the run."""
     fixed_dims = "".join(f", {name}={value}" for name, value in fit.dims.items())
-    limit = f"memory: {format_size(fit.memory)}, of which {format_size(fit.overhead)} overhead"
+    base = format_size(fit.overhead - fit.other_imports)
+    limit = f"memory: {format_size(fit.memory)}, of which {base} for the interpreter and the runtime"
+    if fit.of == "process":
+        others = format_size(fit.other_imports)
+        limit += f", and {others} for what else the process imports (--overhead)"
     return doc.Document(
         (doc.Name(fit.model), fixed_dims),
         (
             doc.Paragraph(limit),
             *_largest_values(fit),
+            *_margin(fit),
             *_confirmation(fit),
             *(doc.Note("warning", warning) for warning in fit.warnings),
         ),
@@ -64,6 +69,13 @@ def _largest_values(fit: Fit) -> Iterator[doc.Block]:
         yield doc.Paragraph(f"total for any value: {expression(fit.expressions)} bytes")
 
 
+def _margin(fit: Fit) -> Iterator[doc.Block]:
+    """Yield how far the need may be from that of a run, unless a run confirmed the answer."""
+    if fit.margin is not None and fit.points and fit.confirmed is None:
+        text = f"Needs are predicted within {fit.margin:.0%}; --confirm runs the answer."
+        yield doc.Paragraph(text, "soft")
+
+
 _MEASURED: Mapping[str, str] = {
     "process": "at the peak of the process",
     "arena": "reserved by the arena, weights included",
@@ -88,7 +100,8 @@ def _confirmation(fit: Fit) -> Iterator[doc.Block]:
 def _breakdown(need: Need) -> str:
     """Return the terms of a need: the process, or the parts of the tensors' memory."""
     if need.process is not None:
-        return f"process {format_size(need.process)}, inputs {format_size(need.inputs)}"
+        interface = format_size(need.inputs + need.outputs)
+        return f"process {format_size(need.process)}, inputs and outputs {interface}"
     return ", ".join(
         f"{name} {format_size(getattr(need, name))}"
         for name in ("weights", "inputs", "outputs", "planned")

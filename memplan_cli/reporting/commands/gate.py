@@ -10,16 +10,32 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from memplan_cli.core.binding_options import binding_options
 from memplan_cli.core.quantities import Increase, format_change, format_size
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
-from memplan_cli.errors import UnknownSizeError
-from memplan_cli.reporting.commands.diff import Difference, changed_conditions, compare
+from memplan_cli.errors import PlanError, UnknownSizeError
+from memplan_cli.reporting.commands.diff import (
+    Change,
+    Difference,
+    changed_conditions,
+    compare,
+    is_other_version,
+    largest_first,
+)
 from memplan_cli.reporting.snapshot import Snapshot, known_share
+from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-DEFAULT_METRIC = "planned"
+DEFAULT_BUDGET_METRIC = "process.total"
+"""``max_memory`` limits this metric unless rules name others."""
+
+DEFAULT_METRICS = ("process.total", "planned")
+"""These are compared with a baseline unless it, or rules, name others."""
+
+_OLD_DEFAULT = ("planned",)
+"""The metrics that baselines of older versions were checked for."""
 
 NO_INCREASE = Increase()
 """The increase that a baseline allows by default: none, because plans are deterministic."""
@@ -28,26 +44,45 @@ NO_INCREASE = Increase()
 _NOISE_SHARE, _NOISE_BYTES = 0.02, 1_000_000
 """Process memory of one model differs between two processes by up to the larger of both."""
 
+_GRAPH_SHARE, _GRAPH_BYTES = 0.001, 256 * 1024
+"""A predicted process grows by up to the larger of both with changes that add no tensor data: a node
+takes some 4 KiB in a session, whatever it computes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The limits of one model.
 
     Attributes:
+        metrics: the metrics that have these limits. Empty: `DEFAULT_BUDGET_METRIC` has ``max_memory``,
+            and the metrics of the baseline have the others.
         max_memory: the most bytes of each metric; None: no limit.
         max_increase: the most that each metric may grow since the baseline.
         ratchet: whether a gain must be recorded in the baseline, so that it is not lost again.
+        allow_version_change: whether numbers of another version of the runtime are compared.
     """
 
-    metrics: tuple[str, ...] = (DEFAULT_METRIC,)
+    metrics: tuple[str, ...] = ()
     max_memory: int | None = None
     max_increase: Increase | None = None
     ratchet: bool = False
+    allow_version_change: bool = False
 
     @property
     def needs_baseline(self) -> bool:
         """Whether a rule compares with a baseline."""
         return self.max_increase is not None or self.ratchet
+
+    @property
+    def limited(self) -> tuple[str, ...]:
+        """Return the metrics that ``max_memory`` limits."""
+        if self.max_memory is None:
+            return ()
+        return self.metrics or (DEFAULT_BUDGET_METRIC,)
+
+    def compared(self, earlier: Snapshot) -> tuple[str, ...]:
+        """Return the metrics that are compared with a model's entry in the baseline."""
+        return self.metrics or earlier.checked or _OLD_DEFAULT
 
 
 class Finding(Enum):
@@ -124,6 +159,7 @@ class Verdict:
     Attributes:
         snapshot: the model's numbers.
         results: the findings.
+        checked: the metrics that were checked or recorded.
         difference: the changes since the baseline; null: there is no baseline.
         recorded: whether the model's numbers were written to the baseline.
     """
@@ -134,13 +170,15 @@ class Verdict:
         "recorded",
         ("coverage", "snapshot.coverage"),
         ("partial", "snapshot.partial"),
+        ("dims", "snapshot.dims"),
+        ("settings_files", "snapshot.settings_files"),
         "metrics",
         "results",
         "difference",
     )
 
     snapshot: Snapshot
-    rules: Rules
+    checked: tuple[str, ...]
     results: tuple[Result, ...] = ()
     difference: Difference | None = None
     recorded: bool = False
@@ -152,8 +190,29 @@ class Verdict:
 
     @property
     def metrics(self) -> Mapping[str, int | None]:
-        """Return the metrics that the rules are about; None: unknown."""
-        return {name: self.snapshot.metrics.get(name) for name in self.rules.metrics}
+        """Return the checked metrics; None: unknown."""
+        return {name: self.snapshot.metrics.get(name) for name in self.checked}
+
+    def failures(self, metric: str) -> tuple[Result, ...]:
+        """Return the findings that make the gate fail for a metric; those without one count for all."""
+        return tuple(
+            result
+            for result in self.results
+            if result.fails and result.metric in (metric, None)
+        )
+
+    def causes(self) -> tuple[Change, ...]:
+        """Return the changes since the baseline that explain the failed metrics, or all metrics.
+
+        All are those of a model that passes, whose new numbers are recorded.
+        """
+        if self.difference is None:
+            return ()
+        failed = [name for name in self.checked if self.failures(name)]
+        changes: dict[Change, None] = {}
+        for name in failed or self.checked:
+            changes |= dict.fromkeys(self.difference.causes(name))
+        return largest_first(changes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +256,8 @@ class RuleBook:
 
 def rules_from(values: Mapping[str, Any], base: Rules) -> Rules:
     """Return ``base`` with the values of a settings file or the command line; others are ignored."""
-    rules = {
-        key: values[key] for key in ("max_memory", "max_increase", "ratchet") if key in values
-    }
+    names = ("max_memory", "max_increase", "ratchet", "allow_version_change")
+    rules = {key: values[key] for key in names if key in values}
     if "metric" in values:
         rules["metrics"] = values["metric"]
     return replace(base, **rules)
@@ -210,10 +268,15 @@ def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict
 
     Raises:
         UnknownSizeError: a metric of the rules is unknown.
+        PlanError: the entry was made for other sizes, another level, target, phase or version of the
+            runtime, or its process was measured and this one is predicted.
     """
     results = [*_budget_results(snapshot, rules)]
     difference = None
+    checked = rules.limited
     if earlier is not None:
+        checked = tuple(dict.fromkeys((*checked, *rules.compared(earlier))))
+        _refuse_unlike(snapshot, earlier, rules)
         difference = compare(earlier, snapshot)
         results += _baseline_results(snapshot, earlier, rules)
         for condition in changed_conditions(earlier, snapshot):
@@ -228,7 +291,64 @@ def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict
     if snapshot.partial:
         message = f"totals are partial: {known_share(snapshot.coverage)}"
         results.append(Result(Finding.PARTIAL, message))
-    return Verdict(snapshot, rules, tuple(results), difference)
+    return Verdict(
+        snapshot, checked or known_metrics(snapshot, rules), tuple(results), difference
+    )
+
+
+def known_metrics(
+    snapshot: Snapshot, rules: Rules, earlier: Snapshot | None = None
+) -> tuple[str, ...]:
+    """Return the metrics to record as checked: those of the rules, of the entry so far, or the default.
+
+    Of the default metrics, unknown ones are left out: a process cannot always be predicted.
+    """
+    if rules.metrics:
+        return rules.metrics
+    if earlier is not None and earlier.checked:
+        return earlier.checked
+    return tuple(name for name in DEFAULT_METRICS if name in snapshot.metrics)
+
+
+_UNLIKE = ("sizes", "level", "target", "phase", "runtime")
+"""Conditions under which numbers are not comparable if they differ."""
+
+
+def _refuse_unlike(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> None:
+    """Refuse a model's entry in the baseline that was made under conditions that do not compare.
+
+    Raises:
+        PlanError: there is such a condition.
+    """
+    for condition in changed_conditions(earlier, snapshot):
+        if condition.name not in _UNLIKE or "unknown" in (condition.before, condition.after):
+            continue
+        hint = "give the same options, or record this with --update-baseline"
+        if condition.name == "runtime":
+            if rules.allow_version_change or not is_other_version(condition):
+                continue
+            hint = (
+                "--allow-version-change compares them; --update-baseline records this version"
+            )
+        elif condition.name == "sizes" and earlier.dims:
+            numbers = {
+                name: int(text) for name, text in earlier.dims.items() if text.isdecimal()
+            }
+            hint = (
+                f"for the sizes of the baseline: {binding_options(snapshot.inputs, numbers)}"
+            )
+        raise PlanError(
+            f"{snapshot.model}: the baseline was made with {condition.name} {condition.before}, "
+            f"this check with {condition.after}",
+            hint=hint,
+        )
+    sources = {earlier.process_source, snapshot.process_source} - {""}
+    if len(sources) > 1 and any(n.startswith("process.") for n in rules.compared(earlier)):
+        raise PlanError(
+            f"{snapshot.model}: the process of the baseline is {earlier.process_source}, that of this "
+            f"check is {snapshot.process_source}",
+            hint="check the model in both cases, or the plan in both cases",
+        )
 
 
 def worth_recording(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> bool:
@@ -240,30 +360,36 @@ def worth_recording(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) 
     if earlier is None or not rules.ratchet:
         return True
     return all(
-        _value(snapshot, name) <= before + noise(name, before)
-        for name in rules.metrics
+        _value(snapshot, name) <= before + _noise(name, before, snapshot, earlier)
+        for name in rules.compared(earlier)
         if (before := earlier.metrics.get(name)) is not None
     )
 
 
-def noise(name: str, value: int) -> int:
-    """Return the bytes by which a metric of one model may differ between two processes.
+def _noise(name: str, value: int, snapshot: Snapshot, earlier: Snapshot) -> int:
+    """Return the bytes by which a metric may differ without a change of the model's tensors.
 
-    Only metrics of a process do; plans are deterministic.
+    Only metrics of a process do: measured ones from run to run, predicted ones with the number of
+    nodes.
     """
     if not name.startswith("process."):
         return 0
+    if snapshot.process_source == earlier.process_source == "predicted":
+        return max(int(_GRAPH_SHARE * value), _GRAPH_BYTES)
     return max(int(_NOISE_SHARE * value), _NOISE_BYTES)
 
 
 def _budget_results(snapshot: Snapshot, rules: Rules) -> Iterator[Result]:
     """Yield a result for each metric above ``max_memory``, and one for a missed budget."""
-    for name in rules.metrics:
+    for name in rules.limited:
         value = _value(snapshot, name)
         if rules.max_memory is not None and value > rules.max_memory:
             over = format_change(value - rules.max_memory)
+            parts = ""
+            if name == "process.total":
+                parts = f", of it {format_size(PROFILE.imported_process)} the interpreter and the runtime"
             message = (
-                f"{name} is {format_size(value)}, the budget is "
+                f"{name} is {format_size(value)}{parts}; the budget is "
                 f"{format_size(rules.max_memory)} ({over})"
             )
             yield Result(
@@ -280,13 +406,14 @@ def _baseline_results(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> It
     Changes within the noise of a metric count as none.
     """
     allowed = rules.max_increase or NO_INCREASE
-    for name in rules.metrics:
+    for name in rules.compared(earlier):
         value, before = _value(snapshot, name), earlier.metrics.get(name)
         if before is None:
             message = f"the baseline of {snapshot.model} has no {name}"
             yield Result(Finding.NO_BASELINE, message, name, actual=value)
             continue
-        limit = max(allowed.limit(before), before + noise(name, before))
+        noise = _noise(name, before, snapshot, earlier)
+        limit = max(allowed.limit(before), before + noise)
         change = f"{format_change(value - before)} ({_percent(value, before)})"
         if value > limit:
             message = (
@@ -296,7 +423,7 @@ def _baseline_results(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> It
             yield Result(
                 Finding.INCREASE, message, name, actual=value, limit=limit, before=before
             )
-        elif value < before - noise(name, before) and rules.ratchet:
+        elif value < before - noise and rules.ratchet:
             message = (
                 f"{name} fell from {format_size(before)} to {format_size(value)}, {change}: "
                 "record it with --update-baseline"
@@ -315,7 +442,13 @@ def _value(snapshot: Snapshot, name: str) -> int:
     value = snapshot.metrics.get(name)
     if value is None:
         hint = snapshot.size_hint
-        if name.partition(".")[0] in ("predicted", "observed", "process"):
+        group = name.partition(".")[0]
+        if group == "process" and snapshot.process_obstacle:
+            raise UnknownSizeError(
+                f"{name} of {snapshot.model} is unknown: {snapshot.process_obstacle}",
+                hint="--metric planned checks the intermediates alone",
+            )
+        if group in ("predicted", "observed", "process"):
             hint = snapshot.run_hint
         raise UnknownSizeError(f"{name} of {snapshot.model} is unknown", hint=hint)
     return value

@@ -12,12 +12,15 @@ from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.commands.diff import change_line, change_table
 from memplan_cli.reporting.commands.gate import MEANINGS, Finding, GateVerdicts
 from memplan_cli.reporting.escape import github, github_property, html, terminal
+from memplan_cli.reporting.hints import assumed_lines
 from memplan_cli.reporting.media import draw_document, json_text, renderers, result_json
+from memplan_cli.reporting.snapshot import dims_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from memplan_cli.core.json_types import Json
+    from memplan_cli.reporting.commands.diff import Change
     from memplan_cli.reporting.commands.gate import Result, Verdict
 
 _MAX_MARKDOWN_BYTES = 60_000
@@ -48,12 +51,28 @@ def gate_document(
     failed = sum(not verdict.passed for verdict in verdicts)
     return doc.Document(
         f"Memory gate: {failed} failed, {len(verdicts) - failed} passed",
-        (doc.Table(doc.columns(*_HEADS), rows, caption), *findings),
+        (
+            *(block for verdict in shown for block in _conditions(verdict)),
+            doc.Table(doc.columns(*_HEADS), rows, caption),
+            *findings,
+        ),
     )
 
 
+def _conditions(verdict: Verdict) -> Iterator[doc.Block]:
+    """Yield the sizes that a model was checked at, assumed ones first, and its settings files."""
+    snapshot, name = verdict.snapshot, doc.Name(verdict.snapshot.model)
+    for line in assumed_lines(snapshot.assumed, snapshot.inputs):
+        yield doc.Paragraph((name, f": {line}"))
+    given = {n: v for n, v in (snapshot.dims or {}).items() if n not in snapshot.assumed}
+    if given:
+        yield doc.Paragraph((name, f": sizes {dims_text(given)}"))
+    if snapshot.settings_files:
+        yield doc.Paragraph((name, f": settings of {', '.join(snapshot.settings_files)}"))
+
+
 def _metric_rows(verdict: Verdict) -> Iterator[tuple[doc.Prose, ...]]:
-    """Yield a row for each known metric of the rules, or one row of dashes if none is known.
+    """Yield a row for each known metric that was checked, or one row of dashes if none is known.
 
     The value of the baseline is a dash if the baseline has no such metric.
     """
@@ -61,9 +80,11 @@ def _metric_rows(verdict: Verdict) -> Iterator[tuple[doc.Prose, ...]]:
     after = verdict.snapshot.metrics
     partial = " (partial)" if verdict.snapshot.partial else ""
     recorded = ", recorded" if verdict.recorded else ""
-    head = (f"{_pass_or_fail(verdict)}{recorded}", doc.Name(verdict.snapshot.model))
-    names = [name for name in verdict.rules.metrics if name in after]
+    model = doc.Name(verdict.snapshot.model)
+    names = [name for name in verdict.checked if name in after]
     for name in names:
+        passed = not verdict.failures(name)
+        head = (f"{_pass_or_fail(passed=passed)}{recorded}", model)
         now = format_size(after[name]) + partial
         if name in before:
             change = format_change(after[name] - before[name])
@@ -71,7 +92,8 @@ def _metric_rows(verdict: Verdict) -> Iterator[tuple[doc.Prose, ...]]:
         else:
             yield (*head, name, "-", now, "-")
     if not names:
-        yield (*head, "", "-", "-", "-")
+        passed_text = _pass_or_fail(passed=verdict.passed)
+        yield (f"{passed_text}{recorded}", model, "", "-", "-", "-")
 
 
 def _finding_blocks(verdict: Verdict) -> Iterator[doc.Block]:
@@ -80,16 +102,17 @@ def _finding_blocks(verdict: Verdict) -> Iterator[doc.Block]:
         doc.Note("error" if result.fails else "note", result.message)
         for result in verdict.results
     ]
-    difference, table = verdict.difference, None
-    if difference is not None and (verdict.recorded or not verdict.passed):
-        notes += [doc.Note("note", note) for note in difference.notes[:1]]
-        table = change_table(difference, _MAX_CHANGES) if difference.changes else None
-    title = (f"{_pass_or_fail(verdict)}: ", doc.Name(verdict.snapshot.model))
+    table = None
+    if verdict.difference is not None and (verdict.recorded or not verdict.passed):
+        notes += [doc.Note("note", note) for note in verdict.difference.notes[:1]]
+        causes = verdict.causes()
+        table = change_table(causes, _MAX_CHANGES) if causes else None
+    title = (f"{_pass_or_fail(passed=verdict.passed)}: ", doc.Name(verdict.snapshot.model))
     yield from doc.section(title, *notes, table)
 
 
-def _pass_or_fail(verdict: Verdict) -> str:
-    return "pass" if verdict.passed else "FAIL"
+def _pass_or_fail(*, passed: bool) -> str:
+    return "pass" if passed else "FAIL"
 
 
 def _markdown(verdicts: tuple[Verdict, ...]) -> str:
@@ -132,58 +155,45 @@ def _annotation(verdict: Verdict, result: Result) -> str:
     title = github_property(f"memplan: {result.finding.value}")
     lines = [result.message]
     if result.fails and verdict.difference is not None:
-        lines += map(change_line, verdict.difference.changes[:3])
+        lines += map(change_line, verdict.difference.causes(result.metric)[:3])
     message = github("\n".join(lines))
     return f"::{result.finding.level} file={file},title={title}::{message}"
 
 
 def junit(verdicts: tuple[Verdict, ...]) -> str:
     """Return JUnit XML: a suite per model, a test per metric, which fails if a rule is broken."""
-    suites = [_results_by_metric(verdict) for verdict in verdicts]
-    tests = sum(map(len, suites))
-    failures = sum(map(_failure_count, suites))
+    tests = sum(len(verdict.checked) for verdict in verdicts)
+    failures = sum(map(_failure_count, verdicts))
     head = f'<testsuites name="memplan gate" tests="{tests}" failures="{failures}">'
-    body = "".join(map(_suite, verdicts, suites))
+    body = "".join(map(_suite, verdicts))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{head}\n{body}</testsuites>\n'
 
 
-def _results_by_metric(verdict: Verdict) -> dict[str, list[Result]]:
-    """Return the failed results of each metric. Results without a metric count for the first."""
-    metrics = verdict.rules.metrics
-    results: dict[str, list[Result]] = {name: [] for name in metrics}
-    for result in verdict.results:
-        if result.fails:
-            results[result.metric or metrics[0]].append(result)
-    return results
+def _failure_count(verdict: Verdict) -> int:
+    return sum(bool(verdict.failures(metric)) for metric in verdict.checked)
 
 
-def _failure_count(results_by_metric: Mapping[str, list[Result]]) -> int:
-    return sum(bool(results) for results in results_by_metric.values())
-
-
-def _suite(verdict: Verdict, results_by_metric: Mapping[str, list[Result]]) -> str:
+def _suite(verdict: Verdict) -> str:
     """Return the ``<testsuite>`` of a model; remarks that do not fail go to ``<system-out>``."""
     remarks = [html(result.message) for result in verdict.results if not result.fails]
     output = "<system-out>{}</system-out>\n".format("\n".join(remarks)) if remarks else ""
-    cases = "".join(
-        _case(verdict, metric, results) for metric, results in results_by_metric.items()
-    )
-    failures = _failure_count(results_by_metric)
+    cases = "".join(_case(verdict, metric) for metric in verdict.checked)
     head = (
-        f'<testsuite name="{html(verdict.snapshot.model)}" tests="{len(results_by_metric)}" '
-        f'failures="{failures}">'
+        f'<testsuite name="{html(verdict.snapshot.model)}" tests="{len(verdict.checked)}" '
+        f'failures="{_failure_count(verdict)}">'
     )
     return f"{head}\n{cases}{output}</testsuite>\n"
 
 
-def _case(verdict: Verdict, metric: str, results: list[Result]) -> str:
+def _case(verdict: Verdict, metric: str) -> str:
     """Return the ``<testcase>`` of a metric, with a ``<failure>`` if it has failed results."""
+    results = verdict.failures(metric)
     head = f'<testcase classname="{html(verdict.snapshot.model)}" name="{html(metric)}"'
     if not results:
         return f"{head}/>\n"
     lines = [result.message for result in results]
     if verdict.difference is not None:
-        lines += map(change_line, verdict.difference.changes[:_MAX_CHANGES])
+        lines += map(change_line, verdict.difference.causes(metric)[:_MAX_CHANGES])
     body = "\n".join(html(line) for line in lines)
     first = results[0]
     failure = f'<failure type="{first.finding.value}" message="{html(first.message)}">'
@@ -223,7 +233,9 @@ def sarif(verdicts: tuple[Verdict, ...]) -> str:
 def _sarif_result(verdict: Verdict, result: Result) -> Json:
     """Return a finding in the form of SARIF; a failure lists the tensors that changed too."""
     model = verdict.snapshot.model
-    changes = verdict.difference.changes if verdict.difference and result.fails else ()
+    changes: tuple[Change, ...] = ()
+    if verdict.difference is not None and result.fails:
+        changes = verdict.difference.causes(result.metric)
     lines = [terminal(result.message)]
     lines += map(change_line, changes[:_MAX_CHANGES])
     location: Json = {

@@ -12,7 +12,8 @@ from memplan_cli.core.serialization import SORTED, SPARSE
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.hints import assumed_lines
 from memplan_cli.reporting.media import renderers, result_json
-from memplan_cli.runtime.process.parts import Part  # noqa: TC001 - a type to read by
+from memplan_cli.runtime.process.parts import Part, whole_process
+from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,6 +27,7 @@ class ProcessBreakdown:
         model: the model's file.
         runtime: the runtime and its version.
         process: the bytes of the process.
+        inputs, outputs: bytes of the model's inputs, and of its outputs.
         parts: the bytes by purpose, largest first.
         bindings: the numbers of dimensions that the prediction holds for.
     """
@@ -33,6 +35,8 @@ class ProcessBreakdown:
     model: str
     runtime: str
     process: ProcessBytes
+    inputs: int
+    outputs: int
     parts: tuple[Part, ...]
     bindings: Mapping[str, BoundDim] = field(
         default_factory=dict, metadata={**SPARSE, **SORTED}
@@ -58,14 +62,22 @@ _MEANINGS = (
 def process_document(breakdown: ProcessBreakdown) -> doc.Document:
     """Return the memory of the process, and a row per part with the option that removes it."""
     sizes = breakdown.process
-    totals = ", ".join(f"{name} {format_size(getattr(sizes, name))}" for name in _SIZES)
+    total = format_size(whole_process(sizes, breakdown.inputs, breakdown.outputs))
+    beyond = ", ".join(f"{name} {format_size(getattr(sizes, name))}" for name in _SIZES)
     rows = tuple(map(_part_row, breakdown.parts))
     return doc.Document(
-        (doc.Name(breakdown.model), f": {totals}"),
         (
+            doc.Name(breakdown.model),
+            f": about {total}, predicted within {PROFILE.process_margin:.0%}",
+        ),
+        (
+            *map(doc.Paragraph, assumed_lines(breakdown.assumed)),
+            doc.Paragraph(
+                f"interpreter and runtime {format_size(PROFILE.imported_process)}, inputs and outputs "
+                f"{format_size(breakdown.inputs + breakdown.outputs)}, and the model: {beyond}"
+            ),
             doc.Table(doc.columns(*_HEADS), rows),
             doc.Paragraph(f"{_MEANINGS} ({breakdown.runtime})", "soft"),
-            *map(doc.Paragraph, assumed_lines(breakdown.assumed)),
         ),
     )
 

@@ -122,7 +122,7 @@ def _change_rows(difference: Difference) -> Iterator[str]:
 def _caption(difference: Difference) -> str:
     if not difference.changes:
         return "no tensor at the peak changed"
-    return hidden_changes_text(difference, _MAX_CHANGES)
+    return hidden_changes_text(difference.changes, _MAX_CHANGES)
 
 
 def _bytes_by_name(plan: Plan) -> dict[str, int]:

@@ -15,10 +15,13 @@ from memplan_cli.core.results.memory import (
     WORKSPACE,
 )
 from memplan_cli.reporting import document as doc
+from memplan_cli.runtime.process.parts import whole_process
+from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from memplan_cli.core.results.observations import Peaks, ProcessBytes
     from memplan_cli.core.results.report import Report
 
 LEVELS: Mapping[str, str] = {
@@ -92,7 +95,7 @@ _MIN_SAVING = 0.01
 
 
 def process_blocks(report: Report) -> Iterator[doc.Block]:
-    """Yield the memory of the process before and after, and a sentence if nothing is saved.
+    """Yield the memory of the whole process, that of the process before and after, and what is saved.
 
     Observed sizes are preferred to predicted ones. Nothing is yielded if neither are known.
     """
@@ -103,6 +106,7 @@ def process_blocks(report: Report) -> Iterator[doc.Block]:
         before, after = sides.get("original"), sides.get("optimized")
         if not before or not after or not before.process or not after.process:
             continue  # this source lacks one of the models
+        yield doc.Paragraph(_process_line(report, before.process, source), "verdict")
         sizes = {
             "load": (before.process.load, after.process.load),
             "run": (before.process.run, after.process.run),
@@ -112,11 +116,59 @@ def process_blocks(report: Report) -> Iterator[doc.Block]:
             (name, f"{old / 1e6:.1f} MB", f"{new / 1e6:.1f} MB", _percent_change(old, new))
             for name, (old, new) in sizes.items()
         )
-        heads = doc.columns(f"process, {source}", ">before", ">after", ">change")
+        rows += tuple(_file_and_time_rows(report, before, after))
+        heads = doc.columns(
+            f"process beyond its imports, {source}", ">before", ">after", ">change"
+        )
         yield doc.Table(heads, rows)
         if not is_saving:
             yield doc.Paragraph("No saving: the process needs as much memory as before.")
         return
+
+
+def _file_and_time_rows(
+    report: Report, before: Peaks, after: Peaks
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield a row for the files on disk, and one for the time of a run, if they are known.
+
+    The times are of the runs whose memory was measured; on the CPU they are processor times.
+    """
+    files = report.files
+    if files.written:
+        old_size, new_size = f"{files.original / 1e6:.1f} MB", f"{files.written / 1e6:.1f} MB"
+        change = _percent_change(files.original, files.written)
+        yield "files on disk", old_size, new_size, change
+    has_effort = before.effort is not None and after.effort is not None
+    old, new = before.milliseconds, after.milliseconds
+    if has_effort:
+        old, new = before.effort, after.effort
+    if old and new:
+        change = f"{100 * (new - old) / old:+.1f}%"
+        yield ("time of a run", f"{old:.1f} ms", f"{new:.1f} ms", change)
+
+
+def _process_line(report: Report, process: ProcessBytes, source: str) -> str:
+    """Return the highest memory of the process that runs the model as it is, with all its parts.
+
+    ``source`` is ``observed`` or ``predicted``.
+    """
+    inputs, outputs = report.memory.inputs, report.memory.outputs
+    parts = (
+        f"interpreter and runtime {format_size(PROFILE.imported_process)}, "
+        f"model {format_size(process.run)}, "
+        f"inputs and outputs {format_size((inputs or 0) + (outputs or 0))}"
+    )
+    total = format_size(whole_process(process, inputs, outputs))
+    certainty = "measured"
+    if source == "predicted":
+        certainty = f"predicted within {PROFILE.process_margin:.0%}"
+    peak = (
+        report.memory.live_peak
+        if report.original_live_peak is None
+        else report.original_live_peak
+    )
+    activations = f" Activations at their peak: {format_size(peak)}." if peak else ""
+    return f"Process: about {total} ({parts}), {certainty}.{activations}"
 
 
 def _percent_change(old: int, new: int) -> str:

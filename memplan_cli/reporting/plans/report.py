@@ -10,6 +10,7 @@ from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.hints import model_arguments, unknown_sizes_hint
 from memplan_cli.reporting.plans.memory import process_blocks, training_lines, verdict
 from memplan_cli.reporting.plans.sections import (
+    assumed_dims_blocks,
     bindings_section,
     dims_blocks,
     generic_sections,
@@ -36,7 +37,11 @@ def plan_document(
     report = plan.report
     # If the saving is undefined, the verdict only tells why, which is not worth stressing.
     verdict_tone: Literal["plain", "verdict"] = "plain" if report.saved is None else "verdict"
-    first = (*process_blocks(report), doc.Paragraph(verdict(report), verdict_tone))
+    first = (
+        *assumed_dims_blocks(report),
+        *process_blocks(report),
+        doc.Paragraph(verdict(report), verdict_tone),
+    )
     return doc.Document(_title(report), (*first, *generic_sections(plan, max_rows, sections)))
 
 
@@ -64,8 +69,9 @@ def _title(report: Report) -> doc.Prose:
 
 
 def answer(plan: Plan) -> Iterator[doc.Block]:
-    """Yield the memory of the process and of the plan, the proofs, and the next step."""
+    """Yield the assumed sizes, the memory of the process and of the plan, the proofs, and the next step."""
     report = plan.report
+    yield from assumed_dims_blocks(report)
     yield from process_blocks(report)
     plan_line = verdict(report)
     # Without planned bytes the verdict has no number that another order could be compared with.

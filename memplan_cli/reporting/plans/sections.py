@@ -83,11 +83,17 @@ def remarks_sections(report: Report) -> Iterator[doc.Block]:
     yield from doc.section("Warnings", doc.Items(report.warnings) if report.warnings else None)
 
 
-def dims_blocks(report: Report) -> Iterator[doc.Block]:
-    """Yield the values of dims by their source, and how to choose other values.
+def assumed_dims_blocks(report: Report) -> Iterator[doc.Block]:
+    """Yield the assumed values of dims and the options that set them; nothing if none was assumed."""
+    if assumed := assumed_dims(report):
+        yield doc.Paragraph(f"Sizes assumed: {dims_summary(assumed)}. Set yours:")
+        yield doc.Code((dim_options(report),), doc.SHELL)
 
-    If values were assumed, these are the options to add to the command; otherwise it is a whole
-    command. Neither is yielded if no dim of an input is free.
+
+def dims_blocks(report: Report) -> Iterator[doc.Block]:
+    """Yield the values of dims that were given or are of the inputs, and a command with other values.
+
+    There is no command if values were assumed (`assumed_dims_blocks`), or no dim of an input is free.
     """
     for source, label in (("given", "given"), ("inputs", "from the inputs")):
         dims = {
@@ -95,14 +101,10 @@ def dims_blocks(report: Report) -> Iterator[doc.Block]:
         }
         if dims:
             yield doc.Paragraph(f"{label}: {dims_summary(dims)}", "soft")
-    if assumed := assumed_dims(report):
-        label = f"assumed {dims_summary(assumed)}; to change that:"
-        code = dim_options(report)
-    else:
-        label, code = "to choose values for the dims:", report_command(report)
-    if code:
-        yield doc.Paragraph(label, "soft")
-        yield doc.Code((code,), doc.SHELL)
+    command = "" if assumed_dims(report) else report_command(report)
+    if command:
+        yield doc.Paragraph("to choose values for the dims:", "soft")
+        yield doc.Code((command,), doc.SHELL)
 
 
 def _memory_sections(report: Report) -> Iterator[doc.Block]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import ProcessBytes  # noqa: TC001 - a type to read by
+from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +64,16 @@ class PredictedProcess:
 
     process: ProcessBytes
     parts: tuple[Part, ...]
+
+
+def whole_process(process: ProcessBytes, inputs: int | None, outputs: int | None) -> int:
+    """Return the highest memory of a process that runs a model again and again, with all that is in it.
+
+    It is what the interpreter and the imported runtime take, the model at its highest, and the arrays of
+    its ``inputs`` and of one set of ``outputs``, in bytes (0 if unknown): the caller of a run usually
+    keeps the outputs of the run before.
+    """
+    return PROFILE.imported_process + process.run + (inputs or 0) + (outputs or 0)
 
 
 def remedy_of(name: str) -> str:

@@ -65,13 +65,11 @@ class ProcessMeasurements:
 
     Attributes:
         workspace: bytes that kernels request besides their outputs, by node; None: by rules.
-        measured_load: bytes of a process that created the session and ran nothing; None: simulated.
         opened_by_memplan: whether `memplan_cli.load` opens the file, which returns free memory
             to the system afterwards.
     """
 
     workspace: Mapping[str, int] | None = None
-    measured_load: ProcessBytes | None = None
     opened_by_memplan: bool = False
 
 
@@ -161,7 +159,7 @@ def _simulate_loading(loading: SessionLoading, measurements: ProcessMeasurements
     """Simulate how the session is created, which changes ``loading`` and its memory.
 
     If `memplan_cli.load` opens the file, it fixes the size from which glibc maps blocks, and returns
-    free memory afterwards. A measured load replaces the simulated totals, not the layout of the heap.
+    free memory afterwards.
     """
     memory = loading.memory
     if measurements.opened_by_memplan:
@@ -170,8 +168,6 @@ def _simulate_loading(loading: SessionLoading, measurements: ProcessMeasurements
     if measurements.opened_by_memplan:
         memory.trim()
         memory.heap.fix_threshold(LOADED_THRESHOLD)
-    if measurements.measured_load is not None:
-        memory.continue_from(measurements.measured_load)
 
 
 def _simulate_runs(

@@ -13,15 +13,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import align
-from memplan_cli.runtime.process.parts import HEAP_SLACK, MAPPED_WEIGHTS
+from memplan_cli.runtime.process.parts import HEAP_SLACK
 from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.workers.memory_release import LOADED_THRESHOLD
-
-if TYPE_CHECKING:
-    from memplan_cli.core.results.observations import ProcessBytes
 
 PAGE = 4096
 
@@ -225,8 +221,6 @@ class SimulatedMemory:
         peak_bytes: the most resident bytes so far.
         peak_parts: the parts of ``peak_bytes``, by purpose.
         _mapping_bytes: resident bytes of mappings and of small objects.
-        _observed_excess: anonymous bytes of an observed process beyond the simulated ones, negative if it
-            has fewer; 0 if none was observed (`continue_from`).
         _heap_pages: for each page of the heap, 1 if it is resident.
         _heap_bytes: resident bytes of the heap.
     """
@@ -237,14 +231,13 @@ class SimulatedMemory:
     peak_bytes: int = 0
     peak_parts: Counter[str] = field(default_factory=Counter)
     _mapping_bytes: int = 0
-    _observed_excess: int = 0
     _heap_pages: bytearray = field(default_factory=bytearray)
     _heap_bytes: int = 0
 
     @property
     def anonymous(self) -> int:
         """Resident bytes that belong to no file."""
-        return self._mapping_bytes + self._heap_bytes + self._observed_excess
+        return self._mapping_bytes + self._heap_bytes
 
     @property
     def resident(self) -> int:
@@ -319,19 +312,6 @@ class SimulatedMemory:
             self._heap_bytes -= self._heap_pages.count(1, first, end) * PAGE
             count = max(min(end, len(self._heap_pages)) - first, 0)
             self._heap_pages[first : first + count] = bytes(count)
-
-    def continue_from(self, observed: ProcessBytes) -> None:
-        """Replace the simulated resident bytes by those of a real process that has loaded the model.
-
-        Blocks and pages stay as simulated, and so do the anonymous bytes of each purpose. In reports, the
-        excess of the real process is free memory that the heap keeps (`HEAP_SLACK`).
-        """
-        self._observed_excess = observed.private - self.anonymous
-        # Bytes of files other than weights are constants of the runtime's profile.
-        other_files = self.file.total() - self.file[MAPPED_WEIGHTS]
-        self.file[MAPPED_WEIGHTS] = max(observed.file - other_files, 0)
-        self.peak_bytes = observed.load
-        self.peak_parts = _fitted_parts(self.peak_parts, observed.load)
 
     def anonymous_parts(self) -> Counter[str]:
         """Return the anonymous bytes by purpose, with the free memory that the heap keeps."""

@@ -221,18 +221,3 @@ def process_of_run(
         RuntimeUnavailableError: weights are missing, or the run failed.
     """
     return record_run(model, settings, conditions, "process").peaks.process
-
-
-def process_of_load(
-    model: Path, settings: RuntimeSettings, conditions: RunConditions
-) -> ProcessBytes | None:
-    """Return the memory of a new process that creates a session and runs nothing.
-
-    Loading allocates and frees tens of thousands of small objects between the weights. What stays
-    resident depends on the holes that remain in the heap, which no rule predicts. Inputs are drawn
-    as for a run, because they leave holes too. None if the system does not report process memory.
-
-    Raises:
-        RuntimeUnavailableError: weights are missing, or the model does not load.
-    """
-    return record_run(model, settings, conditions, "process", runs=0).peaks.process

@@ -21,7 +21,6 @@ from memplan_cli.runtime.process.predict import (
     simulate_process,
 )
 from memplan_cli.runtime.run.baseline import DEFAULTS
-from memplan_cli.runtime.run.run_model import process_of_load
 from memplan_cli.runtime.run.timing import is_slower_unoptimized
 from memplan_cli.runtime.settings_search.predicted import predict_settings, settings_for_sizes
 from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph, predict_peaks
@@ -69,7 +68,8 @@ def predict_process(
 ) -> PredictedProcess:
     """Return the predicted process memory of a model, with its parts.
 
-    The memory after creating a session is measured; the memory that runs add is predicted.
+    A session is created for the graph that it executes; its memory is not measured, so that a model has
+    one prediction, the same each time.
 
     Raises:
         UnknownSizeError: it cannot be predicted; the message has the reason.
@@ -78,10 +78,7 @@ def predict_process(
     executed = executed_or_observed_graph(path, settings, conditions)
     if obstacle := prediction_obstacle(executed, settings):
         raise UnknownSizeError(f"the process of {path} cannot be predicted: {obstacle}")
-    loaded = process_of_load(path, settings, conditions.run)
-    measurements = ProcessMeasurements(
-        measured_load=loaded, opened_by_memplan=conditions.run.opened_by_memplan
-    )
+    measurements = ProcessMeasurements(opened_by_memplan=conditions.run.opened_by_memplan)
     process = simulate_process(
         stored_model(path), executed, settings, measurements=measurements
     )
