@@ -91,6 +91,20 @@ def test_what_is_computed_twice_bars_no_other_op_from_joining() -> None:
     assert region.duplicated == {0}
 
 
+def test_chunks_that_only_a_removed_op_has_read_are_not_computed() -> None:
+    # The region of d, a and g, which is larger than d and e, ends without g. Only g reads a there.
+    text = """agraph (float[64,1] x, float[64,1] u) => (float[64,4] y)
+        <int64 along = {0}, int64[1] columns = {1}, float[1,4] wide = {1, 1, 1, 1}> {
+        a = Add(x, wide) r = CumSum(a, along) q = ReduceMax(r, columns)
+        c = Mul(u, q) d = Neg(c) e = Abs(c) g = Sum(d, a, e) y = CumSum(g, along) }"""
+    graph = graph_of(parse(text))
+    regions = list(regions_from(graph, VarId("g"), 0))
+    assert any(region.outputs == ("d",) for region in regions)
+    for region in regions:
+        for at in region.duplicated:
+            assert region.splits.keys() & set(graph.readers(at))
+
+
 @pytest.mark.parametrize(("opset", "inputs"), [(9, 1), (10, 4)])
 def test_a_slice_says_where_as_its_opset_does(opset: int, inputs: int) -> None:
     make = Maker()

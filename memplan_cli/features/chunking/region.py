@@ -190,20 +190,22 @@ def _grows_by_light_op(stage: GrowthStage, next_stage: GrowthStage) -> bool:
 def _without_growing_ends(graph: Graph, region: Region) -> Region:
     """Return the region without ops at its end whose removal leaves fewer bytes in the boundary.
 
-    An op at the end has no consumer in the region. Such an op makes more bytes than it reads.
+    An op at the end has no consumer in the region. It is removed if it makes more bytes than it reads,
+    or if it is a duplicated op, which runs whole as well, and only a removed op has read its chunks.
     """
     splits, duplicated = dict(region.splits), region.duplicated
     fewest_bytes = boundary_bytes(graph, splits, duplicated)
     for op_index in sorted(region.splits, reverse=True):
-        is_at_end = not any(reader in splits for reader in graph.readers(op_index))
+        if any(reader in splits for reader in graph.readers(op_index)):
+            continue
         shorter = {index: split for index, split in splits.items() if index != op_index}
         # A region of duplicates alone would have no outputs.
-        has_own_ops = bool(shorter.keys() - duplicated)
-        if op_index in duplicated or not is_at_end or not has_own_ops:
+        if not shorter.keys() - duplicated:
             continue
-        shorter_bytes = boundary_bytes(graph, shorter, duplicated)
-        if shorter_bytes < fewest_bytes:
+        shorter_bytes = boundary_bytes(graph, shorter, duplicated - {op_index})
+        if op_index in duplicated or shorter_bytes < fewest_bytes:
             splits, fewest_bytes = shorter, shorter_bytes
+            duplicated -= {op_index}
     if len(splits) == len(region.splits):
         return region
     return _make_region(graph, splits, duplicated, region.seed, region.axis)
@@ -242,14 +244,14 @@ def boundary_bytes(
 
 
 def whole_bytes(graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()) -> int:
-    """Return the bytes of all tensors that are whole and live while a region runs.
+    """Return the bytes of all whole tensors that are live while the ops of a region run in chunks.
 
-    These are its boundary, and tensors made before the region and read after it. ``duplicated``
-    are the ops among ``ops`` that also run whole.
+    These are its boundary, and tensors made before the region and read after it. ``duplicated`` are
+    those of ``ops`` that run whole before the region as well.
     """
     inputs, outputs = boundary(graph, ops, duplicated)
     boundary_vars = {*inputs, *outputs}
-    # A duplicated op may stand long before the others, but its chunks run among theirs.
+    # The region runs where its ops are that are not duplicated; the seed's producer is one of them.
     own_ops = [index for index in ops if index not in duplicated]
     passing_bytes = graph.bytes_live_across(min(own_ops), max(own_ops), excluded=boundary_vars)
     return sum(map(graph.bytes, boundary_vars)) + passing_bytes
