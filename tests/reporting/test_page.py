@@ -253,6 +253,14 @@ def test_a_model_that_doubled_opens_in_red_and_one_that_halved_in_green() -> Non
     assert {*data_of(better)["sides"][0]["kind"], *data_of(better)["sides"][1]["kind"]} == {2}
 
 
+def test_a_map_of_one_arena_says_how_many_there_are_in_bytes_too() -> None:
+    plan = plan_named("branchy")
+    other = replace(plan.arenas[0], id=plan.arenas[0].id + 1, unit="batch", height=1)
+    several = replace(plan, arenas=(*plan.arenas, other))
+    assert "one of 2 arenas" in difference(plan, several)
+    assert "one of" not in difference(plan, plan)
+
+
 def test_what_is_gone_is_green_what_is_new_is_red_and_the_rest_has_no_tone() -> None:
     plan = plan_named("branchy")
     fewer = replace(plan, tensors=tuple(t for t in plan.tensors if t.alias_of is None)[1:])

@@ -61,11 +61,11 @@ def render(before: Plan, after: Plan, difference: Difference) -> str:
 
 def _omissions(plan: Plan) -> str:
     """Return what a map leaves out, in brackets: unknown sizes, other arenas; empty if nothing."""
-    arena, known = main_arena(plan), known_only(plan.report)
-    notes = [known] if known else []
+    arena, unknown_note = main_arena(plan), known_only(plan.report)
+    notes = [unknown_note] if unknown_note else []
     if arena is None:
         notes.append("nothing is planned")
-    elif arena.unit != "1":
+    elif len(plan.arenas) > 1 or arena.unit != "1":
         notes.append(f"sizes{per_unit(arena.unit)}: one of {len(plan.arenas)} arenas")
     return f" ({'; '.join(notes)})" if notes else ""
 
