@@ -9,12 +9,14 @@ import onnx.parser
 
 from memplan_cli.core.program import VarId
 from memplan_cli.onnx_io.shapes.reading import read_program
+from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.simulate.observation import (
     OpExecution,
     RunObservation,
     WrittenTensor,
     observation_of,
 )
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks
 
 if TYPE_CHECKING:
     from memplan_cli.runtime.workers.session_profile import TensorTypes
@@ -82,3 +84,22 @@ def test_a_weight_that_the_kernel_did_not_read_is_packed() -> None:
 def test_an_event_without_all_tensors_of_its_op_gives_no_sizes() -> None:
     got = observed(OpExecution(("y", "all"), [], FOUR))
     assert got.written == {}
+
+
+def test_if_no_branch_left_events_the_larger_one_counts() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[4] x, bool c) => (float[4] y) <int64[2] many = {1000, 4}, int64[1] first = {0}> {
+        y = If(c) <
+            then_branch = t () => (float[4] a) { a = Neg(x) },
+            else_branch = e () => (float[4] b)
+                { wide = Expand(x, many)  b = ReduceMax<keepdims = 0>(wide, first) }> }"""
+    program = read_program(onnx.parser.parse_model(text)).program
+    counts = {"If#0.then_branch": (0,), "If#0.else_branch": (0,)}
+    peaks = [
+        predict_peaks(
+            ExecutedGraph(program, in_run_order=True, observed=observed), DEFAULTS
+        ).first_run_peak
+        for observed in (None, RunObservation(iterations=counts))
+    ]
+    assert peaks[0] == peaks[1]
+    assert (peaks[1] or 0) > 16_000

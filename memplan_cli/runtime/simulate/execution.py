@@ -339,12 +339,12 @@ def _run_if(frame: Frame, op: Op) -> None:
 def _branch(frame: Frame, op: Op) -> Block:
     """Return the branch that was observed to run, else the one that needs more memory."""
     counts = [frame.observed_iterations(body) for body in op.bodies]
-    if None not in counts:
+    if None not in counts:  # the If was observed
+        ran = [body for body, count in zip(op.bodies, counts, strict=True) if count]
         # A branch without ops leaves no events: it ran where no other branch did.
-        return next(
-            (body for body, count in zip(op.bodies, counts, strict=True) if count),
-            next((body for body in op.bodies if not body.ops), op.bodies[0]),
-        )
+        without_ops = [body for body in op.bodies if not body.ops]
+        if ran or without_ops:
+            return (ran or without_ops)[0]
     peaks = [_branch_peak(frame, body, op) for body in op.bodies]
     return op.bodies[peaks.index(max(peaks))]
 
