@@ -159,7 +159,7 @@ class _OriginalLoop:
         self.shapes_of_steps: list[dict[str, list[int]]] = []
         self.growth_of_steps: list[int] = []
         self.rules, takes_several_entries = self._find_rules()
-        self.position, self.state = self._start(new=2 if takes_several_entries else 1)
+        self.position, self.state = self._start(new_entries=2 if takes_several_entries else 1)
         requested: list[int] = job["lengths"]
         lengths = requested if takes_several_entries else [1] * len(requested)
         self.lengths = _lengths_with_room(lengths, self.caches.capacity - self.position)
@@ -194,17 +194,16 @@ class _OriginalLoop:
             return " ".join(f"{error}".split())
         return "" if self._growth(outputs, past) else _UNEVEN_GROWTH
 
-    def _start(self, new: int) -> tuple[int, dict[str, Any]]:
-        """Return the number of valid entries before the first step, and the caches that hold them.
+    def _start(self, new_entries: int) -> tuple[int, dict[str, Any]]:
+        """Return the number of entries before the first step, 0 or 1, and the caches that hold them.
 
-        These are no entries and no caches if a step with ``new`` entries runs with empty caches. If not,
-        the model needs at least one entry before the first step: its caches are drawn with one.
+        Without entries there are no caches: `feed` draws empty ones. If no step of ``new_entries`` runs
+        with these, the loop begins with one random entry.
         """
-        failure = self._trial_failure(self.rules, past=0, new=new)
-        # A step that extends empty caches unequally runs too: `step` refuses such a model.
-        if failure in ("", _UNEVEN_GROWTH):
+        failure = self._trial_failure(self.rules, past=0, new=new_entries)
+        if not failure:
             return 0, {}
-        drawn = self.inputs.draw(self.rules, past=1, new=1, seed=_START_SEED)
+        drawn = self.inputs.draw(self.rules, past=1, new=new_entries, seed=_START_SEED)
         return 1, {cache.input: drawn[cache.input] for cache in self.caches.growing}
 
     def _growth(self, outputs: Mapping[str, Any], past: int) -> int:
