@@ -75,18 +75,14 @@ def range_settings(
     from memplan_cli.features.serving.loads import predict_sizes
     from memplan_cli.features.serving.settings import choose_settings
 
-    if timeout is not None:
-        refuse_run(settings, "--measure")
-    service, notes = service_of(
-        Path(model), settings, DEFAULT_TIMEOUT if timeout is None else timeout
-    )
-    if required is not None:
-        service = replace(service, base=required)
-    if timeout is not None:
-        serving = measured_settings(service)
-    else:
+    if timeout is None:
+        service, notes = service_of(Path(model), settings, required=required)
         serving = choose_settings(predict_sizes(service), service.extent.count, service.base)
         notes = (*notes, "predicted, not measured: kernels' workspace is not included")
+    else:
+        refuse_run(settings, "--measure")  # if the settings forbid runs
+        service, notes = service_of(Path(model), settings, timeout, required)
+        serving = measured_settings(service)
     notes = (*notes, *sampling_notes(serving))
     return RangeSettings(serving, dict(service.extent.bounds), notes)
 
@@ -110,12 +106,16 @@ def sampling_notes(serving: ServingSettings) -> tuple[str, ...]:
 
 
 def service_of(
-    path: Path, settings: Settings, timeout: float
+    path: Path,
+    settings: Settings,
+    timeout: float = DEFAULT_TIMEOUT,
+    required: RuntimeSettings | None = None,
 ) -> tuple[Service, tuple[str, ...]]:
     """Return a model with the sizes of its requests, and notes on dims that were assumed.
 
     The settings give bounds of the dims of requests, and numbers of other dims. Dims with neither get
-    assumed numbers, with which the model runs at the largest request.
+    assumed numbers, with which the model runs at the largest request. Settings of the plan have no effect.
+    ``required`` are runtime options that must not change; None: those recorded in the file.
 
     Raises:
         SettingsError: there are no bounds, or the model has no free dim of a name.
@@ -124,24 +124,22 @@ def service_of(
     from memplan_cli.features.serving.sizes import Extent
 
     file, bounds = read_model(path), settings.bounds
-    # Settings of the plan have no effect on requests.
-    settings = replace(sizes_and_inputs_only(settings), bounds=bounds)
     _refuse_wrong_bounds(file, settings)
+    of_requests = sizes_and_inputs_only(settings)
     # Called for its errors: an unknown name, or input data that gives a dim with bounds a number.
-    bind(file.model, settings)
+    bind(file.model, replace(of_requests, bounds=bounds))
     largest = {name: high for name, (_, high) in bounds.items()}
-    at_largest = replace(settings, dims={**settings.dims, **largest}, bounds={})
-    bound_settings = bind_all_dims(file, at_largest)
-    binding = binding_of(bound_settings)
+    at_largest = bind_all_dims(file, replace(of_requests, dims={**settings.dims, **largest}))
+    binding = binding_of(at_largest)
     other_dims = {name: value for name, value in binding.dims.items() if name not in bounds}
     service = Service(
         model=path,
         extent=Extent(bounds),
         binding=replace(binding, dims=other_dims),
         timeout=timeout,
-        base=_recorded_settings(file),
+        base=_recorded_settings(file) if required is None else required,
     )
-    return service, assumption_notes(bound_settings)
+    return service, assumption_notes(at_largest)
 
 
 def _recorded_settings(file: ModelFile) -> RuntimeSettings:

@@ -178,12 +178,15 @@ class ProgressDisplay:
         self._timer: Timer | None = None
 
     def show(self, stage: str) -> None:
-        """Set the running stage. A `Counted` text is progress in a stage; a `Detail` is no stage."""
+        """Set the running stage, and show it from `PROGRESS_DELAY` after the first stage on.
+
+        A `Detail` is not a stage: it is only printed, and only if ``details`` is set.
+        """
+        if isinstance(stage, Detail):
+            if self._details:
+                self.note(f"memplan: {stage}")
+            return
         with self._lock:
-            if isinstance(stage, Detail):
-                if self._details:
-                    self.note(f"memplan: {stage}")
-                return
             self._stage = stage
             if self._elapsed() > PROGRESS_DELAY:
                 self._draw()

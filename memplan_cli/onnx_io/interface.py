@@ -235,7 +235,8 @@ def dim_names(model: ModelProto) -> frozenset[str]:
         for value in (*graph.input, *graph.output, *graph.value_info):
             for declared in value.type.tensor_type.shape.dim:
                 text = declared.dim_param
-                # A text of an input has its symbols already: ``sequence-length`` may be one name.
+                # `symbols_of` reads ``sequence-length`` as a difference, but as the dim of an input it may be
+                # one name. So texts of inputs are not read again.
                 if text not in symbols_by_text and not is_nameless(text):
                     symbols |= symbols_of(text)
     return frozenset(symbols)

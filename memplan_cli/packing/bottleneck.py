@@ -186,30 +186,25 @@ _ORDERS: Sequence[Callable[[Piece], Sequence[int]]] = (
 
 
 def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> BestPlacement:
-    """Return the placement lowered by searching subsets at its bound and placing the others.
+    """Return the lowest placement found by placing bottleneck subsets first, or ``best``.
 
-    A subset has the large buffers that are live where the load is near its maximum. Those with
-    equal live ranges are stacked to a bundle, and the bundles are searched. The others then go into
-    the gaps, in several orders. The budget is charged.
+    Each subset is placed no higher than the lower bound ``best.bound``, or passed over if no such
+    placement is found. The other buffers then go into the gaps, in several orders. The work is
+    charged to the budget.
     """
     start, end = np.array(piece.start, np.int64), np.array(piece.end, np.int64)
     size = np.array(piece.size, np.int64)
     orders = [np.array(order(piece), np.int64) for order in _ORDERS]
-    fill_work = len(piece.size) ** 2 // _CHECKS_PER_WORK
-
-    def is_done() -> bool:
-        """Return whether the search may stop, or has spent what the gap that remains is worth."""
-        return budget.is_enough(best) or budget.spent > best.worthwhile_share * budget.work
-
+    fill_work = len(piece.size) ** 2 // _CHECKS_PER_WORK  # `fill` compares pairs of buffers
     for subset in bottleneck_subsets(piece):
-        if is_done():
+        if _is_done(best, budget):
             break
         bundle_offsets = _bundle_offsets(subset, best.bound, budget)
         if bundle_offsets is None:
             continue
         subset_offsets = subset.unfold(piece, bundle_offsets)  # NOWHERE for all other buffers
         for order in orders:
-            if is_done():
+            if _is_done(best, budget):
                 break
             offsets = subset_offsets.copy()
             by_offset = np.argsort(offsets, kind="stable")
@@ -219,6 +214,11 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> Bes
             if height < best.height:
                 best = BestPlacement(tuple(map(int, offsets)), height, best.bound)
     return best
+
+
+def _is_done(best: BestPlacement, budget: Budget) -> bool:
+    """Return whether the search may stop, or has spent the work that a lower placement is worth."""
+    return budget.is_enough(best) or budget.spent > best.worthwhile_share * budget.work
 
 
 def _bundle_offsets(

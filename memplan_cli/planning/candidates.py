@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from memplan_cli.planning.rewrites import Rewrites
     from memplan_cli.settings.settings import Settings
 
-_MIN_GAIN_SHIFT = 6
-"""Searching for a runtime's order ends if a search lowers the peak by less than 1/2**6."""
+_MIN_GAIN = 1 / 64
+"""Searching for a runtime's order ends if a search lowers the peak by less than this share."""
 
 _MAX_WORK_PER_OP = 2000
 """Steps per op of a search for a runtime's order. On the models measured, ten times as many
@@ -220,10 +220,9 @@ def _search_repeatedly(
 ) -> Ordering:
     """Search for the best order, and again from the order found, until a search gains little.
 
-    Demand-driven orders follow the given order where they have a choice, and a file that the
-    runtime wrote need not be in any good order. A search that starts from a better one finds
-    more (the training step of an unrolled LSTM: 714 MB in the file, then 81, 54, 50). A time
-    limit is for one search, so there is one only.
+    A search that starts from a better order finds more (the training step of an unrolled LSTM:
+    714 MB in the file, then 81, 54, 50). With a time limit, which is for one search, there is one
+    only.
     """
     from memplan_cli.ordering.best_order import DEFAULT_WORK, best_order
 
@@ -235,10 +234,9 @@ def _search_repeatedly(
     while time_limit is None and not best.proved and best.candidates:
         best_peak = best.candidates[best.chosen]
         ordering = search(best.program)
-        peak = ordering.candidates[ordering.chosen]
-        if peak >= best_peak:
-            break
-        best = ordering
-        if (best_peak - peak) << _MIN_GAIN_SHIFT < best_peak:
+        gain = best_peak - ordering.candidates[ordering.chosen]
+        if gain > 0:
+            best = ordering
+        if gain < _MIN_GAIN * best_peak:
             break
     return best

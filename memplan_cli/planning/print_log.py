@@ -35,7 +35,7 @@ class Reuse:
 
 
 def print_log(plan: Plan) -> Iterator[str]:
-    """Yield the lines of the log: one per tensor by start tick, then the unplanned tensors."""
+    """Yield the lines of the reuse log: one per tensor by start tick, then the unplanned tensors."""
     count = 0
     for reuse in reuses(plan.tensors, plan.report.level):
         name = _described(reuse.tensor)
@@ -50,7 +50,7 @@ def print_log(plan: Plan) -> Iterator[str]:
         )
         yield f"{count}: {name} => {_described(reuse.donor)}, {where}"
         count += 1
-    placed = {tensor.id for tensor in plan.tensors}
+    placed = {tensor.id for tensor in plan.tensors}  # pinned tensors are among them
     for refusal in plan.report.unplanned:
         if refusal.name not in placed:
             yield f"-: {refusal.name} not reused: {refusal.reason}"

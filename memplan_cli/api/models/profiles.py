@@ -91,21 +91,21 @@ def plan_profiles(
 
     common = plan_model(file, with_bounds_of(settings, profiles), progress)
     free_dims(common.program, profiles)  # raises for a name that no shape of the program has
-    # The rows use the inputs and the assumed numbers of the common plan. These include the lower
-    # bounds of the profile dims, which each row binds to numbers of its own.
+    # The inputs of the common plan have assumed numbers. For a profile dim that is its lower bound:
+    # it is left out, as each combination binds the dim itself.
     inputs = common.settings.inputs
     if inputs.assumed is not None:
         assumed = {n: value for n, value in inputs.assumed.items() if n not in profiles}
         inputs = replace(inputs, assumed=assumed)
-    settings = replace(settings, inputs=inputs)
     rows = []
     all_dims = combinations(profiles)
     for done, profile_dims in enumerate(all_dims):
         if progress:
             progress(Counted("planning each binding", done, len(all_dims)))
         dims = {**settings.dims, **profile_dims}
-        exact = plan_model(file, replace(settings, dims=dims), None).plan
-        check(_with_exact_sizes(common, exact, dims))  # raises if the common plan is not safe
+        exact = plan_model(file, replace(settings, dims=dims, inputs=inputs), None).plan
+        # Raises if the offsets of the common plan are not safe for the sizes of this combination.
+        check(_with_exact_sizes(common, exact, dims))
         rows.append(Profile(profile_dims, exact.report.memory))
     report = replace(common.plan.report, profiles=tuple(rows))
     return replace(common, plan=common.plan.with_report(report))
@@ -114,7 +114,8 @@ def plan_profiles(
 def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, int]) -> Plan:
     """Return the common plan, in which each tensor has the bytes that it has at ``dims``.
 
-    ``exact`` is the plan for these dims only. Tensors in symbolic arenas keep their size.
+    ``exact`` is the plan for these dims only. A tensor whose size is symbolic, in the common plan or at
+    ``dims``, keeps its size.
 
     Raises:
         InvalidLayoutError: a tensor is larger than the common plan assumes.

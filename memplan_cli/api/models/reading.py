@@ -60,10 +60,10 @@ def with_runtime_inference(
 def read_observed(
     source: LazyModel, bindings: Bindings, observed: Known, inferred: Program, inputs: str
 ) -> Loaded:
-    """Read a model again with the types and shapes that were observed in one run.
+    """Return a model read again, with inference from the types and shapes observed in one run.
 
-    Inference starts from the observed types. Tensors of blocks that the run did not enter count as
-    empty. Warnings say so, and which sizes come from the run.
+    Tensors of blocks that the run did not enter count as empty. Warnings name them, and the tensors
+    whose sizes come from the run.
 
     Args:
         source: the model.
@@ -72,29 +72,25 @@ def read_observed(
         inferred: the program as it was read without the run. It may be symbolic in dims for which
             ``bindings`` has numbers.
         inputs: describes the run's inputs, for the warning.
-
-    Returns:
-        The model as read; ``seen`` has the variables whose shapes come from the run.
     """
-    unresolved = unresolved_results(inferred, bindings.dims)
     # Numbers for the symbols that inference made up, such as the count of a NonZero.
     observed_dims = _observed_symbols(inferred, observed)
     bindings_of_run = replace(bindings, dims={**observed_dims, **bindings.dims})
+    only_from_run = unresolved_results(inferred, bindings.dims)
     origin = f"were learned from one run on {inputs}; other data may need more"
-    loaded = _read_with(source, bindings_of_run, observed, unresolved, origin)
-    # Inference with the observed types may still leave symbols, for example for a value that has another
-    # shape in each iteration of a loop. Only such values get the observed shape, or else the shape in
-    # numbers that ``inferred`` has.
+    loaded = _read_with(source, bindings_of_run, observed, only_from_run, origin)
+    # Inference still leaves out results such as a value that grows in a loop. ``inferred`` may have
+    # shapes from ONNX Runtime for results that the run did not compute.
     known = {**numeric_types(inferred), **observed}
-    loaded = replace(loaded, program=_with_known_shapes(loaded.program, known))
-    loaded = _with_unexecuted_results_empty(loaded, observed)
-    # ``unresolved`` has only results of ops; the run also gives the shapes of inputs of unknown rank.
-    inputs_without_rank = (
+    program = _with_missing_shapes(loaded.program, known)
+    loaded = _with_unexecuted_results_empty(replace(loaded, program=program), observed)
+    inputs_without_rank = (  # their shapes come from the run too
         identity
         for identity, var in inferred.vars.items()
         if var.origin is Origin.INPUT and var.shape is None
     )
-    return replace(loaded, observed=True, seen=frozenset((*unresolved, *inputs_without_rank)))
+    seen = frozenset((*only_from_run, *inputs_without_rank))
+    return replace(loaded, observed=True, seen=seen)
 
 
 def missing_sizes(program: Program) -> tuple[VarId, ...]:
@@ -115,8 +111,8 @@ def unresolved_results(
 ) -> tuple[VarId, ...]:
     """Return the results of ops whose size stays unknown if the dims in ``input_dims`` get numbers.
 
-    It is missing, or their shape has another symbol, which stands for a number that depends on data.
-    Without ``input_dims``, these are all results whose size is no number yet.
+    A result's size is missing (`missing_sizes`), or its shape has a symbol that is not in
+    ``input_dims``. Without ``input_dims``, these are all results whose size is no number yet.
     """
     input_symbols = frozenset(input_dims)
     symbolic = (
@@ -154,10 +150,10 @@ def _read_with(
     return replace(loaded, warnings=(*loaded.warnings, warning))
 
 
-def _with_known_shapes(program: Program, known: Known) -> Program:
-    """Return a program in which results without a size in numbers get their type in a table.
+def _with_missing_shapes(program: Program, known: Known) -> Program:
+    """Return a program in which results without a size in numbers have their type in ``known``.
 
-    Inference does not use the table if the file declares a wrong shape, or if a value grows in each
+    Inference does not use ``known`` if the file declares a wrong shape, or if a value grows in each
     iteration of a loop.
     """
     changed = {}

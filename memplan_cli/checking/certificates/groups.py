@@ -142,28 +142,21 @@ def block_groups(
 def _add_tensors(
     node: Node, graph: GroupGraph, planned: PlannedGraph, block_outputs: Collection[str]
 ) -> None:
-    """Add the tensors that a node produces and uses to the graph, and to the node's group.
+    """Add the tensors that a node produces and reads to the graph, and to the node's group.
 
-    Views, pinned tensors and tensors without bytes are left out. The group's ``need`` is set to the
-    bytes that the node allocates at its step, in addition to those that are live before it.
+    Tensors without bytes of their own are left out; a read view counts as the tensor that it views.
+    The group's ``need`` is set to the bytes that the node allocates at its first tick, its step.
     """
-    group, view_bases = graph.groups[node.index], planned.view_bases
-    for value in node.outputs:
-        if value is None or view_bases.get(value.tensor_id) != value.tensor_id:
-            continue
-        tensor = value.tensor_id
-        size = planned.tensors[tensor].bytes
+    group = graph.groups[node.index]
+    for tensor in [value.tensor_id for value in node.outputs if value is not None]:
+        size = planned.own_bytes(tensor)
         if size:
             graph.sizes[tensor] = size
             graph.users[tensor] = {BLOCK_END} if tensor in block_outputs else set()
             group.produced.add(tensor)
-    if node.subgraphs and not node.repeats:
-        # The first tick of an If counts as its step. It allocates its outputs later, at its last
-        # tick, when tensors that its branches read may have ended.
-        group.need = 0
-    else:
-        group.need = sum(graph.sizes[tensor] for tensor in group.produced)
-    bases = (view_bases.get(value.tensor_id, "") for value in node.reads())
+    is_if = node.subgraphs and not node.repeats  # an If allocates its outputs at its last tick
+    group.need = 0 if is_if else sum(graph.sizes[tensor] for tensor in group.produced)
+    bases = (planned.view_bases.get(value.tensor_id, "") for value in node.reads())
     group.used = group.produced | {base for base in bases if base in graph.sizes}
     for tensor in group.used:
         graph.users[tensor].add(node.index)
@@ -175,20 +168,18 @@ def _repeated_subgraph_need(
     """Return the bytes that the subgraphs of a repeating node need besides the node's outputs.
 
     These are the inputs of the subgraphs, which are live for the whole node, and the largest
-    proven bound of a subgraph. 0 if no subgraph has a proven bound.
+    proven bound of a subgraph. Without a proven bound the result is 0, which is safe: a certificate
+    may count fewer bytes than are needed, but never more.
     """
-    needs = [
+    bounds = [
         subgraph_bytes[subgraph.path]
         for subgraph in node.subgraphs
         if subgraph.path in subgraph_bytes
     ]
-    if not needs:
+    if not bounds:
         return 0
-    inputs = [value.tensor_id for subgraph in node.subgraphs for value in subgraph.inputs]
-    own_bytes = [
-        planned.tensors[each].bytes for each in inputs if planned.view_bases.get(each) == each
-    ]
-    return sum(own_bytes) + max(needs)
+    inputs = [value for subgraph in node.subgraphs for value in subgraph.inputs]
+    return sum(planned.own_bytes(value.tensor_id) for value in inputs) + max(bounds)
 
 
 def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> None:

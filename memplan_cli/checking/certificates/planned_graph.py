@@ -100,6 +100,10 @@ class PlannedGraph:
     view_bases: Mapping[str, str]
     in_place_inputs: Mapping[str, tuple[int, ...]]
 
+    def own_bytes(self, tensor: str) -> int:
+        """Return the bytes that a tensor has of its own: 0 for views and pinned tensors."""
+        return self.tensors[tensor].bytes if self.view_bases.get(tensor) == tensor else 0
+
 
 def planned_graph(plan: Plan, model: CertifiedModel) -> PlannedGraph:
     """Put a model's graph into the plan's order and match the plan's tensors to its values.

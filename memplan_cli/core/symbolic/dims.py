@@ -184,12 +184,13 @@ def _apply(word: str, args: list[ast.expr], tree: Tree) -> _Rational:
 
 
 def _quotient(node: ast.expr, tree: Tree) -> tuple[Polynomial, Polynomial]:
-    """Return the dividend and the divisor of the argument of floor or ceiling, not rounded.
+    """Return the dividend and the divisor of the argument of floor or ceiling.
 
-    ``W/2 + 1/2`` gives ``W + 1`` and 2, ``W/k`` gives ``W`` and ``k``.
+    ``W/2 + 1/2`` gives ``W + 1`` and 2, ``W/k`` gives ``W`` and ``k``. Only a whole argument can be a
+    quotient of dims: as a part of it, as in ``W/k + 1``, the quotient is floored (`_arithmetic`).
     """
     match node:
-        # Both sides separately: `_arithmetic` would round a quotient of dims down already.
+        # Not `_rational(node)`, which floors a quotient of dims.
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             return _over_common_divisor(_rational(left, tree), _rational(right, tree))
     value = _rational(node, tree)

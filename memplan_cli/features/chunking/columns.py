@@ -379,13 +379,14 @@ class _CopyWriter:
             self._renamed_inputs.setdefault(reader, {})[chain.var] = names[chain.var]
 
     def _copy_op(self, index: int, chain: _Chain, names: Mapping[VarId, VarId]) -> list[Op]:
-        """Return the ops that compute an op's outputs once more.
+        """Return the ops that compute an op's outputs once more, and can be in chunks along its axis.
 
         ``names`` has the copy of each var of the chain. Inputs that are not in the chain are read
         whole, and outputs that are not in it are left out.
         """
         op, node = self._graph.ops[index], self._graph.node(index)
         axis = next(chain.axes[var] for var in op.outputs if var in chain.axes)
+        # These two cannot be in chunks along the axis: other ops compute the same.
         if _is_log_softmax(node, axis):
             return self._log_softmax_ops(index, axis, names)
         if node is not None and _adds_one_element_per_row(self._graph, node, axis):

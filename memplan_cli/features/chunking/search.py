@@ -355,17 +355,18 @@ class Search:
         """Return trials that are below the peak of a state, the best one first.
 
         Trials within the budget come first, those with less work before others; then those above the
-        budget, lowest first. Each trial is written as a program. That ends after `max_written_ops`, or
-        with a trial that does as well as the region that was chosen for an equal layer.
+        budget, lowest first. No more are made after `max_written_ops`. If a region was chosen for an
+        equal layer, the last one is the first that fits the budget or is no higher than that choice.
         """
         trials: list[_Trial] = []
-        for trial in self._trials(state):
+        for trial in self._trials(state):  # writes each trial's program, and counts its ops
             if self._written_ops > self.max_written_ops:
                 break
             if trial.peak >= state.peak:
                 continue
             trials.append(trial)
-            equal_layer = self._pattern_result(trial.choices[-1].region)
+            added_region = trial.choices[-1].region
+            equal_layer = self._pattern_result(added_region)
             if equal_layer and trial.peak <= max(self.budget, equal_layer.peak):
                 break
         return sorted(trials, key=lambda trial: (max(trial.peak, self.budget), trial.work))
@@ -512,9 +513,10 @@ class Search:
 def with_new_sizes(
     program: Program, original: Program, sizes: Mapping[VarId, Size]
 ) -> Mapping[VarId, Size]:
-    """Return the sizes of a rewritten program's planned vars.
+    """Return the sizes of a rewritten program's planned vars, given those of the original's in ``sizes``.
 
-    These are the planned vars of the original that remain, and all vars that were added.
+    A var that remains keeps its size. Added vars are planned if an op computes them and their size is
+    known.
     """
     new_sizes = {var: size for var, size in sizes.items() if var in program.vars}
     for var, record in program.vars.items():

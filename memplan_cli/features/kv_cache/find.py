@@ -270,10 +270,10 @@ _OTHER_AXES = "the output has its axes in another order"
 def _operator_cache(
     output: str, result: str, after: tuple[int, ...], index: GraphIndex
 ) -> CacheMatch | KeptCache | None:
-    """Return the cache that an attention operator extends.
+    """Return the cache that an attention operator extends; ``after`` is the path from ``result`` to ``output``.
 
-    ``result`` is a result of the operator, ``after`` the path from it to the output. There is no cache if
-    the result is not a present, or if the operator's past is omitted or not a graph input.
+    None if ``result`` is no present of the operator, or if the operator's past is omitted or not a graph
+    input. A `KeptCache` with the reason if the cache's input and output must stay two tensors.
     """
     node_index = index.producer[result]
     node = index.nodes[node_index]
@@ -282,8 +282,7 @@ def _operator_cache(
     cache = caches.get(position)
     if cache is None or len(node.input) <= cache.past_input:
         return None
-    if not node.input[cache.past_input]:
-        return None
+    # ``before`` is the path from the graph input to the operator; an omitted past has no name.
     past, before = index.trace_back(node.input[cache.past_input])
     if not index.is_input(past):
         return None
@@ -293,8 +292,8 @@ def _operator_cache(
     # Past and present of the operator can be one buffer only if they are the graph input and output.
     is_shared = _operator_key(node) in SHARED and not before and not after
     form = "shared" if is_shared else "operator"
-    # The axis of the graph input that becomes the growing axis of the operator's past.
-    axis = index.permutation(before, rank)[cache.axis]
+    input_axes = index.permutation(before, rank)  # by axis of the operator's past
+    axis = input_axes[cache.axis]
     match = CacheMatch(past, output, axis, form, node_index, before, after)
     return _checked(match, index.graph)
 

@@ -206,10 +206,10 @@ class _Search:
                 self._try_budget(solver, budget)
 
     def descend(self) -> None:
-        """Add trials for falling budgets, `_CURVE_SHARES` of the first peak, from each order."""
-        budgets = [max(int(self._first.peak * share), self.floor) for share in _CURVE_SHARES]
+        """Add trials for falling budgets, `_CURVE_SHARES` of the first peak, in each promising order."""
+        budgets = {max(int(self._first.peak * share), self.floor) for share in _CURVE_SHARES}
         for solver in self._promising_solvers:
-            trials = solver.descend(dict.fromkeys(budgets))
+            trials = solver.descend(sorted(budgets, reverse=True))  # at least one per budget
             self._trials += trials
             lowest = min(trial.peak for trial in trials)
             self._progress(Detail(f"copies: down to {lowest} bytes"))

@@ -207,16 +207,17 @@ def _needed_values(
     needed = set(wanted)
     for node in reversed(graph.node):
         if node.domain not in STANDARD_DOMAINS and rule_of(node) is None:
-            continue  # nothing is known of its outputs
-        is_complete_node = _has_complete_outputs(node, types)
-        if not is_complete_node and node.op_type in SIZED_BY_DATA:
-            needed.update(node.output)  # their sizes are known once their values are
-        # The value of a shape query depends on the type of its input, not on its value.
+            continue  # neither its values nor its shapes can be computed
+        is_incomplete = not _has_complete_outputs(node, types)
+        if is_incomplete and node.op_type in SIZED_BY_DATA:
+            needed.update(node.output)  # the size of a NonZero is known once its value is
+        # A needed value depends on all inputs; that of a Shape only on the type of its input.
         if not needed.isdisjoint(node.output) and node.op_type not in SHAPE_QUERIES:
             needed.update(node.input)
             for _, body in subgraphs(node):
                 needed.update(free_names(body))
-        if not is_complete_node:
+        # An incomplete shape depends on inputs that hold dims, as that of a Reshape.
+        if is_incomplete:
             takes_all = node.op_type in _SHAPED_BY_ALL_VALUES
             needed.update(
                 name for name in node.input if takes_all or _may_be_dims(types.get(name))

@@ -207,15 +207,15 @@ def _in_insertion_order(
 ) -> list[Op]:
     """Return the inserted ops in the order in which the runtime made them.
 
-    Only for Casts is that order known. The runtime visits the ops of the graph without Casts once, in
+    Only for Casts is that order known: the runtime visits the ops of the graph without Casts once, in
     the order of ``ExecutionOrder.DEFAULT``. At each op that has no kernel for float16, it makes a Cast
     from float16 for each input, then a Cast to float16 for each output
     (core/optimizer/insert_cast_transformer.cc). Other inserted ops come last.
 
-    Args:
-        inserted: the ops of a block that were inserted.
-        ops: the other ops of the block, in index order.
-        variables: of the program.
+        without Casts:  x -> op1 -> op2
+        with Casts:     x -> Cast -> op1 -> Cast to float16 -> Cast -> op2
+
+    ``ops`` are the other ops of the block in index order, which the default order depends on.
     """
     casts = {op.outputs[0]: op for op in inserted if op.type == "Cast"}
     if not casts:
@@ -234,10 +234,12 @@ def _in_insertion_order(
     without_casts = (
         op._replace(inputs=tuple(before_casts(var) for var in op.inputs)) for op in ops
     )
-    op_by_source = {op.source: op for op in ops}  # by the place of the node in the dump
-    ordered: dict[int, Op] = {}  # Casts by `source`
-    for op_without_casts in default_order(Block((), (), tuple(without_casts))):
-        op = op_by_source[op_without_casts.source]
+    order = default_order(Block((), (), tuple(without_casts)))
+    op_by_source = {
+        op.source: op for op in ops
+    }  # an op and its copy in ``order`` have one source
+    ordered: dict[int, Op] = {}  # the Casts, also by source
+    for op in (op_by_source[copy.source] for copy in order):
         input_casts = [
             casts[var]
             for var in op.inputs

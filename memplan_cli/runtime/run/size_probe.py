@@ -121,10 +121,10 @@ def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> 
 def _with_shapes(
     result: ProbeResult, model: Path, specs: Sequence[FeedSpec], copy: NumberedModel
 ) -> ProbeResult:
-    """Run a copy of a model with numbered nodes, and return ``result`` with the shapes of its values.
+    """Return ``result`` with the shapes of values, from a run of a copy of the model with numbered nodes.
 
-    If the copy does not run, only the reason is returned. ``model`` is the original's file, whose folder has
-    the weights.
+    If the copy does not run, only the reason is returned: the shapes are missing then. ``model`` is the
+    original's file, whose folder has the weights.
     """
     with tempfile.TemporaryDirectory(prefix="memplan-trial-") as folder:
         # The folder of the model may be read-only, so the copy is written elsewhere.
@@ -135,7 +135,7 @@ def _with_shapes(
         record = run_model(spec, timeout=_TIMEOUT)
     if record.failure is not None:
         return ProbeResult(reasons=(record.failure.reason,))
-    (kernels,) = record.kernels or ((),)
+    kernels = [kernel for run in record.kernels or () for kernel in run]  # there is one run
     return replace(result, known=_largest_shapes(copy, kernels))
 
 

@@ -55,7 +55,7 @@ _SPARE_BYTES = 4 << 10
 """Bytes by which a region with a pattern is larger than predicted. Kernels may request small workspace that
 no rule predicts: other regions have holes between tensors, where it fits."""
 
-_MIN_TIME_SAVING = 0.01
+_MIN_SAVED_TIME_SHARE = 0.01
 """The share of a run's time that a memory pattern must save to be used."""
 
 _MANY_THREADS = 16
@@ -346,12 +346,9 @@ def _arena_for(trace: AllocationTrace, provider: str) -> ArenaChoice:
 def _in_arena(
     settings: RuntimeSettings, traces: SessionTraces, arena: ArenaChoice
 ) -> _Candidate:
-    """Return a candidate with an arena that holds tensors only; weights get memory of their own.
-
-    Peaks are those of the first run, which without a memory pattern are those of all runs.
-    """
+    """Return a candidate with an arena that holds tensors only; weights get memory of their own."""
     own = settings.updated(RuntimeSettings(session_config=OWN_INITIALIZERS))
-    peaks = Peaks(traces.first_peak, traces.first_peak)
+    peaks = Peaks(traces.first_peak, traces.later_peak)
     return _Candidate(replace(own, arena=arena.settings), peaks, arena, traces)
 
 
@@ -388,32 +385,26 @@ def _with_pattern(
 ) -> _Candidate:
     """Return a candidate with a memory pattern if that makes runs shorter and costs hardly any memory.
 
-    The first run then requests each tensor, and each later run one block for all tensors; one region must
-    serve both. The arena may hold up to `_MAX_BYTES_FOR_TIME` more than without the pattern, and runs
-    must get shorter by `_MIN_TIME_SAVING`. Otherwise the candidate itself is returned. It is also returned
-    on other providers than the CPU, and if sizes depend on data or there are subgraphs, because the
-    block of one run may not fit another run.
+    Otherwise the candidate itself is returned. With a pattern the first run requests each tensor, and each
+    later run one block for all tensors.
     """
+    # If sizes depend on data or there are subgraphs, the block of one run may not fit another run.
     if executed.provider != CPU or needs_observation(executed):
         return candidate
     settings = candidate.settings.updated(_PATTERN)
     traces = session_traces(executed, settings, workspace)
     saved_work = PROFILE.arena_call_work * traces.saved_allocations
-    if saved_work < _MIN_TIME_SAVING * work_of(executed.program, executed.dims):
+    if saved_work < _MIN_SAVED_TIME_SHARE * work_of(executed.program, executed.dims):
         return candidate
+    first_and_later = traces.in_order
+    lowest = max(trace.peak for trace in first_and_later)  # no smaller region serves both
     max_held = candidate.arena.held + _MAX_BYTES_FOR_TIME
-    # No smaller region serves both runs.
-    lowest = max(trace.peak for trace in traces.in_order)
-    region = shared_region(traces.in_order, lowest) if 0 < lowest <= max_held else None
-    if region is None:
+    region = shared_region(first_and_later, lowest) if 0 < lowest <= max_held else None
+    if region is None:  # none is large enough
         return candidate
     held = region + _SPARE_BYTES  # for small workspace that no rule predicts
     if held > max_held:
         return candidate
     with_pattern = _in_arena(settings, traces, ArenaChoice(one_region(held), held))
-    return replace(
-        with_pattern,
-        # `_in_arena` takes the first run for all runs, but with a pattern later runs have another peak.
-        predicted=Peaks(traces.first_peak, traces.later_peak),
-        bytes_for_speed=held - candidate.arena.held,
-    )
+    # The score counts the arena that the candidate has without a pattern.
+    return replace(with_pattern, bytes_for_speed=held - candidate.arena.held)

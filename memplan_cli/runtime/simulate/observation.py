@@ -77,17 +77,15 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
             of their control-flow op. Executions of unknown ops are ignored.
     """
     producer = {var: op for _, op in walk(program.body) for var in op.outputs if var}
-    # A body ran as often as its first op with an output, which the first output identifies. A body
-    # without such an op is never counted. Both here and in `OpExecution`, an op's first output is the first
-    # that it does not leave out.
-    body_of_first_output = {
-        first: body.path
-        for _, op in walk(program.body)
-        for body in op.bodies
-        if (first := next((var for inner in body.ops for var in inner.outputs if var), None))
-    }
-    # How often each body ran since the last execution of its control-flow op.
-    runs: Counter[str] = Counter()
+    # A body ran as often as the op that computes its first output ran.
+    body_of_first_output: dict[VarId, str] = {}
+    for _, parent in walk(program.body):
+        for body in parent.bodies:
+            outputs = [var for inner in body.ops for var in inner.outputs if var]
+            if outputs:
+                body_of_first_output[outputs[0]] = body.path
+    # Runs of each body since the last execution of its control-flow op.
+    new_runs: Counter[str] = Counter()
     written: dict[VarId, list[WrittenTensor]] = defaultdict(list)
     iterations: dict[str, list[int]] = defaultdict(list)
     packed: set[VarId] = set()
@@ -96,13 +94,13 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
         op = producer.get(first_output)
         if op is None:
             continue
+        if (path := body_of_first_output.get(first_output)) is not None:
+            new_runs[path] += 1
+        for body in op.bodies:
+            iterations[body.path].append(new_runs.pop(body.path, 0))
         _append_written(program, op, execution.wrote, written)
         # A kernel that packed a weight when the session was created reads the copy instead.
         packed.update(_unread_weights(program, op, execution.read))
-        for body in op.bodies:
-            iterations[body.path].append(runs.pop(body.path, 0))
-        if (path := body_of_first_output.get(first_output)) is not None:
-            runs[path] += 1
     return RunObservation(
         {var: tuple(tensors) for var, tensors in written.items()},
         {path: tuple(counts) for path, counts in iterations.items()},

@@ -139,7 +139,8 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
     candidates = (
         (total, arena)
         for total in _totals(trace.peak, best.held, _COARSE_STEP)
-        for arena in _split_totals(first_sizes, total)
+        for first in first_sizes
+        for arena in _several_regions(first, total)
     )
     trials = _trials(trace, _COARSE_WORK, _MAX_SEVERAL_REGIONS_TRIALS)
     return _first_fit(trace, islice(candidates, trials), best.held) or best
@@ -246,19 +247,16 @@ def _first_region_sizes(trace: AllocationTrace) -> list[int]:
     return sorted(size for size in candidates if 0 < size < peak)
 
 
-def _split_totals(first_sizes: Sequence[int], total: int) -> Iterator[Mapping[str, Setting]]:
+def _several_regions(first: int, total: int) -> Iterator[Mapping[str, Setting]]:
     """Yield the settings of arenas with ``total`` bytes: a first region, and one or two later ones.
 
-    ``first_sizes`` are the sizes of the first region to try.
+    Later regions have equal sizes. A size above twice the first region is left out: ONNX Runtime
+    makes the second region at most twice as large as the first (`regions`).
     """
-    for first in first_sizes:
-        if first > _LARGEST_REGION:
-            continue
-        for later_regions in (1, 2):
-            later_size = rounded_up((total - first) / later_regions)
-            # The second region has twice the first one's size, or the later size if that is less.
-            if 0 < later_size <= 2 * first:
-                yield regions(first, later_size)
+    for later_count in (1, 2):
+        later_size = rounded_up((total - first) / later_count)
+        if first <= _LARGEST_REGION and 0 < later_size <= 2 * first:
+            yield regions(first, later_size)
 
 
 def _grid_candidates(lowest: int, ratio: float, total: int) -> Iterator[Mapping[str, Setting]]:
@@ -270,7 +268,7 @@ def _grid_candidates(lowest: int, ratio: float, total: int) -> Iterator[Mapping[
     yield one_region(total)
     first = lowest * _SMALLEST_FIRST_REGION
     while first < total:
-        yield from _split_totals((rounded_up(first),), total)
+        yield from _several_regions(rounded_up(first), total)
         first *= ratio
 
 

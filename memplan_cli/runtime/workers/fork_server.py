@@ -107,8 +107,8 @@ def _work(
         end_with_parent(server_pid)
         for name in _TERMINAL_SIGNALS:
             signal.signal(getattr(signal, name), signal.SIG_DFL)
-        # A fork starts without the file pages of its parent: the job would seem to need the pages
-        # of the libraries.
+        # A fork starts without the file pages of its parent. They are loaded now, or the job would
+        # count those of the libraries as memory of its own.
         library = ctypes.CDLL(None)
         for start, size in imported_pages:
             library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_POPULATE_READ)

@@ -89,7 +89,10 @@ def _storable_array(value: Any) -> NDArray[Any]:  # noqa: ANN401 - ONNX Runtime 
 
 
 def worst_by_output(differences: Sequence[Difference]) -> list[Difference]:
-    """Return the worst difference of each output: most elements beyond the tolerance, then most elements."""
+    """Return the worst difference of each output.
+
+    That is the one with the most elements beyond the tolerance, then with the most that differ.
+    """
     worst: dict[str, Difference] = {}
     for difference in differences:
         other = worst.get(difference.output)

@@ -337,11 +337,13 @@ class SessionMeter:
         )
 
     def _profile_bytes_of_a_run(self, held: Sequence[int]) -> int:
-        """Return the bytes that the last run left allocated, without the growth of the arena.
+        """Return the heap bytes that the profile of the last run takes.
 
-        0 without a profile, and with fewer than three runs: the first two allocate more than the profile.
+        They are what the run left allocated, without the growth of the arena, which held ``held`` bytes
+        after each run. 0 if ``held`` is empty, as there is no profile, and with fewer than three runs: the
+        first two leave more than their profile.
         """
-        if len(self._heaps) < 3 or len(held) < 2:
+        if min(len(held), len(self._heaps)) < 3:
             return 0
         arena_growth = held[-1] - held[-2]
         return max(self._heaps[-1].used - self._heaps[-2].used - arena_growth, 0)

@@ -129,14 +129,14 @@ def arena_peaks(runs: Runs) -> Peaks:
     The first run grows the arena, later ones are steady. Bytes requested before the first kernel of
     the first run count as weights. Peaks of tensors leave them out; ``held`` includes them.
     """
-    runs_with_events = [run for run in runs if run]
-    if not runs_with_events:
-        return Peaks(None, None)
-    first, *later = runs_with_events
+    if not runs or not runs[0]:  # there is no arena, so no run has events
+        return Peaks(first_run_peak=None, steady_peak=None)
+    first, *later = runs
     weights = first[0].requested_before
-    events = [event for run in runs_with_events for event in run]
+    events = [event for run in runs for event in run]
     steady = [event.requested for run in later for event in run]
-    # Workspace is freed before a kernel ends: it counts in `high`, and not in `in_use`.
+    # A kernel frees its workspace before it ends. `in_use`, at the end, leaves workspace out; `high`, the
+    # most bytes in use so far, has it. So scratch is by how much workspace raises the highest use.
     highest_in_use = max(event.in_use for event in events)
     return Peaks(
         first_run_peak=max(event.requested for event in first) - weights,

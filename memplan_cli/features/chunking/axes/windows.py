@@ -103,11 +103,13 @@ def _tile_splits(node: Node) -> tuple[Split, ...]:
 def _convolution_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along samples and tiles.
 
-    The summand of a fused convolution is sliced like the output.
+    The summand of a fused convolution is sliced like the output; weights and bias stay whole.
     """
-    summand = broadcast_axis(node.input_shape(_SUMMAND), node.output_shape, 0)
+    # None if there is no summand, or one that is repeated for each sample.
+    summand = broadcast_axis(node.input_shape(_SUMMAND), node.output_shape, axis=0)
     inputs = {0: AxisMap(0), _SUMMAND: summand}
-    return (node.split(node.data_shape[0], inputs, {0: AxisMap(0)}), *_tile_splits(node))
+    by_sample = node.split(extent=node.data_shape[0], inputs=inputs, outputs={0: AxisMap(0)})
+    return (by_sample, *_tile_splits(node))
 
 
 def _pooling_splits(node: Node) -> tuple[Split, ...]:

@@ -64,15 +64,16 @@ def _flat_zeros(tape: Tape, like: str) -> str:
 def average_pool(call: Call) -> Gradients:
     """Y = mean over each window: dX = sum of dY / n over the windows that read X.
 
-    The sum is a transposed convolution with a kernel of ones, each channel by itself.
+    The sum is a transposed convolution with a kernel of ones. Channels become samples of one channel,
+    so that one kernel serves each of them by itself.
     """
     tape, x = call.tape, call.input(0)
     kernel = tuple(call.attribute("kernel_shape"))
     axes = windows(call, kernel, x, call.output())
-    share = tape.emit("Div", call.dy, _window_counts(call, axes))
+    quotient = tape.emit("Div", call.dy, _window_counts(call, axes))
+    samples = _channels_to_batch(tape, quotient, call.output())
     ones = tape.constant(np.ones((1, 1, *kernel)), tape.dtype(x))
-    share = _channels_to_batch(tape, share, call.output())
-    dx = transposed_conv(tape, share, ones, x, axes, 1)
+    dx = transposed_conv(tape, samples, ones, x, axes, group=1)
     return (tape.reshape_like(dx, x),)
 
 
