@@ -286,6 +286,8 @@ RULES = (
          "_CopyWriter._add_var", always("_vars"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("a reader reads the latest copy",
          "_CopyWriter._ensure_copy", replace("index - 1", "0"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
+    rule("copies that are not needed are taken back",
+         "DropSchedule.keep_again", drop("discard"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("of what keeps a budget, the least work is taken",
          "Trial.rank", replace("self.work", "-self.work"), "test_recompute_auto", "test_recompute_checkpoints", "test_recompute_choices"),
     rule("a branch may replace what the bound counts",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from features.recompute_programs import program, same_results, terms
 from memplan_cli.analysis.phase import Phases
@@ -12,7 +15,7 @@ from memplan_cli.core.program import VarId
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.recompute.build import write_copies
 from memplan_cli.features.recompute.checkpoints import recompute_segments
-from memplan_cli.features.recompute.greedy import GreedyChooser
+from memplan_cli.features.recompute.greedy import DropSchedule, GreedyChooser
 from memplan_cli.features.recompute.solve import Solver
 
 CHAIN = program(
@@ -37,6 +40,29 @@ def test_dropping_a_value_where_it_is_made_is_free_only_if_nothing_else_is_made_
     assert state.drop_work(a, 0) == 0
     assert state.drop_work(b, 1) == state.values.work[b] > 0
     assert state.drop_work(c, 1) == state.values.work[c] > 0
+
+
+@given(
+    st.lists(st.integers(0, 20), min_size=5, max_size=5),
+    st.integers(0, 30),
+    st.sampled_from([0, 1]),
+)
+def test_a_value_is_kept_again_where_all_places_of_its_gap_have_room(
+    live: list[int], budget: int, start: int
+) -> None:
+    values = Solver(CHAIN, terms(CHAIN)).values
+    state = DropSchedule(values, np.array(live, np.int64))
+    a, end = values.value_of[VarId("a8")], 4
+    assert state.kept_gaps(a) == [(1, 4)]
+    state.accesses[a] = [0, 4] if start == 0 else [0, 1, 4]
+    state.recomputed_at[a] = {end}
+    fits = max(live[start + 1 : end]) + 8 <= budget
+    is_free = start == 0
+    kept = state.keep_again(budget)
+    assert kept == int(fits and not is_free)
+    grown = [8 * (start < at < end) if kept else 0 for at in range(5)]
+    assert list(state.live - live) == grown
+    assert state.recomputed_at[a] == (set() if kept else {end})
 
 
 def test_the_value_that_frees_most_for_its_work_is_dropped_first() -> None:

@@ -156,6 +156,31 @@ class DropSchedule:
             accesses[read.value].add(read.place)
         self.accesses = [sorted(places) for places in accesses]
 
+    def keep_again(self, budget: int) -> int:
+        """Undo drops whose gap has room for the value within a budget, most work first.
+
+        Returns:
+            The number of drops that were undone.
+        """
+        values = self.values
+        drops = sorted(
+            (-values.work[value], value, end)
+            for value, ends in enumerate(self.recomputed_at)
+            for end in ends
+        )
+        undone_drops = 0
+        for _, value, end in drops:
+            accesses = self.accesses[value]
+            start = accesses[bisect_left(accesses, end) - 1]
+            size = values.sizes[value]
+            if not self.drop_work(value, start):
+                continue  # a drop without work costs nothing to leave
+            if self.live[start + 1 : end].max(initial=0) + size <= budget:
+                self.recomputed_at[value].discard(end)
+                self.add_live(start + 1, end, size)
+                undone_drops += 1
+        return undone_drops
+
 
 class _Source(Enum):
     """How an input of a copy gets into memory at the place of the copy."""

@@ -2,8 +2,8 @@
 
 Choosing works on estimates: copies have no place of their own, and in-place results of copies
 are unknown. So each round writes the program, measures it with the planner's `storage_of`, and
-goes on from the measured bytes. Last, `without_needless_copies` removes copies one by one as long
-as the peak allows.
+goes on from the measured bytes. Once the budget is met, drops with room for their value are
+undone. Last, `without_needless_copies` removes copies one by one as long as the peak allows.
 """
 
 from __future__ import annotations
@@ -147,15 +147,20 @@ class Solver:
     def _solve(self, budget: int, schedule: DropSchedule, rounds: int) -> list[Trial]:
         """Choose drops, write and measure in turn, until a program meets the budget.
 
-        Ends after ``rounds`` programs, or if no further drop helps. Changes the schedule to that of
-        the last program.
+        Then undo drops that the measured bytes leave room for. Ends after ``rounds`` programs,
+        or if no further drop helps. Changes the schedule to that of the last program.
         """
         trials: list[Trial] = []
         while len(trials) < rounds:
             taken = GreedyChooser(schedule, budget).run()
             trials.append(self._write(schedule))
-            if trials[-1].peak <= budget or not taken:
+            if trials[-1].peak > budget and not taken:
                 break
+            # If too many drops were undone, the outer loop chooses again.
+            while trials[-1].peak <= budget and len(trials) < rounds:
+                if not schedule.keep_again(budget):
+                    return trials
+                trials.append(self._write(schedule))
         return trials
 
     def _write(self, schedule: DropSchedule) -> Trial:
