@@ -12,7 +12,7 @@ TOOLS  := $(OUT)/tools
 export ORT_DISABLE_TELEMETRY := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs test test-slow test-cuda test-suite test-commands test-oldest test-pythons test-integrations lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
+.PHONY: help install demo docs test test-environment test-slow test-cuda test-suite test-commands test-oldest test-pythons test-integrations lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,11 @@ test: $(READY) ## Run the tests, the linter and the type checker (under five min
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Below /dev/null nobody can write, root included.
+test-environment: $(READY) ## Run the tests in an unusual environment: they may not depend on the caller's
+	NO_COLOR=1 COLUMNS=40 TERM=dumb LC_ALL=C TZ=Pacific/Chatham HOME=/dev/null \
+	    $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not bench and not cuda' $(WORDS)
 
 test-slow: $(READY) ## Run the long tests
 	$(BIN)/python -m pytest -n 2 -m 'slow and not cuda'

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.api.fit_needs import ConfirmationRuns, confirm, read_needs
 from memplan_cli.api.models.binding import bind, refuse_run
-from memplan_cli.api.models.model_file import read_model, refuse_cache_settings
+from memplan_cli.api.models.model_file import read_model, refuse_optimize_settings
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.request import settings_of
 from memplan_cli.errors import SettingsError
@@ -129,7 +129,7 @@ def _bytes(size: int | str) -> int:
 def _refuse_settings(settings: Settings, unknown: tuple[str, ...]) -> None:
     """Refuse settings that contradict the search, or that change the model for one size."""
     _refuse_decided(unknown, settings)
-    refuse_cache_settings(settings)
+    refuse_optimize_settings(settings)
     # ``auto`` changes the model until it meets --budget at one size. Other values, such as
     # checkpoints that the user names, change it in the same way at every size.
     for option, value in (("chunk", settings.chunk), ("recompute", settings.recompute)):

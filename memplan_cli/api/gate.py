@@ -16,6 +16,7 @@ from memplan_cli.api.process import plan_with_prediction, process_or_obstacle
 from memplan_cli.api.request import request_of
 from memplan_cli.api.request_range import range_settings
 from memplan_cli.core.files import write_files
+from memplan_cli.core.quantities import counted
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.errors import (
     ModelError,
@@ -78,6 +79,13 @@ class Verdicts(tuple["Verdict", ...]):
     """The verdict of a gate on each model."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return one line with the number of models, and the first ones that fail."""
+        failed = [verdict.snapshot.model for verdict in self if not verdict.passed]
+        names = ", ".join(map(repr, failed[:3])) + (", ..." if failed[3:] else "")
+        failures = f", {len(failed)} failed: {names}" if failed else ", passed"
+        return f"<Verdicts: {counted(len(self), 'model')}{failures}>"
 
     @property
     def passed(self) -> bool:

@@ -74,7 +74,7 @@ def optimize(
             settings that allow no run.
         progress: Called with the name of each stage.
         config: As for `plan`.
-        options: As for `plan`.
+        options: As for `plan`, and ``target="cpu"``.
 
     Raises:
         MemplanError: something could not work. Nothing is written then, nor if the

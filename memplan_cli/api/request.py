@@ -48,7 +48,7 @@ def request_of(
     progress: Progress | None = None,
     warn: Progress | None = None,
 ) -> Request:
-    """Return a request from the keywords of a call. A single text counts as a list of one.
+    """Return a request from the keywords of a call. A single text or path counts as a list of one.
 
     The keyword ``inputs`` has files or a mapping of names to tensors. Overrides, like the options of
     commands, have the key ``inputs`` for files only, and ``input`` for tensors by name.
@@ -57,7 +57,7 @@ def request_of(
     if isinstance(overrides.get("inputs"), Mapping):
         overrides["input"] = overrides.pop("inputs")
     for name in ("inputs", "exclude", "checkpoints"):
-        if isinstance(overrides.get(name), str):
+        if isinstance(overrides.get(name), str | Path):
             overrides[name] = [overrides[name]]
     return Request(config, overrides, progress or silent, warn or silent)
 

@@ -11,7 +11,7 @@ from memplan_cli.api.models.file_names import default_original, plan_beside
 from memplan_cli.api.models.model_file import ModelFile, bind_all_dims
 from memplan_cli.api.models.plan_files import compare_with_model, planned_dims, planned_shapes
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.core.bindings import Inputs
+from memplan_cli.core.bindings import inputs_of
 from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.observations import (
     CPU,
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.api.models.sources import ModelSource
-    from memplan_cli.core.bindings import Binding
+    from memplan_cli.api.request import FilePath
+    from memplan_cli.core.bindings import Binding, Inputs
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report, RuntimeSummary
     from memplan_cli.core.results.rewrites import CacheSummary
@@ -47,7 +48,7 @@ def validate(
     original: ModelSource | None = None,
     check: Check = DEFAULT_CHECK,
     extras: Collection[Extra] = (),
-    inputs: Inputs | None = None,
+    inputs: Inputs | Mapping[str, object] | FilePath | None = None,
 ) -> Proof:
     """Check a written model against its plan, run it and its original, and compare the outputs.
 
@@ -61,7 +62,8 @@ def validate(
         check: Where to run, and what counts as equal.
         extras: ``replay`` runs it op by op inside the plan's arenas; ``measure`` measures
             both models' memory and run time in ONNX Runtime.
-        inputs: Real inputs, of the sizes that the plan was made for; the others are drawn.
+        inputs: Real inputs, of the sizes that the plan was made for; the others are drawn. A file,
+            or tensors by name.
 
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.
@@ -101,7 +103,9 @@ def validate(
         if caches is not None:
             proof = _decoded(source, written, caches, plan, check, extras)
         else:
-            proof = _compared(source, written, model, plan, check, extras, inputs or Inputs())
+            proof = _compared(
+                source, written, model, plan, check, extras, inputs_of(inputs or ())
+            )
         verdict = proof.validation
         verdict = replace(verdict, notes=(*verdict.notes, *agreement))
         return files.without_folder(replace(proof, validation=verdict))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
+from memplan_cli.core.quantities import format_size
 from memplan_cli.core.serialization import SPARSE, Keys
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.errors import SettingsError
@@ -178,6 +179,16 @@ class Fit:
     confirmed: Confirmation | None = None
     of: str = "tensors"
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return one line with the memory size and the first binding that fits."""
+        dims = self.points[0].dims if self.points else dict.fromkeys(self.unknown, 1)
+        answer = ", ".join(f"{name}={value}" for name, value in dims.items())
+        if not self.points:
+            answer = f"not even {answer} fits"
+        elif self.confirmed is not None:
+            answer += ", confirmed by a run" if self.passed else ", which did not fit in a run"
+        return f"<Fit of {self.model!r} in {format_size(self.memory)} ({self.of}): {answer}>"
 
     @property
     def passed(self) -> bool:

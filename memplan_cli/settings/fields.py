@@ -6,7 +6,7 @@ So code may write ``budget="60%"`` or ``exclude="fc*"`` as a file does, and gets
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from memplan_cli.settings.choices import TargetChoice
@@ -51,12 +51,16 @@ def read_fields(settings: DataclassInstance, within: str = "") -> None:
                 message = f"expected a {record_class.__name__}, not {type(value).__name__}"
                 raise invalid(at, message)
             continue
-        file_syntax = _FILE_SYNTAX.get(item.name)
-        written = value if file_syntax is None else file_syntax(value)
-        converted = READERS[within + item.name](as_value(written, at))
+        converted = READERS[within + item.name](as_value(file_syntax(item.name, value), at))
         # A float is validated only: a share in percent and back may differ in its last bit.
         if not isinstance(value, float):
             object.__setattr__(settings, item.name, converted)
+
+
+def file_syntax(name: str, value: object) -> object:
+    """Return the value of a field in the form that a file has it in: ``60%`` for a share of 0.6."""
+    write = _FILE_SYNTAX.get(name)
+    return value if write is None else write(value)
 
 
 def as_value(content: object, at: Place) -> Value:
@@ -101,8 +105,14 @@ def _budget_syntax(value: object) -> object:
     return f"{100 * value:f}%" if isinstance(value, float) else value
 
 
+def _record_syntax(value: object) -> object:
+    """Return the fields of a record, such as a `MemParam`, as a table; other values unchanged."""
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
 _FILE_SYNTAX: Mapping[str, Callable[[object], object]] = {
     "bounds": _bounds_syntax,
     "budget": _budget_syntax,
+    "mem_param": _record_syntax,
 }
 """Fields whose value has another form in a file, with the function that returns that form."""

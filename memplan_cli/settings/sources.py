@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.errors import SettingsError
-from memplan_cli.settings.fields import as_value
-from memplan_cli.settings.keys import names, read_table
+from memplan_cli.settings.fields import READERS, as_value, file_syntax
+from memplan_cli.settings.keys import read_table
 from memplan_cli.settings.settings import MemParam, Settings
 from memplan_cli.settings.values import Entry, Place, Value
 
@@ -96,27 +96,30 @@ _SINGULAR = {"checkpoints": "checkpoint", "dims": "dim", "shapes": "shape"}
 
 
 def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
-    """Return the settings of options, validated like those of files.
+    """Return the settings of options and keywords, validated like those of files.
 
     Args:
         overrides: Fields of `Settings`, or dotted keys (``mem_param.optimize_train``), and their
-            values; None means that the option was not given. ``inputs`` has files with input
-            tensors, ``input`` the tensors by name: both become the setting ``inputs``.
+            values, written as in a file or as `Settings` takes them; None means that the option
+            was not given. ``inputs`` has files with input tensors, ``input`` the tensors by name:
+            both become the setting ``inputs``.
     """
     passed = {key: value for key, value in overrides.items() if value is not None}
     # Not settings of a file, so that `read_table` has no readers for them.
-    excluded = passed.pop("exclude", ())
     files: Any = passed.pop("inputs", ())
     by_name: Any = passed.pop("input", {})
-    values = {}
+    values: dict[str, object] = {}
     for key, value in passed.items():
         # The name of the option, for errors.
         at = Place(f"--{_SINGULAR.get(key, key.removeprefix('gate.').replace('_', '-'))}")
-        values.update(read_table(_dotted(key, as_value(value, at))))
+        written = as_value(file_syntax(key, value), at)
+        converted = read_table(_dotted(key, written), READERS)
+        # A float is validated only, as in `read_fields`.
+        values.update(
+            dict.fromkeys(converted, value) if isinstance(value, float) else converted
+        )
     if files or by_name:
         values["inputs"] = Inputs(tuple(map(str, files)), by_name)
-    if excluded:
-        values["exclude"] = names(as_value(excluded, Place("--exclude")))
     return SettingsLayer(values, "options")
 
 

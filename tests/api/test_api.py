@@ -9,6 +9,7 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -98,7 +99,7 @@ def test_a_model_in_memory_is_fitted_simulated_optimized_and_proved(tmp_path: Pa
     proof = memplan.validate(out, original=MODEL.read_bytes(), extras=["replay"])
     assert proof.passed
     for found in (fitted, done, proof):
-        assert "memplan-model-" not in repr(found)
+        assert b"memplan-model-" not in pickle.dumps(found)
     assert "memplan-model-" not in html_of(done)
     assert "memplan-model-" not in out.with_suffix(".json").read_text()
 
@@ -195,3 +196,61 @@ def test_weights_that_lie_elsewhere_are_missed_by_name(tmp_path: Path) -> None:
     with pytest.raises(MemplanError, match=r"w\.bin") as wrong:
         memplan.settings((tmp_path / "m.onnx").read_bytes())
     assert "memplan-model-" not in str(wrong.value) + wrong.value.hint
+
+
+def test_optimize_takes_the_target_as_a_keyword_and_others_refuse_it(tmp_path: Path) -> None:
+    (tmp_path / "memplan.yaml").write_text("level: 1")
+    model = tmp_path / "m.onnx"
+    model.write_bytes(MODEL.read_bytes())
+    report = memplan.optimize(model, target="cpu").plan.report
+    assert (report.target, report.level) == ("cpu", 1)
+    for refusing in (
+        lambda: memplan.plan(model, target="cpu"),
+        lambda: memplan.plan(model, memplan.Settings(target="cpu")),
+        lambda: memplan.gate(model, {"max_memory": "1GiB"}, target="cpu"),
+        lambda: memplan.fit(SYMBOLIC, "1GiB", "batch", target="cpu"),
+    ):
+        with pytest.raises(SettingsError, match="which only `memplan optimize` does"):
+            refusing()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"bounds": {"batch": (1, 8)}},
+        {"budget": 1 / 3, "recompute": "auto", "dims": {"batch": 2}},
+        {"mem_param": memplan.MemParam(optimize_test=False)},
+        {"exclude": "*"},
+        {"time_limit": 0.5, "shapes": {"image": ("batch", 3, 16, 16)}},
+    ],
+)
+def test_keywords_have_the_forms_that_settings_have(given: dict[str, Any]) -> None:
+    assert memplan.plan(SYMBOLIC, **given) == memplan.plan(SYMBOLIC, memplan.Settings(**given))
+
+
+def test_inputs_of_validate_are_a_file_or_tensors_by_name(tmp_path: Path) -> None:
+    done = memplan.optimize(MODEL, out=tmp_path / "m.onnx", check=None)
+    image = np.zeros((1, 3, 32, 32), np.float32)
+    np.savez(tmp_path / "inputs.npz", image=image)
+    for inputs in ({"image": image}, tmp_path / "inputs.npz"):
+        assert memplan.validate(tmp_path / "m.onnx", MODEL, inputs=inputs).passed
+    assert memplan.plan(MODEL, inputs=tmp_path / "inputs.npz").report.memory.total
+    assert done.passed
+
+
+def test_results_show_themselves_in_one_line(tmp_path: Path) -> None:
+    out = tmp_path / "m.onnx"
+    done = memplan.optimize(MODEL, out=out, check=None)
+    plan = f"<Plan of '{MODEL}': level 2, 216.00 KiB for the intermediates, 1.19 MiB without reuse>"
+    assert repr(memplan.plan(MODEL)) == plan
+    assert repr(done) == f"<Optimized: wrote '{out}', not validated, {done.plan!r}>"
+    assert "at assumed sizes" in repr(memplan.plan(SYMBOLIC))
+    assert repr(memplan.gate(MODEL, {"max_memory": "1GiB"})) == "<Verdicts: 1 model, passed>"
+    failed = memplan.gate([MODEL, SYMBOLIC], {"max_memory": 1})
+    names = ", ".join(repr(verdict.snapshot.model) for verdict in failed)
+    assert repr(failed) == f"<Verdicts: 2 models, 2 failed: {names}>"
+    fitted = memplan.fit(SYMBOLIC, "1GiB", "batch", of="tensors")
+    batch = fitted.points[0].dims["batch"]
+    assert repr(fitted) == f"<Fit of '{SYMBOLIC}' in 1.00 GiB (tensors): batch={batch}>"
+    nothing = memplan.fit(SYMBOLIC, "1KiB", "batch", of="tensors")
+    assert repr(nothing).endswith(": not even batch=1 fits>")

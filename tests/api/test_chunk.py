@@ -169,10 +169,10 @@ def test_options_that_do_not_go_with_it_are_refused(
     assert "Traceback" not in found.output
 
 
-def test_another_target_than_the_cpu_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path, convolutions(size=8, layers=2))
+def test_another_target_than_the_cpu_is_refused() -> None:
+    text = "g (float[4] x) => (float[4] y) { a = Tanh(x) y = Tanh(a) }"
     with pytest.raises(SettingsError, match="--chunk auto needs the CPU"):
-        api.plan(path, replace(HALF, target="cuda"))
+        plan_of_text(text, replace(HALF, target="cuda"))
 
 
 @pytest.mark.parametrize("layout", [transformer(length=128, layers=1), convolutions(96, 5)])

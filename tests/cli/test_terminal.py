@@ -156,9 +156,10 @@ def test_colors_are_for_terminals_that_want_them(
         pytest.skip("needs a terminal, which `script` of util-linux makes")
     model = write(tmp_path / "a.onnx", GOOD)
     run = f"'{sys.executable}' -m memplan_cli report '{model}'"
+    usual = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     done = subprocess.run(
         ["script", "-qec", run, "/dev/null"],
-        env={**os.environ, "TERM": "xterm", **env},
+        env={**usual, "TERM": "xterm", **env},
         capture_output=True,
         text=True,
         check=True,

@@ -111,7 +111,7 @@ def plan_model(
     """
     from memplan_cli.api.models.resolve_sizes import resolve_sizes
 
-    refuse_cache_settings(settings)
+    refuse_optimize_settings(settings)
     if progress:
         progress("reading")
     resolved = resolve_sizes(file.lazy, file.path, settings)
@@ -170,12 +170,17 @@ def with_chunking_facts(source: Source, model: ModelProto, settings: Settings) -
     return replace(source, constants=small_constants(model), opset=standard_opset(model))
 
 
-def refuse_cache_settings(settings: Settings) -> None:
-    """Refuse settings of in-place caches where a model is planned as it is.
+def refuse_optimize_settings(settings: Settings) -> None:
+    """Refuse settings that only `optimize` applies where a model is planned as it is.
 
     Raises:
-        SettingsError: ``kv_cache`` or ``capacity`` is set.
+        SettingsError: ``target``, ``kv_cache`` or ``capacity`` is set.
     """
+    if settings.target != "portable":
+        raise SettingsError(
+            f"--target {settings.target} rewrites the model, which only `memplan optimize` does",
+            hint="use the file that it writes",
+        )
     if settings.kv_cache != "keep":
         raise SettingsError(
             "--kv-cache in-place rewrites the model, which only `memplan optimize` does",

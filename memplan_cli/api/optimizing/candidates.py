@@ -17,7 +17,7 @@ from memplan_cli.api.models.model_file import (
     ModelFile,
     bind_all_dims,
     plan_resolved,
-    refuse_cache_settings,
+    refuse_optimize_settings,
     source_of,
     with_chunking_facts,
 )
@@ -81,7 +81,7 @@ def plan_portable(request: OptimizeRequest, baseline: BackgroundBaseline) -> Rew
     from memplan_cli.api.models.resolve_sizes import resolve_sizes
 
     file, settings = request.file, request.settings
-    refuse_cache_settings(settings)
+    refuse_optimize_settings(settings)
     if request.profiles:
         planned = plan_profiles(file, settings, request.profiles, request.progress)
         settings = replace(settings, inputs=planned.settings.inputs)
@@ -214,7 +214,7 @@ class TargetCandidates:
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
 
         file, settings = self._file, replace(self._settings, target="portable")
-        refuse_cache_settings(settings)
+        refuse_optimize_settings(settings)
         self._request.progress("reading")
         resolved = resolve_sizes(file.lazy, file.path, settings)
         planned = plan_resolved(file, resolved, self._request.progress)

@@ -39,6 +39,13 @@ class Optimized:
     settings_files: tuple[Path, ...] = ()
     certificate: Path | None = None
 
+    def __repr__(self) -> str:
+        """Return one line with what was written, whether it was validated, and the plan's bytes."""
+        validation = self.plan.report.validation
+        wrote = "nothing was written" if self.model is None else f"wrote {str(self.model)!r}"
+        verdict = "not validated" if validation is None else f"validation {validation.status}"
+        return f"<Optimized: {wrote}, {verdict}, {self.plan!r}>"
+
     @property
     def written(self) -> tuple[Path, ...]:
         """Return every file that was written."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import islice
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.json_types import Json  # noqa: TC001 - a type to read by
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
+from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.placements import (  # noqa: TC001 - types to read by
     BlockOrder,
     Placement,
@@ -99,7 +100,23 @@ class Plan:
     arenas: tuple[PlannedArena, ...]
     tensors: Sequence[Placement]
     releases: Sequence[Release]
-    report: Report = field(repr=False)
+    report: Report
+
+    def __repr__(self) -> str:
+        """Return one line with the model and the bytes: a plan may have 100,000 tensors."""
+        report, memory = self.report, self.report.memory
+        planned, naive = (
+            "unknown" if size is None else format_size(size)
+            for size in (memory.planned, memory.naive)
+        )
+        target = "" if report.target == "portable" else f" for {report.target}"
+        notes = ", of the known sizes only" if report.partial else ""
+        if any(dim.source == "assumed" for dim in report.bindings.values()):
+            notes += ", at assumed sizes"
+        return (
+            f"<Plan of {report.model.path!r}{target}: level {report.level}, {planned} for the "
+            f"intermediates, {naive} without reuse{notes}>"
+        )
 
     @cached_property
     def by_id(self) -> Mapping[str, Placement]:
