@@ -198,10 +198,11 @@ class _OriginalLoop:
         """Return the number of entries before the first step, 0 or 1, and the caches that hold them.
 
         Without entries there are no caches: `feed` draws empty ones. If no step of ``new_entries`` runs
-        with these, the loop begins with one random entry.
+        with these, the loop begins with one random entry. A step that extends empty caches unequally
+        runs too: the loop begins with it, and `step` refuses the model.
         """
         failure = self._trial_failure(self.rules, past=0, new=new_entries)
-        if not failure:
+        if failure in ("", _UNEVEN_GROWTH):
             return 0, {}
         drawn = self.inputs.draw(self.rules, past=1, new=new_entries, seed=_START_SEED)
         return 1, {cache.input: drawn[cache.input] for cache in self.caches.growing}
