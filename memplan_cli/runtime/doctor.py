@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import platform
 from collections.abc import Mapping  # noqa: TC003 - read by the JSON schema
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ class Diagnosis:
         listed: the providers that the runtime lists, whether or not they work.
         providers: for each provider, whether a session could be created on it.
         problems: what is wrong, and what to do about it.
+        page_bytes: the bytes of a page of memory.
+        mapping_bytes: files are mapped from multiples of this offset; more than a page on Windows.
         file: facts from the metadata of a model file, as texts by label, if one was given.
     """
 
@@ -52,6 +55,8 @@ class Diagnosis:
     listed: tuple[str, ...]
     providers: Mapping[str, ProviderProbe]
     problems: tuple[str, ...]
+    page_bytes: int = mmap.PAGESIZE
+    mapping_bytes: int = mmap.ALLOCATIONGRANULARITY
     file: Mapping[str, str] = field(default_factory=dict, metadata=SPARSE)
 
 

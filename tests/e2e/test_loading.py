@@ -181,6 +181,23 @@ def test_equal_weights_are_stored_once(tmp_path: Path) -> None:
     assert places[0] == places[-1]
 
 
+def test_large_weights_start_on_multiples_of_64_kib_before_small_ones(tmp_path: Path) -> None:
+    model = load_model(heavy(tmp_path / "in.onnx"))
+    large, small = model.graph.initializer
+    odd = numpy_helper.from_array(np.ones((1 << 18) + 1, np.float32), "odd")
+    del model.graph.initializer[:]
+    model.graph.initializer.extend([small, odd, large])
+    with (tmp_path / "w.data").open("wb") as file:
+        moved = moved_outside(model, "w.data", file)
+    offsets = {t.name: int(t.external_data[1].value) for t in moved.graph.initializer}
+    assert offsets == {
+        "odd": 0,
+        "w": (1 << 20) + (1 << 16),
+        "s": (1 << 20) + (1 << 16) + WEIGHTS,
+    }
+    assert (tmp_path / "w.data").stat().st_size < 1.01 * inline_bytes(model)
+
+
 def test_numbers_of_four_bits_stay_where_they_are_not_raw(tmp_path: Path) -> None:
     model = load_model(heavy(tmp_path / "in.onnx"))
     kind = onnx.TensorProto.INT4

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.weights.prepacked import Blob, packed_blobs, write_on_pages
-from memplan_cli.onnx_io.weights.tensor_data import PAGE
+from memplan_cli.onnx_io.weights.tensor_data import (
+    LARGE_BOUNDARY,
+    LARGE_BYTES,
+    PAGE,
+    DataFile,
+)
 from reproductions import reproduce
 
 if TYPE_CHECKING:
@@ -83,6 +88,28 @@ def test_equal_blobs_are_stored_once(tmp_path: Path) -> None:
     ((_, (packed,)),) = packed_blobs(second)
     assert own(first) == own(third) == packed != own(second)
     assert (tmp_path / "all.data").stat().st_size == PAGE + 4
+
+
+def test_large_blobs_start_where_other_systems_map_them(tmp_path: Path) -> None:
+    large, small = LARGE_BYTES + 4, 2000
+    sizes = [small, large, small + 1, large + 1, small + 2, 64 * LARGE_BYTES]
+    model = model_of(tmp_path, [bytes([n]) * size for n, size in enumerate(sizes)], {})
+    write_on_pages(model, tmp_path / "all.data")
+    offsets = [own(tensor).offset for tensor in model.graph.initializer]
+    assert all(offsets[n] % LARGE_BOUNDARY == 0 for n in (1, 3, 5))
+    assert all(offset % PAGE == 0 for offset in offsets)
+    assert (tmp_path / "all.data").stat().st_size < 1.01 * sum(sizes)
+    for number, tensor in enumerate(model.graph.initializer):
+        assert bytes_of(tmp_path, own(tensor)) == bytes([number]) * sizes[number]
+
+
+def test_a_large_array_in_a_data_file_starts_on_a_multiple_of_64_kib(tmp_path: Path) -> None:
+    tensors = [onnx.TensorProto(), onnx.TensorProto(), onnx.TensorProto()]
+    with (tmp_path / "d").open("wb") as file:
+        for tensor, size in zip(tensors, (2000, LARGE_BYTES, 2000), strict=True):
+            DataFile("d", file).store(tensor, np.zeros(size, np.uint8))
+    offsets = [own(tensor).offset for tensor in tensors]
+    assert offsets == [0, LARGE_BOUNDARY, LARGE_BOUNDARY + LARGE_BYTES]
 
 
 def test_what_follows_a_packed_blobs_length_is_kept(tmp_path: Path) -> None:

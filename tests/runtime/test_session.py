@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from memplan_cli.core.deserialization import from_json
@@ -7,6 +9,7 @@ from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.onnx_io.runs.prepared_models import smallest_model
+from memplan_cli.reporting.commands.doctor import DOCTOR
 from memplan_cli.runtime.doctor import diagnose, find_problems
 from memplan_cli.runtime.workers import session
 from memplan_cli.runtime.workers.session import (
@@ -90,6 +93,15 @@ def test_the_doctor_sees_that_cpu_works() -> None:
     diagnosis = diagnose()
     assert diagnosis.providers[CPU].works
     assert diagnosis.versions["onnx"]
+
+
+def test_the_doctor_says_how_large_a_page_is() -> None:
+    diagnosis = diagnose()
+    assert diagnosis.page_bytes == os.sysconf("SC_PAGE_SIZE")
+    line = (
+        f"Memory pages have {diagnosis.page_bytes:,} bytes. Files are mapped at multiples of"
+    )
+    assert line in DOCTOR["text"](diagnosis)
 
 
 def test_two_wheels_in_one_folder_are_a_problem_with_a_way_out() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @format_option("text", "json")
 @output_options
 def doctor(*, file: Path | None, form: str, output: Output) -> None:
-    """Show the installed versions, the providers that work, and conflicts between packages.
+    """Show the installed versions, the page size, the providers that work, and conflicts of packages.
 
     With FILE, a model that memplan wrote, also show for which runtime and hardware the model was
     made, and what does not apply on this machine. Exit code 1 if there is a problem.

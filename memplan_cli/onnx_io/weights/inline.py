@@ -10,8 +10,9 @@ from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.weights.sizes import TYPED_FIELDS, tensor_bytes
 from memplan_cli.onnx_io.weights.tensor_data import (
     MIN_EXTERNAL_BYTES,
+    fill_to_boundary,
+    is_small,
     refer_to_file,
-    start_page,
 )
 
 if TYPE_CHECKING:
@@ -78,11 +79,12 @@ def moved_outside(model: ModelProto, name: str, file: BinaryIO) -> ModelProto:
     """
     copy = deepcopy(model)
     offsets: dict[bytes, int] = {}
-    for tensor in _movable_weights(copy):
+    weights = _movable_weights(copy)
+    for tensor in sorted(weights, key=lambda tensor: is_small(tensor_bytes(tensor))):
         data = _raw_bytes(tensor)
         digest = hashlib.blake2b(data, digest_size=32).digest()
         if digest not in offsets:
-            offsets[digest] = start_page(file)
+            offsets[digest] = fill_to_boundary(file, len(data))
             file.write(data)
         for field in ("raw_data", *TYPED_FIELDS):
             tensor.ClearField(field)

@@ -1,8 +1,8 @@
-"""Prepacked weights: every blob on a page of its own, and moved from subgraphs to the main graph.
+"""Prepacked weights: every blob on pages of its own, and moved from subgraphs to the main graph.
 
 ONNX Runtime writes prepacked weights behind one another and reads them from the mapped file with
 aligned vector loads: a small blob in front of a larger one crashes it (22 of 52 blobs of a swin
-transformer). `write_on_pages` writes the file again, each blob on its own page.
+transformer). `write_on_pages` writes the file again, each blob on its own pages.
 
 The external data entries of a tensor are ``location``, ``offset``, ``length`` and, for packed weights,
 ``prepacked_<n>``, whose value is ``key|offset;length;checksum``, with a further
@@ -24,7 +24,7 @@ from memplan_cli.onnx_io.weights.external_data import (
     external_tensors,
     parse_number,
 )
-from memplan_cli.onnx_io.weights.tensor_data import start_page
+from memplan_cli.onnx_io.weights.tensor_data import fill_to_boundary, is_small
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -103,18 +103,18 @@ def _own_blob(tensor: TensorProto) -> Blob:
 
 
 def _copy_blobs(blobs: Collection[Blob], folder: Path, file: BinaryIO) -> Mapping[Blob, int]:
-    """Write each distinct blob on its own page of ``file``; return the new offset of each blob."""
+    """Write each distinct blob on a page of its own, large ones first; return the new offset of each."""
     lengths = Counter(blob.length for blob in blobs)
     offsets: dict[Blob, int] = {}
     offset_by_content: dict[tuple[int, bytes], int] = {}
-    for blob in blobs:
+    for blob in sorted(blobs, key=lambda blob: is_small(blob.length)):
         # Only blobs of equal length can be equal: others are not hashed.
         is_comparable = lengths[blob.length] > 1
         content = (blob.length, _digest(folder, blob)) if is_comparable else None
         if content in offset_by_content:
             offsets[blob] = offset_by_content[content]
             continue
-        offsets[blob] = start_page(file)
+        offsets[blob] = fill_to_boundary(file, blob.length)
         if content is not None:
             offset_by_content[content] = offsets[blob]
         file.writelines(_read_blob(folder, blob))

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 
 PAGE = 4096
-"""Bytes: data in a file begins at a multiple of this, so that it can be mapped."""
+"""Bytes: data in a file starts at a multiple of this, so that systems with pages of this size map it."""
+
+LARGE_BYTES = 1 << 20
+"""Data of at least this size starts at a multiple of `LARGE_BOUNDARY`."""
+
+LARGE_BOUNDARY = 1 << 16
+"""Bytes: a multiple of the pages of Apple's processors (16 KiB), and what Windows maps at."""
 
 MIN_EXTERNAL_BYTES = 1024
 """Smaller tensors stay in the model file, as with ONNX Runtime's own external data."""
@@ -87,16 +93,25 @@ class DataFile:
         if array.nbytes < MIN_EXTERNAL_BYTES:
             store_inside(tensor, array)
             return
-        offset = start_page(self.file)
+        offset = fill_to_boundary(self.file, array.nbytes)
         for chunk in _chunks(array):
             self.file.write(chunk)
         refer_to_file(tensor, self.name, offset, array.nbytes)
 
 
-def start_page(file: BinaryIO) -> int:
-    """Fill a file with zeros up to the next page; return the offset of the page."""
-    file.write(b"\0" * (-file.tell() % PAGE))
+def fill_to_boundary(file: BinaryIO, size: int) -> int:
+    """Fill a file with zeros up to where data of ``size`` bytes may start; return that offset."""
+    boundary = PAGE if is_small(size) else LARGE_BOUNDARY
+    file.write(b"\0" * (-file.tell() % boundary))
     return file.tell()
+
+
+def is_small(size: int) -> bool:
+    """Whether data of ``size`` bytes may start on any page.
+
+    As a sort key it puts large data first. Between small data, each large one costs up to 60 KiB of zeros.
+    """
+    return size < LARGE_BYTES
 
 
 def refer_to_file(tensor: TensorProto, location: str, offset: int, length: int) -> None:

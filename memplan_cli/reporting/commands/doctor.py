@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
-    """Return the versions, the state of each provider, the facts of the file, and the problems."""
+    """Return the versions, the page size, the state of each provider, the facts of the file, the problems."""
     provider_states = tuple(
         f"{provider}: works" if probe.works else f"{provider}: does not work: {probe.reason}"
         for provider, probe in diagnosis.providers.items()
@@ -33,6 +33,10 @@ def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
         f"Python {diagnosis.python}",
         (
             doc.Table(doc.columns("package", "version"), tuple(diagnosis.versions.items())),
+            doc.Paragraph(
+                f"Memory pages have {diagnosis.page_bytes:,} bytes. "
+                f"Files are mapped at multiples of {diagnosis.mapping_bytes:,} bytes."
+            ),
             *doc.section("Providers, each tested with a session", doc.Items(provider_states)),
             *doc.section("The file", file_facts),
             *doc.section("Problems", problems),
