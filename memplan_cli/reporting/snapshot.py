@@ -111,6 +111,8 @@ class Snapshot:
             in a file.
         run_hint: how to get the metrics that need a run. Not in a file.
         size_hint: how to get the metrics that need unknown sizes. Not in a file.
+        size_obstacle: the warning that the model does not load or run to observe sizes; empty if it
+            did, or was not tried. Not in a file.
         process_obstacle: why the process could not be predicted; empty if it was, or was not tried. Not
             in a file.
     """
@@ -162,6 +164,7 @@ class Snapshot:
     budget_message: str = field(default="", compare=False)
     run_hint: str = field(default="", compare=False)
     size_hint: str = field(default="", compare=False)
+    size_obstacle: str = field(default="", compare=False)
     process_obstacle: str = field(default="", compare=False)
 
     @property
@@ -230,6 +233,7 @@ def snapshot_of(
         inputs=report.model.inputs,
         budget_message=over_budget(report),
         size_hint=unknown_sizes_hint(plan),
+        size_obstacle=report.run_failure,
         run_hint=(
             f"`memplan optimize {path_argument(report)}` runs the model and writes a plan: "
             "gate that plan"

@@ -23,12 +23,12 @@ _LOAD_TIMEOUT = 120.0
 
 
 def inferred_shapes(
-    model: ModelProto, bindings: Bindings, names: set[str]
+    model: ModelProto, path: Path, bindings: Bindings, names: set[str]
 ) -> tuple[Known, str]:
     """Return dtype and shape of the named values of the top block, as ONNX Runtime infers them.
 
     Values that it does not infer are left out. The second result is the error if the model does not
-    load, else ``""``.
+    load, else ``""``; it names the file ``path``, not the copy that was loaded.
     """
     from memplan_cli.core.results.observations import CPU, UNOPTIMIZED
     from memplan_cli.core.serialization import to_json
@@ -47,7 +47,7 @@ def inferred_shapes(
         job = {"session": to_json(SessionSpec(file, CPU, UNOPTIMIZED))}
         outcome = run_job(_TYPES_JOB, job, timeout=_LOAD_TIMEOUT)
     if not outcome.ok:
-        return {}, outcome.reason
+        return {}, outcome.reason.replace(str(file), path.name)
     shapes: dict[str, tuple[str, Shape]] = {}
     for name, (dtype, dims) in outcome.result["types"].items():
         # Without dims, the value is a scalar or its rank is unknown: the runtime does not tell

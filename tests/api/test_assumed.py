@@ -143,6 +143,21 @@ def test_what_cannot_load_is_planned_and_asks_for_no_inputs(tmp_path: Path) -> N
     assert "--inputs" not in told
 
 
+def test_what_cannot_load_is_called_by_the_name_of_its_file(tmp_path: Path) -> None:
+    text = """g (float[b,4] x) => (float[b,4] y, z) {
+        i = mine.Unheard(x) e = Exp(x) y = Neg(e) w = NonZero(i) z = Neg(w) }"""
+    path = written(tmp_path, text)
+    (told,) = [w for w in plan(path).report.warnings if "cannot load" in w]
+    assert f"Load model from {path.name} failed" in told
+
+
+def test_a_node_without_a_name_that_fails_is_named_by_its_output(tmp_path: Path) -> None:
+    text = """g (float[n,4] x) => (y) <float[3,4] t = {1,2,3,4,5,6,7,8,9,10,11,12}> {
+        e = Exp(x) a = Add(e, t) f = Neg(a) y = Neg(f) }"""
+    (told,) = plan(written(tmp_path, text), Settings(dims={"n": 2})).report.warnings
+    assert "Add node. Name:'computes a'" in told
+
+
 def test_what_cannot_run_is_planned_and_says_what_to_give(tmp_path: Path) -> None:
     text = """g (float[b,4] x, int64 at) => (y, z) <float[3] table = {1, 2, 3}, int64 far = {99}> {
         i = Add(at, far) p = Gather(table, i) e = Exp(x) y = Neg(e) w = NonZero(p) z = Neg(w) }"""

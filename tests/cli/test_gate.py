@@ -38,6 +38,34 @@ def test_a_budget_needs_no_baseline() -> None:
     assert "the budget is 1.00 KiB" in failed.stdout
 
 
+def test_an_unknown_number_comes_with_the_sizes_and_the_node_that_fails(folder: Path) -> None:
+    text = """g (float[n,4] x) => (y) <float[3,4] t = {1,2,3,4,5,6,7,8,9,10,11,12}> {
+        e = Exp(x) [the_sum] a = Add(e, t) f = Neg(a) y = Neg(f) }"""
+    write(folder / "c.onnx", text)
+    failed = memplan("gate", "c.onnx", *under("1MiB"), "--dim", "n=2")
+    assert failed.exit_code == 2
+    error = failed.stderr.partition("Error: ")[2]
+    assert (
+        "planned of c.onnx is unknown: the model does not run on drawn inputs at n=2: "
+        in error
+    )
+    assert "Add node. Name:'the_sum'" in error
+
+
+def test_a_process_without_a_prediction_names_the_file_and_not_a_temporary_copy(
+    folder: Path,
+) -> None:
+    text = """g (float[n,4] x, int64 at) => (y, z) <float[3] t = {1, 2, 3}, int64 far = {99}> {
+        i = Add(at, far) [lookup] p = Gather(t, i) e = Exp(x) y = Neg(e)
+        w = NonZero(p) z = Neg(w) }"""
+    write(folder / "c.onnx", text)
+    failed = memplan("gate", "c.onnx", "--max-memory", "1MiB", "--dim", "n=2")
+    assert failed.exit_code == 2
+    assert "unknown: c.onnx at n=2 could not be run for its sizes: " in failed.stderr
+    assert "Name:'lookup'" in failed.stderr
+    assert "memplan-" not in failed.stderr  # the folder of the copy
+
+
 def test_several_models_are_meant_by_one_glob() -> None:
     done = memplan("gate", "m/*.onnx", "--max-memory", "1MiB", "--format", "json")
     assert [m["model"] for m in json.loads(done.stdout)["models"]] == ["m/a.onnx", "m/b.onnx"]

@@ -48,7 +48,7 @@ def with_runtime_inference(
     from memplan_cli.runtime.shapes import inferred_shapes
 
     names = {loaded.program.vars[var].name for var in missing}
-    known, failure = inferred_shapes(source.model, bindings, names)
+    known, failure = inferred_shapes(source.model, path, bindings, names)
     if failure:
         warning = (
             f"{len(missing)} sizes are unknown and ONNX Runtime cannot load {path.name} to say"

@@ -28,6 +28,7 @@ from memplan_cli.api.models.reading import (
     unresolved_results,
     with_runtime_inference,
 )
+from memplan_cli.core.results.report import NOT_RUN
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.shapes.bindings import Bindings
@@ -452,10 +453,11 @@ class _SizeSearch:
                 hint="--no-run plans without a run; give other inputs",
             )
         dims = self._smallest_dims(constraints)
-        warning = f"the model does not load in ONNX Runtime: {reason}"
+        warning = f"{NOT_RUN} load in ONNX Runtime: {reason}"
         if result.loaded:
-            where = f" at {binding_text(dims)}" if dims else ""
-            warning = f"the model does not run on drawn inputs{where}: {reason}"
+            sizes = binding_text({**self.fixed_dims, **dims})
+            where = f" at {sizes}" if sizes else ""
+            warning = f"{NOT_RUN} run on drawn inputs{where}: {reason}"
             warning += f"; real ones tell more: {self._input_options()}"
         loaded = replace(loaded, warnings=(*loaded.warnings, warning))
         return ResolvedModel(_with_assumed(self.settings, dims), loaded, run_failure=warning)

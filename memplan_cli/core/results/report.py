@@ -38,6 +38,9 @@ from memplan_cli.core.serialization import OPTIONAL, SPARSE, Keys, json_form
 
 SCHEMA = "memplan.report/1"
 
+NOT_RUN = "the model does not"
+"""Begins the warning that no run could observe sizes: the model does not load, or does not run."""
+
 TARGETS = ("portable", "cpu", "cuda")
 
 
@@ -375,6 +378,11 @@ class Report:
     def partial(self) -> bool:
         """Whether some sizes are unknown, so that totals are too small."""
         return self.coverage < 1.0
+
+    @property
+    def run_failure(self) -> str:
+        """The warning that the model does not load or run, so that sizes are unknown; else empty."""
+        return next((text for text in self.warnings if text.startswith(NOT_RUN)), "")
 
     @property
     def saved(self) -> float | None:

@@ -164,7 +164,9 @@ def _sample_by_runs(service: Service) -> SampledSizes:
         base = whole_graph(session, dump, service.binding.dims)
         # The provider and time limit of these conditions hold at all sizes; their dims are not used.
         conditions = service.conditions(points[0])
-        runs = observe_many(dump, base.program, service.specs(points), conditions)
+        runs = observe_many(
+            dump, base.program, service.specs(points), conditions, str(service.model)
+        )
     pairs = zip(points, runs, strict=True)
     return SampledSizes(
         {point: replace(base, dims=service.dims(point), observed=run) for point, run in pairs}

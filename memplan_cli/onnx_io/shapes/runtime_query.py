@@ -6,6 +6,7 @@ the other, nodes have numbers as names, so that the events of a profiled run can
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -64,6 +65,10 @@ def runtime_query(
     return RuntimeQuery(light.SerializeToString(), names_of_inputs(light))
 
 
+_NUMBERED_NODE = re.compile(r"(?<=['(])node\d+(?=[')])")
+"""A node of a numbered model in ONNX Runtime's messages: ``Name:'node7'``, ``Node (node7)``."""
+
+
 @dataclass(frozen=True, slots=True)
 class NumberedModel:
     """A copy of a model whose nodes are named by number.
@@ -72,11 +77,17 @@ class NumberedModel:
         data: the serialized model.
         reads: by node name, the values that the node reads, as ``<block path>/<name>``.
         writes: by node name, the values that the node writes.
+        original_names: by node name, the name in the model; of a node without one, its first output.
     """
 
     data: bytes = field(repr=False)
     reads: Mapping[str, tuple[str, ...]]
     writes: Mapping[str, tuple[str, ...]]
+    original_names: Mapping[str, str]
+
+    def with_original_names(self, message: str) -> str:
+        """Return a message of ONNX Runtime on this copy with the names of the model's own nodes."""
+        return _NUMBERED_NODE.sub(lambda node: self.original_names[node[0]], message)
 
 
 def number_nodes(model: ModelProto) -> NumberedModel:
@@ -87,11 +98,14 @@ def number_nodes(model: ModelProto) -> NumberedModel:
     copied = deepcopy(model)
     reads: dict[str, tuple[str, ...]] = {}
     writes: dict[str, tuple[str, ...]] = {}
+    original_names: dict[str, str] = {}
     # Block paths contain node names: read them all before changing one.
     for path, graph in list(block_paths(copied.graph, "")):
         prefix = f"{path}/" if path else ""
         for node in graph.node:
+            original_name = node.name or f"computes {node.output[0]}"
             node.name = f"node{len(reads)}"
+            original_names[node.name] = original_name
             reads[node.name] = tuple(prefix + name for name in node.input if name)
             writes[node.name] = tuple(prefix + name for name in node.output if name)
-    return NumberedModel(copied.SerializeToString(), reads, writes)
+    return NumberedModel(copied.SerializeToString(), reads, writes, original_names)

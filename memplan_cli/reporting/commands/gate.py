@@ -441,16 +441,16 @@ def _value(snapshot: Snapshot, name: str) -> int:
     """
     value = snapshot.metrics.get(name)
     if value is None:
-        hint = snapshot.size_hint
+        obstacle, hint = snapshot.size_obstacle, snapshot.size_hint
         group = name.partition(".")[0]
         if group == "process" and snapshot.process_obstacle:
-            raise UnknownSizeError(
-                f"{name} of {snapshot.model} is unknown: {snapshot.process_obstacle}",
-                hint="--metric planned checks the intermediates alone",
-            )
-        if group in ("predicted", "observed", "process"):
-            hint = snapshot.run_hint
-        raise UnknownSizeError(f"{name} of {snapshot.model} is unknown", hint=hint)
+            obstacle = snapshot.process_obstacle
+            if "planned" in snapshot.metrics:
+                hint = "--metric planned checks the intermediates alone"
+        elif group in ("predicted", "observed", "process"):
+            obstacle, hint = "", snapshot.run_hint
+        message = f"{name} of {snapshot.model} is unknown{f': {obstacle}' if obstacle else ''}"
+        raise UnknownSizeError(message, hint=hint)
     return value
 
 

@@ -87,7 +87,7 @@ def observed_graph(
         graph = whole_graph(session, dump, conditions.dims)
         if not needs_observation(graph):
             return graph
-        observation = observe(dump, graph.program, conditions)
+        observation = observe(dump, graph.program, conditions, original=model)
         return replace(graph, observed=observation)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import given_text
 from memplan_cli.core.results.observations import UNOPTIMIZED
+from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
 from memplan_cli.runtime.run.run_model import run_model
@@ -23,14 +25,20 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.spec import RunConditions
 
 
-def observe(model: Path, program: Program, conditions: RunConditions) -> RunObservation:
+def observe(
+    model: Path, program: Program, conditions: RunConditions, original: Path | None = None
+) -> RunObservation:
     """Run a model once, without optimization, and return its branches, iteration counts and sizes.
+
+    Error messages name the file ``original``, if it is given: ``model`` may be a dump of it.
 
     Raises:
         RuntimeUnavailableError: the model does not run here.
     """
     input_sets = (conditions.input_set(model).specs,)
-    (observation,) = observe_many(model, program, input_sets, conditions)
+    where = f" at {binding_text(conditions.dims)}" if conditions.dims else ""
+    subject = f"{original or model}{where}"
+    (observation,) = observe_many(model, program, input_sets, conditions, subject)
     return observation
 
 
@@ -39,10 +47,12 @@ def observe_many(
     program: Program,
     input_sets: Sequence[Sequence[FeedSpec]],
     conditions: RunConditions,
+    subject: str,
 ) -> tuple[RunObservation, ...]:
     """Run a model once on each input set, in one session; return an observation for each.
 
-    The inputs are drawn by ``input_sets``, not by the conditions.
+    The inputs are drawn by ``input_sets``, not by the conditions. Error messages begin
+    with ``subject``: the user's model, of which ``model`` may be a dump, and its sizes.
 
     Raises:
         RuntimeUnavailableError: the model does not run here on one of the input sets.
@@ -57,7 +67,11 @@ def observe_many(
         inputs = tuple(InputSet(tuple(specs)) for specs in input_sets)
         spec = RunSpec(session, inputs, ("kernels",), runs=1)
         record = run_model(spec, timeout=conditions.timeout)
-    what = f"{model} could not be run for its sizes{given_text(conditions.binding.feeds)}"
+    if record.failure is not None:
+        reason = copy.with_original_names(record.failure.reason)
+        record = replace(record, failure=replace(record.failure, reason=reason))
+    given = given_text(conditions.binding.feeds)
+    record.require(f"{subject} could not be run for its sizes{given}")
     outputs = copy.writes
     return tuple(
         observation_of(
@@ -68,5 +82,5 @@ def observe_many(
                 if kernel.node in outputs
             ),
         )
-        for kernels in record.require(what).kernels or ()
+        for kernels in record.kernels or ()
     )

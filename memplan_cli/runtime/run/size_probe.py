@@ -134,7 +134,7 @@ def _with_shapes(
         spec = RunSpec(session, (InputSet(tuple(specs)),), ("kernels",), runs=1)
         record = run_model(spec, timeout=_TIMEOUT)
     if record.failure is not None:
-        return ProbeResult(reasons=(record.failure.reason,))
+        return ProbeResult(reasons=(copy.with_original_names(record.failure.reason),))
     kernels = [kernel for run in record.kernels or () for kernel in run]  # there is one run
     return replace(result, known=_largest_shapes(copy, kernels))
 
