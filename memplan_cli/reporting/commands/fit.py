@@ -72,7 +72,9 @@ def _largest_values(fit: Fit) -> Iterator[doc.Block]:
 def _margin(fit: Fit) -> Iterator[doc.Block]:
     """Yield how far the need may be from that of a run, unless a run confirmed the answer."""
     if fit.margin is not None and fit.points and fit.confirmed is None:
-        text = f"Needs are predicted within {fit.margin:.0%}; --confirm runs the answer."
+        text = (
+            f"Needs are predicted, usually within {fit.margin:.0%}; --confirm runs the answer."
+        )
         yield doc.Paragraph(text, "soft")
 
 

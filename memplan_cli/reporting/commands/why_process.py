@@ -68,7 +68,7 @@ def process_document(breakdown: ProcessBreakdown) -> doc.Document:
     return doc.Document(
         (
             doc.Name(breakdown.model),
-            f": about {total}, predicted within {PROFILE.process_margin:.0%}",
+            f": about {total}, predicted, usually within {PROFILE.process_margin:.0%}",
         ),
         (
             *map(doc.Paragraph, assumed_lines(breakdown.assumed)),

@@ -161,7 +161,7 @@ def _process_line(report: Report, process: ProcessBytes, source: str) -> str:
     total = format_size(whole_process(process, inputs, outputs))
     certainty = "measured"
     if source == "predicted":
-        certainty = f"predicted within {PROFILE.process_margin:.0%}"
+        certainty = f"predicted, usually within {PROFILE.process_margin:.0%}"
     peak = (
         report.memory.live_peak
         if report.original_live_peak is None
