@@ -54,12 +54,24 @@ def run_folder() -> Iterator[Path | None]:
                 _set_temporary_folder(str(folder))
         yield folder
     finally:
-        with deferred():
-            if folder:
-                _set_temporary_folder(previous_variable)
-                _remove_tree(folder)
+        try:
+            with deferred():
+                _remove_run_folder(folder, previous_variable)
+        except (
+            KeyboardInterrupt
+        ):  # a signal may have come just before it would have been deferred
+            _remove_run_folder(folder, previous_variable)
+            raise
+        finally:
             if lock is not None:
                 os.close(lock)
+
+
+def _remove_run_folder(folder: Path | None, previous_variable: str | None) -> None:
+    """Remove a run's folder, if it has one and it is still there, and restore ``TMPDIR``."""
+    if folder:
+        _set_temporary_folder(previous_variable)
+        _remove_tree(folder)
 
 
 @contextmanager

@@ -8,10 +8,13 @@ import re
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from memplan_cli.core import temporary
 from memplan_cli.core.temporary import (
     clear_files,
     clear_run_folders,
@@ -19,6 +22,9 @@ from memplan_cli.core.temporary import (
     run_folder,
     temporary_beside,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
 
@@ -49,6 +55,20 @@ def test_temporary_files_go_into_the_runs_folder_and_with_it(base: Path) -> None
         assert folder is not None
         assert Path(tempfile.mkdtemp()).parent == folder
         assert os.environ["TMPDIR"] == str(folder)
+    assert list(base.iterdir()) == []
+    assert os.environ["TMPDIR"] == str(base)
+
+
+def test_a_signal_just_before_the_folder_is_removed_does_not_leave_it(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def interrupted() -> Iterator[None]:
+        raise KeyboardInterrupt
+        yield
+
+    with pytest.raises(KeyboardInterrupt), run_folder():
+        monkeypatch.setattr(temporary, "deferred", interrupted)
     assert list(base.iterdir()) == []
     assert os.environ["TMPDIR"] == str(base)
 
