@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.onnx_io.settings_metadata import RecordedSettings
     from memplan_cli.runtime.process.parts import PredictedProcess
     from memplan_cli.runtime.settings_search.model_prediction import PredictionConditions
     from memplan_cli.settings.settings import Settings
@@ -68,18 +69,24 @@ def predicted_process(path: Path, bound_settings: Settings) -> PredictedProcess:
         RuntimeUnavailableError: weights are missing, or the model does not load.
         MemplanError: the file or a setting is wrong.
     """
-    from memplan_cli.onnx_io.settings_metadata import recorded_settings
-    from memplan_cli.onnx_io.wire_format import scanned_metadata
     from memplan_cli.runtime.run.baseline import DEFAULTS
     from memplan_cli.runtime.settings_search.model_prediction import predict_process
 
-    recorded = recorded_settings(scanned_metadata(path))
+    recorded = _recorded_settings(path)
     runtime_settings = recorded.settings if recorded else DEFAULTS
     conditions = prediction_conditions(bound_settings)
     # A file that memplan wrote is loaded with its recorded settings, as `memplan_cli.load` does.
     run = replace(conditions.run, opened_by_memplan=recorded is not None)
     with hint_to_optimize(path):
         return predict_process(path, runtime_settings, replace(conditions, run=run))
+
+
+def _recorded_settings(path: Path) -> RecordedSettings | None:
+    """Return the runtime settings that memplan recorded in a model's file; None if there are none."""
+    from memplan_cli.onnx_io.settings_metadata import recorded_settings
+    from memplan_cli.onnx_io.wire_format import scanned_metadata
+
+    return recorded_settings(scanned_metadata(path))
 
 
 def process_or_obstacle(path: Path, settings: Settings) -> tuple[ProcessBytes | None, str]:
@@ -99,7 +106,7 @@ def plan_with_prediction(
 ) -> Plan:
     """Plan a model; the report has the predicted peaks and process, with ONNX Runtime's settings.
 
-    If weights or ONNX Runtime are missing, or the model does not load, the report has no such part.
+    The process of the original is that of `predicted_process`, also for a file that memplan wrote. If weights or ONNX Runtime are missing, or the model does not load, the report has no such part.
     """
     file = read_model(path)
     planned = plan_model(file, settings, progress)
@@ -111,4 +118,8 @@ def plan_with_prediction(
         facts = predicted_facts(path, planned.program, conditions, nodes)
     except (RuntimeUnavailableError, ImportError):
         return planned.plan
+    if _recorded_settings(path) is not None:
+        process, _ = process_or_obstacle(path, settings)
+        original = replace(facts.predicted["original"], process=process)
+        facts = replace(facts, predicted={**facts.predicted, "original": original})
     return planned.plan.with_report(replace(planned.plan.report, runtime=facts))

@@ -169,13 +169,14 @@ def test_a_size_without_a_unit_is_refused_with_the_likely_spellings(
     assert hint in done.stderr
 
 
-def test_why_and_gate_print_one_number_for_one_process(samples: Path) -> None:
+def test_report_why_and_gate_print_one_number_for_one_process(samples: Path) -> None:
     convolutions = samples / "branchy_cnn.onnx"
     written = memplan(
         "optimize", convolutions, "--target", "cpu", "--no-validate", "-o", "b.onnx"
     )
     assert written.exit_code == 0
-    for name in ("a.onnx", "b.onnx"):
+    assert memplan("optimize", convolutions, "-o", "c.onnx").exit_code == 0
+    for name in ("a.onnx", "b.onnx", "c.onnx"):
         why = json.loads(memplan("why", name, "--process", "--format", "json").stdout)
         gate = memplan(
             *("gate", name, "--format", "json", "--max-memory", "1GiB"),
@@ -184,6 +185,11 @@ def test_why_and_gate_print_one_number_for_one_process(samples: Path) -> None:
         (found,) = json.loads(gate.stdout)["models"]
         expected = {f"process.{key}": why["process"][key] for key in ("run", "private")}
         assert found["metrics"] == expected, name
+        report = json.loads(memplan("report", name, "--format", "json").stdout)
+        assert report["runtime"]["predicted"]["original"]["process"] == why["process"], name
+        total = re.compile(r"about ([0-9.]+ MiB)")
+        texts = (memplan("report", name).stdout, memplan("why", name, "--process").stdout)
+        assert len({total.search(text).group(1) for text in texts}) == 1, name  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("text", [GOOD, LONGER])
