@@ -164,7 +164,10 @@ def test_weights_that_are_not_packed_are_said(samples: Path, tmp_path: Path) -> 
     file = ModelFile.of(samples / "branchy_cnn.onnx", onnx.load(samples / "branchy_cnn.onnx"))
     settings = Settings(target="cpu")
     rewriting = Rewriting(
-        file, plan_model(file, settings), settings, Targets.of(file.path, tmp_path / "o.onnx")
+        file,
+        plan_model(file, Settings()),
+        settings,
+        Targets.of(file.path, tmp_path / "o.onnx"),
     )
     crashed = Validation("failed", CPU, notes=("the runtime's process died of SIGSEGV",))
     report = replace(rewriting.planned.plan.report, validation=crashed)
