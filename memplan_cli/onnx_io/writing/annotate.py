@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import islice
 from json.encoder import encode_basestring as json_string
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Op, Program
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
+
+_FIELDS_PER_PART = 1000
+"""Fields of nodes and values that are joined into one bytes object."""
 
 _MAX_DRAWN_NODES = 5000
 """Graph viewers do not draw larger graphs: their nodes get no memory text."""
@@ -82,9 +86,9 @@ def _assembled(
     between = graph.SerializeToString(deterministic=True)  # nodes are its first field
     node_field = partial(field, type(graph).NODE_FIELD_NUMBER)
     graph_parts = [
-        *map(node_field, nodes),
+        *_joined(map(node_field, nodes)),
         between,
-        *map(_value_info_field, values),
+        *_joined(map(_value_info_field, values)),
         after_values,
     ]
     graph_head = head(type(model).GRAPH_FIELD_NUMBER, sum(map(len, graph_parts)))
@@ -104,6 +108,13 @@ def _serialized(message: NodeProto | ValueInfoProto) -> bytes:
 def _value_info_field(value: bytes) -> bytes:
     """Return a serialized ValueInfoProto as a field of its graph."""
     return field(messages().GraphProto.VALUE_INFO_FIELD_NUMBER, value)
+
+
+def _joined(fields: Iterable[bytes]) -> Iterator[bytes]:
+    """Join many small bytes objects into fewer large ones: each object has a header of 33 bytes."""
+    remaining = iter(fields)
+    while part := b"".join(islice(remaining, _FIELDS_PER_PART)):
+        yield part
 
 
 def _without_nodes_and_values(model: ModelProto) -> ModelProto:
