@@ -105,10 +105,12 @@ def _large_buffers(piece: Piece, min_size: float, min_load: float) -> tuple[int,
 
 
 def _bundled(piece: Piece, buffers: Sequence[int]) -> BottleneckSubset:
-    """Return the subset of these buffers, with buffers joined that have the same sections.
+    """Return the subset of these buffers, in bundles: buffers with equal live ranges, placed on top of each other.
 
-    Without the other buffers of the piece there are fewer and longer sections, so more buffers start
-    and end at the same ones: `reduce_problem` finds the sections of the subset.
+    Fewer buffers are packed faster, and a packing of the bundles is one of the buffers. Between two ticks
+    at which no buffer of the subset starts or ends nothing changes: such a stretch is a section, and live
+    ranges are equal if they have the same sections. Without the other buffers of the piece there are fewer
+    sections, so more live ranges are equal.
     """
     members: list[tuple[int, ...]] = []
     # Each buffer's id is its index in the columns of the piece.
@@ -118,9 +120,9 @@ def _bundled(piece: Piece, buffers: Sequence[int]) -> BottleneckSubset:
         for buffer, start, end in zip(part.ids, part.start, part.end, strict=True):
             by_range[start, end].append(int(buffer))
         members += map(tuple, by_range.values())
-    # Two buffers of the subset overlap exactly if they share a section of the subset, and all
-    # buffers of a bundle have the same sections. So either all buffers of two bundles overlap, or
-    # none do, and the intersections of their live ranges overlap in the first case only.
+    # Buffers overlap if they share a section, and a bundle's buffers have the same sections. So a bundle's
+    # buffers overlap all of another bundle's, or none. The ticks that a bundle's buffers have in common
+    # stand for its live range: they overlap those of the other bundle in the first case only.
     bundles = _problem(
         (
             index,

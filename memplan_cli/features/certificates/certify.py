@@ -180,10 +180,11 @@ class _Kind(NamedTuple):
 def _slot_loads(
     tensors: Sequence[Placement], level: int, alignment: int
 ) -> tuple[SlotLoad, ...] | None:
-    """Return how many tensors of at least some size are live together, for each kind of tensor.
+    """Return the lower bound of the slots at reuse level 0 or 1, as `SlotLoad` records.
 
-    At levels 0 and 1 a tensor has a slot for itself while it is live. Later another tensor of the same
-    kind may have the slot: one of the same dtype at level 1, of the same dtype and shape at level 0.
+    A tensor has a slot for itself while it is live; later another tensor of the same kind may have the
+    slot: of the same dtype at level 1, of the same dtype and shape at level 0. So each kind needs, for
+    each size, as many slots of that size or more as tensors of that size or more are live at one tick.
 
     None if a kind has too many sizes and start ticks (see `_MAX_COUNTS`).
     """

@@ -104,23 +104,25 @@ class _Inference:
         If inference of subgraphs fails, only the main graph is inferred, and a warning is added.
         """
         if not self.has_subgraphs:
-            return self._one_level_of_bytes(data)
+            return self._without_subgraphs(data)
         try:
-            return infer_nested(messages().ModelProto.FromString(data), self._one_level)
+            return infer_nested(
+                messages().ModelProto.FromString(data),
+                lambda model: self._without_subgraphs(model.SerializeToString()),
+            )
         except Exception as error:  # noqa: BLE001 - invalid subgraphs fail in many ways
             reason = f"{type(error).__name__} {str(error)[:200]}"
             self.warnings.append(f"the shapes inside subgraphs are not known: {reason}")
-            return self._one_level_of_bytes(data)
+            return self._without_subgraphs(data)
 
-    def _one_level(self, model: ModelProto) -> ModelProto:
-        """Return an inferred copy of a model; what is known in its subgraphs is only what ONNX infers there."""
-        return self._one_level_of_bytes(model.SerializeToString())
+    def _without_subgraphs(self, data: bytes) -> ModelProto:
+        """Return a copy of a serialized model with the inferred types of the values of its main graph.
 
-    def _one_level_of_bytes(self, data: bytes) -> ModelProto:
-        """As `_one_level`, of a serialized model. Generated dim names (``unk__0``) are removed.
+        They are the types that ONNX infers; `interpret` finds those that ONNX leaves open. Dim names that
+        ONNX generates (``unk__0``) are removed. Subgraphs get what ONNX infers in them, and no more.
 
-        If ONNX's inference fails, the types are those of the model, and a warning is added. Such a model
-        may be invalid and is not interpreted.
+        If ONNX's inference fails, the types are those of the model, and a warning is added: such a model
+        may be invalid, and is not interpreted.
         """
         from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
 

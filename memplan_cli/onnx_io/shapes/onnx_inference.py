@@ -176,14 +176,16 @@ def _has_wrong_outputs_inside(node: NodeProto) -> bool:
 
 
 def _wrong_outputs(node: NodeProto) -> Sequence[int]:
-    """Return the output positions for which inference (onnx 1.23.2) returns wrong types."""
-    if _has_merged_heads(node):  # a named width of an input is taken for 0
+    """Return the positions of the outputs for which ONNX's inference (onnx 1.23.2) gives wrong types."""
+    # Attention with merged heads: inference computes the sizes of all outputs from the width of an
+    # input, and uses 0 for a width that is a name.
+    if _has_merged_heads(node):
         return range(len(node.output))
-    if _has_scores(
-        node
-    ):  # a key length that is unknown is taken for 0, and past keys are not counted
+    # Attention with scores: inference uses 0 for an unknown key length, and does not add past keys.
+    if _has_scores(node):
         return (_SCORES,)
-    if _lacks_onesided(node):  # 0 is taken for its default, which is 1
+    # STFT without the attribute ``onesided``: inference uses 0, but the default is 1.
+    if _lacks_onesided(node):
         return (0,)
     return ()
 

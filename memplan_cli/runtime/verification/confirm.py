@@ -275,17 +275,20 @@ class Confirmation:
         self._replace_run(second_run, f"the arena {reason}: the written model ran again")
 
     def _better_arena(self) -> SettingsChoice | None:
-        """Return the settings of the reported run with an arena that is worth another run, or None.
+        """Return the settings of the reported run with another arena, if that is worth a second run.
 
-        That is an arena that is predicted to hold noticeably less than the arena of the run held. There is
-        none if the run's arena held about as much as predicted, and on other providers than the CPU, where
-        sizes of regions cannot be set.
+        The arena of a run may hold more bytes than predicted. Then an arena is searched for the requests
+        of that run. It is worth a second run if its predicted bytes are noticeably fewer than the run's
+        arena held; `_fit_arena` keeps it only if the second run holds less.
+
+        None if there is no such arena, or if the provider is not the CPU: sizes of regions cannot be set
+        elsewhere.
         """
         if self._baseline.provider != CPU:
             return None
         run = self.run
         held = held_without_weights(run.record.peaks)
-        # An arena that holds fewer bytes than this holds noticeably less.
+        # Fewer bytes than this are noticeably fewer.
         noticeable = min(int(_WORTH * held), held - _NEGLIGIBLE_BYTES)
         predicted = self.choice.predicted.held
         if predicted is not None and predicted >= noticeable:
@@ -295,9 +298,9 @@ class Confirmation:
             return None
         is_same_arena = better.settings.arena == run.settings.arena
         if is_same_arena or has_several_regions(better):
-            # The same arena has just held more than is predicted. So may several regions that fit exactly:
-            # it is not known at which moment within a node its kernel requests workspace, and two sessions
-            # of one graph may run its nodes in different orders. One larger region tolerates both.
+            # The run's arena held more than predicted with the same settings, and several regions that fit
+            # exactly may too: a node's kernel requests its workspace at an unknown moment, and two sessions
+            # of one graph may run its nodes in different orders. One region with a margin is safe from both.
             return in_one_region(better)
         return better
 
