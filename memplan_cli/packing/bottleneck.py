@@ -107,15 +107,16 @@ def _large_buffers(piece: Piece, min_size: float, min_load: float) -> tuple[int,
 def _bundled(piece: Piece, buffers: Sequence[int]) -> BottleneckSubset:
     """Return the subset of these buffers, in bundles: buffers with equal live ranges, placed on top of each other.
 
-    Fewer buffers are packed faster, and a packing of the bundles is one of the buffers. Between two ticks
-    at which no buffer of the subset starts or ends nothing changes: such a stretch is a section, and live
-    ranges are equal if they have the same sections. Without the other buffers of the piece there are fewer
-    sections, so more live ranges are equal.
+    Fewer buffers are packed faster, and a layout of the bundles is a layout of the buffers, but perhaps not
+    the lowest. Live ranges count as equal if they have the same sections. A new section begins where a
+    buffer starts after another one has ended: all buffers of a section overlap. Without the other buffers
+    of the piece there are fewer sections, so that more live ranges are equal.
     """
     members: list[tuple[int, ...]] = []
     # Each buffer's id is its index in the columns of the piece.
     subset = _problem((i, piece.start[i], piece.end[i], piece.size[i]) for i in buffers)
     for part in reduce_problem(subset).pieces:
+        # Starts and ends of a part count sections, not ticks.
         by_range: dict[tuple[int, int], list[int]] = defaultdict(list)
         for buffer, start, end in zip(part.ids, part.start, part.end, strict=True):
             by_range[start, end].append(int(buffer))

@@ -180,11 +180,12 @@ class _Kind(NamedTuple):
 def _slot_loads(
     tensors: Sequence[Placement], level: int, alignment: int
 ) -> tuple[SlotLoad, ...] | None:
-    """Return the lower bound of the slots at reuse level 0 or 1, as `SlotLoad` records.
+    """Return how many slots are needed at least at reuse level 0 or 1, for each kind and size of tensors.
 
     A tensor has a slot for itself while it is live; later another tensor of the same kind may have the
-    slot: of the same dtype at level 1, of the same dtype and shape at level 0. So each kind needs, for
-    each size, as many slots of that size or more as tensors of that size or more are live at one tick.
+    slot: of the same dtype at level 1, of the same dtype and shape at level 0. If 3 tensors of 64 bytes or
+    more of one kind are live at one tick, this kind needs at least 3 slots of 64 bytes or more: a record
+    says so.
 
     None if a kind has too many sizes and start ticks (see `_MAX_COUNTS`).
     """

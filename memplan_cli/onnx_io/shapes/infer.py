@@ -104,22 +104,23 @@ class _Inference:
         If inference of subgraphs fails, only the main graph is inferred, and a warning is added.
         """
         if not self.has_subgraphs:
-            return self._without_subgraphs(data)
+            return self._with_types_of_main_graph(data)
         try:
             return infer_nested(
                 messages().ModelProto.FromString(data),
-                lambda model: self._without_subgraphs(model.SerializeToString()),
+                lambda model: self._with_types_of_main_graph(model.SerializeToString()),
             )
         except Exception as error:  # noqa: BLE001 - invalid subgraphs fail in many ways
             reason = f"{type(error).__name__} {str(error)[:200]}"
             self.warnings.append(f"the shapes inside subgraphs are not known: {reason}")
-            return self._without_subgraphs(data)
+            return self._with_types_of_main_graph(data)
 
-    def _without_subgraphs(self, data: bytes) -> ModelProto:
+    def _with_types_of_main_graph(self, data: bytes) -> ModelProto:
         """Return a copy of a serialized model with the inferred types of the values of its main graph.
 
         They are the types that ONNX infers; `interpret` finds those that ONNX leaves open. Dim names that
-        ONNX generates (``unk__0``) are removed. Subgraphs get what ONNX infers in them, and no more.
+        ONNX generates (``unk__0``) are removed. Subgraphs stay in
+        the copy, with no other types than those that ONNX infers; `infer_nested` infers them one by one.
 
         If ONNX's inference fails, the types are those of the model, and a warning is added: such a model
         may be invalid, and is not interpreted.

@@ -292,14 +292,18 @@ class Confirmation:
         noticeable = min(int(_WORTH * held), held - _NEGLIGIBLE_BYTES)
         predicted = self.choice.predicted.held
         if predicted is not None and predicted >= noticeable:
-            return None
+            return None  # the run held about as many bytes as predicted
         better = predict_arena(self.executed(), run.settings, run.record.workspace or {})
-        if better is None or (better.predicted.held or 0) >= noticeable:
+        if (
+            better is None
+            or better.predicted.held is None
+            or better.predicted.held >= noticeable
+        ):
             return None
         is_same_arena = better.settings.arena == run.settings.arena
         if is_same_arena or has_several_regions(better):
-            # The run's arena held more than predicted with the same settings, and several regions that fit
-            # exactly may too: a node's kernel requests its workspace at an unknown moment, and two sessions
+            # The run's arena held more than predicted with the same settings. An arena of several regions may
+            # also hold more than predicted: a node's kernel requests its workspace at an unknown moment, and two sessions
             # of one graph may run its nodes in different orders. One region with a margin is safe from both.
             return in_one_region(better)
         return better
