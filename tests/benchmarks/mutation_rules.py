@@ -37,7 +37,7 @@ RULES = (
     rule("who reads a cache reads what is valid",
          "_Rewriting.replace_concat", drop("redirected output valid"), "test_every_step_gives_the_bits_of_a_loop_with_growing_caches"),
     rule("the length of a cache is a position",
-         "_Rewriting._without_cache_shape", replace("length", "self.one"), "test_every_step_gives_the_bits_of_a_loop_with_growing_caches"),
+         "_Rewriting._without_cache_shape", replace("length", "self.zero"), "test_every_step_gives_the_bits_of_a_loop_with_growing_caches"),
     rule("a step says how many entries are valid",
          "Decoder.step", replace("values[self.caches.length].numpy()[0]", "values[self.caches.length].numpy()[0] + 1"), "test_every_step_gives_the_bits_of_a_loop_with_growing_caches"),
     rule("a tile reads the halo behind it",

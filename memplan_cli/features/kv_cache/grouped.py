@@ -105,7 +105,7 @@ def _repeat_after(
     """
     # Without the repetition of a single head, ONNX Runtime would compute one large product of all queries,
     # which rounds differently than one product for each query head.
-    if heads == 1:
+    if heads < 2:
         return None
     expand = _only(readers, unsqueeze.output[0], "Expand")
     reshape = expand and _only(readers, expand.output[0], "Reshape")

@@ -123,24 +123,29 @@ def _with_copies(
     """
     result: list[NodeProto] = []
     copies: dict[str, str] = {}
+    positions = {name: position for position, name in enumerate(producers)}
 
     def copy_of(name: str) -> str:
         """Return the tensor to read instead of ``name``: its copy, or itself if it is not recomputed.
 
-        When a copy is first asked for, its node and those before it in the chain are added to ``result``.
+        Its node and those before it in the chain, without those copied already, are added to ``result``.
         """
-        if name not in recomputed:
-            return name
-        if name not in copies:
-            node = deepcopy(producers[name])
-            for index, source in enumerate(node.input):
-                node.input[index] = copy_of(source)
-            copies[name] = node.output[0] = tape.pool.fresh(f"{name}/again")
+        missing: set[str] = set()
+        waiting = [name]
+        while waiting:
+            tensor = waiting.pop()
+            if tensor in recomputed and tensor not in copies and tensor not in missing:
+                missing.add(tensor)
+                waiting.extend(producers[tensor].input)
+        for tensor in sorted(missing, key=positions.__getitem__):
+            node = deepcopy(producers[tensor])
+            node.input[:] = [copies.get(source, source) for source in node.input]
+            copies[tensor] = node.output[0] = tape.pool.fresh(f"{tensor}/again")
             node.name = tape.pool.fresh(f"{node.name or node.op_type}/again")
             set_phase(node, Phase.BACKWARD)
-            tape.copy_type(copies[name], name)
+            tape.copy_type(copies[tensor], tensor)
             result.append(node)
-        return copies[name]
+        return copies.get(name, name)
 
     for node in backward:
         for index, name in enumerate(node.input):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.operators import CONTROL_FLOW
 from memplan_cli.core.program import Origin
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.load import lazy
 from memplan_cli.onnx_io.read import declared_program, program_of
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.never_run import is_inside, never_run_blocks, without_memory_of
+from memplan_cli.onnx_io.traversal import subgraphs
 from memplan_cli.onnx_io.types import declared_types
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
 
     inferred, warnings = infer(source, bindings)
     types = declared_types(inferred.graph)
-    # The inferred graph has the nodes of the original, but with inferred types in their subgraphs.
-    has_subgraphs = any(node.op_type in CONTROL_FLOW for node in inferred.graph.node)
+    # The inferred graph has the nodes of the original, but with bound and inferred types in their subgraphs.
+    has_subgraphs = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
     if has_subgraphs:
         program = program_of(source.model, inferred.graph, types)
         return Loaded(program, warnings, skipped=never_run_blocks(inferred.graph))

@@ -87,7 +87,10 @@ class NumberedModel:
 
     def with_original_names(self, message: str) -> str:
         """Return a message of ONNX Runtime on this copy with the names of the model's own nodes."""
-        return _NUMBERED_NODE.sub(lambda node: self.original_names[node[0]], message)
+        # A value of the model may have such a name too.
+        return _NUMBERED_NODE.sub(
+            lambda match: self.original_names.get(match[0], match[0]), message
+        )
 
 
 def number_nodes(model: ModelProto) -> NumberedModel:
@@ -103,7 +106,9 @@ def number_nodes(model: ModelProto) -> NumberedModel:
     for path, graph in list(block_paths(copied.graph, "")):
         prefix = f"{path}/" if path else ""
         for node in graph.node:
-            original_name = node.name or f"computes {node.output[0]}"
+            original_name = (
+                node.name or f"computes {next(filter(None, node.output), 'nothing')}"
+            )
             node.name = f"node{len(reads)}"
             original_names[node.name] = original_name
             reads[node.name] = tuple(prefix + name for name in node.input if name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -274,3 +275,13 @@ def test_the_backward_pass_computes_cheap_tensors_again_where_fewer_are_kept(
     assert [output for output in made if "again" in output] == [
         f"{tensor}/again" for tensor in expected
     ]
+
+
+def test_a_chain_of_cheap_tensors_may_be_longer_than_the_stack_is_deep() -> None:
+    length = sys.getrecursionlimit() + 100
+    chain = " ".join(f"t{n + 1} = Mul(t{n}, w)" for n in range(length))
+    model = parse(f"""{HEADER} g (float[4] x) => (float loss) <float w = {{1}}>
+        {{ t0 = Exp(x)  {chain}  loss = ReduceSum<keepdims=0>(t{length}) }}""")
+    step = make_train_step(model, Recipe("loss", None, ("w",)))
+    copies = [n.output[0] for n in step.model.graph.node if n.output[0].endswith("/again")]
+    assert copies == [f"t{n + 1}/again" for n in range(length - 1)]

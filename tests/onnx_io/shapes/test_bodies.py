@@ -137,3 +137,21 @@ def test_the_nodes_of_a_numbered_copy_name_values_with_the_path_of_their_block()
     }
     assert numbered.reads["node0"] == ("x",)
     assert numbered.reads["node2"] == ("pick.then_branch/h",)
+
+
+def test_a_message_on_numbered_nodes_names_the_nodes_of_the_model() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21, "mine": 1]>
+        g (float[2] node9) => (float[2] y) { [first] y = Relu (node9) }""")
+    model.graph.node.add(op_type="Sink", domain="mine", input=["y"])
+    message = "Name:'node0' and Node (node1) read 'node9'"
+    named = number_nodes(model).with_original_names(message)
+    assert named == "Name:'first' and Node (computes nothing) read 'node9'"
+
+
+def test_dims_are_bound_in_the_body_of_an_unknown_operator() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21, "mine": 1]>
+        g (float[n,4] x) => (float[n,4] y) {
+            y = mine.Search (x) <body = b (float[n,4] a) => (float[n,4] o) { o = Relu (a) }>
+        }""")
+    variables = read_checked(model, Bindings({"n": 3})).program.vars.values()
+    assert {var.shape for var in variables} == {(3, 4)}
