@@ -18,18 +18,16 @@ from memplan_cli.api.request_range import range_settings
 from memplan_cli.core.files import write_files
 from memplan_cli.core.quantities import counted
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
-from memplan_cli.errors import (
-    ModelError,
-    PlanError,
-    SettingsError,
-)
+from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.commands.diff import compare
 from memplan_cli.reporting.commands.gate import (
+    DEFAULT_METRICS,
     NO_INCREASE,
     RuleBook,
     Rules,
     judge,
     known_metrics,
+    metric_value,
     rules_from,
     worth_recording,
 )
@@ -44,6 +42,7 @@ from memplan_cli.reporting.snapshot import (
     refuse_plan,
     snapshot_of,
 )
+from memplan_cli.settings.keys import MODEL_RULES, nearest
 from memplan_cli.settings.sources import file_layers, read_overrides
 
 if TYPE_CHECKING:
@@ -156,16 +155,15 @@ class _Case:
 def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
     """Return rules given by options or in code, checked like the section of a settings file.
 
-    An integer, which only code can give, is a number of bytes.
+    A size that code gives as an integer is a number of bytes.
 
     Raises:
-        SettingsError: a size, a share or a metric is not one.
+        SettingsError: a rule is unknown, or a size, a share or a metric is not one.
     """
-    with_units = {
-        key: f"{value} B" if isinstance(value, int) and not isinstance(value, bool) else value
-        for key, value in given.items()
-    }
-    read = read_overrides({f"gate.{key}": value for key, value in with_units.items()})
+    for key in given:
+        if key not in MODEL_RULES:
+            raise SettingsError(f"unknown rule {key!r}", hint=nearest(key, MODEL_RULES))
+    read = read_overrides({f"gate.{key}": value for key, value in given.items()})
     return {key.removeprefix("gate."): value for key, value in read.values.items()}
 
 
@@ -254,7 +252,7 @@ def _judge_files(
     for case in cases:
         entries = earlier[case.absolute_baseline]
         rules = case.folder_rules.in_force(case.key, baseline_has_entries=bool(entries))
-        snapshot = _snapshot(case, request, rules, entries.get(case.key))
+        snapshot = _snapshot(case, request, rules, entries.get(case.key), call)
         verdict = _verdict(snapshot, entries.get(case.key), rules, call)
         if verdict.recorded:
             recorded[case.absolute_baseline][case.key] = snapshot
@@ -359,9 +357,14 @@ def _verdict(
     """Judge a model; if its entry in the baseline is updated, by its budget only.
 
     ``earlier`` is its entry so far, None if there is none.
+
+    Raises:
+        UnknownSizeError: a metric to check or to record as checked is unknown.
     """
     if not call.updates or not worth_recording(snapshot, earlier, rules):
         return judge(snapshot, earlier, rules)
+    for name in snapshot.checked:
+        metric_value(snapshot, name)  # raises if a metric to record is unknown
     # The new entry is accepted whatever it adds: only rules without a baseline are judged.
     verdict = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
     checked = tuple(dict.fromkeys((*verdict.checked, *snapshot.checked)))
@@ -370,7 +373,7 @@ def _verdict(
 
 
 def _snapshot(
-    case: _Case, request: Request, rules: Rules, earlier: Snapshot | None
+    case: _Case, request: Request, rules: Rules, earlier: Snapshot | None, call: _Call
 ) -> Snapshot:
     """Return the numbers of a model or plan; see `take_snapshot`.
 
@@ -383,7 +386,9 @@ def _snapshot(
             stale[0], hint=f"`memplan optimize {path_argument(plan.report)}` makes it again"
         )
     warn_of_plan(case.model, plan, request)
-    return take_snapshot(case.model, plan, case.key, request, rules, earlier)
+    return take_snapshot(
+        case.model, plan, case.key, request, rules, earlier, is_recorded=call.updates
+    )
 
 
 def take_snapshot(
@@ -393,8 +398,13 @@ def take_snapshot(
     request: Request,
     rules: Rules,
     earlier: Snapshot | None = None,
+    *,
+    is_recorded: bool = False,
 ) -> Snapshot:
-    """Return the numbers of a model or plan file, with its predicted process and all checked metrics.
+    """Return the numbers of a model or plan file, with all checked metrics.
+
+    The process of a model is predicted, which takes a session, unless nothing is recorded or compared
+    with a baseline and the rules name other metrics only.
 
     Args:
         path: the file.
@@ -403,12 +413,15 @@ def take_snapshot(
         request: the settings.
         rules: its rules.
         earlier: its entry in the baseline, if there is one.
+        is_recorded: whether the numbers are recorded in a baseline.
 
     Raises:
         MemplanError: a checked metric is computed from the model, and the model does not load.
     """
     process, obstacle = None, ""
-    if not is_plan_file(path):
+    names = rules.metrics or DEFAULT_METRICS
+    is_asked_for = any(name.startswith("process.") for name in names)
+    if (is_recorded or earlier or is_asked_for) and not is_plan_file(path):
         process, obstacle = process_or_obstacle(path, request.load(path))
     layers = file_layers(path, request.config_file)
     files = tuple(os.path.relpath(layer.source) for layer in layers if layer.values)

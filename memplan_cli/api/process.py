@@ -106,7 +106,8 @@ def plan_with_prediction(
 ) -> Plan:
     """Plan a model; the report has the predicted peaks and process, with ONNX Runtime's settings.
 
-    The process of the original is that of `predicted_process`, also for a file that memplan wrote. If weights or ONNX Runtime are missing, or the model does not load, the report has no such part.
+    The process of the original is that of `predicted_process`, also for a file that memplan wrote.
+    If weights or ONNX Runtime are missing, or the model does not load, the report has no such part.
     """
     file = read_model(path)
     planned = plan_model(file, settings, progress)

@@ -109,7 +109,7 @@ def parse_increase(text: str) -> Increase:
         return Increase(size=parse_size(text, needs_unit=True))
     except SettingsError as error:
         number = text.strip()
-        hint = f"write {number}%, or {number}MiB" if number.isdecimal() else error.hint
+        hint = f"write {number}%, or {number}MiB" if number[-1].isdecimal() else error.hint
         raise SettingsError(str(error), hint=hint) from error
 
 

@@ -58,7 +58,7 @@ def read_fields(settings: DataclassInstance, within: str = "") -> None:
 
 
 def file_syntax(name: str, value: object) -> object:
-    """Return the value of a field in the form that a file has it in: ``60%`` for a share of 0.6."""
+    """Return the value of a field or a key in the form that a file has it in: ``60%`` for a share of 0.6."""
     write = _FILE_SYNTAX.get(name)
     return value if write is None else write(value)
 
@@ -110,9 +110,16 @@ def _record_syntax(value: object) -> object:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
+def _size_syntax(value: object) -> object:
+    """Return an integer as a number of bytes with its unit; other values unchanged."""
+    return f"{value} B" if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 _FILE_SYNTAX: Mapping[str, Callable[[object], object]] = {
     "bounds": _bounds_syntax,
     "budget": _budget_syntax,
     "mem_param": _record_syntax,
+    "gate.max_memory": _size_syntax,
+    "gate.max_increase": _size_syntax,
 }
-"""Fields whose value has another form in a file, with the function that returns that form."""
+"""Fields and keys whose value has another form in a file, with the function that returns that form."""

@@ -173,18 +173,13 @@ def shapes(value: Value) -> Mapping[str, tuple[int | str, ...]]:
 def size(value: Value) -> int:
     """Return bytes, written as a number or as text like ``512MiB``."""
     if isinstance(value.content, str):
-        return _quantity(value, parse_size)
+        return _quantity(value, parse_size, "a size")
     return _whole(value, least=0)
 
 
 def size_with_unit(value: Value) -> int:
     """Return bytes, written with their unit: ``512MiB``. 0 needs none."""
-    written = value.content
-    if isinstance(written, int) and not isinstance(written, bool):
-        written = str(written)
-    if not isinstance(written, str):
-        raise invalid(value.at, f"expected a size such as 512MiB, not {describe(value)}")
-    return _quantity(Value(written, value.at), partial(parse_size, needs_unit=True))
+    return _quantity(value, partial(parse_size, needs_unit=True), "a size such as 512MiB")
 
 
 def budget(value: Value) -> int | float:
@@ -206,12 +201,7 @@ def pairs(value: Value) -> Mapping[str, str]:
 
 def increase(value: Value) -> object:
     """Return an allowed increase, written ``2%`` or ``4MiB``."""
-    written = value.content
-    if isinstance(written, int) and not isinstance(written, bool):
-        written = str(written)
-    if not isinstance(written, str):
-        raise invalid(value.at, f"expected 2% or a size, not {describe(value)}")
-    return _quantity(Value(written, value.at), parse_increase)
+    return _quantity(value, parse_increase, "2% or a size")
 
 
 def metrics(value: Value) -> tuple[str, ...]:
@@ -351,9 +341,12 @@ def _dim(value: Value) -> int | str:
     return _whole(value, least=0)
 
 
-def _quantity(value: Value, parse: Callable[[str], T]) -> T:
-    """Return a text parsed by ``parse``, whose errors get the place of the value."""
+def _quantity(value: Value, parse: Callable[[str], T], expected: str) -> T:
+    """Return a text or a whole number parsed by ``parse``, whose errors get the place of the value."""
+    written = value.content
+    if isinstance(written, bool) or not isinstance(written, int | str):
+        raise invalid(value.at, f"expected {expected}, not {describe(value)}")
     try:
-        return parse(str(value.content))
+        return parse(str(written))
     except SettingsError as error:
         raise invalid(value.at, str(error), error.hint) from error

@@ -163,6 +163,8 @@ def test_names_in_a_result_are_text_to_a_notebook() -> None:
         (lambda: memplan.optimize(MODEL.read_bytes()), SettingsError, "no folder"),
         (lambda: memplan.simulate(MODEL, allocators=["bfd"]), SettingsError, "'bfd'"),
         (lambda: memplan.gate(MODEL, {"max_memori": 1}), SettingsError, "max_memori"),
+        (lambda: memplan.gate(MODEL, {"baseline": "b", "max_memory": 1}), SettingsError, "baseline"),
+        (lambda: memplan.gate(MODEL, {"models": {}, "max_memory": 1}), SettingsError, "models"),
         (lambda: memplan.gate(MODEL, {"max_memory": 1}, files={"x": "pdf"}), SettingsError, "pdf"),
         (lambda: memplan.gate(MODEL.read_bytes(), baseline="b"), ModelError, "in memory"),
         (lambda: memplan.why(memplan.plan(MODEL), of="process"), PlanError, "for a model"),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from memplan_cli.errors import UnknownSizeError
+from memplan_cli.runtime.settings_search import model_prediction
 from story import GOOD, LONGER, memplan, write
 
 if TYPE_CHECKING:
@@ -56,6 +58,19 @@ def test_a_memory_limit_is_for_the_whole_process_and_not_for_its_intermediates()
     assert memplan("gate", "a.onnx", "--max-memory", "1GiB").exit_code == 0
 
 
+def test_a_limit_of_the_intermediates_needs_no_prediction_of_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UnknownSizeError("a session")
+
+    monkeypatch.setattr(model_prediction, "predict_process", refuse)
+    limited = ("gate", "a.onnx", "--max-memory", "1GiB")
+    assert "a session" in memplan(*limited).stderr
+    monkeypatch.setattr(model_prediction, "predict_process", lambda *_: pytest.fail("called"))
+    assert memplan(*limited, "--metric", "planned").exit_code == 0
+
+
 def test_a_baseline_keeps_the_metrics_that_were_asked_for_until_others_are(
     folder: Path,
 ) -> None:
@@ -71,6 +86,21 @@ def test_a_baseline_keeps_the_metrics_that_were_asked_for_until_others_are(
     assert gate_rows(again.stdout) == {"process.run": "pass", "planned": "pass"}
     assert memplan("gate", "a.onnx", "--update-baseline", "--metric", "total").exit_code == 0
     assert entry(folder)["checked"] == ["total"]
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_an_unknown_metric_is_not_recorded_as_checked(folder: Path, *, is_kept: bool) -> None:
+    memplan("gate", "a.onnx", "--update-baseline")
+    path, asked = folder / BASELINE, () if is_kept else ("--metric", "observed.held")
+    if is_kept:
+        data = json.loads(path.read_text())
+        data["models"]["a.onnx"]["checked"] = ["observed.held"]
+        path.write_text(json.dumps(data))
+    before = path.read_bytes()
+    refused = memplan("gate", "a.onnx", "--update-baseline", *asked)
+    assert refused.exit_code == 2
+    assert "observed.held of a.onnx is unknown" in refused.stderr
+    assert path.read_bytes() == before
 
 
 def test_a_baseline_has_every_number_of_the_model_and_how_it_was_made(folder: Path) -> None:
@@ -157,6 +187,7 @@ def test_a_metric_that_fails_leaves_the_others_passed(folder: Path) -> None:
     [
         (("--max-memory", "256"), "--max-memory: '256' has no unit", "256MiB, or 256B"),
         (("--max-increase", "2"), "--max-increase: '2' has no unit", "write 2%, or 2MiB"),
+        (("--max-increase", "2.5"), "'2.5' has no unit", "write 2.5%, or 2.5MiB"),
     ],
 )
 def test_a_size_without_a_unit_is_refused_with_the_likely_spellings(

@@ -134,9 +134,10 @@ def test_every_metric_that_is_asked_for_is_checked() -> None:
     told = replace(snapshot(1), run_hint="run it", size_hint="--dim n=1")
     for metric in ("observed.held", "process.run"):
         limited = Rules(metrics=(metric,), max_memory=1)
-        for earlier, asked in ((None, limited), (snapshot(1), Rules(metrics=(metric,)))):
+        asked = Rules(metrics=(metric,))
+        for earlier, rules in ((None, limited), (None, asked), (snapshot(1), asked)):
             with pytest.raises(UnknownSizeError) as caught:
-                judge(told, earlier, asked)
+                judge(told, earlier, rules)
             assert caught.value.hint == "run it"
 
 

@@ -74,11 +74,9 @@ class Rules:
         return self.max_increase is not None or self.ratchet
 
     @property
-    def limited(self) -> tuple[str, ...]:
-        """Return the metrics that ``max_memory`` limits."""
-        if self.max_memory is None:
-            return ()
-        return self.metrics or (DEFAULT_BUDGET_METRIC,)
+    def required(self) -> tuple[str, ...]:
+        """Return the metrics that must be known without a baseline: ``max_memory`` limits them, if given."""
+        return self.metrics or (() if self.max_memory is None else (DEFAULT_BUDGET_METRIC,))
 
     def compared(self, earlier: Snapshot) -> tuple[str, ...]:
         """Return the metrics that are compared with a model's entry in the baseline."""
@@ -273,7 +271,7 @@ def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict
     """
     results = [*_budget_results(snapshot, rules)]
     difference = None
-    checked = rules.limited
+    checked = rules.required
     if earlier is not None:
         checked = tuple(dict.fromkeys((*checked, *rules.compared(earlier))))
         _refuse_unlike(snapshot, earlier, rules)
@@ -360,7 +358,7 @@ def worth_recording(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) 
     if earlier is None or not rules.ratchet:
         return True
     return all(
-        _value(snapshot, name) <= before + _noise(name, before, snapshot, earlier)
+        metric_value(snapshot, name) <= before + _noise(name, before, snapshot, earlier)
         for name in rules.compared(earlier)
         if (before := earlier.metrics.get(name)) is not None
     )
@@ -381,8 +379,8 @@ def _noise(name: str, value: int, snapshot: Snapshot, earlier: Snapshot) -> int:
 
 def _budget_results(snapshot: Snapshot, rules: Rules) -> Iterator[Result]:
     """Yield a result for each metric above ``max_memory``, and one for a missed budget."""
-    for name in rules.limited:
-        value = _value(snapshot, name)
+    for name in rules.required:
+        value = metric_value(snapshot, name)
         if rules.max_memory is not None and value > rules.max_memory:
             over = format_change(value - rules.max_memory)
             parts = ""
@@ -407,7 +405,7 @@ def _baseline_results(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> It
     """
     allowed = rules.max_increase or NO_INCREASE
     for name in rules.compared(earlier):
-        value, before = _value(snapshot, name), earlier.metrics.get(name)
+        value, before = metric_value(snapshot, name), earlier.metrics.get(name)
         if before is None:
             message = f"the baseline of {snapshot.model} has no {name}"
             yield Result(Finding.NO_BASELINE, message, name, actual=value)
@@ -433,7 +431,7 @@ def _baseline_results(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> It
             )
 
 
-def _value(snapshot: Snapshot, name: str) -> int:
+def metric_value(snapshot: Snapshot, name: str) -> int:
     """Return a metric's value.
 
     Raises:

@@ -143,8 +143,7 @@ def _file_and_time_rows(
     if has_effort:
         old, new = before.effort, after.effort
     if old and new:
-        change = f"{100 * (new - old) / old:+.1f}%"
-        yield ("time of a run", f"{old:.1f} ms", f"{new:.1f} ms", change)
+        yield "time of a run", f"{old:.1f} ms", f"{new:.1f} ms", _percent_change(old, new)
 
 
 def _process_line(report: Report, process: ProcessBytes, source: str) -> str:
@@ -171,7 +170,7 @@ def _process_line(report: Report, process: ProcessBytes, source: str) -> str:
     return f"Process: about {total} ({parts}), {certainty}.{activations}"
 
 
-def _percent_change(old: int, new: int) -> str:
+def _percent_change(old: float, new: float) -> str:
     return f"{100 * (new - old) / old:+.1f}%" if old else "-"
 
 
