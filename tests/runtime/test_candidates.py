@@ -185,3 +185,16 @@ def test_what_is_written_at_assumed_sizes_has_none(model: Path) -> None:
     assert ranged.runtime is not None
     assert ranged.runtime.settings is not None
     assert ranged.runtime.settings.session["enable_mem_pattern"] is False
+
+
+def test_copies_under_a_budget_have_none(tmp_path: Path) -> None:
+    text = """g (float[8, 16] x) => (float[8, 16] y) {
+        a = Exp(x) b = Concat<axis = 1>(a, a, a) c = Exp(b) d = Relu(c)
+        e = ReduceSum<keepdims = 0>(d) y = Mul(a, e) }"""
+    onnx.save(onnx.parser.parse_model(HEAD + text), path := tmp_path / "m.onnx")
+    asked = Settings(recompute="auto", budget=3300)
+    report = api.optimize(path, asked, check=Check(provider="cpu")).plan.report
+    assert report.recompute.nodes
+    assert report.runtime is not None
+    assert report.runtime.settings is not None
+    assert report.runtime.settings.session["enable_mem_pattern"] is False

@@ -26,6 +26,7 @@ from memplan_cli.runtime.settings_search.predicted import (
     predict_settings,
     prediction_warnings,
     settings_for_sizes,
+    without_pattern,
 )
 from memplan_cli.runtime.simulate.predict import (
     RUN_AS_WRITTEN,
@@ -246,6 +247,10 @@ class Prediction:
         workspace = totals_by_rule(executed.program, executed.dims) | dict(measured)
         settings = self.written.unoptimized_settings
         base = settings_for_sizes(settings, self.baseline.binding.assumed)
+        if self.written.spoiled_by_optimization and not self.written.optimized_offline:
+            # Copies under a budget keep the live tensors within it. The block of a memory pattern, and its
+            # region, may be larger (docs/decisions/0042-memory-pattern.md).
+            base = without_pattern(base)
         return predict_settings(executed, base, workspace)
 
     @property
