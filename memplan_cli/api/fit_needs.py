@@ -371,9 +371,8 @@ class ProcessPrediction:
         from memplan_cli.runtime.workers.spec import RunConditions
 
         every_dim = {**self.settings.dims, **dims}
-        if (
-            self.model_to_run is None
-        ):  # numbers for the dims give a number for every symbolic size
+        if self.model_to_run is None:
+            # Numbers for the dims give a number for every symbolic size.
             return replace(self.executed, dims=every_dim)
         binding = Binding(every_dim, self.settings.inputs.feeds or {})
         return observed_graph(

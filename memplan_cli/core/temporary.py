@@ -57,9 +57,8 @@ def run_folder() -> Iterator[Path | None]:
         try:
             with deferred():
                 _remove_run_folder(folder, previous_variable)
-        except (
-            KeyboardInterrupt
-        ):  # a signal may have come just before it would have been deferred
+        except KeyboardInterrupt:
+            # The signal may have come just before it would have been deferred.
             _remove_run_folder(folder, previous_variable)
             raise
         finally:

@@ -206,9 +206,13 @@ def test_an_optimized_model_beside_its_source_shares_the_data(tmp_path: Path) ->
 def test_an_optimized_model_in_another_folder_finds_its_data(tmp_path: Path) -> None:
     path = saved(tmp_path / "here", model_with("sub/a.bin"), "sub/a.bin")
     (tmp_path / "there").mkdir()
-    api.optimize(path, out=tmp_path / "there" / "m.onnx", check=None)
+    done = api.optimize(path, out=tmp_path / "there" / "m.onnx", check=None)
     loaded = onnx.load(tmp_path / "there" / "m.onnx")
     assert loaded.graph.initializer[0].raw_data == DATA
+    sizes = done.plan.report.files
+    data = len(DATA)
+    assert sizes.original == path.stat().st_size + data
+    assert sizes.written == (tmp_path / "there" / "m.onnx").stat().st_size + data
 
 
 def test_data_that_is_missing_is_said_and_planning_works(tmp_path: Path) -> None:

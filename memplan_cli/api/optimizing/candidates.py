@@ -325,7 +325,7 @@ class TargetCandidates:
             planned,
             settings,
             self._targets,
-            optimized_from=self._file.path,
+            optimized_from=self._file,
             notes=offline_metadata(required_version(), provider),
         )
 

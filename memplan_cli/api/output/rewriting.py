@@ -15,7 +15,6 @@ from memplan_cli.api.output.weight_files import (
     move_beside,
     own_weights,
     possible_weights,
-    weights_of,
 )
 from memplan_cli.core.results.memory import ExternalWeights
 from memplan_cli.core.results.observations import CPU, PROVIDERS
@@ -129,14 +128,19 @@ class Rewriting:
     planned: PlannedProgram
     settings: Settings
     targets: Targets
-    optimized_from: Path | None = None
+    optimized_from: ModelFile | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
     caches: CacheSummary | None = None
 
     @property
-    def original(self) -> Path:
+    def original_file(self) -> ModelFile:
         """The given model, whose outputs the written model must have."""
-        return self.optimized_from or self.file.path
+        return self.optimized_from or self.file
+
+    @property
+    def original(self) -> Path:
+        """The path of the given model."""
+        return self.original_file.path
 
     @property
     def optimized_offline(self) -> bool:
@@ -267,18 +271,11 @@ class RewrittenFiles(OutputFiles):
 
         ``model_bytes`` is the size of the written model file. Weight files that are not there count as 0.
         """
-        from memplan_cli.onnx_io.load import load_model
-
-        file, original = self._rewriting.file, self._rewriting.original
-        names = file.data_files
-        if self._rewriting.optimized_offline:
-            names = weights_of(load_model(original))
-        original_files = (original, *(original.parent / name for name in names))
-        weights = {name: file.path.parent / name for name in file.data_files}
-        weights |= {path.name: path for path in self._created}
+        original, folder = self._rewriting.original_file, self._targets.model.parent
+        original_weights = (original.path.parent / name for name in original.data_files)
         return FileBytes(
-            original=_total_bytes(original_files),
-            written=model_bytes + _total_bytes(weights.values()),
+            original=_total_bytes((original.path, *original_weights)),
+            written=model_bytes + _total_bytes(folder / name for name in self._used),
         )
 
     def _settings_files(self, plan: Plan) -> Iterator[tuple[Path, bytes]]:
@@ -300,19 +297,16 @@ class RewrittenFiles(OutputFiles):
 
     def _drop_unused(self) -> None:
         """Delete weight files that only an earlier version of the output used."""
-        from memplan_cli.onnx_io.load import load_model
-
-        unused = [name for name in self._earlier if name not in self._used]
         # The original may use a file of this name in the same folder.
-        needed = weights_of(load_model(self._rewriting.original)) if unused else ()
-        for name in unused:
+        needed = self._used.union(self._rewriting.original_file.data_files)
+        for name in self._earlier:
             if name not in needed:
                 self._targets.model.with_name(name).unlink(missing_ok=True)
 
 
 def _total_bytes(files: Iterable[Path]) -> int:
     """Return the bytes of the files that exist."""
-    return sum(file.stat().st_size for file in files if file.exists())
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:

@@ -235,9 +235,8 @@ def _in_insertion_order(
         op._replace(inputs=tuple(before_casts(var) for var in op.inputs)) for op in ops
     )
     order = default_order(Block((), (), tuple(without_casts)))
-    op_by_source = {
-        op.source: op for op in ops
-    }  # an op and its copy in ``order`` have one source
+    # An op and its copy in ``order`` have one source.
+    op_by_source = {op.source: op for op in ops}
     ordered: dict[int, Op] = {}  # the Casts, also by source
     for op in (op_by_source[copy.source] for copy in order):
         input_casts = [

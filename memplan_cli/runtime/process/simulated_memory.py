@@ -314,8 +314,18 @@ class SimulatedMemory:
             self._heap_pages[first : first + count] = bytes(count)
 
     def anonymous_parts(self) -> Counter[str]:
-        """Return the anonymous bytes by purpose, with the free memory that the heap keeps."""
-        return _fitted_parts(self.live, self.anonymous)
+        """Return the anonymous bytes by purpose, with the free memory that the heap keeps (`HEAP_SLACK`).
+
+        A page of two blocks is resident once, so the largest parts shrink if ``live`` adds up to more.
+        """
+        parts = Counter(self.live)
+        parts[HEAP_SLACK] = max(self.anonymous - parts.total(), 0)
+        excess = parts.total() - self.anonymous
+        for name, size in parts.most_common():
+            reduction = min(excess, size)
+            parts[name] -= reduction
+            excess -= reduction
+        return parts
 
     def _update_peak(self) -> None:
         """Set ``peak_bytes`` and ``peak_parts`` if more bytes are resident than ever before."""
@@ -323,18 +333,6 @@ class SimulatedMemory:
         if resident > self.peak_bytes:
             self.peak_bytes = resident
             self.peak_parts = self.anonymous_parts() + self.file
-
-
-def _fitted_parts(parts: Counter[str], total: int) -> Counter[str]:
-    """Return parts that add up to a total: `HEAP_SLACK` is adjusted first, then the largest parts shrink."""
-    fitted = Counter(parts)
-    fitted[HEAP_SLACK] = max(total - fitted.total() + fitted[HEAP_SLACK], 0)
-    excess = fitted.total() - total
-    for name, size in fitted.most_common():
-        reduction = min(excess, size)
-        fitted[name] -= reduction
-        excess -= reduction
-    return fitted
 
 
 def _mark_pages(pages: bytearray, start: int, size: int) -> int:

@@ -209,9 +209,8 @@ def _by_rules(
             else Operand("", None)
             for var in op.inputs
         )
-        output = _dims(
-            program.vars[op.outputs[0]], dims
-        )  # ops with a rule must have a first output
+        # Ops with a rule must have a first output.
+        output = _dims(program.vars[op.outputs[0]], dims)
         sizes = tuple(filter(None, rule(op, inputs, output))) if output is not None else ()
         if sizes:
             yield op, sizes
