@@ -292,6 +292,7 @@ def _set_shape(graph: GraphProto, name: str, shape: Shape) -> None:
     if value is None:
         value = graph.value_info.add()
         value.name = name
+    if value.type.WhichOneof("value") is None:
         value.type.tensor_type.SetInParent()  # a tensor of unknown element type
     value.type.CopyFrom(with_shape(value.type, shape))
 

@@ -102,6 +102,13 @@ def test_a_shape_that_is_given_wrongly_is_refused() -> None:
         read(text, shapes={"a": (3, 3)})
 
 
+def test_a_shape_given_for_an_output_without_a_type_counts() -> None:
+    text = "g (float[4,6] x) => (y) { y = nobody.Foo(x) }"
+    assert shapes(read(text, shapes={"y": (3, 3)}))[VarId("y")] == (3, 3)
+    with pytest.raises(SettingsError, match="shape given for 'y' cannot be right"):
+        read(text.replace("nobody.Foo", "Relu"), shapes={"y": (3, 3)})
+
+
 def test_a_given_shape_is_refused_beside_a_wrong_declaration_too() -> None:
     with pytest.raises(SettingsError, match="shape given for 'b' cannot be right"):
         read("""g (float[8,6] x, int64[2] k) => (y) <float[4,4] b>
