@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import gzip
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -27,12 +28,16 @@ from memplan_cli.packing.bottleneck import (
 )
 from memplan_cli.packing.budget import BestPlacement, Budget
 from memplan_cli.packing.pieces import arena_offsets, layout_of, reduce_problem
+from memplan_cli.packing.search import exact
 from memplan_cli.packing.search.depth_first import search
 from memplan_cli.packing.search.exact import Answer, Searcher
 from memplan_cli.packing.search.state import OVERFLOWED, new_state
 from memplan_cli.packing.search.state import WORK as WORK_LEFT
 from memplan_cli.packing.skyline import best_sweep
 from packing_problems import full_problems, heaviest, is_safe, problems, start_of
+
+if TYPE_CHECKING:
+    from memplan_cli.packing.search.state import Ints, PieceArrays, SearchState, Words
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -142,3 +147,21 @@ def test_a_search_stops_before_its_stack_overflows(frames: int) -> None:
     mode = search(board, state, capacity, np.arange(len(board.size)), 0, 0)
     assert (memory[frames:] == -77).all()
     assert mode == OVERFLOWED
+
+
+def test_full_stacks_do_not_lengthen_the_undo_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each restart multiplied its length, until it did not fit into memory."""
+    lengths: list[int] = []
+
+    def with_small_stack(
+        piece: PieceArrays, failed: Words, failures: Ints, trail_length: int
+    ) -> SearchState:
+        lengths.append(trail_length)
+        state = new_state(piece, failed, failures, min(trail_length, 100_000))
+        return state._replace(frames=state.frames[:4])
+
+    monkeypatch.setattr(exact, "new_state", with_small_stack)
+    piece = heaviest(square(40, seed=3))
+    exact.Searcher(piece).fit(piece.load, Budget(100_000))
+    assert len(lengths) > 1
+    assert len(set(lengths)) == 1

@@ -31,6 +31,7 @@ from memplan_cli.packing.search.state import (
     new_state,
     piece_arrays,
 )
+from memplan_cli.packing.search.valleys import has_trail_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +159,10 @@ class Searcher:
             if mode == FAILED:
                 return Answer.NO, ()
             if mode == OVERFLOWED:
-                self._trail_length *= 4  # for the next restart; holes may be raised many times
+                # The next restart gets a longer log if the log was too short: holes may be raised many
+                # times. It gets no larger stacks. A search that fills them leaves one hole after another.
+                if not has_trail_room(state, len(self.arrays.load)):
+                    self._trail_length *= 4
                 break
         return Answer.UNKNOWN, ()
 
