@@ -117,6 +117,33 @@ def test_what_nobody_reads_is_read_so_that_the_runtime_frees_it(tmp_path: Path) 
     assert (after.first_run_peak or 0) <= (before.first_run_peak or 0) - unread + 256
 
 
+PYRAMID = """<ir_version: 10, opset_import: ["" : 21]>
+    g (float[n,24,h,w] x) => (float[n,24,h2,w2] y)
+    { roi = Constant<value = float[0] {}>()
+      scales = Constant<value = float[4] {1, 1, 2, 2}>()
+      a = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, kernel)
+      b = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(a, kernel)
+      c = Resize<mode = "nearest">(b, roi, scales)  d = Add(a, c)
+      y = Conv<pads = [1, 1, 1, 1]>(d, kernel) }"""
+"""ONNX Runtime pads 24 channels to whole blocks of its layout. The number of channels is known to its
+inference only, and height and width after the Resize to memplan's only."""
+
+
+def test_a_plan_has_totals_if_two_inferences_know_parts_of_a_shape(tmp_path: Path) -> None:
+    parsed = onnx.parser.parse_model(PYRAMID)
+    kernel = np.random.default_rng(0).standard_normal((24, 24, 3, 3), dtype=np.float32)
+    parsed.graph.initializer.append(numpy_helper.from_array(kernel, "kernel"))
+    model = tmp_path / "pyramid.onnx"
+    model.write_bytes(parsed.SerializeToString())
+    settings = replace(CPU, dims={"n": 1, "h": 64, "w": 64})
+    check = Check(provider="cpu", depth="outputs")
+    done = api.optimize(model, settings, out=tmp_path / "net.onnx", check=check)
+    assert done.passed
+    assert any("reorder" in tensor.name for tensor in done.plan.tensors)
+    assert done.plan.report.coverage == 1.0
+    assert done.plan.report.memory.total is not None
+
+
 def test_a_dim_that_was_bound_is_bound_in_the_runtimes_graph_too(tmp_path: Path) -> None:
     text = """<ir_version: 10, opset_import: ["" : 21]>
         g (float[batch,64] x) => (float[batch,64] y)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import onnx
 import onnx.parser
 
 from memplan_cli.core.program import Program, VarId
+from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.graph.dumps import complete_shapes, planner_shapes
+from memplan_cli.runtime.graph.dumps import bound_shapes, planner_shapes
 from memplan_cli.runtime.graph.node_index import in_index_order
 from memplan_cli.runtime.profile.in_place import InPlaceTable
 from memplan_cli.runtime.simulate.planner import PlannerSettings, file_order, plan_block
@@ -16,6 +19,9 @@ from memplan_cli.runtime.simulate.predict import (
     needs_observation,
     runtime_program,
 )
+
+if TYPE_CHECKING:
+    from memplan_cli.runtime.run.run_model import RuntimeShapes
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
@@ -87,13 +93,22 @@ def test_no_dims_are_a_scalar_only_where_inference_says_so() -> None:
     program = program_of("s = Size(x) f = Cast<to = 1>(s) y = Mul(x, f)")
     shapes = {"s": ("int64", ()), "f": ("float32", ()), "y": ("float32", ())}
     assert planner_shapes(program, shapes) == {VarId("y"): None}
-    assert complete_shapes(shapes) == {}
+    assert bound_shapes(shapes, {}, ()) == {}
 
 
 def test_a_shape_with_a_hole_gives_no_size() -> None:
-    assert complete_shapes({"a": ("float32", (4, None)), "b": ("float32", (4, "n"))}) == {
-        "b": ("float32", (4, "n"))
+    shapes: RuntimeShapes = {
+        "a": ("float32", (4, None)),
+        "b": ("float32", (4, "n")),
+        "c": ("int8", ("m", 2)),
     }
+    found = bound_shapes(shapes, {}, ("n",))
+    assert found == {**shapes, "c": ("int8", (None, 2))}, "no input has the dim m"
+    assert [size_of(shape, dtype) is None for dtype, shape in found.values()] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_the_planner_shares_by_what_the_runtime_knows() -> None:

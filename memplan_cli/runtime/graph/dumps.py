@@ -173,38 +173,27 @@ def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
     return shapes_of_types(outcome.require(_does_not_load(model))["types"])
 
 
-def complete_shapes(shapes: RuntimeShapes) -> RuntimeShapes:
-    """Return the shapes of rank 1 or more whose dims are all known.
-
-    The runtime reports no dims both for a scalar and for an unknown rank. Such values are left
-    out: a tensor mistaken for a scalar would count as one element.
-    """
-    return {
-        name: (dtype, shape)
-        for name, (dtype, shape) in shapes.items()
-        if shape and None not in shape
-    }
-
-
 def bound_shapes(
     shapes: RuntimeShapes, dims: Mapping[str, int], input_dims: Collection[str]
 ) -> RuntimeShapes:
-    """Return the complete shapes after binding, in numbers and named dims of the inputs.
+    """Return the shapes of rank 1 or more after binding, in numbers and named dims of the inputs.
 
-    Shapes with other names are left out, because no user can bind them: the runtime repeats
-    names that an exporter invented for results, invents names itself, and reads ``seq-len`` as
-    a difference of two dims.
+    The runtime reports no dims both for a scalar and for an unknown rank. Such values are left out: a
+    tensor mistaken for a scalar would count as one element.
+
+    Dims with other names are unknown (None), because no user can bind them: the runtime repeats names
+    that an exporter invented for results, invents names itself, and reads ``seq-len`` as a difference
+    of two dims. The other dims of such a shape are kept: of a tensor in a blocked layout, only the
+    runtime knows the channels.
     """
-    bound = {
-        name: (dtype, tuple(bind_dim(dim, dims) for dim in shape))
-        for name, (dtype, shape) in complete_shapes(shapes).items()
-    }
     bindable = set(input_dims)
-    return {
-        name: (dtype, shape)
-        for name, (dtype, shape) in bound.items()
-        if all(symbols_of(dim) <= bindable for dim in shape)
-    }
+    bound = {}
+    for name, (dtype, shape) in shapes.items():
+        bound_dims = [bind_dim(dim, dims) for dim in shape]
+        if bound_dims:
+            known = (dim if symbols_of(dim) <= bindable else None for dim in bound_dims)
+            bound[name] = (dtype, tuple(known))
+    return bound
 
 
 def planner_shapes(program: Program, shapes: RuntimeShapes) -> dict[VarId, Shape | None]:

@@ -26,14 +26,14 @@ _BLOCK = 16
 def _reorder_input(node: RuleNode) -> Sequence[OutputType]:
     """ReorderInput: (n, c, h, w), or (n, h, w, c) with ``channels_last`` -> (n, c, h, w) in blocks.
 
-    Unknown unless c is a multiple of the block: the runtime pads other channels, and the graph does
-    not say to which block size.
+    Channels that are no multiple of the largest block are padded, and the node does not say to which
+    block size. Then their number is left open, and taken from the type that the runtime declares.
     """
     shape = node.shape_of_rank(0, _RANK)
     if shape is not None and node.int_attribute("channels_last"):
         shape = move_channels(shape, to_last=False)
-    if shape is None or not isinstance(shape[1], int) or shape[1] % _BLOCK:
-        return [OutputType(node.elem_type(0), None)]
+    if shape is not None and (not isinstance(shape[1], int) or shape[1] % _BLOCK):
+        shape = (shape[0], None, *shape[2:])
     return [OutputType(node.elem_type(0), shape)]
 
 
