@@ -69,5 +69,5 @@ def _plan_and_snapshot(source: ModelSource | Plan, request: Request) -> tuple[Pl
     if isinstance(source, Plan) or is_plan_file(source):
         return plan, snapshot_of(plan, name)
     with model_paths(source) as files:
-        process, _ = process_or_obstacle(files.path, request.load(files.path))
+        process, _ = process_or_obstacle(files.path, request.load(files.path), plan)
     return plan, snapshot_of(plan, name, process=process)

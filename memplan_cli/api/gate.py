@@ -422,7 +422,7 @@ def take_snapshot(
     names = rules.metrics or DEFAULT_METRICS
     is_asked_for = any(name.startswith("process.") for name in names)
     if (is_recorded or earlier or is_asked_for) and not is_plan_file(path):
-        process, obstacle = process_or_obstacle(path, request.load(path))
+        process, obstacle = process_or_obstacle(path, request.load(path), plan)
     layers = file_layers(path, request.config_file)
     files = tuple(os.path.relpath(layer.source) for layer in layers if layer.values)
     snapshot = snapshot_of(plan, key, installed_runtime(), process, files)

@@ -29,9 +29,19 @@ if TYPE_CHECKING:
     from memplan_cli.settings.settings import Settings
 
 
-def settings_of_run(path: Path, settings: Settings) -> Settings:
-    """Return the sizes and inputs of a run of a model, with a number for every dim."""
-    return bind_all_dims(read_model(path), sizes_and_inputs_only(settings))
+def settings_of_run(path: Path, settings: Settings, plan: Plan | None = None) -> Settings:
+    """Return the sizes and inputs of a run of a model, with a number for every dim.
+
+    Dims that the settings leave open get the numbers that were assumed for the model's ``plan``.
+    Without a plan, and with bounds, whose dims have no number in a plan, the model may be run to find
+    numbers.
+    """
+    sizes = sizes_and_inputs_only(settings)
+    if plan is not None and not settings.bounds:
+        bindings = plan.report.bindings.items()
+        assumed = {name: dim.value for name, dim in bindings if dim.source == "assumed"}
+        sizes = replace(sizes, inputs=replace(sizes.inputs, assumed=assumed))
+    return bind_all_dims(read_model(path), sizes)
 
 
 def prediction_conditions(bound_settings: Settings) -> PredictionConditions:
@@ -89,14 +99,18 @@ def _recorded_settings(path: Path) -> RecordedSettings | None:
     return recorded_settings(scanned_metadata(path))
 
 
-def process_or_obstacle(path: Path, settings: Settings) -> tuple[ProcessBytes | None, str]:
+def process_or_obstacle(
+    path: Path, settings: Settings, plan: Plan
+) -> tuple[ProcessBytes | None, str]:
     """Return the predicted process of a model as it is, or None and why it cannot be predicted.
+
+    ``plan`` is that of the model with these settings.
 
     Raises:
         MemplanError: the file or a setting is wrong.
     """
     try:
-        return predicted_process(path, settings_of_run(path, settings)).process, ""
+        return predicted_process(path, settings_of_run(path, settings, plan)).process, ""
     except (RuntimeUnavailableError, UnknownSizeError, ImportError) as error:
         return None, str(error)
 
@@ -114,13 +128,11 @@ def plan_with_prediction(
     try:
         from memplan_cli.runtime.settings_search.model_prediction import predicted_facts
 
-        conditions = prediction_conditions(bind_all_dims(file, settings))
+        conditions = prediction_conditions(bind_all_dims(file, planned.settings))
         nodes = [node.name for node in file.model.graph.node]
-        facts = predicted_facts(path, planned.program, conditions, nodes)
+        recorded = _recorded_settings(path)
+        runtime_settings = recorded.settings if recorded else None
+        facts = predicted_facts(path, planned.program, conditions, nodes, runtime_settings)
     except (RuntimeUnavailableError, ImportError):
         return planned.plan
-    if _recorded_settings(path) is not None:
-        process, _ = process_or_obstacle(path, settings)
-        original = replace(facts.predicted["original"], process=process)
-        facts = replace(facts, predicted={**facts.predicted, "original": original})
     return planned.plan.with_report(replace(planned.plan.report, runtime=facts))

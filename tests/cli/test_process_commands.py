@@ -182,3 +182,37 @@ def test_a_baseline_of_another_runtime_is_compared_only_if_that_is_allowed(
     compared = memplan(*words, "--allow-version-change")
     assert compared.exit_code == 0, compared.output
     assert "onnxruntime 0." in compared.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report",),
+        ("gate", "--max-memory", "1GiB"),
+        ("diff", "train_mlp.onnx"),
+        ("why", "--process"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_model_with_free_dims_is_run_once_for_their_sizes_and_loaded_once(
+    words: tuple[str, ...],
+    samples: Path,
+    started_jobs: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(samples)
+    result = memplan(words[0], "dynamic_batch.onnx", *words[1:])
+    assert result.exit_code == 0, result.output
+    other_models = ["write_light_dump"] if words[0] == "diff" else []
+    assert started_jobs == ["run", "write_light_dump", *other_models]
+
+
+def test_a_written_model_with_the_default_graph_is_loaded_once_for_its_report(
+    samples: Path, tmp_path: Path, started_jobs: list[str]
+) -> None:
+    written = tmp_path / "written.onnx"
+    optimized = memplan("optimize", samples / "train_mlp.onnx", "-o", written)
+    assert optimized.exit_code == 0, optimized.output
+    started_jobs.clear()
+    assert memplan("report", written).exit_code == 0
+    assert started_jobs == ["write_light_dump"]

@@ -24,6 +24,8 @@ from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.timing import is_slower_unoptimized
 from memplan_cli.runtime.settings_search.predicted import predict_settings, settings_for_sizes
 from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph, predict_peaks
+from memplan_cli.runtime.simulate.regions import OWN_INITIALIZERS
+from memplan_cli.runtime.workers.session_graph import graph_settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -105,7 +107,11 @@ def executed_or_observed_graph(
 
 
 def predicted_facts(
-    path: Path, program: Program, conditions: PredictionConditions, nodes: Sequence[str]
+    path: Path,
+    program: Program,
+    conditions: PredictionConditions,
+    nodes: Sequence[str],
+    recorded: RuntimeSettings | None,
 ) -> RuntimeSummary:
     """Return the predicted runtime block of a report for a model and its planned order.
 
@@ -117,6 +123,8 @@ def predicted_facts(
         program: in the planned order, as it would be written.
         conditions: values of symbolic dims, and whether a run may provide unknown sizes.
         nodes: names of the top nodes, in the order of the file.
+        recorded: the settings in the model's file, if memplan wrote it: its process is predicted with
+            them, as `memplan_cli.load` opens it.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or it does not load.
@@ -130,15 +138,19 @@ def predicted_facts(
     after = written if choice.settings.is_unoptimized else optimized
     not_observed = Peaks(None, None)
     stored = stored_model(path)  # the written model has the same weights
+    if recorded is None:
+        process = predict_process_bytes(stored, before, DEFAULTS)
+    else:
+        original = before
+        if not _makes_default_graph(recorded):
+            original = executed_or_observed_graph(path, recorded, conditions)
+        process = predict_process_bytes(stored, original, recorded, _OPENED_BY_MEMPLAN)
     return RuntimeSummary(
         name="onnxruntime",
         version=required_version(),
         provider=CPU,
         predicted={
-            "original": replace(
-                predict_peaks(before, DEFAULTS),
-                process=predict_process_bytes(stored, before, DEFAULTS),
-            ),
+            "original": replace(predict_peaks(before, DEFAULTS), process=process),
             "optimized": replace(
                 choice.predicted,
                 process=predict_process_bytes(
@@ -148,6 +160,17 @@ def predicted_facts(
         },
         observed={"original": not_observed, "optimized": not_observed},
         settings=choice.settings,
+    )
+
+
+def _makes_default_graph(settings: RuntimeSettings) -> bool:
+    """Return whether a session with these settings makes the graph that it makes with `DEFAULTS`.
+
+    Where weights are allocated does not change the graph, so this setting is made equal on both sides.
+    """
+    own_initializers = RuntimeSettings(session_config=OWN_INITIALIZERS)
+    return graph_settings(settings.updated(own_initializers)) == graph_settings(
+        DEFAULTS.updated(own_initializers)
     )
 
 
