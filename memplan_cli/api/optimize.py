@@ -13,6 +13,7 @@ from memplan_cli.api.models.sources import is_path, model_paths
 from memplan_cli.api.optimizing.candidates import (
     OptimizeRequest,
     TargetCandidates,
+    plainer_settings,
     plan_portable,
 )
 from memplan_cli.api.optimizing.verification import (
@@ -133,12 +134,36 @@ def _write_best_candidate(request: OptimizeRequest) -> Optimized:
     """
     with BackgroundBaseline(request.check) as baseline:
         if request.settings.target == "portable":
-            return _write_best_of([plan_portable(request, baseline)], request, baseline)
-        with TargetCandidates(request, baseline) as rounds:
-            result = _write_best_of(rounds.next_round(None), request, baseline)
-            while candidates := rounds.next_round(result):
-                result = _write_best_of(candidates, request, baseline)
-            return result
+            result = _write_best_of([plan_portable(request, baseline)], request, baseline)
+        else:
+            with TargetCandidates(request, baseline) as rounds:
+                result = _write_best_of(rounds.next_round(None), request, baseline)
+                while candidates := rounds.next_round(result):
+                    result = _write_best_of(candidates, request, baseline)
+        return _write_plainer(result, request, baseline)
+
+
+def _write_plainer(
+    result: Optimized, request: OptimizeRequest, baseline: BackgroundBaseline
+) -> Optimized:
+    """Return the result, or that of a plainer candidate if the outputs of the others differ.
+
+    For a target, a graph that does not run is replaced as well: then the file is not optimized for it.
+    """
+    is_for_target = request.settings.target != "portable"
+    rejected: list[Plan] = []
+    for settings in plainer_settings(request.settings):
+        verdict = result.plan.report.validation
+        if result.model is not None or verdict is None:  # written, or over the budget
+            break
+        if not is_for_target and not verdict.has_other_outputs:
+            break
+        rejected.append(result.plan)
+        request.progress("planning again: the outputs of the written model differ")
+        plainer = replace(request, settings=settings)
+        candidate = plan_portable(plainer, baseline)
+        result = _write_best_of([candidate], plainer, baseline, rejected)
+    return result
 
 
 class _VerifiedCandidate(NamedTuple):
@@ -150,7 +175,10 @@ class _VerifiedCandidate(NamedTuple):
 
 
 def _write_best_of(
-    candidates: Sequence[Rewriting], request: OptimizeRequest, baseline: BackgroundBaseline
+    candidates: Sequence[Rewriting],
+    request: OptimizeRequest,
+    baseline: BackgroundBaseline,
+    rejected_before: Sequence[Plan] = (),
 ) -> Optimized:
     """Write, run and compare candidates in the order of their predicted memory; publish the best.
 
@@ -159,6 +187,8 @@ def _write_best_of(
     are run, and the best is the one with the least measured memory. Candidates over the budget are
     not run. If none is left or none passes, nothing is written, and the result has the plan of the
     first one that failed.
+
+    ``rejected_before`` are plans that failed earlier, which the report names.
     """
     check = request.check
     if check is None:
@@ -170,7 +200,7 @@ def _write_best_of(
     verifier = baseline.verifier(within_budget[0], check, request.progress)
     searches_by_measuring = check.search == "measured"
     verified: list[_VerifiedCandidate] = []
-    rejected: list[Plan] = []
+    rejected = list(rejected_before)
     with ExitStack() as stack:
         for candidate in verifier.by_predicted_memory(within_budget):
             files = stack.enter_context(RewrittenFiles(candidate))
@@ -216,6 +246,12 @@ def _refuse_combined(
         refuse_settings_of_one_size(settings, profiles)
     if check is None or settings.target == "portable":
         return
+    if check.reference == "unoptimized":
+        raise SettingsError(
+            f"--reference unoptimized needs --target portable: a model for {settings.target} has the runtime's "
+            "optimizations in it",
+            hint="remove --reference or --target",
+        )
     if check.provider not in ("auto", settings.target, PROVIDERS[settings.target]):
         raise SettingsError(
             f"a model for {settings.target} is validated on {settings.target}, not on {check.provider}",

@@ -16,8 +16,6 @@ from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.observations import (
     CPU,
     PROVIDERS,
-    UNOPTIMIZED,
-    RuntimeSettings,
     Validation,
 )
 from memplan_cli.core.results.report import Proof
@@ -70,7 +68,7 @@ def validate(
     """
     from memplan_cli.onnx_io.caches_metadata import recorded_caches
     from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.onnx_io.metadata import read_notes
+    from memplan_cli.onnx_io.metadata import read_notes, recorded_reference
 
     models = (planned,) if original is None else (planned, original)
     with model_paths(*models) as files:
@@ -99,6 +97,7 @@ def validate(
                 verdict = Validation(status="failed", provider=provider, notes=reasons)
                 return files.without_folder(Proof(verdict))
             agreement = (comparison.summary(),)
+        check = replace(check, reference=recorded_reference(model))
         caches = recorded_caches({entry.key: entry.value for entry in model.metadata_props})
         if caches is not None:
             proof = _decoded(source, written, caches, plan, check, extras)
@@ -195,7 +194,8 @@ def _compared(
         with_donated_steps,
     )
     from memplan_cli.onnx_io.interface import free_dims
-    from memplan_cli.onnx_io.metadata import donated_pairs, is_offline
+    from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, metadata_of
+    from memplan_cli.onnx_io.settings_metadata import recorded_settings
     from memplan_cli.runtime.settings_search.written_model import WrittenModel
     from memplan_cli.runtime.verification.verify import (
         compare_models,
@@ -206,8 +206,14 @@ def _compared(
 
     first_dims, second_dims = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = _binding(ModelFile.of(written, model), plan, inputs).at(first_dims)
-    pairs, optimized_offline = donated_pairs(model), is_offline(model)
-    written_model = WrittenModel(written, optimized_offline=optimized_offline)
+    pairs = donated_pairs(model)
+    recorded = recorded_settings(metadata_of(model))
+    written_model = WrittenModel(
+        written,
+        optimized_offline=is_offline(model),
+        # The buffers of donated pairs are bound in the comparison of two steps below.
+        recorded_settings=replace(recorded.settings, io_binding={}) if recorded else None,
+    )
     facts: RuntimeSummary | None = None
     notes: tuple[str, ...] = ()
     with warm_workers():
@@ -225,15 +231,11 @@ def _compared(
             result = compare_models(original, written_model, check, binding)
         if second_dims != first_dims and result.verdict.passed:
             other = compare_models(original, written_model, check, binding.at(second_dims))
-            # The weaker verdict counts: a failure, or one for runs without optimization only.
-            result = other if other.unoptimized_only or not other.verdict.passed else result
+            result = result if other.verdict.passed else other
         verdict = result.verdict
         if pairs and verdict.passed:
-            # ONNX Runtime optimizes the original's graph only if the written one has the same
-            # optimizations in it: they change bits.
-            original_settings = RuntimeSettings() if optimized_offline else UNOPTIMIZED
             models = original, written
-            steps = donated_steps(models, pairs, check, binding, original_settings)
+            steps = donated_steps(models, pairs, check, binding)
             verdict = with_donated_steps(verdict, steps)
         verdict = replace(verdict, notes=(*verdict.notes, *notes))
         if plan is not None and "replay" in extras:

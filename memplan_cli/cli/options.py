@@ -148,10 +148,12 @@ class Validation:
         depth: compare ``outputs``, or measure memory too (``full``); None: run nothing.
         search: how the best session settings are found: from predicted memory (``foreseen``), or
             by running the model under many settings (``measured``).
+        reference: the run of the original whose outputs the written model must have.
     """
 
     depth: Literal["outputs", "full"] | None
     search: Literal["foreseen", "measured"]
+    reference: Literal["defaults", "unoptimized"]
 
     def check(self, provider: str, timeout: float) -> Check | None:
         """Return how models are run and compared; None if they are not run."""
@@ -159,18 +161,29 @@ class Validation:
 
         if self.depth is None:
             return None
-        return Check(provider, timeout=timeout, depth=self.depth, search=self.search)
+        return Check(
+            provider,
+            timeout=timeout,
+            depth=self.depth,
+            search=self.search,
+            reference=self.reference,
+        )
 
 
 def validation_options(command: Command) -> Command:
-    """Add ``--validate``, ``--no-validate`` and ``--tune``; the argument is ``validation``.
+    """Add ``--validate``, ``--no-validate``, ``--reference`` and ``--tune``; the argument is ``validation``.
 
     The command raises a SettingsError if two of the options contradict each other.
     """
 
     @wraps(command)
     def run(
-        *args: object, validate: str | None, no_validate: bool, tune: bool, **options: object
+        *args: object,
+        validate: str | None,
+        no_validate: bool,
+        reference: Literal["defaults", "unoptimized"],
+        tune: bool,
+        **options: object,
     ) -> Any:  # noqa: ANN401 - as the command
         if no_validate and validate not in (None, "none"):
             raise SettingsError(
@@ -183,7 +196,7 @@ def validation_options(command: Command) -> Command:
                 "--tune measures the memory of both models, which needs --validate full",
                 hint="remove --no-validate and --validate",
             )
-        validation = Validation(depth, "measured" if tune else "foreseen")
+        validation = Validation(depth, "measured" if tune else "foreseen", reference)
         return command(*args, validation=validation, **options)
 
     options = (
@@ -199,6 +212,16 @@ def validation_options(command: Command) -> Command:
             "--no-validate",
             is_flag=True,
             help="Run nothing. This is the same as --validate none.",
+        ),
+        click.option(
+            "--reference",
+            type=click.Choice(["defaults", "unoptimized"]),
+            default="defaults",
+            show_default=True,
+            help=(
+                "The run of the original whose outputs the written model must have: under ONNX "
+                "Runtime's default options, or with graph optimization disabled."
+            ),
         ),
         tune_option,
     )

@@ -13,6 +13,10 @@ Depth = Literal["outputs", "full"]
 Search = Literal["foreseen", "measured"]
 """Predict the best runtime settings and confirm them by the validation run, or measure many."""
 
+Reference = Literal["defaults", "unoptimized"]
+"""The run of the original whose outputs a written model must have: under ONNX Runtime's default options, or
+with graph optimization disabled. Both have other bits where ONNX Runtime fuses nodes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
@@ -39,6 +43,7 @@ class Check:
         runs: the number of runs of each model, on the same inputs.
         rtol, atol: the tolerance of outputs, see `Tolerance`.
         timeout: the time limit in seconds of each process that runs a model.
+        reference: the run of the original that outputs are compared with.
     """
 
     provider: str = "auto"
@@ -48,6 +53,7 @@ class Check:
     timeout: float = DEFAULT_TIMEOUT
     depth: Depth = "full"
     search: Search = "foreseen"
+    reference: Reference = "defaults"
 
     @property
     def tolerance(self) -> Tolerance:

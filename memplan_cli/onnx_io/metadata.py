@@ -6,11 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
+from memplan_cli.onnx_io.wire_format import METADATA, Entries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from onnx import ModelProto, StringStringEntryProto
+
+    from memplan_cli.core.check import Reference
 
 PREFIX = "pkg.memplan."
 """The prefix of memplan's keys."""
@@ -34,6 +37,9 @@ IN_PLAN = "plan"
 
 HARDWARE = f"{PREFIX}hardware"
 """The key of a file whose graph ONNX Runtime optimized: the processor it was optimized on."""
+
+_REFERENCE = f"{PREFIX}reference"
+"""The key of a file whose outputs were compared with another run of the original than a default one."""
 
 ORT_CONFIG = "ort_config"
 """The key of the session options that ONNX Runtime reads if ORT_LOAD_CONFIG_FROM_MODEL is 1."""
@@ -79,6 +85,29 @@ def donated_pairs(model: ModelProto) -> tuple[tuple[str, str], ...]:
     if unknown:
         raise ModelError(f"the model donates {unknown[0]}, and has no such input or output")
     return pairs
+
+
+def reference_entry(reference: Reference) -> bytes:
+    """Return an encoded metadata entry with the reference of a comparison, to be appended to a model."""
+    return Entries(METADATA, _REFERENCE)(reference)
+
+
+def recorded_reference(model: ModelProto) -> Reference:
+    """Return the run of the original that a written model was compared with, from its metadata.
+
+    Raises:
+        ModelError: the entry has another value.
+    """
+    text = metadata_of(model).get(_REFERENCE, "defaults")
+    references: Mapping[str, Reference] = {
+        "defaults": "defaults",
+        "unoptimized": "unoptimized",
+    }
+    if text not in references:
+        raise ModelError(
+            f"the model's {_REFERENCE} is {text[:80]!r}, which is neither defaults nor unoptimized"
+        )
+    return references[text]
 
 
 def metadata_of(model: ModelProto) -> dict[str, str]:

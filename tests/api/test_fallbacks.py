@@ -124,9 +124,22 @@ def test_a_kept_order_is_said(samples: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_rejected_candidate_is_said_with_what_differed(planned: Plan) -> None:
     other = Validation("failed", CPU, differences=(Difference("y", 3, 0.5, 3),))
     report = replace(planned.report, validation=other, target="cpu")
-    found = with_rejected(planned, [planned.with_report(report)])
+    rejected = planned.with_report(report)
+    for_cpu = planned.with_report(replace(planned.report, target="cpu"))
+    found = with_rejected(for_cpu, [rejected])
     assert codes(found) == ["candidate-differed"]
-    assert found.report.fallbacks[0].why == "output 'y': 3 elements have other bits"
+    assert (
+        found.report.fallbacks[0].why == "output 'y': 3 elements have other bits, by up to 0.5"
+    )
+
+
+def test_a_target_that_is_not_delivered_is_one_fallback(planned: Plan) -> None:
+    other = Validation("failed", CPU, differences=(Difference("y", 3, 0.5, 3),))
+    report = replace(planned.report, validation=other, target="cpu")
+    rejected = [planned.with_report(report)] * 2
+    found = with_rejected(planned, rejected)
+    assert codes(found) == ["target-left-out"]
+    assert "not optimized for cpu" in found.report.fallbacks[0].what
 
 
 def test_settings_that_are_all_too_slow_are_said(
@@ -172,7 +185,7 @@ def test_weights_that_are_not_packed_are_said(samples: Path, tmp_path: Path) -> 
     crashed = Validation("failed", CPU, notes=("the runtime's process died of SIGSEGV",))
     report = replace(rewriting.planned.plan.report, validation=crashed)
     failed = Optimized(rewriting.planned.plan.with_report(report), None, None)
-    assert candidates._did_not_run(failed)
+    assert crashed.did_not_run
     (found,) = candidates._with_unpacked_weights(
         rewriting, failed
     ).planned.plan.report.fallbacks

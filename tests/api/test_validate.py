@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.spec import SessionSpec
     from memplan_cli.settings.choices import TargetChoice
 
-SAME = Validation("passed", CPU, 0.0, bit_identical=True)
+SAME = Validation("passed", CPU, max_abs_diff=0.0, bit_identical=True)
 
 
 @pytest.fixture

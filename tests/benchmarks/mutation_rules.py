@@ -401,7 +401,7 @@ RULES = (
     rule("the arena: each request of a kernel is one",
          "requests_from_totals", replace("sum(sizes) != total", "True"), "test_process_prediction"),
     rule("a slower file is warned of above five per cent",
-         "slower_note", replace("SLOWEST", "2"), "test_time_claims"),
+         "TimeRatio.is_slower", replace("SLOWEST", "2"), "test_time_claims"),
     rule("settings that a run has sized are called observed",
          "settings_from_runs", drop("initial_chunk_size_bytes"), "test_time_claims"),
     rule("validate --measure times both in turn",

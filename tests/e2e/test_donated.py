@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,7 +162,8 @@ def test_optimize_proves_two_donated_steps_and_says_how_to_bind(
     tmp_path: Path, samples: Path
 ) -> None:
     out = tmp_path / "net.onnx"
-    done = optimize(samples / "train_mlp.onnx", DONATING, out=out, check=Check(provider="cpu"))
+    check = Check(provider="cpu", reference="unoptimized")
+    done = optimize(samples / "train_mlp.onnx", DONATING, out=out, check=check)
     report = done.plan.report
     assert report.validation is not None
     assert report.validation.donated == "passed"
@@ -174,10 +176,31 @@ def test_optimize_proves_two_donated_steps_and_says_how_to_bind(
     assert donated_pairs(load_model(out)) == report.donated.pairs
 
 
+def test_donated_outputs_that_change_bits_are_left_out_of_a_portable_file_and_kept_for_a_target(
+    tmp_path: Path, samples: Path
+) -> None:
+    """ONNX Runtime's fusions decide the bits of this step, and its optimization moves donated pairs."""
+    model, check = samples / "train_mlp.onnx", Check(provider="cpu")
+    portable = optimize(model, DONATING, out=tmp_path / "a.onnx", check=check).plan.report
+    (fallback,) = portable.fallbacks
+    assert "donated outputs was left out" in fallback.what
+    assert "--target cpu" in fallback.why
+    assert portable.validation is not None
+    assert portable.validation.bit_identical
+    for_cpu = replace(DONATING, target="cpu")
+    report = optimize(model, for_cpu, out=tmp_path / "b.onnx", check=check).plan.report
+    assert report.validation is not None
+    assert report.validation.bit_identical
+    assert report.validation.donated == "passed"
+    assert len(report.donated.pairs) == 4
+    assert not report.fallbacks
+
+
 def test_the_settings_as_python_bind_what_they_say(tmp_path: Path, samples: Path) -> None:
     model, snippet = samples / "train_mlp.onnx", tmp_path / "session.py"
     words = ["-o", str(tmp_path / "net.onnx"), "--donate", "in.*=new.*", "--quiet"]
     words += ["--settings-out", str(snippet), "--provider", "cpu"]
+    words += ["--reference", "unoptimized"]
     assert memplan("optimize", str(model), *words).exit_code == 0
     names: dict[str, Any] = runpy.run_path(str(snippet))
     inputs: Any = draw_all(step_specs(model, Binding(), tuple(names["donated"].items())))

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 EQUALLY_FAST = """
 from memplan_cli.runtime.verification import confirm
-confirm.is_far_slower = lambda *_: False
+confirm.seems_slower = lambda *_: False
 from memplan_cli.__main__ import main
 main()
 """

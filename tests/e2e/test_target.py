@@ -12,7 +12,6 @@ import pytest
 from onnx import numpy_helper
 
 from memplan_cli import Check, Settings, api
-from memplan_cli.api.optimizing import candidates as targeting
 from memplan_cli.api.output import rewriting
 from memplan_cli.core.results.observations import RuntimeSettings, Validation
 from memplan_cli.errors import RuntimeUnavailableError
@@ -248,12 +247,8 @@ def test_the_model_and_its_target_may_have_one_name(samples: Path, tmp_path: Pat
 
 
 def test_all_graphs_are_held_against_one_run_and_only_the_winner_runs(
-    samples: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    started_jobs: list[str],
+    samples: Path, tmp_path: Path, started_jobs: list[str]
 ) -> None:
-    monkeypatch.setattr(targeting, "_may_need_less", lambda *_: True)
     model = samples / "branchy_cnn.onnx"
     api.optimize(model, CPU, out=tmp_path / "net.onnx", check=Check(provider="cpu"))
     assert started_jobs == [

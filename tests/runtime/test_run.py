@@ -17,7 +17,7 @@ from memplan_cli.core.results.observations import UNOPTIMIZED, Difference
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.run import compare as comparing
 from memplan_cli.runtime.run.baseline import DEFAULTS, Baseline, BaselineRun
-from memplan_cli.runtime.run.compare import compare_unrepeatable, kept_folder, run_written
+from memplan_cli.runtime.run.compare import compare_unrepeatable, run_written
 from memplan_cli.runtime.run.run_model import record_run, run_model
 from memplan_cli.runtime.settings_search.written_model import (
     WrittenModel,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from memplan_cli.core.results.observations import RuntimeSettings
     from memplan_cli.runtime.run.run_model import RunRecord
 
 CHAIN = """<ir_version: 10, opset_import: ["" : 21]>
@@ -176,7 +177,8 @@ def test_runs_that_differ_are_compared_with_those_of_the_same_settings(
 
     monkeypatch.setattr(comparing, "run_model", noisy)
     of_one_shape = replace(found, notes=("one shape only",))
-    verdict = compare_unrepeatable(of_one_shape, other, UNOPTIMIZED, UNOPTIMIZED)
+    unoptimized = replace(of_one_shape, check=replace(found.check, reference="unoptimized"))
+    verdict = compare_unrepeatable(unoptimized, other, UNOPTIMIZED)
     assert verdict.passed
     assert verdict.notes[-1] == "one shape only"
     compared_with = specs[-1].inputs[0].compare_with
@@ -189,50 +191,17 @@ def test_runs_that_differ_are_compared_with_those_of_the_same_settings(
     assert saved.settings.is_unoptimized
 
 
-def test_other_bits_are_found_at_every_dim_and_kept(
-    original: Callable[..., Baseline], tmp_path: Path
-) -> None:
-    found = original()
-    other = write(tmp_path / "other.onnx", OTHER)
-    run = run_written(found, other, UNOPTIMIZED)
-    assert run.verdict.status == "failed"
-    assert [len(one.differences) for one in run.record.inputs] == [1, 1]
-    assert all((kept_folder(one) / "0.npy").exists() for one in found.inputs)
-    assert not verify(found, None, WrittenModel(other)).verdict.passed
-
-
-def test_other_bits_under_optimization_end_the_run(
-    original: Callable[..., Baseline], tmp_path: Path
+@pytest.mark.parametrize("settings", [DEFAULTS, UNOPTIMIZED])
+def test_other_bits_end_the_run(
+    original: Callable[..., Baseline], tmp_path: Path, settings: RuntimeSettings
 ) -> None:
     found = original()
     other, graph = write(tmp_path / "other.onnx", OTHER), tmp_path / "graph.onnx"
-    run = run_written(found, other, DEFAULTS, graph=graph)
+    run = run_written(found, other, settings, graph=graph)
+    assert run.verdict.status == "failed"
     assert [len(one.differences) for one in run.record.inputs] == [1]
     assert not graph.exists()
-
-
-def test_what_differs_under_optimization_alone_is_compared_without_it(
-    original: Callable[..., Baseline], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from memplan_cli.runtime.verification import verify as verifying
-
-    found = original()
-    optimized = run_written(found, found.path, DEFAULTS)
-    other = replace(optimized.verdict, status="failed", max_abs_diff=1e-7)
-    runs = []
-
-    def run(*how: object, **reference: object) -> object:
-        runs.append(reference)
-        if len(runs) == 1:
-            return replace(optimized, verdict=other)
-        return run_written(*how, **reference)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(verifying, "run_written", run)
-    verification = verify(found, None, WrittenModel(found.path))
-    assert verification.unoptimized_only
-    assert verification.verdict.bit_identical
-    assert "optimization off" in verification.verdict.notes[-1]
-    assert len(runs) == 2
+    assert not verify(found, None, WrittenModel(other)).verdict.passed
 
 
 def test_a_model_that_does_not_run_fails_the_check(

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from memplan_cli.core.progress import Progress
     from memplan_cli.runtime.workers.spec import SessionSpec
 
 ON = RuntimeSettings()
@@ -54,7 +53,7 @@ def test_what_a_session_folds_is_held_beside_its_arena(
 ) -> None:
     program = read_program(parse("g (float[1] x) => (float[1] y) { y = Neg(x) }")).program
     written = WrittenModel(None, program)  # type: ignore[arg-type]
-    baseline: Any = type("Ran", (), {"dims": {}})
+    baseline: Any = type("Ran", (), {"dims": {}, "check": Check()})
     optimized = SettingsChoice(ON, Peaks(700, 700, held=800))
     unoptimized_choice = SettingsChoice(OFF, Peaks(800, 800, held=900))
     monkeypatch.setattr(written_model, "is_slower_unoptimized", lambda *_: False)
@@ -115,8 +114,8 @@ def test_settings_with_other_bits_or_longer_runs_are_not_taken(
     model = save(BRANCHES)
     real, seen = Confirmation.confirm_at_same_level, []
 
-    def confirm_and_change(self: Confirmation, tell: Progress) -> None:
-        real(self, tell)
+    def confirm_and_change(self: Confirmation) -> None:
+        real(self)
         seen.append(self.run.settings)
         if other == "bits" and not self.run.is_unoptimized:
             verdict = replace(self.run.verdict, status="failed", max_abs_diff=1.0)

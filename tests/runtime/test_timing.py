@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memplan_cli.core.results.observations import Peaks
-from memplan_cli.runtime.run.timing import is_far_slower, is_slower
+from memplan_cli.runtime.run.timing import is_slower, seems_slower
 
 
 def timed(milliseconds: float, effort: float | None) -> Peaks:
@@ -18,8 +18,10 @@ def test_processor_time_decides_who_is_slower_and_else_the_clock() -> None:
     assert not is_slower(timed(0.09, 0.09), timed(0.01, 0.01)), "clocks are no finer"
 
 
-def test_a_few_runs_tell_only_what_is_far_slower() -> None:
-    assert not is_far_slower(timed(12.5, 12.5), timed(10.0, 10.0))
-    assert is_far_slower(timed(14.0, 14.0), timed(10.0, 10.0))
-    assert not is_far_slower(timed(0.9, 0.9), timed(0.1, 0.1)), "clocks are no finer"
-    assert not is_far_slower(Peaks(1, 1), timed(10.0, 10.0))
+def test_runs_that_seem_over_five_percent_and_a_millisecond_slower_are_timed_in_turn() -> None:
+    assert not seems_slower(timed(41.9, 41.9), timed(40.0, 40.0))
+    assert seems_slower(timed(42.1, 42.1), timed(40.0, 40.0))
+    assert not seems_slower(timed(1.9, 1.9), timed(1.0, 1.0)), (
+        "less than a millisecond is noise"
+    )
+    assert not seems_slower(Peaks(1, 1), timed(10.0, 10.0)), "a time is not known"

@@ -2,7 +2,8 @@
 
 ONNX Runtime's graph optimization would undo an order. For a provider, it is therefore done in
 advance: the optimized graph is dumped, ordered with what this version shares and frees, and run
-without further optimization. As fusions can cost memory, the model's own graph competes.
+without further optimization. Its outputs have the bits of a run under the defaults, which fuses the same
+nodes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from memplan_cli.core.results.rewrites import CANDIDATE_DIFFERED, WEIGHTS_UNPACK
 from memplan_cli.core.symbolic.sizes import size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.api.models.profiles import Profiles
@@ -94,19 +95,41 @@ def plan_portable(request: OptimizeRequest, baseline: BackgroundBaseline) -> Rew
     return Rewriting(file, planned, planned.settings, request.targets)
 
 
+def plainer_settings(settings: Settings) -> Iterator[Settings]:
+    """Yield settings for candidates that are less likely to have other outputs, the best ones first.
+
+    The first are for the model's own graph, without copies of nodes, chunks and donated outputs, which need
+    a run without graph optimization. The second also keep the node order, which can decide what ONNX Runtime
+    fuses. There are none for a budget, which the model's own nodes would miss.
+    """
+    if settings.budget is not None:
+        return
+    plain = replace(
+        settings,
+        target="portable",
+        chunk="none",
+        recompute="none",
+        checkpoints=(),
+        donate={},
+    )
+    if plain != settings:
+        yield plain
+    if plain.order != "keep":
+        yield replace(plain, order="keep")
+
+
 class TargetCandidates:
     """The candidates for one provider of the installed ONNX Runtime, in rounds.
 
     A dump is a file into which ONNX Runtime writes the graph that it optimized, with the weights as
     its kernels want them: packed, and large operands of matrix products cut into pieces.
 
-    The first round has ONNX Runtime's graph, its graph without the fusions that cost memory, and the
-    model's own graph if that may need less. A further round, with other dumps, follows if the outputs
-    change because operands were cut, or if ONNX Runtime cannot run a file with packed weights.
+    The first round has ONNX Runtime's graph, and its graph without the fusions that cost memory. A further
+    round, with other dumps, follows if the outputs change because operands were cut, or if ONNX Runtime
+    cannot run a file with packed weights.
 
     Used as a context manager, which removes the dumps at its end. The object keeps the state of the
-    rounds: how weights were packed, whether operands were cut, and the plan of the model's own graph,
-    which is made once.
+    rounds: how weights were packed, and whether operands were cut.
     """
 
     def __init__(self, request: OptimizeRequest, baseline: BackgroundBaseline) -> None:
@@ -128,8 +151,6 @@ class TargetCandidates:
         self._packing: Packing | None = None
         # Whether operands are cut in a dump of the latest round.
         self._has_cut_operands = False
-        # The model's own graph, planned in the first round; None if nothing is checked.
-        self._own_graph: Rewriting | None = None
         # Types and shapes from a run of the original, if data decides some of them. Most of these
         # values are in the dumps too, under the same names.
         self._observed: Known = {}
@@ -144,9 +165,8 @@ class TargetCandidates:
         """Plan the candidates of the next round; empty if the result of the round before is final.
 
         ``result`` is that of the round before; None for the first round. The rounds differ in how ONNX
-        Runtime packs the weights of its graphs, see `_next_packing`. The model's own graph is planned
-        in the first round and competes in every round: a model that is written in a later round
-        replaces that of an earlier one.
+        Runtime packs the weights of its graphs, see `_next_packing`. A model that is written in a later
+        round replaces that of an earlier one.
 
         Raises:
             RuntimeUnavailableError: weights are missing, or the model does not load.
@@ -166,7 +186,7 @@ class TargetCandidates:
             self._settings = bind_all_dims(self._file, self._settings, request.probing)
         with self._start_dump(packing, kinds) as dumping:
             if result is None and request.check is not None:
-                self._plan_own_graph()  # while ONNX Runtime optimizes the graph
+                self._start_original()  # while ONNX Runtime optimizes the graph
             dumps = dumping.result()
         self._has_cut_operands = any(dump.cut for dump in dumps)
         self._refuse_foreign_weights([dump.path.name for dump in dumps])
@@ -174,9 +194,6 @@ class TargetCandidates:
         if result is not None and packing is Packing.AT_LOAD:
             # The file with packed weights did not run. The new plans get the reason as a fallback.
             candidates = [_with_unpacked_weights(each, result) for each in candidates]
-        own_graph = self._own_graph
-        if own_graph and _may_need_less(own_graph, candidates[0], self._provider):
-            candidates.append(own_graph)
         return candidates
 
     def _next_packing(self, result: Optimized | None) -> Packing | None:
@@ -199,28 +216,31 @@ class TargetCandidates:
         if were_cut and _has_rejected(result):
             progress("writing the runtime's graph as it is: rewritten, it gives other outputs")
             return Packing.IN_FILE
-        were_packed = self._packing is not Packing.AT_LOAD
-        if were_packed and result.model is None and _did_not_run(result):
+        were_packed, verdict = (
+            self._packing is not Packing.AT_LOAD,
+            result.plan.report.validation,
+        )
+        if (
+            were_packed
+            and result.model is None
+            and verdict is not None
+            and verdict.did_not_run
+        ):
             progress("packing weights at load: the file with packed ones does not run")
             return Packing.AT_LOAD
         return None
 
-    def _plan_own_graph(self) -> None:
-        """Plan the model's own graph, keep the sizes that were observed for it, start the original.
-
-        The original is started last: until then the dump and the plan use both cores.
-        """
+    def _start_original(self) -> None:
+        """Resolve the sizes of the original, keep those that data decides, and start its run."""
         from memplan_cli.api.models.reading import numeric_types
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
 
         file, settings = self._file, replace(self._settings, target="portable")
         refuse_optimize_settings(settings)
         self._request.progress("reading")
-        resolved = resolve_sizes(file.lazy, file.path, settings)
-        planned = plan_resolved(file, resolved, self._request.progress)
-        self._own_graph = Rewriting(file, planned, settings, self._targets)
-        if resolved.loaded.observed:
-            self._observed = numeric_types(planned.program)
+        loaded = resolve_sizes(file.lazy, file.path, settings).loaded
+        if loaded.observed:
+            self._observed = numeric_types(loaded.program)
         self._baseline.start(file, settings)
 
     def _start_dump(self, packing: Packing, kinds: Sequence[str]) -> DumpJob:
@@ -354,34 +374,3 @@ def _has_rejected(result: Optimized) -> bool:
     """Return whether a candidate of the round was rejected: all if no model was written."""
     codes = {fallback.code for fallback in result.plan.report.fallbacks}
     return result.model is None or CANDIDATE_DIFFERED in codes
-
-
-def _did_not_run(result: Optimized) -> bool:
-    """Return whether the model failed verification because it did not run at all."""
-    verdict = result.plan.report.validation
-    return verdict is not None and verdict.status == "failed" and verdict.max_abs_diff is None
-
-
-def _may_need_less(rewriting: Rewriting, other: Rewriting, provider: str) -> bool:
-    """Return whether the predicted peak of a rewriting is lower than another's, or unknown."""
-    peak, other_peak = (
-        _peak_as_written(each.planned.program, each.settings, provider)
-        for each in (rewriting, other)
-    )
-    return peak is None or other_peak is None or peak < other_peak
-
-
-def _peak_as_written(program: Program, settings: Settings, provider: str) -> int | None:
-    """Predict the first run's peak in bytes if the program runs in its own order; None if unknown.
-
-    Each tensor is freed after its last reader, so that the peak depends on the graph and its order
-    only, and not on which tensors ONNX Runtime lets share memory.
-    """
-    from memplan_cli.runtime.simulate.predict import (
-        ARENA_REUSE_ONLY,
-        ExecutedGraph,
-        predict_peaks,
-    )
-
-    executed = ExecutedGraph(program, settings.dims, provider=provider)
-    return predict_peaks(executed, ARENA_REUSE_ONLY).first_run_peak

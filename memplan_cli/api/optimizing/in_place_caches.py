@@ -29,6 +29,8 @@ from memplan_cli.features.kv_cache.decode_loop import (
     decode_original,
     decode_written,
     decoding_verdict,
+    original_settings,
+    with_decoding_reference,
 )
 from memplan_cli.runtime.workers.session import resolve_provider
 
@@ -110,27 +112,32 @@ def _write_first_that_decodes(
         RuntimeUnavailableError: no step of the original runs here.
     """
     request, decoder = planner.request, planner.decoder
-    # How the original was decoded last: with the settings of the attempt, or of the one before.
-    loop: DecodeLoop | None = None
-    decoding: OriginalDecoding | None = None
+    settings = original_settings(check.reference)
+    # The report recommends these for the written model, so that it is compared with them.
+    written_settings = _SESSION.updated(settings)
+    request.progress("decoding with the original")
+    loop = planner.loop(check, folder, settings)
+    decoding = decode_original(request.file.path, decoder.caches, loop)
     first_failure: Plan | None = None
-    for number, attempt in enumerate(decoder.attempts()):
-        if loop is None or decoding is None or loop.settings != attempt.settings:
-            request.progress("decoding with the original")
-            loop = planner.loop(check, folder / f"{number}", attempt.settings)
-            decoding = decode_original(request.file.path, decoder.caches, loop)
+    for attempt in decoder.attempts():
         rewriting = planner.plan(attempt, decoding)
         assert rewriting.caches is not None  # noqa: S101 - `plan` sets them
-        # The report recommends these for the written model, so that it is compared with them.
-        written_settings = _SESSION.updated(attempt.settings)
         with RewrittenFiles(rewriting) as files:
             request.progress("decoding with caches in place")
             with staged(request.targets.model, files.data) as path:
-                loop_in_place = replace(loop, settings=written_settings)
-                comparison = decode_written(path, rewriting.caches, decoding, loop_in_place)
+                in_place = replace(loop, settings=written_settings)
+                comparison = decode_written(path, rewriting.caches, decoding, in_place)
+                steps = rewriting.planned.plan.report.caches.steps
+                verdict = decoding_verdict(comparison, loop.provider, steps, *attempt.notes)
+                verdict = with_decoding_reference(
+                    verdict,
+                    (request.file.path, path),
+                    rewriting.caches,
+                    check,
+                    loop,
+                    written_settings,
+                )
             plan = rewriting.planned.plan
-            steps = plan.report.caches.steps
-            verdict = decoding_verdict(comparison, loop.provider, steps, *attempt.notes)
             plan = plan.with_report(replace(plan.report, validation=verdict))
             if comparison.passed:
                 request.progress("writing")
@@ -138,7 +145,7 @@ def _write_first_that_decodes(
                 plan = _with_runtime_settings(plan, written_settings, loop.provider)
                 return publish(rewriting, files, plan)
             first_failure = first_failure or plan
-    assert first_failure is not None  # noqa: S101 - there are several attempts
+    assert first_failure is not None  # noqa: S101 - there is at least one attempt
     return Optimized(first_failure, None, None)
 
 
@@ -162,10 +169,9 @@ class _DecoderPlanner:
     def loop(
         self, check: Check, folder: Path, runtime_settings: RuntimeSettings
     ) -> DecodeLoop:
-        """Return how to decode with the original; creates the folder for its outputs."""
+        """Return how to decode with the original; its outputs go to the folder."""
         from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 
-        folder.mkdir()
         binding = binding_of(self.bound_settings)
         with_data = [name for name, feed in binding.feeds.items() if feed.files]
         specs: tuple[FeedSpec, ...] = ()

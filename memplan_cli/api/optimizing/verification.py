@@ -10,8 +10,12 @@ from memplan_cli.api.models.binding import binding_of, dims_of_run
 from memplan_cli.api.output.optimized import is_verified
 from memplan_cli.api.request_range import with_range_settings
 from memplan_cli.core.files import staged
-from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings
-from memplan_cli.core.results.rewrites import ALL_SLOWER, CANDIDATE_DIFFERED, Fallback
+from memplan_cli.core.results.rewrites import (
+    ALL_SLOWER,
+    CANDIDATE_DIFFERED,
+    TARGET_LEFT_OUT,
+    Fallback,
+)
 from memplan_cli.errors import RuntimeUnavailableError
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import Report
     from memplan_cli.runtime.run.baseline import Baseline, BaselineRun
     from memplan_cli.runtime.settings_search.written_model import BaselineGraph, WrittenModel
     from memplan_cli.runtime.verification.verify import Verification
@@ -182,12 +187,7 @@ class Verifier:
             verdict = verification.verdict
             if pairs and verdict.passed:
                 models = candidate.original, path
-                # ONNX Runtime optimizes the original's graph only if the written one has the same
-                # optimizations in it: they change bits.
-                original_settings = (
-                    RuntimeSettings() if candidate.optimized_offline else UNOPTIMIZED
-                )
-                steps = donated_steps(models, pairs, self.check, binding, original_settings)
+                steps = donated_steps(models, pairs, self.check, binding)
                 verdict = with_donated_steps(verdict, steps)
             plan = _with_verdict(candidate, path, verdict)
             if not is_verified(plan):
@@ -261,22 +261,50 @@ def candidate_cost(plan: Plan) -> CandidateCost:
 
 
 def with_rejected(plan: Plan, rejected: Iterable[Plan]) -> Plan:
-    """Return a plan whose report has a fallback for each rejected candidate."""
-    return plan.with_fallbacks(*(_rejection(other) for other in rejected))
+    """Return a plan whose report has a fallback for each rejected candidate.
+
+    If the plan is of the model's own graph, all graphs for a target that were rejected have one fallback.
+    """
+    fallbacks = []
+    is_portable = plan.report.target == "portable"
+    for other in rejected:
+        target, reason = other.report.target, _reason_of_rejection(other.report)
+        if target == "portable" or not is_portable:
+            what = f"{_name_of_candidate(other.report)} was left out"
+            if is_portable:
+                reason += "; --target cpu keeps ONNX Runtime's fusions, which decide the bits"
+            fallbacks.append(Fallback(CANDIDATE_DIFFERED, what, reason))
+        elif all(each.code != TARGET_LEFT_OUT for each in fallbacks):
+            what = f"the file is not optimized for {target}: it has the model's own graph"
+            fallbacks.append(Fallback(TARGET_LEFT_OUT, what, reason))
+    return plan.with_fallbacks(*fallbacks)
 
 
-def _rejection(plan: Plan) -> Fallback:
-    """Return the fallback for a rejected candidate, with its first difference."""
-    report = plan.report
-    graph = "the file's graph" if report.target == "portable" else "a graph that was optimized"
-    verdict, reason = report.validation, "it did not run"
-    if verdict is not None and verdict.differences:
+def _name_of_candidate(report: Report) -> str:
+    """Return what a rejected graph is: for a target, with rewritten nodes, or in another order."""
+    rewrites = {
+        "recomputed nodes": report.recompute.nodes > 0,
+        "chunks": bool(report.chunked.regions),
+        "donated outputs": bool(report.donated.pairs),
+    }
+    used = " and ".join(name for name, is_used in rewrites.items() if is_used)
+    if report.target != "portable":
+        return f"a graph that was optimized for {report.target}"
+    return f"the graph with {used}" if used else "another order of the nodes"
+
+
+def _reason_of_rejection(report: Report) -> str:
+    """Return the first difference of a candidate that was rejected, or why it did not run."""
+    verdict = report.validation
+    if verdict is None:
+        return "it did not run"
+    if verdict.differences:
         first = verdict.differences[0]
-        what = first.reason or f"{first.elements} elements have other bits"
-        reason = f"output {first.output!r}: {what}"
-    elif verdict is not None:
-        reason = verdict.notes[0] if verdict.notes else f"the comparison {verdict.status}"
-    return Fallback(CANDIDATE_DIFFERED, f"{graph} for {report.target} was left out", reason)
+        distance = (
+            f"{first.elements} elements have other bits, by up to {first.max_abs_diff:.2g}"
+        )
+        return f"output {first.output!r}: {first.reason or distance}"
+    return verdict.notes[0] if verdict.notes else f"the comparison {verdict.status}"
 
 
 def with_fallback_if_slower(plan: Plan) -> Plan:

@@ -314,17 +314,20 @@ def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
 
     They are the measured settings. Without these, a model that must run without graph optimization
     gets settings that ensure this and bind donated outputs to their inputs; other models get none.
+    A model whose outputs were compared with an unoptimized run also gets an entry that says so.
     """
+    from memplan_cli.onnx_io.metadata import reference_entry
     from memplan_cli.onnx_io.settings_metadata import (
         RecordedSettings,
         config_entry,
         settings_entry,
     )
 
-    runtime = plan.report.runtime
+    runtime, validation = plan.report.runtime, plan.report.validation
+    is_unoptimized = validation is not None and validation.reference == "unoptimized"
     if runtime is not None and runtime.settings is not None:
         provider, runtime_settings = runtime.provider, runtime.settings
-    elif rewriting.unoptimized_only:
+    elif rewriting.unoptimized_only or is_unoptimized:
         from memplan_cli.runtime.simulate.predict import ARENA_REUSE_ONLY
 
         provider = PROVIDERS.get(rewriting.settings.target, CPU)
@@ -334,6 +337,7 @@ def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
     else:
         return b""
     entry = settings_entry(RecordedSettings(provider, runtime_settings))
+    entry += reference_entry("unoptimized") if is_unoptimized else b""
     return entry + config_entry(runtime_settings, rewriting.file.model)
 
 

@@ -136,7 +136,9 @@ def optimize(
     model_settings = settings.load(model)
     if not model_settings.run:
         # --no-run turns validation off; options that ask for it contradict --no-run.
-        run_options = options_in_use(("tune", "validate")) if validation.depth else ()
+        run_options = (
+            options_in_use(("tune", "validate", "reference")) if validation.depth else ()
+        )
         if run_options:
             refuse_run(model_settings, run_options[0])
         validation = replace(validation, depth=None)
@@ -186,7 +188,7 @@ def _check_options(
     """
     if validation.depth is None:
         # With --provider cuda, users would believe that the GPU was used.
-        unused = ("settings_out", "provider") if provider == "cuda" else ("settings_out",)
+        unused = ("settings_out", "reference", *(["provider"] if provider == "cuda" else []))
         hint = "remove --no-validate and --no-run"
         reject_unused(unused, "needs the models to be run", hint)
         for option in options_in_use(("provider", "timeout")):
@@ -209,10 +211,19 @@ def _check_options(
 def _failure_reason(plan: Plan) -> str:
     """Return why a plan was not written: a missed budget, a model that fails, or other outputs."""
     from memplan_cli.reporting.hints import over_budget
+    from memplan_cli.reporting.plans.runtime import reference_text
 
     validation = plan.report.validation
     if budget_message := over_budget(plan.report):
         return budget_message
     if validation is not None and validation.max_abs_diff is None and validation.notes:
         return validation.notes[0]  # the written model does not run
-    return "the outputs of the rewritten model differ from those of the original"
+    if validation is None or validation.max_abs_diff is None:
+        return "the outputs of the rewritten model differ from those of the original"
+    reason = (
+        "the outputs of the rewritten model differ from those of "
+        f"{reference_text(validation)}, by up to {validation.max_abs_diff:.2g}"
+    )
+    if validation.reference == "defaults":
+        reason += " (--reference unoptimized compares with graph optimization disabled)"
+    return reason

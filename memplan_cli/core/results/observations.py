@@ -139,6 +139,10 @@ class Peaks:
     process: ProcessBytes | None = field(default=None, metadata=OPTIONAL)
 
 
+SLOWEST = 1.05
+"""The allowed ratio of run times: 5 % longer than the original under default settings."""
+
+
 @dataclass(frozen=True, slots=True)
 class TimeRatio:
     """The time of the written model divided by that of the original, from alternating runs.
@@ -154,6 +158,18 @@ class TimeRatio:
     low: NotNegative
     high: NotNegative
     rounds: Annotated[int, Range(1)]
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether a run of the written model takes longer than allowed."""
+        return self.median > SLOWEST
+
+    def __str__(self) -> str:
+        """Return the ratio as a sentence."""
+        return (
+            f"a run of the written model takes {self.median:.2f} times as long as the original "
+            f"({self.low:.2f} to {self.high:.2f}, the quartiles of {self.rounds} rounds in turn)"
+        )
 
 
 _INFINITE_AS_NULL = json_form(
@@ -191,22 +207,40 @@ class Validation:
         status: the comparison of outputs; ``nondeterministic``: two runs of the original differ
             by more than the tolerance.
         provider: ONNX Runtime's name of the execution provider.
+        reference: the run of the original that outputs were compared with: under ONNX Runtime's
+            ``defaults``, or ``unoptimized``.
         max_abs_diff: the largest difference of all outputs; null: unknown or infinite.
         bit_identical: whether all outputs have the same bits.
         replay: the run in one arena whose free bytes are overwritten; null: not requested.
         differences: the outputs that differ.
         notes: remarks for the user.
         donated: two steps with each donated pair in one buffer; null: nothing is donated.
+        diff_from_defaults: with an ``unoptimized`` reference, the largest difference of its outputs
+            from those of a default run; null: infinite, or the two cannot be compared.
     """
 
     status: Annotated[str, one_of("passed", "failed", "nondeterministic", "skipped")]
     provider: str
+    reference: Annotated[str, one_of("defaults", "unoptimized")] = field(
+        default="defaults", metadata=OPTIONAL
+    )
     max_abs_diff: float | None = None
     bit_identical: bool | None = None
     replay: Outcome | None = None
     differences: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
     donated: Outcome | None = field(default=None, metadata=SPARSE)
+    diff_from_defaults: float | None = field(default=None, metadata=SPARSE)
+
+    @property
+    def did_not_run(self) -> bool:
+        """Whether the comparison failed because the written model did not run."""
+        return self.status == "failed" and self.max_abs_diff is None
+
+    @property
+    def has_other_outputs(self) -> bool:
+        """Whether the comparison failed because outputs differ, not because a model did not run."""
+        return self.status == "failed" and self.max_abs_diff is not None
 
     @property
     def passed(self) -> bool:

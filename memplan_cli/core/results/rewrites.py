@@ -283,6 +283,7 @@ ORDER_KEPT = "order-kept"
 SLOTS_KEPT = "slots-kept"
 PACKING_TIMED_OUT = "packing-timed-out"
 CANDIDATE_DIFFERED = "candidate-differed"
+TARGET_LEFT_OUT = "target-left-out"
 ALL_SLOWER = "all-slower"
 WEIGHTS_UNPACKED = "weights-unpacked"
 
@@ -290,7 +291,8 @@ CODES: Mapping[str, str] = {
     ORDER_KEPT: "another order has a smaller live peak, but a larger plan",
     SLOTS_KEPT: "level 2 uses the slots of level 1, because offsets would need more",
     PACKING_TIMED_OUT: "the time limit ended the search for a layout before it reached the lower bound",
-    CANDIDATE_DIFFERED: "a graph optimized for the target had different outputs and was rejected",
+    CANDIDATE_DIFFERED: "a rewritten graph had other outputs than the original and was rejected",
+    TARGET_LEFT_OUT: "the file is not optimized for the target, because such graphs failed the comparison",
     ALL_SLOWER: "with all settings, a run takes longer than allowed; the fastest settings are used",
     WEIGHTS_UNPACKED: "the runtime failed with packed weights, so the file has them unpacked",
 }

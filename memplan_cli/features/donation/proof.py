@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.observations import CPU, UNOPTIMIZED, Difference
+from memplan_cli.core.results.observations import CPU, UNOPTIMIZED, Difference, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.runs.prepared_models import random_ops, seeded_twins
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import Binding, FeedSpec
     from memplan_cli.core.check import Check, Tolerance
     from memplan_cli.core.json_types import Json
-    from memplan_cli.core.results.observations import RuntimeSettings, Validation
+    from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.report import RuntimeSummary
     from memplan_cli.runtime.workers.worker import Outcome
 
@@ -74,7 +74,6 @@ def donated_steps(
     pairs: Pairs,
     check: Check,
     binding: Binding,
-    original_settings: RuntimeSettings = UNOPTIMIZED,
 ) -> DonatedSteps:
     """Run two steps of each model, and compare every output of both steps.
 
@@ -83,9 +82,8 @@ def donated_steps(
     Args:
         models: the original, and the written model.
         pairs: inputs, and the outputs that are written over them.
-        check: the provider, and the tolerance.
+        check: the provider, the tolerance, and whether the original runs without optimization.
         binding: numbers of dims, and inputs of the user.
-        original_settings: the settings of the original's session.
 
     Raises:
         RuntimeUnavailableError: weights or the provider are missing, an input cannot be
@@ -104,7 +102,8 @@ def donated_steps(
             "pairs": to_json(pairs),
             "folder": str(folder / "steps"),
         }
-        session = SessionSpec(original, provider, original_settings).deterministic()
+        settings = UNOPTIMIZED if check.reference == "unoptimized" else RuntimeSettings()
+        session = SessionSpec(original, provider, settings).deterministic()
         original_job = {**job, "session": to_json(session), "buffers": "separate"}
         baseline = _run_steps(original_job, "save", check.tolerance, check.timeout).require(
             f"{original} takes no two steps"

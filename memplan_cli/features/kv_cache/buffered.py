@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings
 from memplan_cli.errors import ModelError
 from memplan_cli.features.kv_cache.find import find_caches
 from memplan_cli.features.kv_cache.grouped import without_repeated_heads
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 
 _REPEATS_NOTE = "Repeated heads are kept: without them the outputs are not bit-identical."
 
-_UNOPTIMIZED_NOTE = (
-    "compared with the runtime's optimization off: on, it fuses other nodes, and the outputs have "
-    "other bits"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class CacheAttempt:
@@ -33,12 +27,10 @@ class CacheAttempt:
 
     Attributes:
         model: the graph with caches in buffers.
-        settings: session settings of both models in the comparison.
         notes: what the report says if this attempt is the one that is written.
     """
 
     model: ModelProto
-    settings: RuntimeSettings
     notes: tuple[str, ...] = ()
 
 
@@ -77,18 +69,13 @@ class BufferedDecoder:
         """Return the graphs to try, one after the other until the outputs are those of the original.
 
         First without the repeated heads of grouped queries, which need memory, then with them if
-        there are any. If fusions change the outputs of both, the same graphs follow without graph
-        optimization.
+        there are any.
         """
         grouped = without_repeated_heads(self.rewritten)
-        attempts = [CacheAttempt(grouped, RuntimeSettings())]
+        attempts = [CacheAttempt(grouped)]
         if grouped is not self.rewritten:
-            attempts.append(CacheAttempt(self.rewritten, RuntimeSettings(), (_REPEATS_NOTE,)))
-        unoptimized = [
-            CacheAttempt(attempt.model, UNOPTIMIZED, (*attempt.notes, _UNOPTIMIZED_NOTE))
-            for attempt in attempts
-        ]
-        return attempts + unoptimized
+            attempts.append(CacheAttempt(self.rewritten, (_REPEATS_NOTE,)))
+        return attempts
 
 
 def _refuse_without_caches(search: CacheSearch) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.bindings import FeedSpec
-    from memplan_cli.core.check import Check
+    from memplan_cli.core.check import Check, Reference
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.rewrites import CacheSummary
@@ -172,6 +172,28 @@ def _job(session: SessionSpec, caches: CacheSummary, loop: DecodeLoop) -> Json:
     }
 
 
+def original_settings(reference: Reference) -> RuntimeSettings:
+    """Return the settings of the original in the decode loop with which outputs are compared."""
+    return UNOPTIMIZED if reference == "unoptimized" else RuntimeSettings()
+
+
+def decode_and_compare(
+    models: tuple[Path, Path],
+    caches: CacheSummary,
+    loop: DecodeLoop,
+    written_settings: RuntimeSettings,
+) -> tuple[OriginalDecoding, DecodeComparison]:
+    """Decode with an original, under the settings of ``loop``, and with the model written from it.
+
+    Raises:
+        RuntimeUnavailableError: no step of the original runs here.
+    """
+    original, written = models
+    decoding = decode_original(original, caches, loop)
+    in_place = replace(loop, settings=written_settings)
+    return decoding, decode_written(written, caches, decoding, in_place)
+
+
 def validate_decoding(
     models: tuple[Path, Path], caches: CacheSummary, plan: Plan | None, check: Check
 ) -> Validation:
@@ -181,35 +203,62 @@ def validate_decoding(
         models: the original and the written model.
         caches: the description of the caches in the written model's metadata.
         plan: the written model's plan, for dims that the user gave.
-        check: where both run, and what counts as equal.
+        check: where both run, how the original runs, and what counts as equal.
 
     Raises:
         RuntimeUnavailableError: no step of the original runs here.
     """
-    original, written = models
-    recorded = recorded_settings(scanned_metadata(written))
+    recorded = recorded_settings(scanned_metadata(models[1]))
     # The `Decoder` binds the caches itself.
     settings = (
         RuntimeSettings() if recorded is None else replace(recorded.settings, io_binding={})
     )
-    # The written model's metadata turns graph optimization off if fusions change the outputs. Then
-    # the original must be run without graph optimization too.
-    is_unoptimized = UNOPTIMIZED.session.items() <= settings.session.items()
     bindings = {} if plan is None else plan.report.bindings
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
         loop = DecodeLoop(
             provider=resolve_provider(check.provider),
             folder=Path(folder),
             dims={n: dim.value for n, dim in bindings.items() if dim.source != "assumed"},
-            settings=UNOPTIMIZED if is_unoptimized else RuntimeSettings(),
+            settings=original_settings(check.reference),
             timeout=check.timeout,
             tolerance=(check.rtol, check.atol),
         )
-        decoding = decode_original(original, caches, loop)
-        comparison = decode_written(
-            written, caches, decoding, replace(loop, settings=settings)
-        )
-    return decoding_verdict(comparison, loop.provider, decoding.steps)
+        decoding, comparison = decode_and_compare(models, caches, loop, settings)
+        verdict = decoding_verdict(comparison, loop.provider, decoding.steps)
+        return with_decoding_reference(verdict, models, caches, check, loop, settings)
+
+
+def with_decoding_reference(
+    verdict: Validation,
+    models: tuple[Path, Path],
+    caches: CacheSummary,
+    check: Check,
+    loop: DecodeLoop,
+    written_settings: RuntimeSettings,
+) -> Validation:
+    """Return the verdict of a decode loop with its reference.
+
+    If the original ran without graph optimization, both models are decoded once more, the original under
+    the defaults, for the largest difference from these.
+
+    Args:
+        verdict: of the comparison with the reference.
+        models: the original and the written model.
+        caches: of the written model.
+        check: has the reference.
+        loop: how the original was decoded.
+        written_settings: settings of the written model.
+
+    Raises:
+        RuntimeUnavailableError: no step of the original runs under the defaults.
+    """
+    if check.reference == "defaults" or not verdict.passed:
+        return replace(verdict, reference=check.reference)
+    with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
+        by_default = replace(loop, folder=Path(folder), settings=RuntimeSettings())
+        _, comparison = decode_and_compare(models, caches, by_default, written_settings)
+    difference = max((d.max_abs_diff for d in comparison.differences), default=0.0)
+    return replace(verdict, reference=check.reference, diff_from_defaults=difference)
 
 
 def decoding_verdict(

@@ -9,7 +9,7 @@ from memplan_cli.core.results.observations import Validation
 from memplan_cli.core.results.report import RuntimeSummary  # noqa: TC001 - a type to read by
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers, result_json
-from memplan_cli.reporting.plans.runtime import evidence
+from memplan_cli.reporting.plans.runtime import evidence, reference_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -61,10 +61,11 @@ def _milliseconds(peaks: Peaks | None) -> str:
 
 def _verdict_lines(validation: Validation) -> Iterator[doc.Prose]:
     """Yield the result of each check that was made, then the outputs that differ."""
+    reference = reference_text(validation)
     if validation.bit_identical:
-        yield "outputs are bit-identical"
+        yield f"outputs are bit-identical to {reference}"
     elif validation.max_abs_diff is not None:
-        yield f"largest difference: {validation.max_abs_diff:g}"
+        yield f"largest difference from {reference}: {validation.max_abs_diff:g}"
     if validation.replay is not None:
         yield f"replay of the plan in one arena filled with NaN: {validation.replay}"
     if validation.donated is not None:

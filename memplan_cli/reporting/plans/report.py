@@ -9,12 +9,13 @@ from memplan_cli.planning.print_log import is_left_alone
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.hints import model_arguments, unknown_sizes_hint
 from memplan_cli.reporting.plans.memory import process_blocks, training_lines, verdict
+from memplan_cli.reporting.plans.runtime import reference_text
 from memplan_cli.reporting.plans.sections import (
     assumed_dims_blocks,
     bindings_section,
     dims_blocks,
     generic_sections,
-    remarks_sections,
+    warnings_section,
 )
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ def _title(report: Report) -> doc.Prose:
 
 
 def answer(plan: Plan) -> Iterator[doc.Block]:
-    """Yield the assumed sizes, the memory of the process and of the plan, the proofs, and the next step."""
+    """Yield what was not done as asked, assumed sizes, memory of process and plan, proofs, and the next step."""
     report = plan.report
+    yield from _not_as_asked(report)
     yield from assumed_dims_blocks(report)
     yield from process_blocks(report)
     plan_line = verdict(report)
@@ -82,6 +84,15 @@ def answer(plan: Plan) -> Iterator[doc.Block]:
     not_run = "" if report.validation else "; the model was not run to compare outputs"
     yield doc.Paragraph(f"proved: {proofs}{not_run}")
     yield from _next_step(plan)
+
+
+def _not_as_asked(report: Report) -> Iterator[doc.Block]:
+    """Yield a line for each fallback, and one if a run takes noticeably longer than the original's."""
+    for fallback in report.fallbacks:
+        yield doc.Paragraph(str(fallback), "verdict")
+    time = report.runtime.time if report.runtime else None
+    if time is not None and time.is_slower:
+        yield doc.Paragraph(str(time), "verdict")
 
 
 def _proofs(report: Report) -> Iterator[str]:
@@ -97,9 +108,9 @@ def _proofs(report: Report) -> Iterator[str]:
         if not validation.passed:
             yield f"nothing on outputs: their comparison {validation.status} on {validation.provider}"
         elif validation.bit_identical:
-            yield f"outputs are bit-identical on {validation.provider}"
+            yield f"outputs are bit-identical on {validation.provider} to {reference_text(validation)}"
         else:
-            yield f"outputs are within the tolerance on {validation.provider}"
+            yield f"outputs are within the tolerance on {validation.provider} of {reference_text(validation)}"
     if report.partial:
         yield "nothing on unknown sizes"
         return
@@ -120,8 +131,15 @@ def _next_step(plan: Plan) -> Iterator[doc.Block]:
     if is_left_alone(plan):
         yield _sentence(f"set mem_param.optimize_{report.phase} to true to plan the model")
     elif validation is not None and not validation.passed:
-        # The rewritten model failed the comparison: the next attempt does not reorder its nodes.
-        yield _command(f"memplan optimize {model} --order keep")
+        # The next attempt has the runtime's fusions in the file, or keeps the order of the nodes.
+        budget = chunks.budget or recompute.budget
+        technique = "--chunk" if chunks.budget else "--recompute"
+        if budget and report.target == "portable" and validation.has_other_outputs:
+            yield _command(
+                f"memplan optimize {model} {technique} auto --budget {budget} --target cpu"
+            )
+        else:
+            yield _command(f"memplan optimize {model} --order keep")
     elif recompute.budget is not None and not recompute.met and chunks.budget is None:
         # Recomputation missed the budget, and chunking was not tried.
         yield _command(f"memplan optimize {model} --chunk auto --budget {recompute.budget}")
@@ -155,7 +173,7 @@ def _repeated_paragraphs(plan: Plan, sections: Sequence[PlanSection]) -> Iterato
     """Yield the parts of the report that the short answer repeats.
 
     These are the dims, the paragraphs of the features that are not soft, the memory of a training
-    step, the table of bindings, fallbacks and warnings.
+    step, the table of bindings and warnings.
     """
     report = plan.report
     yield from dims_blocks(report)
@@ -167,4 +185,4 @@ def _repeated_paragraphs(plan: Plan, sections: Sequence[PlanSection]) -> Iterato
     if training:
         yield doc.Paragraph(training)
     yield from bindings_section(report)
-    yield from remarks_sections(report)
+    yield from warnings_section(report)

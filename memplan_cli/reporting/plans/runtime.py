@@ -11,7 +11,7 @@ from memplan_cli.reporting import document as doc
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from memplan_cli.core.results.observations import Peaks
+    from memplan_cli.core.results.observations import Peaks, Validation
     from memplan_cli.core.results.report import Report, RuntimeSummary
 
 _MEASURES: Mapping[str, str] = {
@@ -125,6 +125,17 @@ def settings_section(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
     )
 
 
+def reference_text(validation: Validation) -> str:
+    """Return the run of the original that outputs were compared with, to follow "bit-identical to"."""
+    if validation.reference == "defaults":
+        return "a default run of the original"
+    difference = validation.diff_from_defaults
+    if difference is None:
+        return "a run of the original without graph optimization"
+    distance = f"by up to {difference:.2g}" if difference else "in no element"
+    return f"a run of the original without graph optimization, which differs from a default run {distance}"
+
+
 def validation_section(report: Report) -> Iterator[doc.Block]:
     """Yield the results of validation, or that there was none.
 
@@ -136,7 +147,12 @@ def validation_section(report: Report) -> Iterator[doc.Block]:
     if validation is not None:
         results = [f"{validation.status} on {validation.provider}"]
         if validation.bit_identical is not None:
-            results.append("bit-identical" if validation.bit_identical else "outputs differ")
+            reference = reference_text(validation)
+            results.append(
+                f"bit-identical to {reference}"
+                if validation.bit_identical
+                else f"outputs differ from those of {reference}"
+            )
         if validation.replay is not None:
             results.append(f"replay {validation.replay}")
         if validation.donated is not None:

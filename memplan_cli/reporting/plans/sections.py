@@ -73,13 +73,13 @@ def generic_sections(
     # In a model that is left as it is no tensor reuses memory: no reason for each is listed.
     if not is_left_alone(plan):
         yield from _not_reused_section(plan, max_rows)
-    yield from remarks_sections(report)
-
-
-def remarks_sections(report: Report) -> Iterator[doc.Block]:
-    """Yield the fallbacks, where a request was met in another way, and the warnings."""
     fallbacks = tuple(map(str, report.fallbacks))
     yield from doc.section("Fallbacks", doc.Items(fallbacks) if fallbacks else None)
+    yield from warnings_section(report)
+
+
+def warnings_section(report: Report) -> Iterator[doc.Block]:
+    """Yield the warnings; nothing if there are none."""
     yield from doc.section("Warnings", doc.Items(report.warnings) if report.warnings else None)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from memplan_cli.core.bindings import given_text
-from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.runs.prepared_models import random_ops
@@ -28,7 +28,7 @@ from memplan_cli.runtime.workers.spec import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from onnx import ModelProto
 
@@ -49,6 +49,21 @@ _DRAWN_INPUTS_HINT = (
 
 
 @dataclass(frozen=True, slots=True)
+class UnoptimizedRun:
+    """A run of the original without graph optimization, whose outputs are the reference.
+
+    Attributes:
+        workspace: bytes that kernels request besides their outputs, by node. They apply to the
+            written model too, which has the same nodes.
+        diff_from_defaults: the largest difference of its outputs from those of the run under the
+            defaults.
+    """
+
+    workspace: Mapping[str, int] = field(repr=False)
+    diff_from_defaults: float
+
+
+@dataclass(frozen=True, slots=True)
 class Baseline:
     """A finished baseline run.
 
@@ -57,12 +72,14 @@ class Baseline:
         check: where it ran and what was recorded; its provider is ONNX Runtime's name.
         binding: the dims of the run, and given inputs.
         folder: for its files and those of further runs; removed at the end of its `BaselineRun`.
-        inputs: its input sets; their ``save_to`` folders contain its outputs.
+        inputs: its input sets; their ``save_to`` folders contain the reference outputs.
         record: what the run produced.
         settings: of its session: the runtime's defaults, unless the file must not be optimized.
         random: operators of its nodes that draw random numbers.
         nodes: names of the nodes of its main graph, in order.
         notes: what the report says about the comparison.
+        unoptimized: the second run, without graph optimization, if that is the reference of the check;
+            else None.
     """
 
     path: Path
@@ -75,6 +92,7 @@ class Baseline:
     random: tuple[str, ...] = ()
     nodes: tuple[str, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
+    unoptimized: UnoptimizedRun | None = None
 
     @property
     def provider(self) -> str:
@@ -185,7 +203,7 @@ class BaselineRun:
             dims = binding_text(dict(sorted((second_dims(binding) or {}).items())))
             notes = [f"one shape only: the original does not run at {dims} ({second_failure})"]
             inputs = inputs[:1]
-        return Baseline(
+        baseline = Baseline(
             path=self.path,
             # The provider of the session is ONNX Runtime's name, that of the check may be ``auto``.
             check=replace(self.check, provider=self._spec.session.provider),
@@ -198,6 +216,10 @@ class BaselineRun:
             nodes=self._nodes,
             notes=tuple(notes),
         )
+        # Outputs that change from run to run are compared by other rules, in runs of their own.
+        if self.check.reference == "unoptimized" and baseline.is_repeatable:
+            return _with_unoptimized_reference(baseline)
+        return baseline
 
     def _record_and_second_failure(self) -> tuple[RunRecord, str]:
         """Wait for the run; return its record, and why it failed at the second sizes (empty if it did not).
@@ -212,6 +234,53 @@ class BaselineRun:
             return record, ""
         at_first_sizes = replace(self._spec, inputs=self._spec.inputs[:1])
         return run_model(at_first_sizes, timeout=self.check.timeout), record.failure.reason
+
+
+def compared_spec(
+    baseline: Baseline, path: Path, settings: RuntimeSettings, inputs: Sequence[InputSet]
+) -> RunSpec:
+    """Return the spec of a run whose outputs are compared with the saved outputs of input sets.
+
+    Outputs that differ are saved in the `kept_folder` of their input set.
+    """
+    compared = tuple(
+        replace(input_set, compare_with=input_set.save_to, save_to=kept_folder(input_set))
+        for input_set in inputs
+    )
+    return baseline.run_spec(path, settings, compared)
+
+
+def kept_folder(inputs: InputSet) -> Path:
+    """Return the folder for outputs that differ from those of an input set. It is created if missing."""
+    assert inputs.save_to is not None  # noqa: S101 - a baseline saves its outputs
+    folder = inputs.save_to.with_name(f"{inputs.save_to.name}.other")
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _with_unoptimized_reference(baseline: Baseline) -> Baseline:
+    """Run the original without graph optimization; return the baseline with these outputs as reference.
+
+    The order of nodes and copies of nodes can decide what ONNX Runtime fuses, and fused kernels round
+    differently. Without optimization, outputs depend on neither.
+
+    Raises:
+        RuntimeUnavailableError: the original does not run without graph optimization.
+    """
+    spec = compared_spec(baseline, baseline.path, UNOPTIMIZED, baseline.inputs)
+    collect = tuple(item for item in spec.collect if item in ("outputs", "arena"))
+    # Further runs would serve measurements of time and process memory.
+    spec = replace(spec, collect=collect, runs=spec.compared_runs)
+    record = run_model(spec, timeout=baseline.check.timeout)
+    record.require(f"{baseline.path} without graph optimization")
+    # Outputs that equal those of the default run were not saved again.
+    inputs = tuple(
+        replace(input_set, save_to=kept_folder(input_set)) if result.differences else input_set
+        for input_set, result in zip(baseline.inputs, record.inputs, strict=True)
+    )
+    difference = max((item.max_abs_diff for item in record.differences), default=0.0)
+    unoptimized = UnoptimizedRun(record.workspace or {}, difference)
+    return replace(baseline, inputs=inputs, unoptimized=unoptimized)
 
 
 def second_dims(binding: Binding) -> dict[str, int] | None:

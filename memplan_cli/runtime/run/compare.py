@@ -8,17 +8,18 @@ runs are compared; if it draws random numbers, those of copies with fixed seeds.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.check import Tolerance
 from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings, Validation
 from memplan_cli.onnx_io.runs.prepared_models import seeded_twins
+from memplan_cli.runtime.run.baseline import compared_spec
 from memplan_cli.runtime.run.run_model import require_weights, run_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from memplan_cli.core.results.observations import Difference
     from memplan_cli.runtime.run.baseline import Baseline
@@ -61,21 +62,6 @@ class WrittenRun:
         """Whether the run succeeded."""
         return self.record.failure is None
 
-    @property
-    def has_other_outputs(self) -> bool:
-        """Whether the run succeeded with outputs that differ."""
-        return has_other_outputs(self.verdict)
-
-
-def has_other_outputs(verdict: Validation) -> bool:
-    """Return whether a comparison failed because outputs differ, not because a model did not run."""
-    return verdict.status == "failed" and verdict.max_abs_diff is not None
-
-
-def did_not_run(verdict: Validation) -> bool:
-    """Return whether a comparison failed because the written model did not run."""
-    return verdict.status == "failed" and verdict.max_abs_diff is None
-
 
 def compare_runs(baseline: Baseline, record: RunRecord) -> Validation:
     """Return the verdict on a run whose outputs were compared with the baseline's files."""
@@ -96,27 +82,24 @@ def run_written(
     settings: RuntimeSettings,
     *,
     graph: Path | None = None,
-    reference: tuple[InputSet, ...] | None = None,
 ) -> WrittenRun:
     """Run a written model on the baseline's inputs and compare its outputs.
 
-    A run with optimization stops at the first outputs that differ: callers then compare both models
-    without optimization. If the baseline's own runs differ, outputs that differ decide nothing, and the
-    run goes on.
+    The run stops at the first outputs that differ, unless the baseline's own runs differ: then outputs
+    that differ decide nothing.
 
     Args:
         baseline: the original's run.
         path: the written file.
         settings: of its session.
         graph: the file to which the runtime's own graph is written; None writes none.
-        reference: input sets with the outputs to compare with; None for those of the baseline.
 
     Raises:
         RuntimeUnavailableError: weights are missing.
     """
     require_weights(path)
-    spec = compared_spec(baseline, path, settings, reference or baseline.inputs)
-    if baseline.is_repeatable and not settings.is_unoptimized:
+    spec = compared_spec(baseline, path, settings, baseline.inputs)
+    if baseline.is_repeatable:
         spec = replace(spec, stop="at a difference")
     if graph is not None:
         spec = replace(spec, graph=graph, collect=(*spec.collect, "graph"))
@@ -124,33 +107,8 @@ def run_written(
     return WrittenRun(settings, compare_runs(baseline, record), record)
 
 
-def compared_spec(
-    baseline: Baseline, path: Path, settings: RuntimeSettings, inputs: Sequence[InputSet]
-) -> RunSpec:
-    """Return the spec of a run whose outputs are compared with the saved outputs of input sets.
-
-    Outputs that differ are saved in the `kept_folder` of their input set.
-    """
-    compared = tuple(
-        replace(input_set, compare_with=input_set.save_to, save_to=kept_folder(input_set))
-        for input_set in inputs
-    )
-    return baseline.run_spec(path, settings, compared)
-
-
-def kept_folder(inputs: InputSet) -> Path:
-    """Return the folder for outputs that differ from those of an input set. It is created if missing."""
-    assert inputs.save_to is not None  # noqa: S101 - a baseline saves its outputs
-    folder = inputs.save_to.with_name(f"{inputs.save_to.name}.other")
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
 def compare_unrepeatable(
-    baseline: Baseline,
-    path: Path,
-    settings: RuntimeSettings,
-    original_settings: RuntimeSettings,
+    baseline: Baseline, path: Path, settings: RuntimeSettings
 ) -> Validation:
     """Compare a written model with an original whose own runs gave different outputs.
 
@@ -158,8 +116,11 @@ def compare_unrepeatable(
     first runs. Otherwise the first runs are compared if the first run of the original repeats, and
     else all runs, with a tolerance widened by the differences between the original's own runs.
 
-    ``path`` and ``settings`` are those of the written model.
+    ``path`` and ``settings`` are those of the written model. The original runs as the reference of the
+    check asks: under the settings of the baseline, or without optimization.
     """
+    is_unoptimized = baseline.check.reference == "unoptimized"
+    original_settings = UNOPTIMIZED if is_unoptimized else baseline.settings
     with tempfile.TemporaryDirectory(prefix="memplan-first-runs-") as name:
         folder, original, written = Path(name), baseline.path, path
         if baseline.random:
@@ -243,68 +204,6 @@ def _compare_within_noise(
 def _outputs_only(spec: RunSpec, runs: int) -> RunSpec:
     """Return a spec that collects only outputs, and saves or compares those of all ``runs`` runs."""
     return replace(spec, collect=("outputs",), runs=runs, compared_runs=runs)
-
-
-@dataclass(frozen=True, slots=True)
-class UnoptimizedRun:
-    """A run of the original without the runtime's optimization.
-
-    Attributes:
-        inputs: the input sets; their ``save_to`` folders contain the outputs of the run.
-        workspace: bytes that kernels request besides their outputs, by node. They apply to the
-            written model too, which has the same nodes.
-    """
-
-    inputs: tuple[InputSet, ...]
-    workspace: Mapping[str, int] = field(repr=False)
-
-
-def run_original_unoptimized(baseline: Baseline) -> UnoptimizedRun | None:
-    """Run the original without the runtime's optimization; None if it fails or its runs differ.
-
-    The outputs are saved in new folders, which are ``save_to`` of the result's input sets. Runs of
-    the written model can be compared with them.
-
-    The order of nodes can decide which of them the runtime fuses, and fused kernels round
-    differently. A written model whose outputs differ for that reason is correct only without
-    optimization.
-    """
-    folder = Path(tempfile.mkdtemp(dir=baseline.folder))
-    inputs = _saved_in(folder, "unoptimized", baseline.inputs)
-    spec = baseline.run_spec(baseline.path, UNOPTIMIZED, inputs)
-    collect = tuple(item for item in spec.collect if item in ("outputs", "arena"))
-    # Further runs would serve measurements of time and process memory.
-    spec = replace(spec, collect=collect, runs=spec.compared_runs)
-    record = run_model(spec, timeout=baseline.check.timeout)
-    if record.failure is not None or record.differences:
-        return None
-    return UnoptimizedRun(inputs=inputs, workspace=record.workspace or {})
-
-
-def compare_original_unoptimized(baseline: Baseline, run: WrittenRun) -> Validation:
-    """Compare the original, run again without optimization, with an unoptimized run of the written model.
-
-    ``run`` is the written model's run, whose outputs differ from the baseline's (`has_other_outputs`). It has
-    saved the outputs of input sets with differences. The outputs of the other sets equal those of the
-    optimized original, so these sets are not run again.
-    """
-    different_inputs = tuple(
-        replace(input_set, save_to=None, compare_with=kept_folder(input_set))
-        for input_set, result in zip(baseline.inputs, run.record.inputs, strict=True)
-        if result.differences
-    )
-    spec = baseline.run_spec(baseline.path, UNOPTIMIZED, different_inputs)
-    spec = _outputs_only(spec, spec.compared_runs)
-    return compare_runs(baseline, run_model(spec, timeout=baseline.check.timeout))
-
-
-def with_unoptimized_note(unoptimized: Validation, optimized: Validation) -> Validation:
-    """Return a verdict on runs without optimization, with a note on the failed one with optimization."""
-    note = (
-        "compared with the runtime's optimization off: on, the order changes what it fuses, "
-        f"and outputs differ by up to {optimized.max_abs_diff:.2g}"
-    )
-    return replace(unoptimized, notes=(*unoptimized.notes, note))
 
 
 def widened(tolerance: Tolerance, noise: Sequence[Difference]) -> Tolerance:

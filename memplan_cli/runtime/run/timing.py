@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.cost import FLOPS_PER_BYTE, KERNEL_LAUNCH, node_work
 from memplan_cli.core.operators import NCHWC, operator
 from memplan_cli.core.program import walk
-from memplan_cli.core.results.observations import TimeRatio
+from memplan_cli.core.results.observations import SLOWEST, TimeRatio
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.runtime.run.run_model import run_model
 from memplan_cli.runtime.simulate.trace import tensor_bytes
@@ -27,16 +27,10 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulate.predict import ExecutedGraph
     from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
-SLOWEST = 1.05
-"""The allowed ratio of run times: 5 % longer than the original under default settings."""
-
 ROUNDS = 5
 """How often two models are timed, in turn."""
 
-_FAR_RATIO = 1.3
-"""Medians of a few runs that differ by more than this ratio differ on a busy machine too."""
-
-_FAR_MILLISECONDS = 1.0
+_SIGNIFICANT_MILLISECONDS = 1.0
 """Differences of a few runs by less than this are not significant."""
 
 _NOISE_MILLISECONDS = 0.1
@@ -82,28 +76,18 @@ def _comparable_times(before: Peaks, after: Peaks) -> tuple[float | None, float 
     return before.effort, after.effort
 
 
-def slower_note(ratio: TimeRatio | None) -> str:
-    """Return a warning if a written model is slower than allowed; else an empty text."""
-    if ratio is None or ratio.median <= SLOWEST:
-        return ""
-    return (
-        f"a run of the written model takes {ratio.median:.2f} times as long as the original "
-        f"({ratio.low:.2f} to {ratio.high:.2f}, the quartiles of {ratio.rounds} rounds in turn)"
-    )
-
-
 def is_slower(after: Peaks, before: Peaks) -> bool:
     """Return whether a run takes more than 5 % longer than before; an unknown time counts as 0."""
     old_time, new_time = (time or 0.0 for time in _comparable_times(before, after))
     return new_time > max(SLOWEST * old_time, old_time + _NOISE_MILLISECONDS)
 
 
-def is_far_slower(after: Peaks, before: Peaks) -> bool:
-    """Return whether a run takes so much longer than before that even a few runs show it reliably."""
+def seems_slower(after: Peaks, before: Peaks) -> bool:
+    """Return whether a few runs took so much longer than before that it is worth timing them in turn."""
     old_time, new_time = _comparable_times(before, after)
     if new_time is None or old_time is None:
         return False
-    return new_time > max(_FAR_RATIO * old_time, old_time + _FAR_MILLISECONDS)
+    return new_time > max(SLOWEST * old_time, old_time + _SIGNIFICANT_MILLISECONDS)
 
 
 def is_slower_unoptimized(

@@ -39,7 +39,7 @@ from memplan_cli.runtime.simulate.trace import weight_bytes
 from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from memplan_cli.core.program import Program, Shape, VarId
@@ -68,8 +68,11 @@ class WrittenModel:
             its outputs.
         optimized_offline: whether its graph is one that ONNX Runtime optimized before it was written.
         unoptimized_settings: settings of a run without optimization, from which a search begins.
+        recorded_settings: settings in the metadata of the file, under which its outputs are compared if
+            no memory is measured.
         known_verdict: the verdict on its outputs if they were compared before, because the original's own
-            runs differ. Outputs of further runs are not compared then.
+            runs differ. Outputs of further runs are not compared then, so that graph optimization must
+            stay on or off as in that comparison (`settings_of_comparison`).
     """
 
     path: Path
@@ -77,12 +80,27 @@ class WrittenModel:
     spoiled_by_optimization: bool = False
     optimized_offline: bool = False
     unoptimized_settings: RuntimeSettings = RUN_AS_WRITTEN
+    recorded_settings: RuntimeSettings | None = None
     known_verdict: Validation | None = None
 
     @property
     def unoptimized_only(self) -> bool:
         """Whether it must run without ONNX Runtime's optimization."""
         return self.spoiled_by_optimization or self.optimized_offline
+
+
+def must_be_unoptimized(baseline: Baseline, written: WrittenModel) -> bool:
+    """Return whether a written model runs without graph optimization, for itself or for its reference."""
+    return written.unoptimized_only or baseline.check.reference == "unoptimized"
+
+
+def settings_of_comparison(baseline: Baseline, written: WrittenModel) -> RuntimeSettings:
+    """Return the settings under which outputs of a written model are compared if no memory is measured."""
+    if written.recorded_settings is not None:
+        return written.recorded_settings
+    if must_be_unoptimized(baseline, written):
+        return written.unoptimized_settings
+    return DEFAULTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +149,16 @@ class Prediction:
 
     Attributes:
         graph: the graph that the original ran.
-        workspace: bytes that kernels request besides their outputs in runs without optimization, by
-            node; None takes those of the baseline.
     """
 
     baseline: Baseline
     graph: BaselineGraph
     written: WrittenModel
-    workspace: Mapping[str, int] | None = None
+
+    @property
+    def unoptimized_only(self) -> bool:
+        """Whether the written model must run without graph optimization."""
+        return must_be_unoptimized(self.baseline, self.written)
 
     def executed(self, settings: RuntimeSettings) -> ExecutedGraph:
         """Return the graph that a session of the file is predicted to run."""
@@ -171,19 +191,23 @@ class Prediction:
         The file is run without optimization unless that is estimated to be slower, or needs more
         memory by `rank`.
         """
-        if self.written.unoptimized_only:
-            return self.unoptimized_choice()
-        if is_slower_unoptimized(self._program, self.baseline.dims, self.graph.executed):
+        is_free = not self.unoptimized_only and self.written.known_verdict is None
+        if is_free and is_slower_unoptimized(
+            self._program, self.baseline.dims, self.graph.executed
+        ):
             return self.optimized_choice()
         return min(self.choices(), key=self.rank)
 
     def choices(self) -> tuple[SettingsChoice, ...]:
         """Return the best settings by prediction with optimization, and then those without it.
 
-        Only the latter if the file must run without optimization.
+        One of them only if the file must run without optimization, or if its outputs were compared before,
+        with optimization.
         """
-        if self.written.unoptimized_only:
+        if self.unoptimized_only:
             return (self.unoptimized_choice(),)
+        if self.written.known_verdict is not None:
+            return (self.optimized_choice(),)
         return self.optimized_choice(), self.unoptimized_choice()
 
     def choices_to_measure(self) -> tuple[SettingsChoice, ...]:
@@ -192,14 +216,15 @@ class Prediction:
         These are the optimized graph without fusions that cost workspace (if it has any), and the
         optimized graph in the order by priority, which cannot be predicted without node indices.
         Choices with optimization come first: among equal costs they win, because their runs are usually
-        shorter. A file that must run without optimization has none of these.
+        shorter. There are no further choices if `choices` has only one.
 
         Raises:
             RuntimeUnavailableError: the model does not load without these fusions.
         """
-        if self.written.unoptimized_only:
-            return self.choices()
-        optimized, unoptimized = self.choices()
+        choices = self.choices()
+        if len(choices) == 1:
+            return choices
+        optimized, unoptimized = choices
         fusions = costly_fusions(self.graph.executed.program)
         less_fused = (self._choice_without(fusions),) if fusions else ()
         # All of the arena is replaced: its first region has a size that suits the order of `optimized`.
@@ -240,9 +265,10 @@ class Prediction:
     def unoptimized_choice(self) -> SettingsChoice:
         """Return the best predicted settings without the runtime's optimization."""
         executed = self.file_graph()
-        measured = self.workspace
-        if measured is None:
-            measured = self.baseline.record.workspace or {}
+        unoptimized = self.baseline.unoptimized
+        measured = (
+            unoptimized.workspace if unoptimized else self.baseline.record.workspace or {}
+        )
         # For nodes that the original's run did not have, workspace follows from rules.
         workspace = totals_by_rule(executed.program, executed.dims) | dict(measured)
         settings = self.written.unoptimized_settings

@@ -18,15 +18,8 @@ from memplan_cli.runtime.graph.recorded import graph_of_run, with_recorded_order
 from memplan_cli.runtime.installed import required_version
 from memplan_cli.runtime.process.predict import ProcessMeasurements, predict_process_bytes
 from memplan_cli.runtime.run.baseline import DEFAULTS
-from memplan_cli.runtime.run.compare import (
-    UnoptimizedRun,
-    WrittenRun,
-    compare_original_unoptimized,
-    run_original_unoptimized,
-    run_written,
-    with_unoptimized_note,
-)
-from memplan_cli.runtime.run.timing import SLOWEST, is_far_slower, is_slower, time_ratio
+from memplan_cli.runtime.run.compare import WrittenRun, run_written
+from memplan_cli.runtime.run.timing import is_slower, seems_slower, time_ratio
 from memplan_cli.runtime.settings_search.predicted import (
     has_several_regions,
     has_unpredictable_order,
@@ -45,7 +38,7 @@ from memplan_cli.runtime.simulate.predict import (
 if TYPE_CHECKING:
     from memplan_cli.core.check import Search
     from memplan_cli.core.progress import Progress
-    from memplan_cli.core.results.observations import Validation
+    from memplan_cli.core.results.observations import TimeRatio, Validation
     from memplan_cli.runtime.run.run_model import RunRecord
     from memplan_cli.runtime.settings_search.predicted import SettingsChoice
     from memplan_cli.runtime.settings_search.written_model import Prediction
@@ -63,13 +56,12 @@ class Confirmation:
     Attributes:
         choice: the settings of the reported run.
         run: the reported run.
+        time: how much longer a run takes than the original's; None: not longer than allowed, or not timed.
         notes: what the report says about the runs.
         prediction: the predictions for the written model.
         _baseline: the original's run.
         _written: the written model.
         _graphs: the graphs that `executed` has read, by the file that a run wrote.
-        _reference: the original's run without optimization, if outputs are compared with it.
-        _equal_only_unoptimized: whether outputs are equal only if both models run without optimization.
         _has_other_nodes: whether ONNX Runtime executes nodes that the file does not have.
     """
 
@@ -82,9 +74,8 @@ class Confirmation:
         self.prediction, self.notes = prediction, list(choice.notes)
         self._baseline, self._written = prediction.baseline, prediction.written
         self._graphs: dict[Path, ExecutedGraph] = {}
-        self._reference: UnoptimizedRun | None = None
-        self._equal_only_unoptimized = False
         self._has_other_nodes = False
+        self.time: TimeRatio | None = None
         self.choice = choice
         self.run = self._run(choice)
 
@@ -98,26 +89,20 @@ class Confirmation:
         """Whether the model ran and its outputs equal the original's."""
         return self.run.ran and self.verdict.passed
 
-    def confirm(self, progress: Progress) -> None:
+    def confirm(self) -> None:
         """Run the model again where its run contradicts the prediction; update ``run`` and ``notes``."""
-        if self._has_other_outputs:
-            if self._is_original:
-                self._optimize_original()
-            else:
-                self._compare_unoptimized(progress)
+        may_be_optimized = self.run.is_unoptimized and not self.prediction.unoptimized_only
+        if self._has_other_outputs and may_be_optimized:
+            self._optimize_for_equal_outputs()
         if self.passed:
-            self._optimize_if_far_slower()
+            self._optimize_if_slower()
             self._confirm_memory()
 
-    def confirm_at_same_level(self, progress: Progress) -> None:
-        """Confirm outputs and memory as `confirm` does, but keep optimization on or off as it is.
+    def confirm_at_same_level(self) -> None:
+        """Confirm memory as `confirm` does, but keep optimization on or off as it is.
 
-        For a search that runs the model both with and without optimization. A run with optimization fails
-        if its outputs differ. Without optimization, outputs may also equal those of the original without
-        optimization. That comparison is pointless if the model is the original's own file.
+        For a search that runs the model both with and without optimization.
         """
-        if self._has_other_outputs and self.run.is_unoptimized and not self._is_original:
-            self._compare_unoptimized(progress)
         if self.passed:
             self._confirm_memory()
 
@@ -129,7 +114,7 @@ class Confirmation:
     @property
     def _has_other_outputs(self) -> bool:
         """Whether the reported run has other outputs than the baseline; False if they are not compared here."""
-        return self._written.known_verdict is None and self.run.has_other_outputs
+        return self._written.known_verdict is None and self.run.verdict.has_other_outputs
 
     def _verdict_on(self, run: WrittenRun) -> Validation:
         """Return the verdict on a run: its own, unless the verdict was known before."""
@@ -161,22 +146,13 @@ class Confirmation:
 
     def _run_and_write_graph(self, choice: SettingsChoice, graph: Path | None) -> WrittenRun:
         """Run the written model, and write the graph that ONNX Runtime executes to a file; None: to none."""
-        reference = self._reference.inputs if self._reference else None
-        return run_written(
-            self._baseline,
-            self._written.path,
-            choice.settings,
-            graph=graph,
-            reference=reference,
-        )
+        return run_written(self._baseline, self._written.path, choice.settings, graph=graph)
 
-    def _optimize_original(self) -> None:
-        """Run the original's own file with optimization, if outputs differ without it.
+    def _optimize_for_equal_outputs(self) -> None:
+        """Run with the runtime's optimization after a run without it had other outputs.
 
-        Settings with optimization and other outputs are not replaced.
+        Fused kernels round differently, so that the original's outputs under the defaults may need them.
         """
-        if not self.run.is_unoptimized:
-            return
         self.choice = self.prediction.optimized_choice()
         self.run = self._run(self.choice)
         self.notes.append(
@@ -184,55 +160,38 @@ class Confirmation:
             "ran again with optimization"
         )
 
-    def _compare_unoptimized(self, progress: Progress) -> None:
-        """Compare both models without optimization, which may be why their outputs differ.
+    def _optimize_if_slower(self) -> None:
+        """Run with the runtime's optimization if runs without it take longer than allowed.
 
-        If outputs are equal, that run is reported, and the file must always run without optimization.
-        Otherwise the run with other outputs stays. Its failed verdict ends the confirmation: no further run
-        uses ``_reference`` and ``prediction``, which may have changed.
-
-        Nothing is done for a file that was optimized offline: it has fused nodes, which the original has
-        only with optimization.
+        ``time`` is set if runs are slower all the same, or must be without optimization.
         """
-        if self._written.optimized_offline:
-            return
-        progress("comparing both models without the runtime's optimization")
-        first_run, choice = self.run, self.choice
-        if first_run.is_unoptimized:  # then only the original has to run again
-            verdict = compare_original_unoptimized(self._baseline, first_run)
-            second_run = replace(first_run, verdict=verdict)
-        else:
-            self._reference = run_original_unoptimized(self._baseline)
-            if self._reference is None:  # it fails, or its runs differ
-                return
-            self.prediction = replace(self.prediction, workspace=self._reference.workspace)
-            choice = self.prediction.unoptimized_choice()
-            second_run = self._run(choice)  # compared with `_reference`
-        if second_run.verdict.status != "passed":
-            return
-        verdict = with_unoptimized_note(second_run.verdict, first_run.verdict)
-        self.run, self.choice = replace(second_run, verdict=verdict), choice
-        self._equal_only_unoptimized = True
-
-    def _optimize_if_far_slower(self) -> None:
-        """Run with the runtime's optimization if a run without it took far longer than the original's."""
-        written, run = self._written, self.run
-        must_stay_unoptimized = written.unoptimized_only or self._equal_only_unoptimized
-        if must_stay_unoptimized or not run.is_unoptimized:
-            return
-        if not is_far_slower(run.record.peaks, self._baseline.record.peaks):
+        self.time = self._time_if_slower(self.run)
+        run = self.run
+        if self.time is None or self.prediction.unoptimized_only or not run.is_unoptimized:
             return
         choice = self.prediction.optimized_choice()
         optimized_run = self._run(choice)
-        if optimized_run.ran and self._verdict_on(optimized_run).passed:
-            self.run, self.choice = optimized_run, choice
-            note = (
-                "without optimization the written model took longer than predicted: it ran again "
-                "with optimization"
-            )
-        else:
-            note = "without optimization the written model takes far longer than the original"
-        self.notes.append(note)
+        if not optimized_run.ran or not self._verdict_on(optimized_run).passed:
+            return
+        self.run, self.choice = optimized_run, choice
+        self.time = self._time_if_slower(optimized_run)
+        self.notes.append(
+            "without optimization the written model took longer than predicted: it ran again "
+            "with optimization"
+        )
+
+    def _time_if_slower(self, run: WrittenRun) -> TimeRatio | None:
+        """Return how much longer a run takes than the original's; None if it is as fast as allowed.
+
+        The few runs that measured memory only raise the suspicion. Both models are then timed in turn.
+        """
+        before, after = self._baseline.record, run.record
+        if not seems_slower(after.peaks, before.peaks):
+            return None
+        timeout = self._baseline.check.timeout
+        sessions = before.spec.session, after.spec.session
+        ratio = time_ratio(*sessions, before.spec.inputs[0], timeout)
+        return ratio if ratio is not None and ratio.is_slower else None
 
     def _read_graph_of_other_nodes(self) -> None:
         """Run again to see the runtime's graph, if an unoptimized run requested more than predicted.
@@ -318,9 +277,6 @@ class Confirmation:
         if self._written.known_verdict is not None:
             # Outputs change from run to run, and were compared before.
             return run.ran
-        if self._equal_only_unoptimized and run.ran:
-            # Both were compared with outputs of the default settings, and differ from them alike.
-            return self.run.record.differences == run.record.differences
         return run.verdict.passed
 
     def executed(self) -> ExecutedGraph:
@@ -371,6 +327,7 @@ class Confirmation:
             settings=run.settings,
             # Without recorded workspace, all settings are predicted.
             settings_sources=settings_from_runs(run.settings) if workspace else {},
+            time=self.time,
         )
 
     def warning_by_default(self) -> tuple[str, ...]:
@@ -378,7 +335,7 @@ class Confirmation:
 
         A file that must run without optimization has none: the default settings do not apply to it.
         """
-        if self._written.unoptimized_only:
+        if self.prediction.unoptimized_only:
             return ()
         # At default settings ONNX Runtime optimizes the graph. If the reported run did so, its graph is
         # known; else the optimized graph is predicted.
@@ -413,14 +370,14 @@ def confirm_prediction(
     if search != "measured":
         progress("running the written model")
         confirmation = Confirmation(prediction, prediction.best_choice())
-        confirmation.confirm(progress)
+        confirmation.confirm()
         return confirmation
     choices = prediction.choices_to_measure()
     confirmations: list[Confirmation] = []
     for number, choice in enumerate(choices, 1):
         progress(f"running the written model, settings {number} of {len(choices)}")
         confirmation = Confirmation(prediction, choice)
-        confirmation.confirm_at_same_level(progress)
+        confirmation.confirm_at_same_level()
         confirmations.append(confirmation)
     return min(confirmations, key=measured_cost)
 
@@ -452,6 +409,6 @@ def measured_cost(confirmation: Confirmation) -> MeasuredCost:
             before.spec.inputs[0],
             baseline.check.timeout,
         )
-        if ratio is None or ratio.median > SLOWEST:
+        if ratio is None or ratio.is_slower:
             return MeasuredCost(rank=1, amount=after.peaks.effort or 0.0)
     return MeasuredCost(rank=0, amount=float(peak_plus_arena(after.peaks)))

@@ -11,29 +11,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import silent
-from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings, Validation
+from memplan_cli.core.results.observations import Validation
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.onnx_io.interface import other_inputs
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.graph.offline import offline_program
 from memplan_cli.runtime.run.baseline import DEFAULTS, BaselineRun
-from memplan_cli.runtime.run.compare import (
-    WrittenRun,
-    compare_original_unoptimized,
-    compare_unrepeatable,
-    did_not_run,
-    has_other_outputs,
-    run_original_unoptimized,
-    run_written,
-    with_unoptimized_note,
-)
+from memplan_cli.runtime.run.compare import compare_unrepeatable, run_written
 from memplan_cli.runtime.run.run_model import require_weights
-from memplan_cli.runtime.run.timing import slower_note, time_ratio
+from memplan_cli.runtime.run.timing import time_ratio
 from memplan_cli.runtime.settings_search.predicted import SettingsChoice
 from memplan_cli.runtime.settings_search.written_model import (
     Prediction,
     WrittenModel,
     read_baseline_graph,
+    settings_of_comparison,
 )
 from memplan_cli.runtime.verification.confirm import confirm_prediction
 
@@ -61,13 +53,11 @@ class Verification:
         verdict: of the comparison of outputs.
         facts: the report's runtime block; None if memory was not measured or outputs differ.
         warnings: for the report.
-        unoptimized_only: whether the verdict holds only for runs without ONNX Runtime's optimization.
     """
 
     verdict: Validation
     facts: RuntimeSummary | None = None
     warnings: tuple[str, ...] = ()
-    unoptimized_only: bool = False
 
 
 def verify(
@@ -90,21 +80,21 @@ def verify(
     """
     if not baseline.is_repeatable:
         # Outputs that change from run to run are compared in runs of their own, by other rules.
-        verification = _compare_changing_outputs(baseline, written)
-        if graph is None or not verification.verdict.passed:
-            return verification
-        # The runs below only measure memory. With a known verdict they do not compare outputs again, and
-        # they stay without optimization if the verdict holds only so.
-        written = replace(written, known_verdict=verification.verdict)
-        if verification.unoptimized_only:
-            written = replace(written, spoiled_by_optimization=True)
+        settings = settings_of_comparison(baseline, written)
+        verdict = compare_unrepeatable(baseline, written.path, settings)
+        if graph is None or not verdict.passed:
+            return Verification(_with_reference(verdict, baseline))
+        # The runs below only measure memory. With a known verdict they do not compare outputs again.
+        written = replace(written, known_verdict=verdict)
     if graph is None:
-        return _compare_outputs(baseline, written)
+        settings = settings_of_comparison(baseline, written)
+        verdict = run_written(baseline, written.path, settings).verdict
+        return Verification(_with_reference(verdict, baseline))
     prediction = Prediction(baseline, graph, written)
     confirmation = confirm_prediction(prediction, baseline.check.search, progress)
-    verdict, unoptimized_only = confirmation.verdict, confirmation.run.is_unoptimized
+    verdict = _with_reference(confirmation.verdict, baseline)
     if not confirmation.passed:
-        return Verification(verdict, unoptimized_only=unoptimized_only)
+        return Verification(verdict)
     facts = confirmation.facts()
     warnings = (
         *graph.warnings,
@@ -112,7 +102,7 @@ def verify(
         *confirmation.warning_by_default(),
         *_unpredicted_peak_warning(facts),
     )
-    return Verification(verdict, facts, warnings, unoptimized_only)
+    return Verification(verdict, facts, warnings)
 
 
 def compare_models(
@@ -120,7 +110,6 @@ def compare_models(
     written: WrittenModel,
     check: Check,
     binding: Binding,
-    original_settings: RuntimeSettings = DEFAULTS,
 ) -> Verification:
     """Run an original and a written model, and compare only their outputs.
 
@@ -132,9 +121,9 @@ def compare_models(
     check = replace(check, depth="outputs")
     require_weights(written.path)
     model = load_model(original)
-    with BaselineRun(original, model, check, binding, original_settings) as run:
+    with BaselineRun(original, model, check, binding) as run:
         verification = verify(run.result(), graph=None, written=written)
-    if did_not_run(verification.verdict):
+    if verification.verdict.did_not_run:
         require_same_inputs(original, written.path)
     return verification
 
@@ -157,7 +146,7 @@ def measure_models(
         program = offline_program(written.path, binding.dims, baseline.provider)
         written = replace(written, program=program)
         verification = verify(baseline, read_baseline_graph(baseline), written)
-    if did_not_run(verification.verdict):
+    if verification.verdict.did_not_run:
         require_same_inputs(original, written.path)
     return verification
 
@@ -178,8 +167,8 @@ def with_time(
         ratio = time_ratio(before, after, inputs, conditions.timeout)
     except RuntimeUnavailableError as error:
         return facts, (f"the time of a run was not measured: {error}",)
-    note = slower_note(ratio)
-    return replace(facts, time=ratio), (note,) if note else ()
+    notes = (str(ratio),) if ratio is not None and ratio.is_slower else ()
+    return replace(facts, time=ratio), notes
 
 
 def require_same_inputs(original: Path, written: Path) -> None:
@@ -196,65 +185,10 @@ def require_same_inputs(original: Path, written: Path) -> None:
         )
 
 
-def _compare_changing_outputs(baseline: Baseline, written: WrittenModel) -> Verification:
-    """Compare the outputs of a written model with those of an original whose own runs differ.
-
-    A model that ONNX Runtime optimized offline runs without further optimization, and the original under
-    the settings of the baseline. Other models run under the runtime's defaults. If their outputs differ
-    then, both models run again without optimization: the order of nodes can decide which of them ONNX
-    Runtime fuses, and fused nodes round differently.
-    """
-    path = written.path
-    if written.optimized_offline:
-        verdict = compare_unrepeatable(
-            baseline, path, written.unoptimized_settings, baseline.settings
-        )
-        return Verification(verdict, unoptimized_only=True)
-    optimized = compare_unrepeatable(baseline, path, DEFAULTS, DEFAULTS)
-    if not has_other_outputs(optimized):
-        return Verification(optimized)
-    unoptimized = compare_unrepeatable(baseline, path, UNOPTIMIZED, UNOPTIMIZED)
-    if unoptimized.status != "passed":
-        return Verification(optimized)
-    verdict = with_unoptimized_note(unoptimized, optimized)
-    return Verification(verdict, unoptimized_only=True)
-
-
-def _compare_outputs(baseline: Baseline, written: WrittenModel) -> Verification:
-    """Compare the outputs of a written model with those of the baseline, and measure nothing else.
-
-    The model runs under the runtime's defaults, or without optimization if it must. If the outputs differ,
-    both models are compared without optimization: the order of nodes can decide which of them ONNX
-    Runtime fuses, and fused nodes round differently. A model that ONNX Runtime optimized offline is not
-    compared so. It has fused nodes, which the original has only with optimization.
-    """
-    must_be_unoptimized = written.unoptimized_only
-    settings = written.unoptimized_settings if must_be_unoptimized else DEFAULTS
-    run = run_written(baseline, written.path, settings)
-    verification = Verification(run.verdict, unoptimized_only=must_be_unoptimized)
-    if not run.has_other_outputs or written.optimized_offline:
-        return verification
-    unoptimized = _compare_unoptimized(baseline, written, run)
-    if unoptimized is None or unoptimized.status != "passed":
-        return verification
-    verdict = with_unoptimized_note(unoptimized, run.verdict)
-    return Verification(verdict, unoptimized_only=True)
-
-
-def _compare_unoptimized(
-    baseline: Baseline, written: WrittenModel, run: WrittenRun
-) -> Validation | None:
-    """Compare both models without optimization. ``run`` is a run of the written model.
-
-    Returns None if the original does not run so, or if its runs differ then.
-    """
-    if run.is_unoptimized:  # then only the original has to run again
-        return compare_original_unoptimized(baseline, run)
-    original = run_original_unoptimized(baseline)
-    if original is None:
-        return None
-    settings = written.unoptimized_settings
-    return run_written(baseline, written.path, settings, reference=original.inputs).verdict
+def _with_reference(verdict: Validation, baseline: Baseline) -> Validation:
+    """Return a verdict that names the run of the original that outputs were compared with."""
+    difference = baseline.unoptimized.diff_from_defaults if baseline.unoptimized else None
+    return replace(verdict, reference=baseline.check.reference, diff_from_defaults=difference)
 
 
 def _unpredicted_peak_warning(facts: RuntimeSummary) -> Iterator[str]:
