@@ -22,6 +22,7 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import recorded_phases
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.weights.external_data import external_tensors, locations
+from memplan_cli.onnx_io.writing.structure import checked
 from memplan_cli.onnx_io.writing.write import rewrite
 from memplan_cli.planning.candidate import PlanningTask, Source
 from memplan_cli.planning.planner import make_plan
@@ -99,8 +100,9 @@ def train_step(
         report = _report_of(step, target)
         result = WrittenStep(str(target), step, report.memory, report.symbolic, recompute)
         if not result.missed:
+            written_step = checked(step.model, lambda: forward)
             contents: dict[Path, Content] = {
-                target: step.model.SerializeToString(deterministic=True)
+                target: written_step.SerializeToString(deterministic=True)
             }
             if state_file is not None:
                 contents[state_file] = first_archive(forward, step, source.parent)

@@ -1,4 +1,4 @@
-"""Editing of a model's graphs: fresh names, producers and consumers, replacement of nodes.
+"""Editing of a model's graphs: names in use, producers and consumers, replacement of nodes.
 
 All code that adds, replaces, renames or removes nodes of a `ModelProto` uses these functions.
 """
@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.analysis.precedence import nearest_order, successors
+from memplan_cli.core.names import FreshNames
 from memplan_cli.onnx_io.traversal import defined, reads, subgraphs
 
 if TYPE_CHECKING:
@@ -30,35 +31,13 @@ INT64 = 7
 """TensorProto.INT64."""
 
 
-class FreshNames:
-    """Makes names that differ from all names in use.
-
-    If a preferred name is in use, ``separator`` and a number are appended, counted from 1 for each
-    preferred name.
-    """
-
-    def __init__(self, taken: Iterable[str], separator: str = "_") -> None:
-        self._taken = set(taken)
-        self._separator = separator
-        self._counts: dict[str, int] = {}
-
-    @classmethod
-    def of(cls, model: ModelProto) -> FreshNames:
-        """Return a maker of names that are unused in the graph, its subgraphs and the model's functions."""
-        taken = names_in(model.graph)
-        for function in model.functions:
-            taken.update((*function.input, *function.output))
-            taken.update(_names_of_nodes(function.node))
-        return cls(taken)
-
-    def fresh(self, preferred: str) -> str:
-        """Return an unused name, ``preferred`` itself if possible, and mark it as used."""
-        name = preferred
-        while name in self._taken:
-            self._counts[preferred] = self._counts.get(preferred, 0) + 1
-            name = f"{preferred}{self._separator}{self._counts[preferred]}"
-        self._taken.add(name)
-        return name
+def fresh_names(model: ModelProto) -> FreshNames:
+    """Return a maker of names that are unused in the graph, its subgraphs and the model's functions."""
+    taken = names_in(model.graph)
+    for function in model.functions:
+        taken.update((*function.input, *function.output))
+        taken.update(_names_of_nodes(function.node))
+    return FreshNames(taken)
 
 
 def names_in(graph: GraphProto) -> set[str]:
@@ -212,7 +191,7 @@ class GraphEditor:
     def __init__(self, model: ModelProto) -> None:
         self.graph = model.graph
         self.new_nodes: list[NodeProto] = []
-        self.fresh = FreshNames.of(model).fresh
+        self.fresh = fresh_names(model).fresh
         self._once_read = {name for node in self.graph.node for name in reads(node)}
         """Names that had a consumer or were added: `set_nodes` removes only these initializers."""
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import parse
 from features.chunk_models import (
     causal,
     convolutions,
@@ -23,12 +24,13 @@ from memplan_cli.core.program import Program, VarId, intermediates
 from memplan_cli.core.symbolic.sizes import Size, size_of
 from memplan_cli.features.chunking.axes.split import ModelContext, Role
 from memplan_cli.features.chunking.graph import Graph
-from memplan_cli.features.chunking.region import regions_from
+from memplan_cli.features.chunking.region import growth_series, regions_from
 from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
 from memplan_cli.onnx_io.constants import small_constants
 from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.chunked import chunked_model
+from memplan_cli.onnx_io.writing.structure import structure_errors
 
 if TYPE_CHECKING:
     from memplan_cli.features.chunking.region import Region
@@ -184,6 +186,22 @@ def test_a_copied_op_keeps_the_result_that_nobody_reads() -> None:
     written, program = chunked_model(model, chunked.program, chunked.constants)
     assert read_program(written).program.body == program.body
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
+
+
+def test_two_results_of_one_op_are_joined_by_nodes_of_two_names() -> None:
+    model = parse("""g (float[8,16] x) => (float[8,8] y) {
+        t = Exp(x)  a, b = Split <axis = 1, num_outputs = 2> (t)  c = CumSum(a, along)  y = Add(c, b) }""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0), "along"))
+    graph, whole = graph_of(model), [x.tobytes() for x in run(model)]
+    stages = [stage for series in growth_series(graph, VarId("a"), 0) for stage in series]
+    joined = [stage.region for stage in stages if len(stage.region.outputs) == 2]
+    assert joined
+    for region in joined:
+        chunked = rewrite_in_chunks(graph, [(region, 2)])
+        assert chunked is not None
+        written, _ = chunked_model(model, chunked.program, chunked.constants)
+        assert tuple(structure_errors(written)) == ()
+        assert [x.tobytes() for x in run(written)] == whole
 
 
 def test_several_regions_are_written_together() -> None:

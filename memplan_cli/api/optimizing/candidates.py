@@ -272,6 +272,7 @@ class TargetCandidates:
         """
         from memplan_cli.onnx_io.load import load_model
         from memplan_cli.onnx_io.runs.prepared_models import unread_outputs, with_readers
+        from memplan_cli.onnx_io.writing.structure import checked
 
         file = ModelFile.of(dump.path, load_model(dump.path))
         program = self._program(dump, file)
@@ -287,7 +288,8 @@ class TargetCandidates:
         if not large_unused:
             return self._plan_program(dump, file, program)
         path = dump.path.with_name(f"{dump.path.stem}.read{dump.path.suffix}")
-        model = with_readers(file.model, large_unused)
+        source = file.model
+        model = checked(with_readers(source, large_unused), lambda: source)
         path.write_bytes(model.SerializeToString())
         file = ModelFile.of(path, model)
         rewriting = self._plan_program(dump, file, self._program(dump, file))

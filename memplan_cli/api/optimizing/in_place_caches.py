@@ -197,9 +197,11 @@ class _DecoderPlanner:
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
         from memplan_cli.onnx_io.caches_metadata import caches_note
         from memplan_cli.onnx_io.load import LazyModel, graph_digest
+        from memplan_cli.onnx_io.writing.structure import checked
 
         request = self.request
-        file = ModelFile(request.file.path, LazyModel(attempt.model))
+        model = checked(attempt.model, lambda: request.file.model)
+        file = ModelFile(request.file.path, LazyModel(model))
         settings = bind(attempt.model, self._last_step_settings(attempt, decoding))
         # `bind` records all dims as given by the user. Those that the user did not give are assumed.
         settings = _with_assumed_provenance(settings, self.bound_settings)

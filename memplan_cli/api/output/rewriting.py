@@ -203,6 +203,7 @@ class RewrittenFiles(OutputFiles):
         Adds the weight files that it creates to those of the object, and sets ``_moved``.
         """
         from memplan_cli.onnx_io.metadata import FOLDED, WEIGHTS, donation_note
+        from memplan_cli.onnx_io.writing.structure import checked
         from memplan_cli.onnx_io.writing.write import written_model
 
         rewriting, planned = self._rewriting, self._rewriting.planned
@@ -220,6 +221,8 @@ class RewrittenFiles(OutputFiles):
             from memplan_cli.onnx_io.writing.chunked import chunked_model
 
             model, program = chunked_model(model, program, planned.constants)
+        if model is not file.model:
+            checked(model, lambda: file.model, program)
         # ONNX Runtime moved the weights of a graph that it wrote out already.
         if not rewriting.optimized_offline and rewriting.settings.external_weights != "keep":
             moved = move_beside(model, out, self._used, self._earlier)

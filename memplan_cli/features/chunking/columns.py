@@ -27,7 +27,7 @@ from memplan_cli.core.program import Op, VarId
 from memplan_cli.features.chunking.axes.split import Role
 from memplan_cli.features.chunking.graph import Graph
 from memplan_cli.features.chunking.search import SearchResult, search, with_new_sizes
-from memplan_cli.features.chunking.writer import ProgramWriter, inserted_op
+from memplan_cli.features.chunking.writer import ProgramWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -393,7 +393,7 @@ class _CopyWriter:
             return self._scatter_add_ops(op, names)
         return [
             op._replace(
-                name=f"{op.label}{_SUFFIX}",
+                name=self._writer.op_name(f"{op.label}{_SUFFIX}"),
                 inputs=tuple(names.get(var, var) for var in op.inputs),
                 outputs=tuple(names.get(var, VarId("")) for var in op.outputs),
             )
@@ -413,8 +413,8 @@ class _CopyWriter:
         output_maximum = self._add_row_maximum(output, index, axis, "_log")
         shifted = self._writer.new_var(output, f"{_SUFFIX}_shifted")
         return [
-            _named_op("Sub", (names.get(data, data), data_maximum), shifted),
-            _named_op("Add", (shifted, output_maximum), names[output]),
+            self._named_op("Sub", (names.get(data, data), data_maximum), shifted),
+            self._named_op("Add", (shifted, output_maximum), names[output]),
         ]
 
     def _add_row_maximum(self, var: VarId, index: int, axis: int, suffix: str) -> VarId:
@@ -428,7 +428,7 @@ class _CopyWriter:
             attributes = {**attributes, "axes": (axis,)}
         else:
             inputs = (var, self._writer.constant((axis,)))
-        op = _named_op("ReduceMax", inputs, output, attributes)
+        op = self._named_op("ReduceMax", inputs, output, attributes)
         self._ops_after.setdefault(index, []).append(op)
         return output
 
@@ -449,13 +449,25 @@ class _CopyWriter:
         zero, column_count = writer.constant((0,)), writer.constant((columns,))
         all_columns = writer.constant(tuple(range(columns)))
         return [
-            _named_op("Less", (index, zero), is_negative),
-            _named_op("Add", (index, column_count), shifted_index),
-            _named_op("Where", (is_negative, shifted_index, index), column_index),
-            _named_op("Equal", (column_index, all_columns), is_hit),
-            _named_op("Add", (data, update), total),
-            _named_op("Where", (is_hit, total, data), names[output]),
+            self._named_op("Less", (index, zero), is_negative),
+            self._named_op("Add", (index, column_count), shifted_index),
+            self._named_op("Where", (is_negative, shifted_index, index), column_index),
+            self._named_op("Equal", (column_index, all_columns), is_hit),
+            self._named_op("Add", (data, update), total),
+            self._named_op("Where", (is_hit, total, data), names[output]),
         ]
+
+    def _named_op(
+        self,
+        kind: str,
+        inputs: tuple[VarId, ...],
+        output: VarId,
+        attributes: Mapping[str, Attribute] | None = None,
+    ) -> Op:
+        """Return an added op that is named after its output."""
+        return self._writer.new_op(
+            f"{output}/{kind.lower()}", kind, inputs, output, attributes
+        )
 
     def finish(self) -> CopiedProgram:
         """Return the program with the copies, without originals that are unused now."""
@@ -492,13 +504,3 @@ class _CopyWriter:
                 unused.update(outputs)
                 uses.subtract(self._graph.dataflow.reads[index])
         return frozenset(unused)
-
-
-def _named_op(
-    kind: str,
-    inputs: tuple[VarId, ...],
-    output: VarId,
-    attributes: Mapping[str, Attribute] | None = None,
-) -> Op:
-    """Return an added op that is named after its output."""
-    return inserted_op(f"{output}/{kind.lower()}", kind, inputs, output, attributes)

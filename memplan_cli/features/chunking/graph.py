@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from memplan_cli.core.names import node_names, value_names
 from memplan_cli.core.operators import NCHWC
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
@@ -77,6 +78,16 @@ class Graph:
     def ops(self) -> tuple[Op, ...]:
         """The ops of the top block."""
         return self.program.body.ops
+
+    @cached_property
+    def value_names(self) -> frozenset[str]:
+        """The names of the program's vars, which new vars must not have."""
+        return frozenset(value_names(self.program))
+
+    @cached_property
+    def node_names(self) -> frozenset[str]:
+        """The names of the program's ops, which new ops must not have."""
+        return frozenset(node_names(self.program))
 
     def node(self, op_index: int) -> Node | None:
         """Return an op with its shapes; None if a dimension is not a number."""

@@ -202,7 +202,7 @@ class _ChunkWriter:
         _writer: the program that is written; ops and vars are added to it.
         _graph: the original program.
         _chunk: the ranges of this chunk.
-        _suffix: appended to the names of all ops and vars of this chunk.
+        _suffix: appended to the names of all ops and vars of this chunk; a number may follow.
         _own_slices: for each tensor that the region makes, the slice that this chunk makes.
         _joined_slices: the same slices preceded by the rows that the previous chunk carried
         over, for tensors of which this chunk reads such rows.
@@ -262,7 +262,7 @@ class _ChunkWriter:
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
         ]
         copy = op._replace(
-            name=f"{op.label}{self._suffix}",
+            name=self._writer.op_name(f"{op.label}{self._suffix}"),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             attributes={**op.attributes, **edit.attributes}

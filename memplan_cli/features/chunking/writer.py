@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.names import FreshNames
 from memplan_cli.core.program import Op, Origin, Var, VarId
 from memplan_cli.features.chunking.axes.windows import ROWS
 
@@ -28,24 +29,6 @@ _MAX_NAMED_VALUES = 8
 """Values of a constant that its name lists; longer constants are named by first and last."""
 
 
-def inserted_op(
-    name: str,
-    kind: str,
-    inputs: tuple[VarId, ...],
-    output: VarId,
-    attributes: Mapping[str, Attribute] | None = None,
-) -> Op:
-    """Return an op with one output that has no node in the file."""
-    return Op(
-        name=name,
-        type=kind,
-        inputs=inputs,
-        outputs=(output,),
-        source=INSERTED,
-        attributes=attributes or {},
-    )
-
-
 class ProgramWriter:
     """Collects the ops of a rewritten program, and adds vars and constants as they are needed.
 
@@ -61,6 +44,8 @@ class ProgramWriter:
         vars: the vars of the program and the added ones.
         constants: the name of each added int64 constant, by its values.
         maybe_unused: vars of the original that may be unused from now on.
+        _var_names: makes the names of new vars.
+        _op_names: makes the names of new ops.
     """
 
     def __init__(self, graph: Graph, constant_prefix: str = "chunk") -> None:
@@ -69,6 +54,33 @@ class ProgramWriter:
         self.vars = dict(graph.program.vars)
         self.constants: dict[Dims, VarId] = {}
         self.maybe_unused: set[VarId] = set()
+        self._var_names = FreshNames(graph.value_names)
+        self._op_names = FreshNames(graph.node_names)
+
+    def op_name(self, preferred: str) -> str:
+        """Return an unused name for an op, ``preferred`` itself if possible."""
+        return self._op_names.fresh(preferred)
+
+    def new_op(
+        self,
+        name: str,
+        kind: str,
+        inputs: tuple[VarId, ...],
+        output: VarId,
+        attributes: Mapping[str, Attribute] | None = None,
+    ) -> Op:
+        """Return an op with one output that has no node in the file; it is not appended to the ops.
+
+        ``name`` is the preferred one, see `op_name`.
+        """
+        return Op(
+            name=self.op_name(name),
+            type=kind,
+            inputs=inputs,
+            outputs=(output,),
+            source=INSERTED,
+            attributes=attributes or {},
+        )
 
     def concat(
         self, name: str, parts: tuple[VarId, ...], output: VarId, axis: int, original: VarId
@@ -79,7 +91,7 @@ class ProgramWriter:
         Reshapes of the parts come before the Concat, and one of the result after it.
 
         Args:
-            name: the name of the Concat.
+            name: the preferred name of the Concat.
             parts: the vars to join, in order.
             output: the var that holds the result; it is in ``self.vars`` already.
             axis: the axis along which they are joined.
@@ -88,11 +100,11 @@ class ProgramWriter:
         """
         attributes: Mapping[str, Attribute] = {"axis": axis}
         if not self._needs_row_dims(axis, original):
-            self.ops.append(inserted_op(name, "Concat", parts, output, attributes))
+            self.ops.append(self.new_op(name, "Concat", parts, output, attributes))
             return
         reshaped_parts = tuple(self._reshape_to_row_dims(part) for part in parts)
         joined = self._new_var_with_row_dims(output)
-        self.ops.append(inserted_op(name, "Concat", reshaped_parts, joined, attributes))
+        self.ops.append(self.new_op(name, "Concat", reshaped_parts, joined, attributes))
         self.reshape(joined, output)
 
     def slice(
@@ -136,7 +148,7 @@ class ProgramWriter:
     def reshape(self, var: VarId, output: VarId) -> None:
         """Append a Reshape of ``var`` to the dims of ``output``."""
         shape = self.constant(self._dims(output))
-        self.ops.append(inserted_op(f"{output}/view", "Reshape", (var, shape), output))
+        self.ops.append(self.new_op(f"{output}/view", "Reshape", (var, shape), output))
 
     def _slice_op(self, var: VarId, output: VarId, axis: int, bounds: Range) -> Op:
         """Return a Slice whose bounds are inputs or, before opset 10, attributes."""
@@ -147,9 +159,9 @@ class ProgramWriter:
                 "ends": bounds[1:],
                 "axes": (axis,),
             }
-            return inserted_op(name, "Slice", (var,), output, attributes)
+            return self.new_op(name, "Slice", (var,), output, attributes)
         start, stop, axes = (self.constant((value,)) for value in (*bounds, axis))
-        return inserted_op(name, "Slice", (var, start, stop, axes), output)
+        return self.new_op(name, "Slice", (var, start, stop, axes), output)
 
     def constant(self, values: Dims) -> VarId:
         """Return an int64 constant ``[len(values)]`` with these values, added at its first use."""
@@ -157,7 +169,7 @@ class ProgramWriter:
             suffix = "_".join(map(str, values))
             if len(values) > _MAX_NAMED_VALUES:
                 suffix = f"{values[0]}_to_{values[-1]}"
-            name = self._free_name(f"{self._constant_prefix}_{suffix}")
+            name = VarId(self._var_names.fresh(f"{self._constant_prefix}_{suffix}"))
             self.vars[name] = Var(name, "int64", (len(values),), Origin.WEIGHT, name)
             self.constants[values] = name
         return self.constants[values]
@@ -170,22 +182,16 @@ class ProgramWriter:
         ``dims`` and ``dtype`` of None mean those of ``var``.
         """
         record = self.vars[var]
-        name = self._free_name(f"{var}{suffix}")
+        name = VarId(self._var_names.fresh(f"{var}{suffix}"))
         self.vars[name] = record._replace(
             id=name,
             dtype=dtype or record.dtype,
             shape=record.shape if dims is None else dims,
             origin=Origin.OP,
-            name=f"{record.name}{name[len(var) :]}",
+            name=name,
         )
         return name
 
     def _dims(self, var: VarId) -> Dims:
         """Return the shape of a var, original or added, whose dimensions are numbers."""
         return tuple(dim for dim in self.vars[var].shape or () if isinstance(dim, int))
-
-    def _free_name(self, name: str) -> VarId:
-        """Return the name, with underscores appended until no var has it."""
-        while name in self.vars:
-            name += "_"
-        return VarId(name)

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from memplan_cli.core.names import FreshNames, node_names, value_names
 from memplan_cli.core.operators import operator
 from memplan_cli.core.program import Block, Op, Program, VarId
 from memplan_cli.core.symbolic.sizes import size_of
@@ -293,7 +294,11 @@ class _CopyWriter:
         Returns:
             The final name of each output, by its provisional name; the caller renames the reads.
         """
-        used: dict[VarId, int] = {}  # the last number that was used for copies of a var
+        program = self._values.program
+        var_names, op_names = (
+            FreshNames(taken, separator="", first=2)
+            for taken in (value_names(program), node_names(program))
+        )
         names: dict[VarId, VarId] = {}
         for index, placed in enumerate(self._ops):
             op = placed.op
@@ -301,29 +306,24 @@ class _CopyWriter:
             if not copied_outputs:
                 continue
             for output in copied_outputs:
-                names[output] = self._add_var(self._original_of[output], used)
-            # The number of the copy, empty for the first: node and outputs get the same.
+                names[output] = self._add_var(self._original_of[output], var_names)
+            # The number of the copy, empty for the first: the node gets the same if it can.
             suffix = names[copied_outputs[0]].rpartition("__recompute")[2]
             named = op._replace(
-                name=f"{op.label}__recompute{suffix}",
+                name=op_names.fresh(f"{op.label}__recompute{suffix}"),
                 outputs=tuple(names.get(output, output) for output in op.outputs),
             )
             self._ops[index] = _PlacedOp(named, placed.place)
         return names
 
-    def _add_var(self, var: VarId, used: dict[VarId, int]) -> VarId:
+    def _add_var(self, var: VarId, names: FreshNames) -> VarId:
         """Add a var for the next copy of ``var``: ``x__recompute``, ``x__recompute2``, ...
 
-        ``used`` has the last number for each var, and is changed. Shape, dtype and size are
-        those of ``var``.
+        Shape, dtype and size are those of ``var``.
         """
-        while True:
-            number = used[var] = used.get(var, 0) + 1
-            copy = VarId(f"{var}__recompute{number if number > 1 else ''}")
-            if copy not in self._vars:
-                break
+        copy = VarId(names.fresh(f"{var}__recompute"))
         record = self._vars[var]
-        self._vars[copy] = record._replace(id=copy, name=f"{record.name}{copy[len(var) :]}")
+        self._vars[copy] = record._replace(id=copy, name=copy)
         size = self._sizes.get(var) or size_of(record.shape, record.dtype)
         if size is not None:
             self._sizes[copy] = size

@@ -19,7 +19,7 @@ from memplan_cli.features.training.optimizers import (
 )
 from memplan_cli.features.training.tape import Phase
 from memplan_cli.onnx_io.graph_editor import live_nodes, rename_values
-from memplan_cli.onnx_io.traversal import reads
+from memplan_cli.onnx_io.traversal import defined, graphs, reads, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -176,7 +176,7 @@ def assemble(
     read ``in.w`` instead of ``w``.
 
     Raises:
-        ModelError: the model uses the name of one of the step's inputs for another tensor.
+        ModelError: the model uses the name of one of the step's inputs or outputs for another tensor.
     """
     updated = {p.name: p for p in (*trained.parameters, *trained.running)}
     # New running statistics come from forward nodes, so ``step.outputs`` does not have them.
@@ -193,7 +193,7 @@ def assemble(
         *(_typed_like(name, p) for name, p in step.state.items()),
     ]
     model_inputs = [value for value in model.graph.input if value.name in read_names]
-    _reject_taken_names([*state_inputs, *step.scalars], model_inputs, nodes, weights)
+    _reject_taken_names([*state_inputs, *step.scalars], outputs, model_inputs, nodes, weights)
 
     result = deepcopy(model)
     graph = result.graph
@@ -211,20 +211,28 @@ def assemble(
 
 def _reject_taken_names(
     added_inputs: Iterable[ValueInfoProto],
+    added_outputs: Iterable[str],
     model_inputs: Iterable[ValueInfoProto],
     nodes: Iterable[NodeProto],
     weights: Iterable[TensorProto],
 ) -> None:
-    """Raise ModelError if an added input has the name of another input, a node output or a weight."""
-    taken = {value.name for value in (*model_inputs, *weights)}
-    taken.update(name for node in nodes for name in node.output)
-    for value in added_inputs:
-        if value.name in taken:
+    """Raise ModelError if an added input or output has the name of another tensor.
+
+    ``nodes`` are those of the step: one of them computes each added output.
+    """
+    taken = Counter(value.name for value in (*model_inputs, *weights))
+    for node in nodes:
+        taken.update(node.output)
+        for _, body in subgraphs(node):
+            taken.update(name for graph in graphs(body) for name in defined(graph))
+    added = [("input", value.name) for value in added_inputs]
+    taken.update(name for _, name in added)
+    for kind, name in (*added, *(("output", name) for name in added_outputs)):
+        if taken[name] > 1:
             raise ModelError(
-                f"the training step needs an input {value.name!r}, and the model uses that name",
+                f"the training step needs an {kind} {name!r}, and the model uses that name",
                 hint="rename it in the model",
             )
-        taken.add(value.name)
 
 
 def _typed_like(name: str, parameter: Parameter) -> ValueInfoProto:

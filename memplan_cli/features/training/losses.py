@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from onnx import TensorProto, helper
 
+from memplan_cli.core.names import FreshNames
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.training.tensors import FLOATS, infer_tensors, tensor_of
-from memplan_cli.onnx_io.graph_editor import FreshNames, names_in, producer_nodes
+from memplan_cli.onnx_io.graph_editor import names_in, producer_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -165,7 +166,7 @@ class _LossWriter:
         """Append the last node, make its output the first output of the graph, and return its name."""
         loss = self.fresh("loss")
         self.graph.node.append(
-            helper.make_node(kind, [input_], [loss], name="loss", **attributes)
+            helper.make_node(kind, [input_], [loss], name=loss, **attributes)
         )
         outputs = [helper.make_tensor_value_info(loss, dtype, []), *self.graph.output]
         del self.graph.output[:]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from memplan_cli.core.names import FreshNames
 from memplan_cli.errors import ModelError
 from memplan_cli.features.training.tensors import UNKNOWN, Tensor
-from memplan_cli.onnx_io.graph_editor import FreshNames
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

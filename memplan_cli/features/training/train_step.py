@@ -33,7 +33,7 @@ from memplan_cli.features.training.parameters import (
 )
 from memplan_cli.features.training.prepare import prepare
 from memplan_cli.features.training.rules import RULES
-from memplan_cli.onnx_io.graph_editor import FreshNames, live_nodes, rename_values
+from memplan_cli.onnx_io.graph_editor import fresh_names, live_nodes, rename_values
 from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _use_batch_statistics(
     `Parameter.output`.
     """
     known = {**float_weights(model.graph), **float_inputs(model.graph)}
-    fresh_names = FreshNames.of(model)
+    names = fresh_names(model)
     updated = {parameter.name for parameter in trained}
     running: list[Parameter] = []
     for node in live_nodes(model.graph.node, [loss]):
@@ -186,7 +186,7 @@ def _use_batch_statistics(
                 continue
             statistic = known[node.input[index + 2]]
             if statistic.name in updated:  # it is trained, or another node updates it
-                name = fresh_names.fresh(f"{node.name or node.output[0]}.{kind}")
+                name = names.fresh(f"{node.name or node.output[0]}.{kind}")
                 statistic = _separate_statistic(model, node, index, statistic, name)
             updated.add(statistic.name)
             # Other nodes may read the new value by its former name. As an output of the model it is not

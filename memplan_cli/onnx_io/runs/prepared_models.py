@@ -9,6 +9,7 @@ from zlib import crc32
 from onnx import TensorProto, helper
 
 from memplan_cli.core.operators import NCHWC, is_random
+from memplan_cli.onnx_io.graph_editor import fresh_names
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.weights.external_data import (
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
 
 READ_SUFFIX = "__memplan_read"
-"""The suffix of the result of a Shape node that is added to read an unused value."""
+"""Begins the suffix of the result of a Shape node that is added to read an unused value."""
 
 _EXACT_FLOAT32 = (1 << 24) - 1
 """Ints up to this one are exact in a float32 attribute."""
@@ -100,13 +101,14 @@ def with_readers(model: ModelProto, names: Collection[str]) -> ModelProto:
     result has a few bytes, ends its life. This works only if graph optimization is disabled, which
     would remove the node.
     """
+    fresh = fresh_names(model).fresh
     copy = deepcopy(model)
     del copy.graph.node[:]
     for node in model.graph.node:
         copy.graph.node.append(node)
         for name in node.output:
             if name in names:
-                result = f"{name}{READ_SUFFIX}"
+                result = fresh(f"{name}{READ_SUFFIX}")
                 copy.graph.node.append(
                     helper.make_node("Shape", [name], [result], name=result)
                 )

@@ -23,8 +23,8 @@ from memplan_cli.core.operators import Family, operator
 from memplan_cli.onnx_io.constants import stored_tensor
 from memplan_cli.onnx_io.graph_editor import (
     NODE,
-    FreshNames,
     drop_unread,
+    fresh_names,
     replace_nodes,
 )
 from memplan_cli.onnx_io.read import plain_attributes
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
+    from memplan_cli.core.names import FreshNames
     from memplan_cli.onnx_io.weights.tensor_data import Store
 
 PIECE = 5 << 16
@@ -169,7 +170,7 @@ def cut_columns(
         return {}
     with data.open("wb") as file:
         store = DataFile(data.name, file).store
-        cutter = _Cutter(model.graph, data.parent, store, FreshNames.of(model), {}, {})
+        cutter = _Cutter(model.graph, data.parent, store, fresh_names(model), {}, {})
         replacements = {
             id(product.node): cutter.pieces(product, product.bounds(best.piece_bytes))
             for product in best.products
@@ -354,7 +355,7 @@ class _Cutter:
         pieces = []
         for index, (start, stop) in enumerate(pairwise(bounds)):
             piece = deepcopy(node)
-            piece.name = node.name and f"{node.name}/columns_{index}"
+            piece.name = node.name and self.names.fresh(f"{node.name}/columns_{index}")
             piece.input[_OPERAND] = weights[index]
             if biases:
                 piece.input[_BIAS] = biases[index]

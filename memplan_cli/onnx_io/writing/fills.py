@@ -18,7 +18,7 @@ import numpy as np
 
 from memplan_cli.core.operators import operator
 from memplan_cli.core.symbolic.sizes import BITS
-from memplan_cli.onnx_io.graph_editor import FreshNames, replace_nodes
+from memplan_cli.onnx_io.graph_editor import fresh_names, replace_nodes
 from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.traversal import captures
 from memplan_cli.onnx_io.types import dtype_name
@@ -138,7 +138,7 @@ def _insert_fills(
     """
     from onnx import numpy_helper
 
-    graph, fresh = model.graph, FreshNames.of(model).fresh
+    graph, fresh = model.graph, fresh_names(model).fresh
     replaced: dict[str, TensorProto] = {}
     shapes = {name: fresh(f"{name}/shape") for name in values}
     nodes: list[NodeProto] = []

@@ -1,11 +1,12 @@
 """Checks that a rewritten graph is the same computation, independently of the code that wrote it.
 
 The rewritten graph must have the same interface, and the same nodes with the same attributes, inputs and
-outputs; each value is produced once, before it is read. Two kinds of nodes may be added:
+outputs, and its structure is valid (`structure`). Two kinds of nodes may be added:
 
 - a recomputed copy of a node, whose outputs are called ``<name>__recompute``; it may omit outputs that
   its operator's schema calls optional,
-- a reader: a Shape node that reads ``<name>`` and produces an unused ``<name>__memplan_read``.
+- a reader: a Shape node that reads ``<name>`` and produces an unused ``<name>__memplan_read``, with a
+  number behind it if that name is taken.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import canonical_domain, lookup
-from memplan_cli.onnx_io.traversal import graphs, subgraphs
+from memplan_cli.onnx_io.traversal import graphs
+from memplan_cli.onnx_io.writing.structure import new_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 _COPY_SUFFIX = re.compile(r"__recompute\d*$")
 
-_READER_SUFFIX = "__memplan_read"
+_READER_SUFFIX = re.compile(r"__memplan_read(_\d+)?")
 
 
 class NodeKey(NamedTuple):
@@ -63,8 +65,8 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
     differences = list(_interface_differences(original, written))
     if not _has_same_nodes(original.graph, written.graph):
         differences += _node_differences(original.graph, written.graph)
-    # A node that runs twice under the same names produces its values twice: an ordering error.
-    return (*differences, *_order_errors(written.graph, frozenset()))
+    # A node that runs twice under the same names produces its values twice: an error of structure.
+    return (*differences, *new_errors(written, lambda: original))
 
 
 def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str]:
@@ -97,7 +99,8 @@ def _unused_reader_outputs(graph: GraphProto) -> Iterator[str]:
         if (node.op_type, node.domain, len(node.input), len(node.output))
         == ("Shape", "", 1, 1)
         and not node.attribute
-        and node.output[0] == f"{node.input[0]}{_READER_SUFFIX}"
+        and node.output[0].startswith(node.input[0])
+        and _READER_SUFFIX.fullmatch(node.output[0].removeprefix(node.input[0]))
     ]
     if outputs:
         read = {name for inner in graphs(graph) for node in inner.node for name in node.input}
@@ -246,30 +249,3 @@ def _graph_key(graph: GraphProto, names: _OriginalNames) -> tuple[object, ...]:
 def _label(key: NodeKey) -> str:
     outputs = ", ".join(repr(name[:80]) for name in key.outputs)
     return f"the {key.op_type} that makes {outputs}"
-
-
-def _order_errors(graph: GraphProto, outer: frozenset[str]) -> Iterator[str]:
-    """Yield values that are read before they are produced, or produced twice, in subgraphs too.
-
-    ``outer`` are the values of outer graphs that nodes can read. A result may have the name of one of them,
-    which it then hides.
-    """
-    own = {value.name for value in graph.input}
-    own.update(tensor.name for tensor in graph.initializer)
-    own.update(sparse.values.name for sparse in graph.sparse_initializer)
-    available = {"", *outer, *own}  # "": an omitted input
-    for node in graph.node:
-        if not available.issuperset(node.input[:]):
-            where = node.name or node.op_type
-            early = (name for name in node.input if name not in available)
-            yield from (f"{where!r} reads {name[:80]!r} before it is made" for name in early)
-        for _, body in subgraphs(node) if node.attribute else ():
-            yield from _order_errors(body, frozenset(available))
-        for name in filter(None, node.output[:]):
-            if name in own:
-                yield f"{name[:80]!r} is made twice"
-            own.add(name)
-            available.add(name)
-    for value in graph.output:
-        if not value.name or value.name not in available:
-            yield f"the output {value.name[:80]!r} is not made"

@@ -20,6 +20,7 @@ from memplan_cli.onnx_io.writing.columns import (
     reads_large_inside,
 )
 from memplan_cli.onnx_io.writing.fills import make_fills
+from memplan_cli.onnx_io.writing.structure import checked
 from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.profile.workspace import without_fusions
 from memplan_cli.runtime.workers.session_graph import (
@@ -142,6 +143,7 @@ def _write_offline(dump: OfflineDump, out: Path) -> DumpedGraph:
     model = load_model(out)
     new_types = _replace_uniform_constants(dump, model, out.parent, types)
     if new_types:  # then `model` is no longer the graph in the file
+        checked(model, lambda: load_model(out))
         out.write_bytes(model.SerializeToString())
     return {"types": types | new_types, "cut": 0}
 
@@ -173,6 +175,7 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
         pieces = cut_columns(model, unpacked.with_suffix(".pieces"), sizes)
         if not pieces:
             return None
+        checked(model, lambda: load_model(unpacked))
         unpacked.write_bytes(model.SerializeToString())
         packing_session = _with_settings(replace(dump.session, model=unpacked), UNOPTIMIZED)
         _write_session_graph(packing_session, out)

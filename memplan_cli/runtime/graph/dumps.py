@@ -17,7 +17,7 @@ from memplan_cli.core.program import Origin
 from memplan_cli.core.results.observations import CPU, UNOPTIMIZED, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
-from memplan_cli.onnx_io.graph_editor import FreshNames
+from memplan_cli.onnx_io.graph_editor import fresh_names
 from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import load_as_written, load_model
 from memplan_cli.onnx_io.runs.prepared_models import give_every_output
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, ModelProto
 
+    from memplan_cli.core.names import FreshNames
     from memplan_cli.core.program import Program, Shape, VarId
     from memplan_cli.runtime.run.run_model import RuntimeShapes
     from memplan_cli.runtime.workers.spec import RunConditions
@@ -223,15 +224,15 @@ def with_distinct_names(model: ModelProto) -> ModelProto | None:
     if not has_subgraphs:  # most models: no copy is needed to tell
         return None
     copy = deepcopy(model)
-    fresh_names = FreshNames(name for graph in graphs(model.graph) for name in defined(graph))
+    names = fresh_names(model)
     outer_names = frozenset(defined(model.graph))
-    has_changed = _rename_in_subgraphs(copy.graph, fresh_names, outer_names, renamed={})
+    has_changed = _rename_in_subgraphs(copy.graph, names, outer_names, renamed={})
     return copy if has_changed else None
 
 
 def _rename_in_subgraphs(
     graph: GraphProto,
-    fresh_names: FreshNames,
+    names: FreshNames,
     outer_names: frozenset[str],
     renamed: Mapping[str, str],
 ) -> bool:
@@ -239,7 +240,7 @@ def _rename_in_subgraphs(
 
     Args:
         graph: its subgraphs are changed, not the graph itself.
-        fresh_names: names that no graph of the model has.
+        names: makes names that no graph of the model has.
         outer_names: names that are visible in the subgraphs.
         renamed: old to new name of renamed values of the graph and the graphs around it.
     """
@@ -247,18 +248,14 @@ def _rename_in_subgraphs(
     for node in graph.node:
         for _, subgraph in subgraphs(node):
             own_names = dict.fromkeys(defined(subgraph))
-            new_names = {
-                name: fresh_names.fresh(name) for name in own_names if name in outer_names
-            }
+            new_names = {name: names.fresh(name) for name in own_names if name in outer_names}
             # A name that the subgraph defines itself is not the outer value that was renamed.
             captured = {old: new for old, new in renamed.items() if old not in own_names}
             renamed_inside = captured | new_names
             if renamed_inside:
                 _rename_values(subgraph, renamed_inside)
             inner_names = outer_names | own_names.keys() | set(new_names.values())
-            inner_changed = _rename_in_subgraphs(
-                subgraph, fresh_names, inner_names, renamed_inside
-            )
+            inner_changed = _rename_in_subgraphs(subgraph, names, inner_names, renamed_inside)
             changed = changed or bool(new_names) or inner_changed
     return changed
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
+from memplan_cli.core.names import FreshNames
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.onnx_io.graph_editor import FreshNames
 from memplan_cli.onnx_io.interface import forget_constant_inputs, free_dims
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
@@ -23,6 +23,7 @@ from memplan_cli.onnx_io.shapes.reading import read_checked
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.weights.prepacked import hoist_packed, write_on_pages
 from memplan_cli.onnx_io.weights.tensor_data import sparse_weights
+from memplan_cli.onnx_io.writing.structure import checked
 from memplan_cli.runtime.graph.dump_job import OfflineDump
 from memplan_cli.runtime.graph.dumps import bound_shapes, runtime_shapes, with_distinct_names
 from memplan_cli.runtime.installed import hardware
@@ -180,6 +181,7 @@ def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider
     if data.exists():
         # The runtime writes packed weights unaligned, and crashes when it maps them so.
         write_on_pages(model, data)
+    checked(model, lambda: load_model(dump))
     dump.write_bytes(model.SerializeToString())
     return Dump(path=dump, shapes=shapes or runtime_shapes(dump, provider))
 

@@ -426,3 +426,19 @@ def test_a_split_into_more_than_64_parts_has_a_gradient() -> None:
     step = make_train_step(parse(text), Recipe("loss", None, train=("x",)))
     got = run(step.model, {"in.x": np.ones(80, np.float32)})
     np.testing.assert_array_equal(got["x_grad"], np.ones(80))
+
+
+@pytest.mark.parametrize("name", ["in.w", "new.w"])
+def test_a_name_of_the_steps_interface_that_the_model_uses_is_refused(name: str) -> None:
+    model = parse(LINEAR)
+    model.graph.node[0].output[0] = model.graph.node[1].input[0] = name
+    with pytest.raises(ModelError, match=f"'{name}', and the model uses that name"):
+        make_train_step(model, Recipe(LossFunction("mse"), Optimizer("sgd")))
+
+
+def test_a_node_of_the_losss_name_does_not_clash_with_it() -> None:
+    model = parse(LINEAR)
+    model.graph.node[0].name = "loss"
+    step = make_train_step(model, Recipe(LossFunction("mse"), Optimizer("sgd"))).model
+    names = [node.name for node in step.graph.node if node.name]
+    assert len(set(names)) == len(names)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto
 
-    from memplan_cli.features.training.tape import Call, Rule
+    from memplan_cli.features.training.tape import Call, ConstantPool, Rule
 
     Gradients = tuple[str, ...]
 
@@ -66,7 +66,7 @@ def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> 
     """
     new_names = _new_names(call.tape, branch)
     tape = _branch_tape(call.tape, new_names)
-    nodes = [_renamed_copy(node, new_names) for node in branch.node]
+    nodes = [_renamed_copy(node, new_names, tape.pool) for node in branch.node]
     # The gradients of the branch's outputs are those of the If's.
     seeds: dict[str, str] = {}
     for value, gradient in zip(branch.output, call.gradients, strict=True):
@@ -136,10 +136,10 @@ def _branch_tape(outer: Tape, names: Mapping[str, str]) -> Tape:
     return Tape(tensors, values, outer.pool, opset=outer.opset, rules=outer.rules)
 
 
-def _renamed_copy(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
-    """Return a copy of a node, and of its name, whose inputs, outputs and captures have new names."""
+def _renamed_copy(node: NodeProto, names: Mapping[str, str], pool: ConstantPool) -> NodeProto:
+    """Return a copy of a node with a new name, whose inputs, outputs and captures have new names."""
     copy = deepcopy(node)
-    copy.name = f"{node.name}/again" if node.name else ""
+    copy.name = pool.fresh(f"{node.name}/again") if node.name else ""
     rename_values([copy], names)
     return copy
 
