@@ -56,7 +56,8 @@ def chain(*sizes: int) -> AllocationTrace:
 
 def test_exact_growth_is_kept_where_nothing_fragments() -> None:
     choice = best_arena(trace_of(4, -1, 4, -2, unit=1024))
-    assert (choice.held, choice.first_region) == (4096, 0)
+    assert choice.held == 4096
+    assert "initial_chunk_size_bytes" not in choice.settings
 
 
 def test_one_region_wins_where_regions_of_all_sizes_pile_up() -> None:
@@ -64,7 +65,8 @@ def test_one_region_wins_where_regions_of_all_sizes_pile_up() -> None:
     trace = trace_of(8, -1, 12, -2, 16, -3, unit=1024)
     assert held_after_runs(trace, EXACT) == 36 << 10
     choice = best_arena(trace)
-    assert (choice.held, choice.first_region) == (16 << 10, 16 << 10)
+    assert choice.held == 16 << 10
+    assert choice.settings["initial_chunk_size_bytes"] == 16 << 10
 
 
 def test_two_regions_win_where_two_large_tensors_take_turns() -> None:
@@ -73,7 +75,8 @@ def test_two_regions_win_where_two_large_tensors_take_turns() -> None:
     assert held_after_runs(trace, EXACT) == 20 << 10
     assert held_after_runs(trace, ArenaSettings.from_settings(one_region(16 << 10))) > 16 << 10
     choice = best_arena(trace)
-    assert (choice.held, choice.first_region) == (16 << 10, 8 << 10)
+    assert choice.held == 16 << 10
+    assert choice.settings["initial_chunk_size_bytes"] == 8 << 10
     assert choice.settings["max_power_of_two_extend_bytes"] == 8 << 10
 
 

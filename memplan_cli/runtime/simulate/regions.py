@@ -93,11 +93,6 @@ class ArenaChoice:
     settings: Mapping[str, Setting]
     held: int
 
-    @property
-    def first_region(self) -> int:
-        """Bytes of the first region, 0 under exact growth."""
-        return int(self.settings.get("initial_chunk_size_bytes", 0))
-
 
 def one_region(size: int) -> dict[str, Setting]:
     """Return the settings of an arena whose first region has ``size`` bytes.
