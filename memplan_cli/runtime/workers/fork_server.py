@@ -9,10 +9,8 @@ the exit code of the job, or None if the job was canceled.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
-import mmap
 import os
 import signal
 import sys
@@ -20,15 +18,13 @@ import tempfile
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from memplan_cli.core.children import end_with_parent
 from memplan_cli.runtime.workers.fork_client import CANCEL
+from memplan_cli.runtime.workers.process_memory import note_imported_pages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from memplan_cli.runtime.workers.fork_client import Request
 
 _PRELOADED = (
@@ -40,9 +36,6 @@ _PRELOADED = (
     "memplan_cli.runtime.workers.model_run",
 )
 """Modules that are imported once, before any fork."""
-
-_MADV_POPULATE_READ = 22
-"""Reads pages into memory; since Linux 5.14. Older systems refuse it."""
 
 _TERMINAL_SIGNALS = ("SIGINT", "SIGHUP")
 """Signals that a terminal sends to all its processes; the parent handles them for the server."""
@@ -58,19 +51,18 @@ def serve() -> None:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     for name in _PRELOADED:
         importlib.import_module(name)
-    parent, imported_pages = Connection(int(sys.argv[-1])), _resident_file_pages()
+    parent = Connection(int(sys.argv[-1]))
+    note_imported_pages()
     # Objects of the server are exempt from collection, which would copy their pages in a fork.
     gc.freeze()
     with suppress(EOFError, OSError):  # the parent has ended
         while True:
             request = parent.recv()
             if request != CANCEL:  # a job may have ended just before it was canceled
-                parent.send(_fork_and_wait(request, parent, imported_pages))
+                parent.send(_fork_and_wait(request, parent))
 
 
-def _fork_and_wait(
-    request: Request, parent: Connection, imported_pages: Sequence[tuple[int, int]]
-) -> int | None:
+def _fork_and_wait(request: Request, parent: Connection) -> int | None:
     """Do a job in a forked process, and return its exit code, negative for a signal.
 
     If the parent cancels the job or closes the connection, the process is killed and the result
@@ -84,7 +76,7 @@ def _fork_and_wait(
     if not pid:
         os.close(job_end)
         parent.close()
-        _work(request, server_pid, imported_pages)
+        _work(request, server_pid)
     os.close(open_while_job_runs)
     # `job_end` is readable once the job has ended, `parent` once the parent has sent or closed.
     is_canceled = job_end not in wait([job_end, parent])
@@ -95,9 +87,7 @@ def _fork_and_wait(
     return None if is_canceled else code
 
 
-def _work(
-    request: Request, server_pid: int, imported_pages: Sequence[tuple[int, int]]
-) -> NoReturn:
+def _work(request: Request, server_pid: int) -> NoReturn:
     """In the forked process: do a job with its folder, variables and log, and end the process.
 
     A fork must never return into the server's code, whatever the job raises.
@@ -107,11 +97,6 @@ def _work(
         end_with_parent(server_pid)
         for name in _TERMINAL_SIGNALS:
             signal.signal(getattr(signal, name), signal.SIG_DFL)
-        # A fork starts without the file pages of its parent. They are loaded now, or the job would
-        # count those of the libraries as memory of its own.
-        library = ctypes.CDLL(None)
-        for start, size in imported_pages:
-            library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_POPULATE_READ)
         log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -133,44 +118,6 @@ def _work(
             sys.stderr.flush()
         finally:
             os._exit(code)
-
-
-def _resident_file_pages() -> list[tuple[int, int]]:
-    """Return address and bytes of each run of pages of mapped files that are in memory now.
-
-    Empty if the system does not list them.
-    """
-    import numpy as np
-
-    runs = []
-    try:
-        with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
-            for start, end in _file_mappings():
-                # Eight bytes for each page; the highest bit is set if the page is in memory.
-                first, count = start // mmap.PAGESIZE, (end - start) // mmap.PAGESIZE
-                entries = os.pread(pagemap.fileno(), 8 * count, 8 * first)
-                is_present = np.frombuffer(entries, np.uint64) >> np.uint64(63) == 1
-                changes = np.flatnonzero(np.diff(is_present, prepend=False, append=False))
-                runs += [
-                    (start + begin * mmap.PAGESIZE, (after - begin) * mmap.PAGESIZE)
-                    for begin, after in changes.reshape(-1, 2).tolist()
-                ]
-    except OSError:
-        return []
-    return runs
-
-
-def _file_mappings() -> Iterator[tuple[int, int]]:
-    """Yield start and end address of each readable mapping of a file.
-
-    Raises:
-        OSError: the system does not list them.
-    """
-    for line in os.fsdecode(Path("/proc/self/maps").read_bytes()).splitlines():
-        addresses, permissions, _, _, inode = line.split(maxsplit=5)[:5]
-        if inode != "0" and permissions.startswith("r"):
-            start, end = addresses.split("-")
-            yield int(start, 16), int(end, 16)
 
 
 if __name__ == "__main__":
