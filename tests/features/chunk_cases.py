@@ -17,7 +17,7 @@ from memplan_cli.onnx_io.read import program_of
 from memplan_cli.runtime.workers.session_graph import block_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from memplan_cli.features.chunking.axes.split import Range, Split
 
@@ -143,20 +143,30 @@ def differences(
     run: Callable[[Case], list[Array]],
 ) -> list[str]:
     """Return which results of which pieces are not the whole's, to the bit."""
-    whole, found = run(case), []
+    return list(differences_to(run(case), case, node, split, cuts, run))
+
+
+def differences_to(
+    whole: Sequence[Array],
+    case: Case,
+    node: Node,
+    split: Split,
+    cuts: Sequence[int],
+    run: Callable[[Case], list[Array]],
+) -> Iterator[str]:
+    """Yield which results of which pieces are not those of ``whole``; each piece is run when it is asked for."""
     for piece in pairwise([0, *cuts, split.extent]):
-        made = run(case.piece(node, split, piece))
+        results = run(case.piece(node, split, piece))
         before, after = chunk_edit(node, split, piece).surplus
         for at, part in enumerate(split.outputs):
             if part is not None:
-                own = made[at]
+                own = results[at]
                 if at == 0:
                     own = _taken(own, part.axis, before, own.shape[part.axis] - after)
                 start, stop = part.range(piece, whole[at].shape[part.axis])
                 block = case.block_of_results
                 if not is_same(own, _taken(whole[at], part.axis, start, stop, block)):
-                    found.append(f"output {at} of {piece}")
-    return found
+                    yield f"output {at} of {piece}"
 
 
 def _taken(array: Array, axis: int, start: int, stop: int, block: int = 0) -> Array:
