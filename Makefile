@@ -11,6 +11,9 @@ TOOLS  := $(OUT)/tools
 # ONNX Runtime sends events to its maker unless this is set; tests are nobody's use of it.
 export ORT_DISABLE_TELEMETRY := 1
 
+# Tests start some 250 processes of Python. Without byte code, each of them compiles memplan anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo docs test test-environment test-slow test-cuda test-suite test-commands test-oldest test-pythons test-integrations lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,12 +117,20 @@ def targets(statement: ast.Import | ast.ImportFrom) -> Iterator[str]:
         yield f"{PACKAGE.name}.{full if full in MODULES else inner or '__init__'}"
 
 
-ALL = tuple(imports())
-INNER = tuple(
-    Import(i.module, i.target.removeprefix(f"{PACKAGE.name}."), i.line, i.when)
-    for i in ALL
-    if i.target.split(".")[0] == PACKAGE.name
-)
+@cache
+def all_imports() -> tuple[Import, ...]:
+    return tuple(imports())
+
+
+@cache
+def inner_imports() -> tuple[Import, ...]:
+    """Return the imports of modules of the package, without its name."""
+    prefix = f"{PACKAGE.name}."
+    return tuple(
+        Import(found.module, found.target.removeprefix(prefix), found.line, found.when)
+        for found in all_imports()
+        if found.target.startswith(prefix)
+    )
 
 
 def top(module: str) -> str:
@@ -145,14 +154,14 @@ def test_every_room_has_a_layer() -> None:
 
 
 def test_no_module_imports_upwards() -> None:
-    wrong = [str(each) for each in INNER if layer(each.target) > layer(each.module)]
+    wrong = [str(each) for each in inner_imports() if layer(each.target) > layer(each.module)]
     assert wrong == []
 
 
 def test_rooms_of_one_layer_do_not_import_each_other() -> None:
     wrong = [
         str(found)
-        for found in INNER
+        for found in inner_imports()
         if layer(found.target) == layer(found.module)
         and top(found.target) not in {top(found.module), "errors"}
     ]
@@ -162,7 +171,7 @@ def test_rooms_of_one_layer_do_not_import_each_other() -> None:
 def test_features_do_not_import_each_other() -> None:
     wrong = [
         str(found)
-        for found in INNER
+        for found in inner_imports()
         if top(found.module) == top(found.target) == "features"
         and found.module.split(".")[1:2] != found.target.split(".")[1:2]
         and found.target != "features"
@@ -172,7 +181,7 @@ def test_features_do_not_import_each_other() -> None:
 
 def test_checking_imports_only_records_and_arithmetic_on_sizes() -> None:
     """It must share no code with what makes plans."""
-    found = [each for each in INNER if top(each.module) == "checking"]
+    found = [each for each in inner_imports() if top(each.module) == "checking"]
     assert {top(each.target) for each in found} == {"checking", "core"}
     known = {each.target for each in found if top(each.target) == "core"}
     assert known <= {
@@ -189,7 +198,7 @@ def test_checking_imports_only_records_and_arithmetic_on_sizes() -> None:
 
 def test_modules_have_no_import_cycle() -> None:
     needs: dict[str, set[str]] = defaultdict(set)
-    for found in INNER:
+    for found in inner_imports():
         if found.target != found.module:
             needs[found.module].add(found.target)
     done: set[str] = set()
@@ -214,7 +223,7 @@ def test_sub_folders_of_a_room_have_no_import_cycle() -> None:
         for depth in range(1, name.count(".") + 1)
     }
     reachable: dict[str, set[str]] = {folder: set() for folder in folders}
-    for statement in INNER:
+    for statement in inner_imports():
         source, target = statement.module.split("."), statement.target.split(".")
         names = zip(source, target, strict=False)
         depth = next((index for index, (one, other) in enumerate(names) if one != other), 0)
@@ -236,7 +245,7 @@ def test_sub_folders_of_a_room_have_no_import_cycle() -> None:
 def test_a_library_is_imported_by_its_rooms_only(library: str) -> None:
     wrong = [
         str(found)
-        for found in ALL
+        for found in all_imports()
         if top(found.target) == library
         and found.when != "typing"
         and top(found.module) not in HOMES[library]
@@ -248,7 +257,7 @@ def test_a_library_is_imported_by_its_rooms_only(library: str) -> None:
 def test_types_of_a_runtime_or_a_terminal_are_imported_by_its_rooms_only(library: str) -> None:
     wrong = [
         str(found)
-        for found in ALL
+        for found in all_imports()
         if top(found.target) == library and top(found.module) not in HOMES[library]
     ]
     assert wrong == []
@@ -262,9 +271,9 @@ def test_onnxruntime_is_never_imported_with_a_module() -> None:
 
     `runtime.loading` subclasses its session, so that module is imported by `load` only.
     """
-    now = [f for f in ALL if top(f.target) == "onnxruntime" and f.when == "now"]
+    now = [f for f in all_imports() if top(f.target) == "onnxruntime" and f.when == "now"]
     assert [str(f) for f in now if f.module != SESSIONS] == []
-    early = [f for f in ALL if f.target.startswith(SESSIONS) and f.when == "now"]
+    early = [f for f in all_imports() if f.target.startswith(SESSIONS) and f.when == "now"]
     assert [str(f) for f in early if f.module != SESSIONS] == []
 
 

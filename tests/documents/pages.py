@@ -57,8 +57,11 @@ def blocks_of(page: Path) -> Iterator[CodeBlock]:
         if token.type == "fence":
             line = token.map[0] + 1 if token.map else 0
             yield CodeBlock(page, line, token.info.strip(), token.content, remark)
-        comment = re.fullmatch(r"<!-- (.*?) -->", token.content.strip())
-        remark = comment[1] if token.type == "html_block" and comment else ""
+        remark = ""
+        if token.type == "html_block" and (
+            comment := re.fullmatch(r"<!-- (.*?) -->", token.content.strip())
+        ):
+            remark = comment[1]
 
 
 def broken_links(page: Path) -> tuple[str, ...]:
