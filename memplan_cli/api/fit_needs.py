@@ -345,14 +345,14 @@ class ProcessPrediction:
     model_to_run: Path | None = None
 
     def highest(self, dims: Mapping[str, int]) -> int | None:
-        """Predict the highest memory of the process at these dimensions, in bytes.
+        """Predict the highest memory of the process at these dimensions, in bytes, with kept outputs.
 
         None if the prediction is not possible; `obstacle` gives the reason.
         """
         from memplan_cli.runtime.process.predict import predict_process_bytes
 
         process = predict_process_bytes(self.stored, self._at(dims), RuntimeSettings())
-        return process.run if process else None
+        return process.run + (process.kept or 0) if process else None
 
     def obstacle(self, dims: Mapping[str, int]) -> str:
         """Return the reason why the process cannot be predicted at these dimensions."""
@@ -438,7 +438,7 @@ class TakenMemory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfirmationRuns:
-    """Runs of the unchanged model with ONNX Runtime's defaults.
+    """Runs of the unchanged model with ONNX Runtime's defaults; the outputs of the run before are kept.
 
     Attributes:
         provider: ONNX Runtime's name of the provider.
@@ -467,12 +467,15 @@ class ConfirmationRuns:
         binding = Binding(dims, self.settings.inputs.feeds or {})
         conditions = RunConditions(self.provider, binding)
         if self.provider == CPU:
-            process = process_of_run(self.model, RuntimeSettings(), conditions)
+            process = process_of_run(
+                self.model, RuntimeSettings(), conditions, "keeps outputs"
+            )
             if process is not None:
                 return TakenMemory(process.run, "process")
         # An arena that grows by powers of two would hold up to twice of what is needed.
         settings = RuntimeSettings(arena=EXACT_UNSPLIT)
-        held = record_run(self.model, settings, conditions, "arena").peaks.held
+        record = record_run(self.model, settings, conditions, "arena", caller="keeps outputs")
+        held = record.peaks.held
         if held is None:
             raise RuntimeUnavailableError(
                 f"the memory of a run on {self.provider} is not known: it reports no arena"
@@ -490,13 +493,11 @@ def confirm(question: Question, point: Point, runs: ConfirmationRuns) -> Confirm
     """
     value = point.dims[question.symbol]
     input_bytes_per_value = point.inputs / value
-    # A process keeps the outputs of the run before; a run's own outputs are in what it takes.
-    kept_bytes_per_value = 0.0 if point.process is None else point.outputs / value
     for number in range(1, _MAX_CONFIRMING_RUNS + 1):
         dims = {**runs.settings.dims, **point.dims, question.symbol: value}
         taken = runs.taken(dims)
         inputs = int(input_bytes_per_value * value)
-        without_overhead = taken.bytes + inputs + int(kept_bytes_per_value * value)
+        without_overhead = taken.bytes + inputs
         confirmation = Confirmation(
             dims=dims,
             provider=runs.provider,

@@ -42,8 +42,8 @@ class Need:
 
     Attributes:
         weights, inputs, outputs, planned: as in a report.
-        process: the highest resident bytes of a process with a session, with weights and the
-            outputs of a run; None: the search is for tensors, not for the process.
+        process: the highest resident bytes of a process with a session, with weights, the outputs
+            of a run and those of the run before; None: the search is for tensors, not for the process.
     """
 
     json_keys: ClassVar[Keys] = (
@@ -63,9 +63,9 @@ class Need:
 
     @property
     def total(self) -> int:
-        """Return the bytes that have to fit. A process keeps the outputs of the run before."""
+        """Return the bytes that have to fit."""
         if self.process is not None:
-            return self.process + self.inputs + self.outputs
+            return self.process + self.inputs
         return self.weights + self.inputs + self.outputs + self.planned
 
 

@@ -29,7 +29,7 @@ from memplan_cli.reporting.hints import (
     path_argument,
     unknown_sizes_hint,
 )
-from memplan_cli.runtime.process.parts import whole_process
+from memplan_cli.runtime.process.parts import kept_bytes, whole_process
 from memplan_cli.settings.keys import METRICS
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def snapshot_of(
     metrics = metrics_of(report)
     process_source = ""
     if process is not None:
-        metrics |= process_metrics(process, report.memory)
+        metrics |= process_metrics(report.memory, process)
         process_source = "predicted"
     elif "process.run" in metrics:
         observed = run.observed.get("optimized") if run else None
@@ -273,20 +273,24 @@ def metrics_of(report: Report) -> dict[str, int]:
         if size is not None:
             metrics[name] = size
     # Without a run the bytes of the process are predicted.
-    process = (observed and observed.process) or (predicted and predicted.process)
-    return metrics | process_metrics(process, report.memory) if process else metrics
+    processes = tuple(
+        peaks.process for peaks in (observed, predicted) if peaks and peaks.process
+    )
+    return metrics | process_metrics(report.memory, *processes) if processes else metrics
 
 
-def process_metrics(process: ProcessBytes, memory: Memory) -> dict[str, int]:
+def process_metrics(memory: Memory, *processes: ProcessBytes) -> dict[str, int]:
     """Return the metrics of a process that runs a model with this memory of inputs and outputs.
 
     ``process.total`` is the whole process at its highest. The others are bytes beyond a process that
-    has only imported the runtime.
+    has only imported the runtime. ``processes`` are the measured one, then the predicted one, or one of both.
     """
     names = ("load", "run", "private", "file")
+    process = processes[0]
     beyond = {f"process.{name}": getattr(process, name) for name in names}
-    total = whole_process(process, memory.inputs, memory.outputs)
-    return {"process.total": total, **beyond}
+    kept = kept_bytes(memory.outputs, *processes)
+    total = whole_process(process, memory.inputs, kept)
+    return {"process.total": total, **beyond, "process.kept": kept}
 
 
 def known_share(coverage: float) -> str:

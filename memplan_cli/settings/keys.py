@@ -61,12 +61,14 @@ METRICS = (
     "process.run",
     "process.private",
     "process.file",
+    "process.kept",
 )
 """The metrics that ``gate`` can check, with their names in a report.
 
 ``predicted.*`` and ``observed.*`` describe the written model. ``process.*`` is the observed value
 if the plan has one, else the predicted one. ``process.total`` is the whole process at its highest,
-``process.run`` the same without the interpreter, the imported runtime, inputs and kept outputs.
+``process.run`` the same without the interpreter, the imported runtime, inputs and kept outputs, which
+cost ``process.kept``.
 """
 
 

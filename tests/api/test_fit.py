@@ -185,7 +185,7 @@ def test_a_run_of_unknown_memory_does_not_count_as_one_of_no_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     record = SimpleNamespace(peaks=Peaks(None, None))
-    monkeypatch.setattr(run_model, "record_run", lambda *_: record)
+    monkeypatch.setattr(run_model, "record_run", lambda *_, **__: record)
     with pytest.raises(RuntimeUnavailableError, match="it reports no arena"):
         ConfirmationRuns(SAMPLE, "CPUExecutionProvider", Settings()).taken({"batch": 1})
 

@@ -30,7 +30,7 @@ def test_the_parts_of_a_process_are_listed_with_what_removes_them(model: str) ->
 
 def test_the_parts_are_json_too_largest_first(model: str) -> None:
     found = json.loads(memplan("why", model, "--process", "--format", "json").stdout)
-    assert set(found["process"]) == {"load", "run", "private", "file"}
+    assert set(found["process"]) == {"load", "run", "private", "file", "kept"}
     sizes = [part["run"] for part in found["parts"]]
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) == found["process"]["run"]

@@ -46,7 +46,7 @@ def test_the_process_comes_first_then_the_plan_its_proof_and_the_next_step() -> 
     )
     # 48 MiB, 300 MB and 1024 floats; Exp's result, Neg's and Exp's share 4 KiB at the peak.
     assert process == (
-        "Process: about 334.11 MiB (interpreter and runtime 48.00 MiB, model 286.10 MiB, inputs and outputs 8.00 KiB), "
+        "Process: about 334.11 MiB (interpreter and runtime 48.00 MiB, model 286.10 MiB, inputs + kept outputs 8.00 KiB), "
         "measured. Activations at their peak: 4.00 KiB."
     )
     assert [line.split() for line in lines[:3]] == [

@@ -15,7 +15,11 @@ from memplan_cli.runtime.simulate.arena import (
     best_fit_height,
     held_after_runs,
 )
-from memplan_cli.runtime.simulate.trace import AllocationTrace, TraceRecorder
+from memplan_cli.runtime.simulate.trace import (
+    AllocationTrace,
+    TraceRecorder,
+    with_kept_outputs,
+)
 from reference_arena import ReferenceArena
 
 EXACT = ArenaSettings(exact=True)
@@ -92,6 +96,21 @@ def test_what_a_larger_request_made_of_the_growth_stays_for_the_next_region() ->
     sizes = (2048, 1792, 256, 1792, 1280)
     grown = [held(*sizes[: n + 1], settings=settings) for n in range(len(sizes))]
     assert grown == [2048, 4096, 4096, 6656, 9216]
+
+
+def test_outputs_that_the_caller_keeps_are_freed_when_the_next_run_has_ended() -> None:
+    recorder = TraceRecorder()
+    output = recorder.allocate(4 * 256)
+    recorder.free(recorder.allocate(256))
+    run = recorder.trace([output, recorder.allocate(0)])
+    kept = with_kept_outputs([run, run, run])
+    events = [
+        kept.sizes[index] // 256 if chunks else -kept.sizes[index] // 256
+        for chunks, index in kept.steps
+    ]
+    assert events == [4, 1, -1, *[4, 1, -1, -4], *[4, 1, -1, -4], -4]
+    assert held_after_runs(run, EXACT, runs=3) == 5 * 256
+    assert held_after_runs(kept, EXACT, runs=1) == 9 * 256
 
 
 def test_no_bytes_need_no_memory() -> None:

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from builders import parse
+from cache_models import Shape, decoder
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
@@ -103,6 +104,32 @@ def test_the_process_is_predicted_to_two_megabytes_or_two_percent(model: Path) -
         assert abs(mine - theirs) <= max(2_000_000, 0.02 * theirs), (name, mine, theirs)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
+@pytest.mark.parametrize(
+    ("layers", "words", "share"), [(6, 4000, 1.7), (4, 8000, 0.34)], ids=("more", "less")
+)
+def test_outputs_that_the_caller_keeps_cost_more_or_less_than_their_bytes(
+    tmp_path: Path, layers: int, words: int, share: float
+) -> None:
+    path = tmp_path / "decoder.onnx"
+    like = Shape(layers=layers, heads=4, size=64, words=words, whole=True)
+    onnx.save(decoder(like), str(path), save_as_external_data=True)
+    caches = [f"{name}{layer}_past" for name in "ab" for layer in range(layers)]
+    dims = {"batch": 8, "new": 128, **dict.fromkeys(caches, 128)}
+    # Numbers of dims that the file leaves free, as `fit` has them.
+    executed = replace(executed_graph(path, DEFAULTS, {}), dims=dims)
+    predicted = simulate_process(stored_model(path), executed, DEFAULTS)
+    assert predicted is not None
+    kept = predicted.process.kept
+    assert kept is not None
+    conditions = RunConditions(binding=Binding(dims))
+    seen = process_of_run(path, DEFAULTS, conditions, "keeps outputs")
+    assert seen is not None
+    assert abs(predicted.process.run + kept - seen.run) <= 0.02 * seen.run
+    output_bytes = 4 * 8 * (128 * words + len(caches) * 4 * 256 * 64)
+    assert kept == pytest.approx(share * output_bytes, rel=0.01)
+
+
 @pytest.mark.parametrize("dtype", [TensorProto.INT64, TensorProto.INT32])
 def test_a_lookup_reads_the_pages_around_its_rows_whatever_type_indices_have(
     tmp_path: Path, dtype: int
@@ -121,6 +148,19 @@ def test_a_lookup_reads_the_pages_around_its_rows_whatever_type_indices_have(
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     onnx.save(model, str(path), save_as_external_data=True, size_threshold=0)
     parts = {part.name: part.run for part in predicted_process(path).parts}
+    assert parts[MAPPED_WEIGHTS] == 3 * (64 << 10)
+
+
+def test_the_rows_of_a_lookup_are_counted_with_the_numbers_of_dims(tmp_path: Path) -> None:
+    path = tmp_path / "lookup.onnx"
+    model = parse("lookup (int64[n] rows) => (float[n, 512] y) { y = Gather(table, rows) }")
+    table = numpy_helper.from_array(np.zeros((1 << 10, 1 << 9), np.float32), "table")
+    model.graph.initializer.append(table)
+    onnx.save(model, str(path), save_as_external_data=True, size_threshold=0)
+    executed = replace(executed_graph(path, DEFAULTS, {}), dims={"n": 3})
+    predicted = simulate_process(stored_model(path), executed, DEFAULTS)
+    assert predicted is not None
+    parts = {part.name: part.run for part in predicted.parts}
     assert parts[MAPPED_WEIGHTS] == 3 * (64 << 10)
 
 

@@ -91,6 +91,8 @@ class ProcessBytes:
         file: resident bytes of mapped files after the runs, which are shared and evictable.
         device: bytes on CUDA devices after the runs, including the CUDA context; None: the
             provider is not CUDA, or unknown.
+        kept: bytes by which ``run`` is higher if the caller keeps the outputs of each run until the next one
+            has returned; None: not known. They lie in the arena, so that its other tensors get other places.
     """
 
     load: Count
@@ -98,6 +100,7 @@ class ProcessBytes:
     private: Count
     file: Count
     device: Count | None = field(default=None, metadata=SPARSE)
+    kept: Count | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

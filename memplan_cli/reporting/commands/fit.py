@@ -102,8 +102,7 @@ def _confirmation(fit: Fit) -> Iterator[doc.Block]:
 def _breakdown(need: Need) -> str:
     """Return the terms of a need: the process, or the parts of the tensors' memory."""
     if need.process is not None:
-        interface = format_size(need.inputs + need.outputs)
-        return f"process {format_size(need.process)}, inputs and outputs {interface}"
+        return f"process {format_size(need.process)}, inputs {format_size(need.inputs)}"
     return ", ".join(
         f"{name} {format_size(getattr(need, name))}"
         for name in ("weights", "inputs", "outputs", "planned")

@@ -12,7 +12,7 @@ from memplan_cli.core.serialization import SORTED, SPARSE
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.hints import assumed_lines
 from memplan_cli.reporting.media import renderers, result_json
-from memplan_cli.runtime.process.parts import Part, whole_process
+from memplan_cli.runtime.process.parts import Part, kept_bytes, whole_process
 from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ _MEANINGS = (
 def process_document(breakdown: ProcessBreakdown) -> doc.Document:
     """Return the memory of the process, and a row per part with the option that removes it."""
     sizes = breakdown.process
-    total = format_size(whole_process(sizes, breakdown.inputs, breakdown.outputs))
+    kept = kept_bytes(breakdown.outputs, sizes)
+    total = format_size(whole_process(sizes, breakdown.inputs, kept))
     beyond = ", ".join(f"{name} {format_size(getattr(sizes, name))}" for name in _SIZES)
     rows = tuple(map(_part_row, breakdown.parts))
     return doc.Document(
@@ -73,8 +74,8 @@ def process_document(breakdown: ProcessBreakdown) -> doc.Document:
         (
             *map(doc.Paragraph, assumed_lines(breakdown.assumed)),
             doc.Paragraph(
-                f"interpreter and runtime {format_size(PROFILE.imported_process)}, inputs and outputs "
-                f"{format_size(breakdown.inputs + breakdown.outputs)}, and the model: {beyond}"
+                f"interpreter and runtime {format_size(PROFILE.imported_process)}, inputs and kept outputs "
+                f"{format_size(breakdown.inputs + kept)}, and the model: {beyond}"
             ),
             doc.Table(doc.columns(*_HEADS), rows),
             doc.Paragraph(f"{_MEANINGS} ({breakdown.runtime})", "soft"),

@@ -15,7 +15,7 @@ from memplan_cli.core.results.memory import (
     WORKSPACE,
 )
 from memplan_cli.reporting import document as doc
-from memplan_cli.runtime.process.parts import whole_process
+from memplan_cli.runtime.process.parts import kept_bytes, whole_process
 from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
@@ -106,7 +106,10 @@ def process_blocks(report: Report) -> Iterator[doc.Block]:
         before, after = sides.get("original"), sides.get("optimized")
         if not before or not after or not before.process or not after.process:
             continue  # this source lacks one of the models
-        yield doc.Paragraph(_process_line(report, before.process, source), "verdict")
+        predicted = runtime.predicted.get("original")
+        processes = (before.process, predicted.process if predicted else None)
+        kept = kept_bytes(report.memory.outputs, *processes)
+        yield doc.Paragraph(_process_line(report, before.process, kept, source), "verdict")
         sizes = {
             "load": (before.process.load, after.process.load),
             "run": (before.process.run, after.process.run),
@@ -146,18 +149,19 @@ def _file_and_time_rows(
         yield "time of a run", f"{old:.1f} ms", f"{new:.1f} ms", _percent_change(old, new)
 
 
-def _process_line(report: Report, process: ProcessBytes, source: str) -> str:
+def _process_line(report: Report, process: ProcessBytes, kept: int, source: str) -> str:
     """Return the highest memory of the process that runs the model as it is, with all its parts.
 
-    ``source`` is ``observed`` or ``predicted``.
+    ``kept`` are the bytes that outputs cost because the caller keeps them. ``source`` is ``observed`` or
+    ``predicted``.
     """
-    inputs, outputs = report.memory.inputs, report.memory.outputs
+    inputs = report.memory.inputs
     parts = (
         f"interpreter and runtime {format_size(PROFILE.imported_process)}, "
         f"model {format_size(process.run)}, "
-        f"inputs and outputs {format_size((inputs or 0) + (outputs or 0))}"
+        f"inputs + kept outputs {format_size((inputs or 0) + kept)}"
     )
-    total = format_size(whole_process(process, inputs, outputs))
+    total = format_size(whole_process(process, inputs, kept))
     certainty = "measured"
     if source == "predicted":
         certainty = f"predicted, usually within {PROFILE.process_margin:.0%}"

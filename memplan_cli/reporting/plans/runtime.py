@@ -22,6 +22,7 @@ _MEASURES: Mapping[str, str] = {
     "process, load": "highest resident bytes until the session is created, beyond a process "
     "that has loaded nothing",
     "process, run": "the same including the first runs",
+    "process, kept": "bytes more if the caller keeps the outputs of each run until the next one returns",
     "process, private": "anonymous bytes after these runs, which no other process shares",
     "process, file": "bytes of mapped files after these runs, shared with other processes and "
     "evictable",

@@ -66,14 +66,23 @@ class PredictedProcess:
     parts: tuple[Part, ...]
 
 
-def whole_process(process: ProcessBytes, inputs: int | None, outputs: int | None) -> int:
+def kept_bytes(outputs: int | None, *processes: ProcessBytes | None) -> int:
+    """Return the bytes by which a process is larger if its caller keeps a set of ``outputs``.
+
+    The first process that has the figure counts, else the outputs' own bytes (0 if unknown). A measured
+    process does not have it, so that of its prediction follows as second.
+    """
+    known = (process.kept for process in processes if process and process.kept is not None)
+    return next(known, outputs or 0)
+
+
+def whole_process(process: ProcessBytes, inputs: int | None, kept: int) -> int:
     """Return the highest memory of a process that runs a model again and again, with all that is in it.
 
-    It is what the interpreter and the imported runtime take, the model at its highest, and the arrays of
-    its ``inputs`` and of one set of ``outputs``, in bytes (0 if unknown): the caller of a run usually
-    keeps the outputs of the run before.
+    It is what the interpreter and the imported runtime take, the model at its highest, the arrays of its
+    ``inputs`` in bytes (0 if unknown), and the `kept_bytes` of the last outputs.
     """
-    return PROFILE.imported_process + process.run + (inputs or 0) + (outputs or 0)
+    return PROFILE.imported_process + process.run + (inputs or 0) + kept
 
 
 def remedy_of(name: str) -> str:

@@ -51,6 +51,7 @@ class SessionLoading:
         memory: the memory of the process, which is changed.
         stored: the model file.
         program: the graph that the session will run.
+        dims: the numbers of its symbolic dims.
         packs: whether kernels pack their weights.
         values: blocks of weights on the heap, by name.
         stored_weights: the weights of the file, by name.
@@ -62,6 +63,7 @@ class SessionLoading:
     memory: SimulatedMemory
     stored: StoredModel
     program: Program
+    dims: Mapping[str, int]
     packs: bool
     values: dict[str, MemoryBlock] = field(default_factory=dict)
     stored_weights: Mapping[str, StoredWeight] = field(default_factory=dict)
@@ -72,7 +74,7 @@ class SessionLoading:
     def run(self) -> None:
         """Simulate all steps of session creation, in order."""
         self.stored_weights = {weight.name: weight for weight in self.stored.weights}
-        self.sizes = tensor_bytes(self.program, {})
+        self.sizes = tensor_bytes(self.program, self.dims)
         self.memory.map_file(RUNTIME_CODE, PROFILE.loaded_code)
         node_bytes = PROFILE.node_heap * self.stored.nodes
         weight_bytes = PROFILE.weight_heap * len(self.stored.weights)

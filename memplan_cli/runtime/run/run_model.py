@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Shape
-    from memplan_cli.runtime.workers.spec import RunConditions
+    from memplan_cli.runtime.workers.spec import Caller, RunConditions
     from memplan_cli.runtime.workers.worker import Job, Outcome
 
     RuntimeShapes = Mapping[str, tuple[str, Shape]]
@@ -193,10 +193,11 @@ def record_run(
     conditions: RunConditions,
     *collect: str,
     runs: int = MEASURED_RUNS,
+    caller: Caller = "drops outputs",
 ) -> RunRecord:
-    """Run a model with deterministic settings for its memory or kernels; outputs are ignored.
+    """Run a model with deterministic settings for its memory or kernels; outputs are not compared.
 
-    ``collect`` is that of `RunSpec`; 0 runs only create the session.
+    ``collect`` and ``caller`` are those of `RunSpec`; 0 runs only create the session.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the run failed.
@@ -204,14 +205,17 @@ def record_run(
     require_weights(model)
     session = conditions.session(model, settings).deterministic()
     inputs = (conditions.input_set(model),)
-    spec = RunSpec(session, inputs, collect, runs=runs, compared_runs=0)
+    spec = RunSpec(session, inputs, collect, runs=runs, compared_runs=0, caller=caller)
     record = run_model(spec, timeout=conditions.timeout)
     inputs_text = given_text(conditions.binding.feeds)
     return record.require(f"{model} could not be measured{inputs_text}")
 
 
 def process_of_run(
-    model: Path, settings: RuntimeSettings, conditions: RunConditions
+    model: Path,
+    settings: RuntimeSettings,
+    conditions: RunConditions,
+    caller: Caller = "drops outputs",
 ) -> ProcessBytes | None:
     """Return the memory of a new process that runs only this model, three times.
 
@@ -220,4 +224,4 @@ def process_of_run(
     Raises:
         RuntimeUnavailableError: weights are missing, or the run failed.
     """
-    return record_run(model, settings, conditions, "process").peaks.process
+    return record_run(model, settings, conditions, "process", caller=caller).peaks.process

@@ -129,13 +129,11 @@ class RunSimulator:
     keys: dict[VarId, int] = field(default_factory=dict)
 
     def run(self) -> AllocationTrace:
-        """Run the top block once, free its results, and return all recorded requests."""
+        """Run the top block once, free its outputs, and return all recorded requests."""
         self.frames.clear()
         self.keys.clear()
-        results = self.run_block(self.model.program.body, None, {})
-        for index in results.values():
-            self.recorder.free(index)
-        return self.recorder.trace()
+        outputs = self.run_block(self.model.program.body, None, {})
+        return self.recorder.trace(outputs.values())
 
     def run_block(
         self,

@@ -11,7 +11,7 @@ from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.profile.workspace import node_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from memplan_cli.core.program import Op, Program, Shape, Var, VarId
     from memplan_cli.runtime.profile.workspace import Workspace
@@ -91,10 +91,12 @@ class AllocationTrace:
     Attributes:
         sizes: bytes of each allocation. Its index identifies the allocation.
         steps: allocations and frees in order. Allocations of no bytes have no steps.
+        outputs: how many of the last steps free outputs of the run.
     """
 
     sizes: tuple[int, ...]
     steps: tuple[TraceStep, ...]
+    outputs: int = 0
 
     @property
     def peak(self) -> int:
@@ -105,6 +107,24 @@ class AllocationTrace:
     def live_peak(self) -> int:
         """The most bytes allocated at once, not rounded."""
         return _peak(self.steps, self.sizes)
+
+
+def with_kept_outputs(runs: Sequence[AllocationTrace]) -> AllocationTrace:
+    """Return consecutive runs as one trace, in which the outputs of a run are freed after the next run.
+
+    So they are in a loop over ``outputs = session.run(...)``: the arrays of outputs lie in the arena, and the
+    name keeps the last ones until the next run has returned.
+    """
+    sizes: list[int] = []
+    steps: list[TraceStep] = []
+    kept: list[TraceStep] = []
+    for run in runs:
+        own = [step._replace(allocation=step.allocation + len(sizes)) for step in run.steps]
+        end = len(own) - run.outputs
+        steps += [*own[:end], *kept]
+        kept = own[end:]
+        sizes += run.sizes
+    return AllocationTrace(tuple(sizes), (*steps, *kept), len(kept))
 
 
 def _peak(steps: Sequence[TraceStep], sizes: Sequence[int]) -> int:
@@ -165,9 +185,12 @@ class TraceRecorder:
                 self._record_free(index)
         self._kernel_start = len(self._steps)
 
-    def trace(self) -> AllocationTrace:
-        """Return the allocations and frees that were recorded so far."""
-        return AllocationTrace(tuple(self._sizes), tuple(self._steps))
+    def trace(self, outputs: Iterable[int] = ()) -> AllocationTrace:
+        """Free the outputs of the run, and return all allocations and frees that were recorded."""
+        end = len(self._steps)
+        for index in outputs:
+            self.free(index)
+        return AllocationTrace(tuple(self._sizes), tuple(self._steps), len(self._steps) - end)
 
     def _record(self, size: int, position: int) -> int:
         """Insert an allocation into the steps at a position, and return its index."""

@@ -258,8 +258,9 @@ class _ModelRun:
                 meter.note_run()
             if spec.collects("outputs") and number <= spec.compared_runs:
                 differences += self._save_or_compare(input_set, values, is_first=number == 1)
-            # Outputs lie in the arena: if they were kept, they would count in the next run.
-            del values
+            # Outputs lie in the arena: if they are kept, they count in the next run.
+            if spec.caller == "drops outputs":
+                del values
             if meter:
                 meter.note_dropped()
             is_different = any(difference.beyond for difference in differences)

@@ -30,6 +30,10 @@ Collect = Literal["outputs", "arena", "process", "kernels", "time", "graph"]
 ``graph``: the runtime's own graph, written by a further session that runs nothing.
 """
 
+Caller = Literal["drops outputs", "keeps outputs"]
+"""What a caller does with the outputs of a run: it drops them at once, or keeps them until the next run has
+returned, as a loop over ``outputs = session.run(...)`` does. Kept outputs stay in the arena."""
+
 MEASURED_RUNS = 3
 """Runs of a process whose memory is measured: the first grows the arena, the second makes the block of
 the memory pattern, the third is steady."""
@@ -128,6 +132,7 @@ class RunSpec:
         runs: runs on the first input set.
         compared_runs: runs on each input set whose outputs are saved or compared. Two show
             whether a run changes the next one.
+        caller: what becomes of the outputs of each run (`Caller`).
         timed_runs: runs of the session without profiler, at least.
         outputs: names of the outputs that are compared; empty for all.
         tolerance: within which differences of outputs are allowed.
@@ -144,6 +149,7 @@ class RunSpec:
     collect: tuple[str, ...] = ("outputs",)
     runs: int = MEASURED_RUNS
     compared_runs: int = 2
+    caller: str = "drops outputs"
     timed_runs: int = 5
     outputs: tuple[str, ...] = ()
     tolerance: Tolerance = field(default_factory=Tolerance)
