@@ -6,6 +6,8 @@ Besides data dependencies, some ops must keep their relative order:
 - Sequence ops may change a sequence in place.
 - ONNX Runtime writes the new running statistics of a BatchNormalization in training mode over
   the old ones, unless they are graph outputs. Readers of either read the same memory.
+- A subgraph may use the name of a value that the outer block defines later. Defined before, the value would be
+  hidden, which ONNX forbids.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ def predecessors(block: Block) -> Edges:
     """Return, per op of a block, the indices of the ops that must run before it, ascending."""
     producer = block.dataflow.producer
     oldest_on_bytes = overwritten(block)
+    hiding_ops = _hiding_ops(block)
     last_of_class: dict[str, int] = {}  # the last op of each class whose order must be kept
     preds = []
     for index, (op, reads) in enumerate(zip(block.ops, block.dataflow.reads, strict=True)):
@@ -48,8 +51,34 @@ def predecessors(block: Block) -> Edges:
             if order_class in last_of_class:
                 before.add(last_of_class[order_class])
             last_of_class[order_class] = index
+        if hiding_ops:
+            names = (_name_in(block, var) for var in op.outputs if var)
+            before.update(
+                at for name in names for at in hiding_ops.get(name, ()) if at < index
+            )
         preds.append(tuple(sorted(before)))
     return tuple(preds)
+
+
+def _hiding_ops(block: Block) -> Mapping[str, Sequence[int]]:
+    """Return the ops of a block whose subgraphs compute a value of some name, by that name."""
+    ops: dict[str, list[int]] = {}
+    for index, op in enumerate(block.ops):
+        nested = (inner for body in op.bodies for inner in blocks(body))
+        names = (
+            _name_in(inner, var)
+            for inner in nested
+            for each in inner.ops
+            for var in each.outputs
+        )
+        for name in dict.fromkeys(names):
+            ops.setdefault(name, []).append(index)
+    return ops
+
+
+def _name_in(block: Block, var: VarId) -> str:
+    """Return the ONNX name of a var of a block."""
+    return var.removeprefix(f"{block.path}/") if block.path else var
 
 
 def successors(preds: Sequence[Iterable[int]]) -> Edges:

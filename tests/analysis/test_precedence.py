@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builders import block, op
 from memplan_cli.analysis.precedence import nearest_order, predecessors, successors
 
@@ -41,4 +43,15 @@ def test_who_reads_an_old_statistic_runs_before_a_normalization_writes_over_it()
         op("old_variance <- variance"),
         op("y new_mean new_variance <- x scale bias mean variance", kind="BatchNormalization"),
     )
+    assert predecessors(graph) == ((), (), (0, 1))
+
+
+def test_a_value_of_a_name_that_a_subgraph_uses_stays_behind_it() -> None:
+    branch = block("", "If.t/p", op("If.t/q <- x"), op("If.t/p <- If.t/q"))
+    branch = replace(branch, path="If.t")
+    either = op("b <- x", kind="If")._replace(bodies=(branch,))
+    graph = block("x", "y", op("r <- x"), either, op("q <- r"), op("y <- b q"))
+    assert predecessors(graph) == ((), (), (0, 1), (1, 2))
+    # In a file that has the value before, no order can help.
+    graph = block("x", "y", op("q <- x"), either, op("y <- b q"))
     assert predecessors(graph) == ((), (), (0, 1))

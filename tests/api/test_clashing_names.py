@@ -21,6 +21,7 @@ from cache_models import Shape, decoder
 from features.chunk_models import Maker, convolutions, segmentation, transformer
 from memplan_cli import Settings, api
 from memplan_cli.api.train_step import train_step
+from memplan_cli.api.verify_certificate import verify_certificate
 from memplan_cli.core.check import Check
 from memplan_cli.errors import ModelError
 from memplan_cli.features.training.losses import LossFunction
@@ -200,6 +201,26 @@ def holds(name: str, data: st.DataObject) -> None:
     assert tuple(structure_errors(written)) == ()
     _, _, wanted = first_result(name)
     assert [each.tobytes() for each in results] == [each.tobytes() for each in wanted]
+
+
+def test_no_value_moves_before_a_subgraph_that_uses_its_name(tmp_path: Path) -> None:
+    """Before the If, the outer ``q`` would be hidden by the branch's, and need less memory."""
+    text = """g (float[64,64] x, bool c) => (float[64,64] y) {
+        a = Exp(x)
+        b = If (c) <then_branch = t () => (float[64,64] p) { NAME = Neg(x)  p = Exp(NAME) },
+                    else_branch = e () => (float[64,64] s) { s = Neg(x) }>
+        q = Einsum <equation = "ij->j"> (a)  y = Add(b, q) }"""
+    kinds = {}
+    for name in ("q", "r"):
+        path, out = tmp_path / f"{name}.onnx", tmp_path / f"{name}.memplan.onnx"
+        onnx.save(parse(text.replace("NAME", name)), path)
+        certificate = tmp_path / f"{name}.json.cert"
+        result = api.optimize(path, out=out, check=None, certificate=certificate)
+        assert result.plan_file is not None
+        assert verify_certificate(path, result.plan_file, certificate).passed
+        onnx.checker.check_model(str(out))
+        kinds[name] = [node.op_type for node in load_model(out).graph.node]
+    assert kinds == {"q": ["If", "Exp", "Einsum", "Add"], "r": ["Exp", "Einsum", "If", "Add"]}
 
 
 @pytest.mark.parametrize("name", QUICK)

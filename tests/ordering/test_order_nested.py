@@ -68,7 +68,8 @@ class Maker:
             bodies = self.bodies(kind, f"{path}/{kind}{index}", tuple(seen), deep)
             same = self.sizes.get(reads[0], Size(0)).coefficient
             size = same if self.draw.random() < 0.6 else 0
-            out = self.var(f"v{index}", Origin.OP, path, size)
+            # No two values have one name: a subgraph that uses the name of an outer value fixes orders.
+            out = self.var(f"v{len(self.vars)}", Origin.OP, path, size)
             ops.append(Op(f"{kind}{index}", kind, reads, (out,), bodies, source=index))
             seen.append(out)
         made = [var for op in ops for var in op.outputs]

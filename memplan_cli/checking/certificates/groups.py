@@ -218,7 +218,8 @@ def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:
 
     A node runs after the producers of what it reads. Nodes that use the same changing state run in
     the order of the block: the random generator, sequences, and statistics that a
-    BatchNormalization overwrites.
+    BatchNormalization overwrites. A node whose subgraph computes a value of some name runs before a later
+    node that gives its own result this name.
     """
     producers = {
         id(value): node.index
@@ -228,6 +229,9 @@ def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:
     }
     statistics = _overwritten_statistics(block)
     last_user_of_state: dict[str, int] = {}
+    users_of_name: dict[
+        str, list[int]
+    ] = {}  # nodes whose subgraphs compute a value of this name
     for node in block.nodes:
         read_ids = [id(value) for value in node.reads()]
         yield from ((producers[i], node.index) for i in read_ids if i in producers)
@@ -241,6 +245,12 @@ def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:
             if state in last_user_of_state:
                 yield last_user_of_state[state], node.index
             last_user_of_state[state] = node.index
+        for name in node.proto.output:
+            yield from ((user, node.index) for user in users_of_name.get(name, ()))
+        if node.subgraphs:
+            inside = (inner for inner in nodes if inner is not node)
+            for name in {name for inner in inside for name in inner.proto.output if name}:
+                users_of_name.setdefault(name, []).append(node.index)
 
 
 def _overwritten_statistics(block: Block) -> Mapping[int, str]:
