@@ -137,7 +137,7 @@ def _write_best_candidate(request: OptimizeRequest) -> Optimized:
             result = _write_best_of([plan_portable(request, baseline)], request, baseline)
         else:
             with TargetCandidates(request, baseline) as rounds:
-                result = _write_best_of(rounds.next_round(None), request, baseline)
+                result = _write_best_of(rounds.first_round(), request, baseline)
                 while candidates := rounds.next_round(result):
                     result = _write_best_of(candidates, request, baseline)
         return _write_plainer(result, request, baseline)

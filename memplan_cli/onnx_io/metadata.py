@@ -99,15 +99,13 @@ def recorded_reference(model: ModelProto) -> Reference:
         ModelError: the entry has another value.
     """
     text = metadata_of(model).get(_REFERENCE, "defaults")
-    references: Mapping[str, Reference] = {
-        "defaults": "defaults",
-        "unoptimized": "unoptimized",
-    }
-    if text not in references:
-        raise ModelError(
-            f"the model's {_REFERENCE} is {text[:80]!r}, which is neither defaults nor unoptimized"
-        )
-    return references[text]
+    if text == "defaults":
+        return "defaults"
+    if text == "unoptimized":
+        return "unoptimized"
+    raise ModelError(
+        f"the model's {_REFERENCE} is {text[:80]!r}, which is neither defaults nor unoptimized"
+    )
 
 
 def metadata_of(model: ModelProto) -> dict[str, str]:

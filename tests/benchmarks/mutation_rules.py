@@ -351,7 +351,7 @@ RULES = (
     rule("what could not be written is not tried again at the end",
          "main", drop("_discard_unwritable_output"), "test_terminal"),
     rule("what is slower is rejected",
-         "measured_cost", never("is_slower"), "test_settings_search"),
+         "measured_cost", never("is_slower", nth=0), "test_settings_search"),
     rule("resident: a donated output takes none",
          "resident_buffers_by_unit", always(), "test_resident"),
     rule("resident: nothing is written in place",

@@ -161,12 +161,31 @@ class TargetCandidates:
     def __exit__(self, *_: object) -> None:
         self._folder.cleanup()
 
-    def next_round(self, result: Optimized | None) -> list[Rewriting]:
-        """Plan the candidates of the next round; empty if the result of the round before is final.
+    def first_round(self) -> list[Rewriting]:
+        """Bind the sizes, plan the candidates of the first round, and start the run of the original.
 
-        ``result`` is that of the round before; None for the first round. The rounds differ in how ONNX
-        Runtime packs the weights of its graphs, see `_next_packing`. A model that is written in a later
-        round replaces that of an earlier one.
+        Without a check, nothing is run that would show whether ONNX Runtime can run a file with packed
+        weights, so each session packs them.
+
+        Raises:
+            RuntimeUnavailableError: weights are missing, or the model does not load.
+            ModelError: a file is in the way.
+        """
+        from memplan_cli.runtime.graph.offline import Packing, packing_for
+
+        request = self._request
+        request.progress("optimizing the graph for the runtime")
+        self._settings = bind_all_dims(self._file, self._settings, request.probing)
+        if request.check is None:
+            return self._plan_round(Packing.AT_LOAD)
+        packing = packing_for(self._provider, self._file.model)
+        return self._plan_round(packing, starts_original=True)
+
+    def next_round(self, result: Optimized) -> list[Rewriting]:
+        """Plan the candidates of a further round; empty if the result of the round before is final.
+
+        The rounds differ in how ONNX Runtime packs the weights of its graphs, see `_next_packing`. A model
+        that is written in a further round replaces that of an earlier one.
 
         Raises:
             RuntimeUnavailableError: weights are missing, or the model does not load.
@@ -174,58 +193,54 @@ class TargetCandidates:
         """
         from memplan_cli.runtime.graph.offline import Packing
 
-        request = self._request
         packing = self._next_packing(result)
         if packing is None:
             return []
+        candidates = self._plan_round(packing)
+        if packing is Packing.AT_LOAD:
+            # The file with packed weights did not run, which the reports of the new plans say.
+            return [_with_unpacked_weights(each, result) for each in candidates]
+        return candidates
+
+    def _plan_round(
+        self, packing: Packing, *, starts_original: bool = False
+    ) -> list[Rewriting]:
+        """Have ONNX Runtime dump its graphs with this packing of weights, and plan each of them.
+
+        Keeps the packing, and whether operands were cut, for `_next_packing`. Starts the run of the original
+        while ONNX Runtime optimizes the graph, if asked to.
+        """
         self._packing = packing
         # Without a check nothing is run to compare graphs by, and the first one is written.
-        kinds = (FUSED,) if request.check is None else (FUSED, UNFUSED)
-        if result is None:
-            request.progress("optimizing the graph for the runtime")
-            self._settings = bind_all_dims(self._file, self._settings, request.probing)
+        kinds = (FUSED,) if self._request.check is None else (FUSED, UNFUSED)
         with self._start_dump(packing, kinds) as dumping:
-            if result is None and request.check is not None:
-                self._start_original()  # while ONNX Runtime optimizes the graph
+            if starts_original:
+                self._start_original()
             dumps = dumping.result()
         self._has_cut_operands = any(dump.cut for dump in dumps)
         self._refuse_foreign_weights([dump.path.name for dump in dumps])
-        candidates = [self._plan_dump(dump) for dump in dumps]
-        if result is not None and packing is Packing.AT_LOAD:
-            # The file with packed weights did not run. The new plans get the reason as a fallback.
-            candidates = [_with_unpacked_weights(each, result) for each in candidates]
-        return candidates
+        return [self._plan_dump(dump) for dump in dumps]
 
-    def _next_packing(self, result: Optimized | None) -> Packing | None:
-        """Return how weights are packed in the next round; None if there is no further round.
+    def _next_packing(self, result: Optimized) -> Packing | None:
+        """Return how weights are packed after a round with this result; None if it is final.
 
-        The first round packs them as `packing_for` tells, or AT_LOAD if nothing is run to check the
-        file. Further rounds pack less, so that there are at most three:
+        Further rounds pack less, so that there are at most three:
 
-        - IN_FILE follows IN_PIECES if operands were cut, and a candidate had other outputs.
+        - IN_FILE follows IN_PIECES if a candidate had other outputs: a matrix product of an operand that is
+          cut into pieces may round differently.
         - AT_LOAD follows if no model was written because the file with packed weights did not run.
         """
-        from memplan_cli.runtime.graph.offline import Packing, packing_for
+        from memplan_cli.runtime.graph.offline import Packing
 
-        progress = self._request.progress
-        if result is None:
-            if self._request.check is None:
-                return Packing.AT_LOAD
-            return packing_for(self._provider, self._file.model)
+        progress, verdict = self._request.progress, result.plan.report.validation
         were_cut = self._packing is Packing.IN_PIECES and self._has_cut_operands
         if were_cut and _has_rejected(result):
-            progress("writing the runtime's graph as it is: rewritten, it gives other outputs")
+            progress(
+                "writing the runtime's graph with whole operands: cut, it gives other outputs"
+            )
             return Packing.IN_FILE
-        were_packed, verdict = (
-            self._packing is not Packing.AT_LOAD,
-            result.plan.report.validation,
-        )
-        if (
-            were_packed
-            and result.model is None
-            and verdict is not None
-            and verdict.did_not_run
-        ):
+        did_not_run = result.model is None and verdict is not None and verdict.did_not_run
+        if did_not_run and self._packing is not Packing.AT_LOAD:
             progress("packing weights at load: the file with packed ones does not run")
             return Packing.AT_LOAD
         return None

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import FeedSpec, Provenance
     from memplan_cli.core.check import Check
     from memplan_cli.core.program import Program
+    from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.features.kv_cache.buffered import CacheAttempt
     from memplan_cli.settings.settings import Settings
@@ -112,41 +113,60 @@ def _write_first_that_decodes(
         RuntimeUnavailableError: no step of the original runs here.
     """
     request, decoder = planner.request, planner.decoder
-    settings = original_settings(check.reference)
-    # The report recommends these for the written model, so that it is compared with them.
-    written_settings = _SESSION.updated(settings)
+    original_loop = planner.loop(check, folder, original_settings(check.reference))
+    # The written model is decoded under these settings, which its report recommends.
+    written_settings = _SESSION.updated(original_loop.settings)
     request.progress("decoding with the original")
-    loop = planner.loop(check, folder, settings)
-    decoding = decode_original(request.file.path, decoder.caches, loop)
-    first_failure: Plan | None = None
+    decoding = decode_original(request.file.path, decoder.caches, original_loop)
+    failed: list[Plan] = []
     for attempt in decoder.attempts():
         rewriting = planner.plan(attempt, decoding)
-        assert rewriting.caches is not None  # noqa: S101 - `plan` sets them
         with RewrittenFiles(rewriting) as files:
             request.progress("decoding with caches in place")
             with staged(request.targets.model, files.data) as path:
-                in_place = replace(loop, settings=written_settings)
-                comparison = decode_written(path, rewriting.caches, decoding, in_place)
-                steps = rewriting.planned.plan.report.caches.steps
-                verdict = decoding_verdict(comparison, loop.provider, steps, *attempt.notes)
-                verdict = with_decoding_reference(
-                    verdict,
-                    (request.file.path, path),
-                    rewriting.caches,
-                    check,
-                    loop,
-                    written_settings,
+                verdict = _verdict(
+                    rewriting, path, decoding, original_loop, written_settings, check
                 )
+            verdict = replace(verdict, notes=(*verdict.notes, *attempt.notes))
             plan = rewriting.planned.plan
             plan = plan.with_report(replace(plan.report, validation=verdict))
-            if comparison.passed:
+            if verdict.passed:
                 request.progress("writing")
                 plan = plan.with_warnings(*attempt.notes)
-                plan = _with_runtime_settings(plan, written_settings, loop.provider)
+                plan = _with_runtime_settings(plan, written_settings, original_loop.provider)
                 return publish(rewriting, files, plan)
-            first_failure = first_failure or plan
-    assert first_failure is not None  # noqa: S101 - there is at least one attempt
-    return Optimized(first_failure, None, None)
+            failed.append(plan)
+    return Optimized(failed[0], None, None)
+
+
+def _verdict(
+    rewriting: Rewriting,
+    written: Path,
+    decoding: OriginalDecoding,
+    original_loop: DecodeLoop,
+    written_settings: RuntimeSettings,
+    check: Check,
+) -> Validation:
+    """Decode with a written model; return the verdict on its outputs, with the reference of the check.
+
+    Args:
+        rewriting: has the caches of the written model.
+        written: its file.
+        decoding: what was observed in the original's decode loop.
+        original_loop: how the original was decoded.
+        written_settings: of the written model's session.
+        check: names the reference.
+    """
+    caches = rewriting.caches
+    assert caches is not None  # noqa: S101 - `_DecoderPlanner.plan` sets them
+    comparison = decode_written(
+        written, caches, decoding, replace(original_loop, settings=written_settings)
+    )
+    verdict = decoding_verdict(comparison, original_loop.provider, caches.steps)
+    models = rewriting.original, written
+    return with_decoding_reference(
+        verdict, models, caches, check, original_loop, written_settings
+    )
 
 
 @dataclass(frozen=True, slots=True)

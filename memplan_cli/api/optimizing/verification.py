@@ -19,7 +19,7 @@ from memplan_cli.core.results.rewrites import (
 from memplan_cli.errors import RuntimeUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from memplan_cli.api.models.model_file import ModelFile
@@ -164,51 +164,50 @@ class Verifier:
         return [candidates[index] for index in ranked_by_cost(costs)]
 
     def verify(self, candidate: Rewriting, files: RewrittenFiles) -> Plan:
-        """Run a candidate under a temporary name; return its plan with verdict and memory.
+        """Run a candidate under a temporary name; return its plan with verdict, memory and warnings.
 
-        If outputs may overwrite inputs, two steps are compared as well. The plan of a candidate that
-        fails has its verdict, and no measured memory.
+        The plan of a candidate that fails has its verdict, and no measured memory.
 
         Raises:
             RuntimeUnavailableError: weights are missing.
         """
-        from memplan_cli.features.donation.proof import (
-            donated_steps,
-            with_donated_buffers,
-            with_donated_steps,
-        )
-        from memplan_cli.runtime.verification.verify import verify
-
-        plan, binding = candidate.planned.plan, binding_of(candidate.settings)
-        pairs = plan.report.donated.pairs
         with staged(candidate.targets.model, files.data) as path:
-            written = _written_model(candidate, path)
-            verification = verify(self.baseline, self.graph, written, self.progress)
-            verdict = verification.verdict
-            if pairs and verdict.passed:
-                models = candidate.original, path
-                steps = donated_steps(models, pairs, self.check, binding)
-                verdict = with_donated_steps(verdict, steps)
-            plan = _with_verdict(candidate, path, verdict)
+            verification = self._compare(candidate, path)
+            plan = _with_verdict(candidate, path, verification.verdict)
             if not is_verified(plan):
                 return plan
             if self.check.search == "measured":
                 verification = self._with_costs(verification, candidate, path)
-            warnings = [
-                _without_folders(warning, candidate, path) for warning in verification.warnings
-            ]
-            if self.failure:
-                warnings.append(f"the runtime's memory was not measured: {self.failure}")
-            if verification.facts is not None:
-                facts = with_donated_buffers(verification.facts, pairs)
-                plan = plan.with_report(replace(plan.report, runtime=facts))
+            plan = _with_memory(plan, verification, candidate, path)
             plan = with_range_settings(
                 plan, candidate.settings, path, self.check.timeout, self.progress
             )
-        # Of the report and not of ``verdict``, whose notes name folders.
-        validation = plan.report.validation
-        notes = validation.notes if validation else ()
-        return plan.with_warnings(*warnings, *notes)
+        if self.failure:
+            plan = plan.with_warnings(f"the runtime's memory was not measured: {self.failure}")
+        verdict = (
+            plan.report.validation
+        )  # its notes name no folders, unlike those of `_compare`
+        return plan.with_warnings(*(verdict.notes if verdict else ()))
+
+    def _compare(self, candidate: Rewriting, path: Path) -> Verification:
+        """Compare a candidate's file with the original, and measure the memory of both.
+
+        If outputs may overwrite inputs, two steps of each model are compared as well.
+
+        Raises:
+            RuntimeUnavailableError: weights are missing.
+        """
+        from memplan_cli.features.donation.proof import donated_steps, with_donated_steps
+        from memplan_cli.runtime.verification.verify import verify
+
+        written = _written_model(candidate, path)
+        verification = verify(self.baseline, self.graph, written, self.progress)
+        pairs = candidate.planned.plan.report.donated.pairs
+        if not pairs or not verification.verdict.passed:
+            return verification
+        models, binding = (candidate.original, path), binding_of(candidate.settings)
+        steps = donated_steps(models, pairs, self.check, binding)
+        return replace(verification, verdict=with_donated_steps(verification.verdict, steps))
 
     def _with_costs(
         self, verification: Verification, candidate: Rewriting, path: Path
@@ -260,24 +259,39 @@ def candidate_cost(plan: Plan) -> CandidateCost:
     )
 
 
-def with_rejected(plan: Plan, rejected: Iterable[Plan]) -> Plan:
-    """Return a plan whose report has a fallback for each rejected candidate.
+def with_rejected(plan: Plan, rejected: Sequence[Plan]) -> Plan:
+    """Return a plan whose report has fallbacks for the candidates that were rejected before it.
 
-    If the plan is of the model's own graph, all graphs for a target that were rejected have one fallback.
+    There is one for each candidate, with one exception: if the plan is of the model's own graph although a
+    target was asked for, one fallback stands for all graphs for the target, with the reason of the first.
     """
-    fallbacks = []
-    is_portable = plan.report.target == "portable"
-    for other in rejected:
-        target, reason = other.report.target, _reason_of_rejection(other.report)
-        if target == "portable" or not is_portable:
-            what = f"{_name_of_candidate(other.report)} was left out"
-            if is_portable:
-                reason += "; --target cpu keeps ONNX Runtime's fusions, which decide the bits"
-            fallbacks.append(Fallback(CANDIDATE_DIFFERED, what, reason))
-        elif all(each.code != TARGET_LEFT_OUT for each in fallbacks):
-            what = f"the file is not optimized for {target}: it has the model's own graph"
-            fallbacks.append(Fallback(TARGET_LEFT_OUT, what, reason))
-    return plan.with_fallbacks(*fallbacks)
+    if plan.report.target == "portable":
+        for_target = [other for other in rejected if other.report.target != "portable"]
+        portable = [other for other in rejected if other.report.target == "portable"]
+        return plan.with_fallbacks(
+            *(_target_left_out(other) for other in for_target[:1]),
+            *(
+                _left_out(
+                    other, "; --target cpu keeps ONNX Runtime's fusions, which decide the bits"
+                )
+                for other in portable
+            ),
+        )
+    return plan.with_fallbacks(*(_left_out(other) for other in rejected))
+
+
+def _target_left_out(rejected: Plan) -> Fallback:
+    """Return the fallback for a file that is not optimized for the target of a rejected candidate."""
+    report = rejected.report
+    what = f"the file is not optimized for {report.target}: it has the model's own graph"
+    return Fallback(TARGET_LEFT_OUT, what, _reason_of_rejection(report))
+
+
+def _left_out(rejected: Plan, advice: str = "") -> Fallback:
+    """Return the fallback for a rejected candidate; ``advice`` follows the reason."""
+    report = rejected.report
+    what = f"{_name_of_candidate(report)} was left out"
+    return Fallback(CANDIDATE_DIFFERED, what, _reason_of_rejection(report) + advice)
 
 
 def _name_of_candidate(report: Report) -> str:
@@ -321,6 +335,19 @@ def with_fallback_if_slower(plan: Plan) -> Plan:
     what = "the fastest settings are given, not those of the least memory"
     reason = "every way to run the file was slower than allowed"
     return plan.with_fallbacks(Fallback(ALL_SLOWER, what, reason))
+
+
+def _with_memory(
+    plan: Plan, verification: Verification, candidate: Rewriting, path: Path
+) -> Plan:
+    """Return a plan with the measured memory of its candidate, if it was measured, and with the warnings."""
+    from memplan_cli.features.donation.proof import with_donated_buffers
+
+    if verification.facts is not None:
+        facts = with_donated_buffers(verification.facts, plan.report.donated.pairs)
+        plan = plan.with_report(replace(plan.report, runtime=facts))
+    warnings = verification.warnings
+    return plan.with_warnings(*(_without_folders(text, candidate, path) for text in warnings))
 
 
 def _with_verdict(candidate: Rewriting, path: Path, verdict: Validation) -> Plan:

@@ -262,7 +262,7 @@ def with_decoding_reference(
 
 
 def decoding_verdict(
-    comparison: DecodeComparison, provider: str, steps: tuple[int, ...], *notes: str
+    comparison: DecodeComparison, provider: str, steps: tuple[int, ...]
 ) -> Validation:
     """Return the verdict of a decode loop, for reports; ``steps`` are the entries each step added."""
     decoded = f"decoded {sum(steps)} entries in {len(steps)} steps, each compared"
@@ -275,5 +275,5 @@ def decoding_verdict(
         max_abs_diff=None if failure else max_diff,
         bit_identical=None if failure else not comparison.differences,
         differences=comparison.differences,
-        notes=(decoded, *notes, *failures),
+        notes=(decoded, *failures),
     )

@@ -265,17 +265,19 @@ class Prediction:
     def unoptimized_choice(self) -> SettingsChoice:
         """Return the best predicted settings without the runtime's optimization."""
         executed = self.file_graph()
+        # Bytes that kernels request besides their outputs were measured in a run of the original: in the one
+        # without optimization, if there was one. For nodes that this run did not have, they follow from rules.
         unoptimized = self.baseline.unoptimized
         measured = (
-            unoptimized.workspace if unoptimized else self.baseline.record.workspace or {}
+            self.baseline.record.workspace if unoptimized is None else unoptimized.workspace
         )
-        # For nodes that the original's run did not have, workspace follows from rules.
-        workspace = totals_by_rule(executed.program, executed.dims) | dict(measured)
+        workspace = {**totals_by_rule(executed.program, executed.dims), **(measured or {})}
         settings = self.written.unoptimized_settings
         base = settings_for_sizes(settings, self.baseline.binding.assumed)
         if self.written.spoiled_by_optimization and not self.written.optimized_offline:
-            # Copies under a budget keep the live tensors within it. The block of a memory pattern, and its
-            # region, may be larger (docs/decisions/0042-memory-pattern.md).
+            # Such a file has copies of nodes or chunks that keep its live tensors within a budget. A session with
+            # a memory pattern holds one block for all tensors of a run, which may be larger than the budget
+            # (docs/decisions/0042-memory-pattern.md), so the pattern is switched off.
             base = without_pattern(base)
         return predict_settings(executed, base, workspace)
 

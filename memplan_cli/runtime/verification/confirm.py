@@ -163,21 +163,21 @@ class Confirmation:
     def _optimize_if_slower(self) -> None:
         """Run with the runtime's optimization if runs without it take longer than allowed.
 
-        ``time`` is set if runs are slower all the same, or must be without optimization.
+        ``time`` stays None unless the reported run is slower than allowed. That is so if the model must run
+        without optimization, or if a run with optimization fails, has other outputs, or is as slow.
         """
         self.time = self._time_if_slower(self.run)
-        run = self.run
-        if self.time is None or self.prediction.unoptimized_only or not run.is_unoptimized:
+        must_stay = self.prediction.unoptimized_only or not self.run.is_unoptimized
+        if self.time is None or must_stay:
             return
         choice = self.prediction.optimized_choice()
         optimized_run = self._run(choice)
-        if not optimized_run.ran or not self._verdict_on(optimized_run).passed:
+        has_passed = optimized_run.ran and self._verdict_on(optimized_run).passed
+        if not has_passed or self._time_if_slower(optimized_run) is not None:
             return
-        self.run, self.choice = optimized_run, choice
-        self.time = self._time_if_slower(optimized_run)
+        self.run, self.choice, self.time = optimized_run, choice, None
         self.notes.append(
-            "without optimization the written model took longer than predicted: it ran again "
-            "with optimization"
+            "without optimization the written model takes longer than allowed: it ran again with optimization"
         )
 
     def _time_if_slower(self, run: WrittenRun) -> TimeRatio | None:
