@@ -331,7 +331,9 @@ LOADS: Mapping[str, frozenset[str]] = {
     "gate MODEL --max-memory 1GiB": frozenset({"rich", "numpy", "onnx", "ml_dtypes"}),
     "why MODEL": frozenset({"rich"}),
     "diff MODEL MODEL": frozenset({"rich", "numpy", "onnx", "ml_dtypes"}),
-    "optimize MODEL --no-validate --format json -o OUT": frozenset(),
+    "optimize MODEL --no-validate --format json -o OUT": frozenset(
+        {"numpy", "onnx", "ml_dtypes"}
+    ),
 }
 """A command on a small model -> the heavy libraries that it may load.
 

@@ -211,7 +211,7 @@ def validation_options(command: Command) -> Command:
         click.option(
             "--no-validate",
             is_flag=True,
-            help="Run nothing. This is the same as --validate none.",
+            help="Run nothing: memory and settings are predicted. This is the same as --validate none.",
         ),
         click.option(
             "--reference",

@@ -68,7 +68,6 @@ CASES: dict[str, tuple[dict[str, int], ...]] = {
     "brainmaze-eeg-models/spindle-detector-ieeg.onnx": tuple(
         {"batch_size": n} for n in (1, 4, 16)
     ),
-    "ddddocr/common_old.onnx": tuple({"image_width": n} for n in (128, 256, 512)),
     "rapidocr-onnxruntime/ch_PP-OCRv4_rec_infer.onnx": tuple(
         {f"{_PADDLE}.0": n, "x_dim2": 48, f"{_PADDLE}.1": 320} for n in (1, 6, 16)
     ),

@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from memplan_cli.api.output import optimized
+from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.onnx_io.load import load_model
+from memplan_cli.onnx_io.metadata import metadata_of
+from memplan_cli.onnx_io.settings_metadata import recorded_settings
+from memplan_cli.runtime.settings_search import model_prediction
 from story import GOOD, memplan, write
 
 
@@ -19,29 +25,90 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "validated", "measured", "started"),
     [
-        ((), True, True, 2),
-        (("--validate", "full"), True, True, 2),
-        (("--validate", "outputs"), True, False, 2),
-        (("--validate", "none"), False, False, 0),
-        (("--no-validate",), False, False, 0),
-        (("--no-validate", "--validate", "none"), False, False, 0),
+        ((), True, True, ["measured run", "measured run"]),
+        (("--validate", "full"), True, True, ["measured run", "measured run"]),
+        (("--validate", "outputs"), True, False, ["run", "run"]),
+        (("--validate", "none"), False, False, ["write_light_dump"]),
+        (("--no-validate",), False, False, ["write_light_dump"]),
+        (("--no-validate", "--validate", "none"), False, False, ["write_light_dump"]),
     ],
 )
 def test_a_model_is_proved_as_far_as_asked(
     words: tuple[str, ...],
     validated: bool,  # noqa: FBT001 - what is expected
     measured: bool,  # noqa: FBT001 - what is expected
-    started: int,
+    started: list[str],
     started_jobs: list[str],
 ) -> None:
     done = memplan("optimize", "a.onnx", *words, "--provider", "auto", "--format", "json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
-    assert (report["validation"] is not None, report["runtime"] is not None) == (
-        validated,
-        measured,
+    runtime = report["runtime"]
+    is_measured = (
+        runtime is not None and runtime["observed"]["optimized"]["process"] is not None
     )
-    assert started_jobs == ["measured run" if measured else "run"] * started
+    assert (report["validation"] is not None, is_measured) == (validated, measured)
+    assert started_jobs == started
+
+
+@pytest.mark.parametrize("target", ["portable", "cpu"])
+@pytest.mark.parametrize("words", [("--no-validate",), ("--validate", "none"), ("--no-run",)])
+def test_without_a_run_the_report_has_predictions_and_settings_and_nulls(
+    target: str, words: tuple[str, ...]
+) -> None:
+    first = ("optimize", "a.onnx", "--target", target)
+    validated = json.loads(memplan(*first, "--format", "json").stdout)
+    done = memplan(*first, *words, "--format", "json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert set(report) == set(validated)
+    assert report["validation"] is None
+    runtime = report["runtime"]
+    assert set(runtime) >= set(validated["runtime"]) - {"time", "settings_sources"}
+    for side in ("original", "optimized"):
+        assert runtime["predicted"][side]["process"]["run"] > 0
+        observed = runtime["observed"][side]
+        assert set(observed) == set(validated["runtime"]["observed"][side])
+        assert set(observed.values()) == {None}
+    level = runtime["settings"]["session"].get("graph_optimization_level")
+    assert level == ("ORT_DISABLE_ALL" if target == "cpu" else None)
+    text = memplan("report", "a.memplan.json", "-v").stdout
+    assert "predicted, usually within 10%" in text
+    assert "Settings of the written model, predicted and not confirmed by a run" in text
+
+
+def test_donated_outputs_stay_bound_where_settings_are_predicted() -> None:
+    write(Path("d.onnx"), "donated (float[64, 64] w) => (float[64, 64] v) { v = Exp(w) }")
+    done = memplan("optimize", "d.onnx", "--donate", "w=v", "--no-validate")
+    assert done.exit_code == 0, done.output
+    plan = json.loads(Path("d.memplan.json").read_text())
+    assert plan["report"]["runtime"]["settings"]["io_binding"] == {"v": "w"}
+    recorded = recorded_settings(metadata_of(load_model(Path("d.memplan.onnx"))))
+    assert recorded is not None
+    assert recorded.settings.io_binding == {"v": "w"}
+
+
+def test_a_runtime_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_installed() -> str:
+        raise RuntimeUnavailableError("ONNX Runtime is not installed")
+
+    monkeypatch.setattr(model_prediction, "required_version", not_installed)
+    done = memplan("optimize", "a.onnx", "--no-validate")
+    assert done.exit_code == 0, done.output
+    assert (
+        "memory and settings are not predicted: ONNX Runtime is not installed" in done.output
+    )
+    assert json.loads(Path("a.memplan.json").read_text())["report"]["runtime"] is None
+
+
+def test_a_large_model_is_not_loaded_for_a_prediction(
+    monkeypatch: pytest.MonkeyPatch, started_jobs: list[str]
+) -> None:
+    monkeypatch.setattr(optimized, "_MAX_NODES", 2)
+    done = memplan("optimize", "a.onnx", "--no-validate")
+    assert done.exit_code == 0, done.output
+    assert "`memplan report` predicts them" in " ".join(done.output.split())
+    assert started_jobs == []
 
 
 def test_tuning_says_its_cost_first_and_runs_more(started_jobs: list[str]) -> None:

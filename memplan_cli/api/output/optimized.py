@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles
+from memplan_cli.errors import RuntimeUnavailableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 _BYTES_PER_NODE_NOTE, _BYTES_PER_VALUE_NOTE = 600, 1_700
 """Memory of a session for the metadata of one node, and of one value, approximately."""
+
+_MAX_WEIGHTS, _MAX_NODES = 1 << 30, 10_000
+"""Bytes of weights and number of nodes up to which a model is loaded to predict its memory without a
+validation. The session of a Llama of 4 GiB takes 9 s and its weights' memory, its plan 1 s and 77 MiB."""
 
 _PROCESS_NOISE = 0.01
 """Share of a process by which two runs may differ."""
@@ -70,6 +75,8 @@ class Optimized:
 def write_unverified(rewriting: Rewriting) -> Optimized:
     """Write a model and its plan without running anything; nothing is written if the budget is missed.
 
+    The report has the memory and the settings that are predicted, where that needs no run.
+
     Raises:
         ModelError: a file cannot be written.
     """
@@ -84,8 +91,58 @@ def write_unverified(rewriting: Rewriting) -> Optimized:
         plan = plan.with_warnings(
             f"{missing_files[0]} is not there: {name} needs it beside it to run"
         )
+    else:
+        plan = _with_predicted_facts(rewriting, plan)
     with RewrittenFiles(rewriting) as files:
         return publish(rewriting, files, plan)
+
+
+def _with_predicted_facts(rewriting: Rewriting, plan: Plan) -> Plan:
+    """Return a plan whose report has the predicted memory of both models, and predicted settings.
+
+    The settings of a portable file leave ONNX Runtime's optimization on, so that outputs have the bits that
+    they have by default. What cannot be predicted is null, and a warning says why if nothing can.
+    """
+    from memplan_cli.api.models.model_file import bind_all_dims
+    from memplan_cli.api.process import prediction_conditions
+
+    if rewriting.settings.target == "cuda":
+        return plan.with_warnings("memory and settings are predicted for the CPU only")
+    report = plan.report
+    if report.memory.weights > _MAX_WEIGHTS or report.model.nodes > _MAX_NODES:
+        return plan.with_warnings(
+            "memory and settings are not predicted: a session of so large a model takes longer than its "
+            "plan; `memplan report` predicts them"
+        )
+    if rewriting.settings.bounds:  # such settings are confirmed at the largest size
+        return plan.with_warnings("memory and settings are not predicted for a range of sizes")
+    file = rewriting.original_file
+    try:
+        from memplan_cli.runtime.settings_search.model_prediction import (
+            RunPolicy,
+            predicted_facts,
+        )
+
+        conditions = prediction_conditions(bind_all_dims(file, rewriting.settings))
+        facts = predicted_facts(
+            file.path,
+            rewriting.planned.program,
+            replace(conditions, policy=RunPolicy.NEVER),
+            [node.name for node in file.model.graph.node],
+            None,
+            optimization="off" if rewriting.unoptimized_only else "on",
+            weights=rewriting.file.path,
+        )
+    except ImportError:
+        return plan.with_warnings(
+            "memory and settings are not predicted: ONNX Runtime is not installed"
+        )
+    except RuntimeUnavailableError as error:
+        return plan.with_warnings(f"memory and settings are not predicted: {error}")
+    if facts.settings is not None:
+        output_to_input = {output: input_ for input_, output in plan.report.donated.pairs}
+        facts = replace(facts, settings=replace(facts.settings, io_binding=output_to_input))
+    return plan.with_report(replace(plan.report, runtime=facts))
 
 
 def publish(rewriting: Rewriting, files: RewrittenFiles, plan: Plan) -> Optimized:

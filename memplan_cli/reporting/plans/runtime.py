@@ -110,7 +110,10 @@ def _process_sizes(peaks: Peaks) -> Mapping[str, int | None]:
 
 
 def settings_section(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
-    """Yield the runtime options of the written model as ``scope.key = value (source)``."""
+    """Yield the runtime options of the written model as ``scope.key = value (source)``.
+
+    The title says if no run has confirmed them.
+    """
     if runtime is None or runtime.settings is None:
         return
     lines = []
@@ -121,9 +124,11 @@ def settings_section(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
             source = runtime.settings_sources.get(f"{scope}.{key}")
             source_text = f" ({source})" if source else ""
             lines.append(doc.Name(f"{scope}.{key} = {value}{source_text}"))
-    yield from doc.section(
-        "Settings of the written model", doc.Items(tuple(lines)) if lines else None
-    )
+    title = "Settings of the written model"
+    written = runtime.observed.get("optimized")
+    if written is None or (written.first_run_peak is None and written.process is None):
+        title += ", predicted and not confirmed by a run"
+    yield from doc.section(title, doc.Items(tuple(lines)) if lines else None)
 
 
 def reference_text(validation: Validation) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.core.results.report import RuntimeSummary
@@ -22,7 +22,11 @@ from memplan_cli.runtime.process.predict import (
 )
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.timing import is_slower_unoptimized
-from memplan_cli.runtime.settings_search.predicted import predict_settings, settings_for_sizes
+from memplan_cli.runtime.settings_search.predicted import (
+    predict_settings,
+    settings_for_sizes,
+    without_pattern,
+)
 from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph, predict_peaks
 from memplan_cli.runtime.simulate.regions import OWN_INITIALIZERS
 from memplan_cli.runtime.workers.session_graph import graph_settings
@@ -38,6 +42,10 @@ if TYPE_CHECKING:
 
 
 _OPENED_BY_MEMPLAN = ProcessMeasurements(opened_by_memplan=True)
+
+
+Optimization = Literal["on", "off", "any"]
+"""Whether ONNX Runtime optimizes the graph of a file when it loads it; ``any``: whatever needs less memory."""
 
 
 class RunPolicy(Enum):
@@ -112,6 +120,9 @@ def predicted_facts(
     conditions: PredictionConditions,
     nodes: Sequence[str],
     recorded: RuntimeSettings | None,
+    *,
+    optimization: Optimization = "any",
+    weights: Path | None = None,
 ) -> RuntimeSummary:
     """Return the predicted runtime block of a report for a model and its planned order.
 
@@ -125,6 +136,8 @@ def predicted_facts(
         nodes: names of the top nodes, in the order of the file.
         recorded: the settings in the model's file, if memplan wrote it: its process is predicted with
             them, as `memplan_cli.load` opens it.
+        optimization: of the graph of the written file, by ONNX Runtime.
+        weights: a file with the weights of the written model; None: those of ``path``.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or it does not load.
@@ -134,10 +147,10 @@ def predicted_facts(
     assumed = conditions.run.binding.assumed
     # The graph that optimization makes of the file in the planned order.
     optimized = with_file_order(before, nodes, program)
-    choice = _best_settings(before, optimized, written, assumed)
+    choice = _best_settings(before, optimized, written, assumed, optimization)
     after = written if choice.settings.is_unoptimized else optimized
     not_observed = Peaks(None, None)
-    stored = stored_model(path)  # the written model has the same weights
+    stored = stored_model(path)
     if recorded is None:
         process = predict_process_bytes(stored, before, DEFAULTS)
     else:
@@ -154,7 +167,10 @@ def predicted_facts(
             "optimized": replace(
                 choice.predicted,
                 process=predict_process_bytes(
-                    stored, after, choice.settings, measurements=_OPENED_BY_MEMPLAN
+                    stored_model(weights) if weights else stored,
+                    after,
+                    choice.settings,
+                    measurements=_OPENED_BY_MEMPLAN,
                 ),
             ),
         },
@@ -179,19 +195,28 @@ def _best_settings(
     optimized: ExecutedGraph,
     written: ExecutedGraph,
     assumed: Collection[str],
+    optimization: Optimization,
 ) -> SettingsChoice:
-    """Return the predicted settings for a written model, with or without optimization.
+    """Return the predicted settings for a written model, of those that ``optimization`` allows.
 
     Args:
         before: the optimized graph of the original.
         optimized: the optimized graph of the written model.
         written: the graph in its file.
         assumed: dims whose values were assumed.
+        optimization: of the written model by ONNX Runtime.
     """
-    with_optimization = predict_settings(optimized, settings_for_sizes(DEFAULTS, assumed))
-    if is_slower_unoptimized(written.program, written.dims, before):
-        return with_optimization
-    without_optimization = predict_settings(
-        written, settings_for_sizes(RUN_AS_WRITTEN, assumed)
-    )
-    return min((with_optimization, without_optimization), key=attrgetter("rank"))
+    choices = []
+    if optimization != "off":
+        choices.append(predict_settings(optimized, settings_for_sizes(DEFAULTS, assumed)))
+    if optimization == "off" or (
+        optimization == "any"
+        and not is_slower_unoptimized(written.program, written.dims, before)
+    ):
+        unoptimized = settings_for_sizes(RUN_AS_WRITTEN, assumed)
+        if optimization == "off":
+            # A pattern's block may exceed the budget that copies were made for
+            # (docs/decisions/0042-memory-pattern.md).
+            unoptimized = without_pattern(unoptimized)
+        choices.append(predict_settings(written, unoptimized))
+    return min(choices, key=attrgetter("rank"))
