@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.scale import MEMPLAN, WEIGHTS, cost, optimize, synthetic, with_weights
+from benchmarks.scale import (
+    MEMPLAN,
+    WEIGHTS,
+    can_fix_addresses,
+    cost,
+    optimize,
+    synthetic,
+    with_weights,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,16 +36,21 @@ def test_five_gigabytes_of_weights_are_planned_in_the_memory_of_their_graph(
 
 
 def test_a_node_takes_less_than_two_kilobytes(tmp_path: Path) -> None:
-    """A node takes some 1,930 bytes. What a process takes without any node is not counted.
+    """A node takes some 1,955 bytes. What a process takes without any node is not counted.
 
-    It was 1,270 while long tables were packed in arrays and spooled to a file. The peak of one process
-    differs by up to 4 % from that of the next, so the least of two runs counts.
+    It was 1,270 while long tables were packed in arrays and spooled to a file. Where addresses cannot be
+    fixed, peaks differ by up to 4 %, so the least of three runs counts.
     """
+    runs = 1 if can_fix_addresses() else 3
+    synthetic(10, tmp_path / "10.onnx")
+    optimize(
+        tmp_path / "10.onnx"
+    )  # the first run compiles all modules, which takes memory too
     memory = {}
     for nodes in (20_000, 60_000):
         model = tmp_path / f"{nodes}.onnx"
         synthetic(nodes, model)
-        memory[nodes] = min(optimize(model).memory for _ in range(2))
+        memory[nodes] = min(optimize(model).memory for _ in range(runs))
     assert memory[60_000] - memory[20_000] < 2_000 * 40_000
 
 
