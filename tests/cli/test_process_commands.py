@@ -10,7 +10,7 @@ import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from story import memplan
+from story import memplan, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -216,3 +216,13 @@ def test_a_written_model_with_the_default_graph_is_loaded_once_for_its_report(
     started_jobs.clear()
     assert memplan("report", written).exit_code == 0
     assert started_jobs == ["write_light_dump"]
+
+
+def test_a_model_whose_sizes_depend_on_data_is_loaded_once_before_it_is_run(
+    tmp_path: Path, started_jobs: list[str]
+) -> None:
+    text = """m (float[64] x) => (int64[1,u] z)
+        { a = Relu(x) i = NonZero(a) j = Neg(i) z = Neg(j) }"""
+    model = write(tmp_path / "data.onnx", text)
+    assert memplan("why", model, "--process").exit_code == 0
+    assert started_jobs.count("write_light_dump") == 1

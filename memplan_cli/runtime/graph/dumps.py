@@ -68,12 +68,16 @@ def executed_graph(
 
 
 def observed_graph(
-    model: Path, settings: RuntimeSettings, conditions: RunConditions
+    model: Path,
+    settings: RuntimeSettings,
+    conditions: RunConditions,
+    executed: ExecutedGraph | None = None,
 ) -> ExecutedGraph:
     """Return the executed graph, with the observation of one run where data decides something.
 
     Predictions from the result hold for the inputs of that run. The dump is what runs, so that
-    each kernel belongs to a node of the graph.
+    each kernel belongs to a node of the graph. ``executed`` is the result of `executed_graph`, if it is
+    known already.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not run.
@@ -81,7 +85,8 @@ def observed_graph(
     require_weights(model)
     session = SessionSpec(model, conditions.provider, settings)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as folder:
-        graph = _light_graph(session, Path(folder) / "dump.onnx", conditions.dims)
+        light_dump = Path(folder) / "dump.onnx"
+        graph = executed or _light_graph(session, light_dump, conditions.dims)
         if graph is not None and not needs_observation(graph):
             return graph
         dump = Path(folder) / "whole.onnx"

@@ -111,7 +111,7 @@ def executed_or_observed_graph(
     executed = executed_graph(path, settings, conditions.dims)
     if conditions.policy is RunPolicy.NEVER or not prediction_obstacle(executed, settings):
         return executed
-    return observed_graph(path, settings, conditions.run)
+    return observed_graph(path, settings, conditions.run, executed)
 
 
 def predicted_facts(
