@@ -40,10 +40,12 @@ docs: $(VENV)/.docs ## Build the documentation as a site that needs no network: 
 	$(BIN)/python -m sphinx -b html -W --keep-going --quiet -d $(OUT)/doctrees docs $(OUT)/site
 
 test: $(READY) ## Run the tests, the linter and the type checker (under five minutes on two cores)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not bench and not cuda'
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@mkdir -p $(OUT)
+	$(BIN)/mypy > $(OUT)/types.log 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not bench and not cuda'; tests=$$?; \
+	wait $$types; types=$$?; cat $(OUT)/types.log; exit $$((tests || types))
 
 # Below /dev/null nobody can write, root included.
 test-environment: $(READY) ## Run the tests in an unusual environment: they may not depend on the caller's

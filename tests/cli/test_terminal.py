@@ -15,6 +15,15 @@ import pytest
 from story import GOOD, memplan, write
 
 
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a plan file: commands show and check it without a session of ONNX Runtime."""
+    model = write(tmp_path_factory.mktemp("plan") / "a.onnx", GOOD)
+    done = memplan("optimize", model, "--no-validate", "-o", model.with_name("b.onnx"))
+    assert done.exit_code == 0, done.output
+    return model.with_name("b.json")
+
+
 def test_json_is_all_there_is_on_stdout(tmp_path: Path) -> None:
     write(tmp_path / "a.onnx", GOOD)
     done = memplan("report", tmp_path / "a.onnx", "--format", "json")
@@ -105,16 +114,21 @@ needs_full = pytest.mark.skipif(
 @needs_full
 @pytest.mark.parametrize(
     "words",
-    ["--help", "report --help", "schema plan", "gate MODEL --max-memory 1B", "report MODEL"],
+    [
+        "--help",
+        "report --help",
+        "schema plan",
+        "gate PLAN --max-memory 1B --metric planned",
+        "report PLAN",
+    ],
 )
 @pytest.mark.parametrize("to", [">/dev/full", ">&-"])
 def test_a_result_that_nobody_gets_is_told_and_is_exit_2(
-    words: str, to: str, tmp_path: Path
+    words: str, to: str, plan_file: Path
 ) -> None:
     if to == ">&-" and "--help" in words:
         pytest.skip("click prints its help into a closed output without a word")
-    model = write(tmp_path / "a.onnx", GOOD)
-    code, said = spawn(words.replace("MODEL", str(model)), to)
+    code, said = spawn(words.replace("PLAN", str(plan_file)), to)
     assert code == 2, said
     assert re.search("^Error: ", said, re.MULTILINE), "after progress, on a slow machine"
     assert ("No space left on device" if "full" in to else "output is closed") in said
@@ -150,12 +164,11 @@ def test_messages_that_nobody_reads_change_no_exit_code(
     ],
 )
 def test_colors_are_for_terminals_that_want_them(
-    env: dict[str, str], *, colors: bool, tmp_path: Path
+    env: dict[str, str], *, colors: bool, plan_file: Path
 ) -> None:
     if shutil.which("script") is None:
         pytest.skip("needs a terminal, which `script` of util-linux makes")
-    model = write(tmp_path / "a.onnx", GOOD)
-    run = f"'{sys.executable}' -m memplan_cli report '{model}'"
+    run = f"'{sys.executable}' -m memplan_cli report '{plan_file}'"
     usual = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     done = subprocess.run(
         ["script", "-qec", run, "/dev/null"],

@@ -86,8 +86,8 @@ def extended_copy(folder: Path, *files: str) -> Path:
     """
     for name in ("memplan_cli", "configs"):
         shutil.copytree(
-            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
-        )
+            ROOT / name, folder / name
+        )  # with byte code, which spares a process 0.5 s
     for block in BLOCKS:
         remark = re.fullmatch(r"(adds to|replaces in) (\S+) (?:after )?(.+)", block.remark)
         if remark is None or remark[2] not in files:
@@ -103,7 +103,7 @@ def extended_copy(folder: Path, *files: str) -> Path:
 
 def run_in(copy: Path, *arguments: str) -> str:
     """Run Python with a copy of the package, and return what it prints."""
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
     process = subprocess.run(
         [sys.executable, *arguments],
         cwd=copy, env=environment, check=True, text=True,
