@@ -66,7 +66,7 @@ class RuntimeProfile:
         imported_process: resident size of a process that has imported Python, NumPy and the runtime,
             and made no session (measured: 50 MB).
         process_margin: the relative error of a predicted process, with the imports, that few exceed
-            (measured: 4 of 36 processes of models out of packages, at the median 2.3 %).
+            (measured: 2 of 67 processes, at the median 1.6 %).
         session_process: resident size of a process with a session of one node, Python included
             (measured: 65 MB). A CUDA context takes some hundred megabytes of the card instead.
         cpu_features: features by which kernels are chosen, in Linux's names (MLAS, core/mlas/lib/platform.cpp).
