@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from memplan_cli.checking.figures import check_bindings, check_figures
 from memplan_cli.checking.notes import check_notes
 from memplan_cli.checking.order import check_order, check_releases
+from memplan_cli.checking.settings import check_settings
 from memplan_cli.checking.sharing import check_donation, check_sharing
 from memplan_cli.checking.tensors import check_layout, check_tensors
 from memplan_cli.checking.timeline import planned_model
+from memplan_cli.checking.unchecked import PLAN_SENTENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,10 +44,10 @@ class PlanComparison:
     unverified_sizes: int
 
     def summary(self) -> str:
-        """Return a sentence for a plan without disagreements: what was compared."""
+        """Return a sentence for a plan without disagreements: what was compared, and what was not."""
         text = (
             f"the plan matches the model: {self.nodes} nodes and {self.tensors} tensors with "
-            "their live ranges, offsets, notes and totals"
+            f"their live ranges, offsets, notes and totals; {PLAN_SENTENCE}"
         )
         if self.unverified_sizes:
             text += (
@@ -90,6 +92,7 @@ def _checks(planned: PlannedModel) -> Iterator[Iterator[str]]:
     yield check_donation(planned)
     yield check_bindings(planned)
     yield check_figures(planned)
+    yield check_settings(planned)
     yield check_notes(planned)
 
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from memplan_cli.checking.certainty import certainty_figures
 from memplan_cli.checking.live_bytes import (
     LiveBytes,
     add_sums,
@@ -24,7 +25,12 @@ from memplan_cli.checking.live_bytes import (
     tensor_bytes,
 )
 from memplan_cli.checking.operators import ELEMENT_BITS
-from memplan_cli.checking.order import COPY_MARK, node_labels
+from memplan_cli.checking.order import (
+    COPY_MARK,
+    is_in_file_order,
+    node_labels,
+    subgraphs_of,
+)
 from memplan_cli.checking.plan_figures import (
     Figure,
     check_plan_figures,
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from onnx import (  # noqa: TID251 - types only; onnx_io makes them
+        GraphProto,
         TensorShapeProto,
         TypeProto,
     )
@@ -56,7 +63,10 @@ def check_figures(planned: PlannedModel) -> Iterator[str]:
     figures = [
         *_model_count_figures(planned),
         *_interface_figures(planned, interface),
+        *_interface_tensor_figures(planned, interface),
+        *certainty_figures(planned),
         *_original_order_figures(planned),
+        *_folded_figures(planned),
         *_peak_node_figures(planned),
         *_resident_figures(planned, interface, storages),
         *_model_expression_figures(planned, interface),
@@ -75,6 +85,19 @@ def _model_count_figures(planned: PlannedModel) -> Iterator[Figure]:
     yield Figure("blocks", report.model.blocks, len(timeline.blocks))
     yield Figure("intermediates", report.model.intermediates, intermediates)
     yield Figure("recomputed nodes", report.recompute.nodes, sum(map(_is_copy, nodes)))
+    original = planned.original
+    if original is None:
+        return
+    yield Figure("inputs with free dims", report.model.inputs, original.free_inputs)
+    if original.graph is not None and not report.folded.tensors:
+        added = len(nodes) - _node_count(original.graph) - report.recompute.nodes
+        yield Figure("nodes that chunking added", report.chunked.nodes, added)
+
+
+def _node_count(graph: GraphProto) -> int:
+    """Return the number of nodes of a graph, subgraphs included."""
+    inner = (subgraph for node in graph.node for subgraph in subgraphs_of(node))
+    return len(graph.node) + sum(map(_node_count, inner))
 
 
 def _is_copy(node: Node) -> bool:
@@ -96,6 +119,37 @@ def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Ite
     yield Figure("donated bytes", report.donated.bytes, donated)
 
 
+def _interface_tensor_figures(
+    planned: PlannedModel, interface: _InterfaceBytes
+) -> Iterator[Figure]:
+    """Yield the bytes of each input, output and weight, recorded and counted.
+
+    A report lists those of known size, but no weight below a thousandth of all weights. The size of a
+    value that the model does not tell is believed.
+    """
+    main, dims = planned.timeline.main, report_dims(planned.plan)
+    recorded = {(row.kind, row.name): row.bytes for row in planned.plan.report.interface}
+    yield Figure(
+        "inputs, outputs and weights", len(planned.plan.report.interface), len(recorded)
+    )
+    values = {
+        "input": main.inputs,
+        "output": [value for value in main.outputs if value.is_computed],
+        "weight": [v for v in planned.timeline.values() if v.kind is ValueKind.WEIGHT],
+    }
+    named = {(kind, v.tensor_id): v for kind, group in values.items() for v in group}
+    for kind, name in sorted(recorded.keys() | named.keys()):
+        value, counted = named.get((kind, name)), None
+        if value is not None:
+            _, shape = planned.type_of(value)
+            if shape is None or None in shape:
+                continue
+            counted = evaluate_sum(_total_bytes(planned, [value]) or None, dims)
+        is_small = kind == "weight" and 1000 * (counted or 0) < interface.weights
+        counted = None if is_small else counted
+        yield Figure(f"bytes of {kind} {name[:120]!r}", recorded.get((kind, name)), counted)
+
+
 def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
     """Yield the report's numbers of the original order.
 
@@ -104,14 +158,28 @@ def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
     """
     report, memory = planned.plan.report, planned.plan.report.memory
     has_totals = memory.planned is not None
-    has_other_nodes = report.recompute.nodes or report.chunked.regions
-    if has_totals and (report.chosen_order != "file" or has_other_nodes):
+    is_file_order = is_in_file_order(planned)
+    if is_file_order is None or report.recompute.nodes or report.chunked.regions:
+        is_file_order = False
+    elif not report.donated.pairs:  # donations change the chosen order afterwards
+        was_chosen = report.chosen_order == "file"
+        yield Figure("whether the order of the file is chosen", was_chosen, is_file_order)
+    if has_totals and not is_file_order:
         return
     live_peak = memory.live_peak if has_totals else None
     resident = memory.resident if has_totals else None
     yield Figure("original.live_peak", report.original_live_peak, live_peak)
     yield Figure("original.planned", report.original_planned, memory.planned)
     yield Figure("original.resident", report.original_resident, resident)
+
+
+def _folded_figures(planned: PlannedModel) -> Iterator[Figure]:
+    """Yield the bytes of folded tensors, which are weights of the written model."""
+    weights = {v.tensor_id: v for v in planned.timeline.values() if v.kind is ValueKind.WEIGHT}
+    for tensor in planned.plan.report.folded.tensors:
+        value = weights.get(tensor.name)
+        counted = None if value is None else (_total_bytes(planned, [value]) or {}).get("1", 0)
+        yield Figure(f"bytes of folded {tensor.name[:120]!r}", tensor.bytes, counted)
 
 
 def _peak_node_figures(planned: PlannedModel) -> Iterator[Figure]:
@@ -202,7 +270,7 @@ def _resident_expression_figures(
 
 
 def _check_foldable(planned: PlannedModel) -> Iterator[str]:
-    """Yield tensors recorded as foldable that are not computed from weights alone.
+    """Yield tensors recorded as foldable that are not computed from weights alone, and wrong operators.
 
     Weights that a caller may replace, because they are inputs of the model too, do not count. Nodes
     that draw random numbers, or of other domains than the standard one, compute no constants.
@@ -224,9 +292,17 @@ def _check_foldable(planned: PlannedModel) -> Iterator[str]:
         )
         if is_repeatable and all(value.tensor_id in constants for value in node.reads()):
             constants.update(value.tensor_id for value in node.outputs if value is not None)
+    operators = {
+        value.tensor_id: node.proto.op_type
+        for node in timeline.nodes()
+        for value in node.outputs
+        if value is not None
+    }
     for tensor in foldable:
         if tensor.name not in constants:
             yield f"tensor {tensor.name[:120]!r} is recorded as foldable, but is not computed from weights alone"
+        elif tensor.op != operators.get(tensor.name, tensor.op):
+            yield f"foldable tensor {tensor.name[:120]!r} is not computed by {tensor.op[:40]!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +444,9 @@ def check_bindings(planned: PlannedModel) -> Iterator[str]:
     bindings = planned.plan.report.bindings
     settings_dims = planned.plan.settings.get("dims")
     fixed = settings_dims if isinstance(settings_dims, dict) else {}
+    if planned.original is not None:
+        for name in sorted((fixed.keys() | planned.bounds.keys()) - planned.original.dims):
+            yield f"the settings bind dim {name[:120]!r}, which the model does not have"
     free = _input_symbols(planned) - fixed.keys() - planned.bounds.keys()
     may_be_assumed = free | _replaced_symbols(planned)
     for name in sorted(fixed.keys() | free | bindings.keys()):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.checking.plan_figures import printable
+from memplan_cli.checking.plan_figures import Figure, printable, wrong_figures
+from memplan_cli.core.deserialization import MisfitError, from_json
+from memplan_cli.core.results.observations import MODEL_OPTIONS, RuntimeSettings
 from memplan_cli.core.results.placements import in_words
+from memplan_cli.core.results.rewrites import CacheSummary
+from memplan_cli.core.serialization import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,6 +22,20 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.placements import Placement
 
 _PREFIX = "pkg.memplan."
+_ORT_CONFIG = "ort_config"
+_MODEL_KEYS = frozenset(
+    {
+        "plan",
+        "settings",
+        "donated",
+        "caches",
+        "runtime",
+        "hardware",
+        "notes",
+        "folded",
+        "weights",
+    }
+)
 _NODE_KEYS = frozenset({"step", "release", "memory"})
 _VALUE_KEYS = frozenset({"arena", "offset", "bytes", "first", "last", "alias_of"})
 
@@ -27,6 +46,8 @@ def check_notes(planned: PlannedModel) -> Iterator[str]:
     The model's note ``notes=plan`` states that nodes and values have no notes.
     """
     yield from _check_model_notes(planned)
+    yield from wrong_figures(_rewrite_notes(planned))
+    yield from _check_runtime_settings(planned)
     if _notes(planned.model.metadata_props).get("notes") == "plan":
         yield from _check_no_notes(planned)
         return
@@ -57,6 +78,13 @@ def _check_no_notes(planned: PlannedModel) -> Iterator[str]:
 def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
     """Yield where the model's own notes differ: digest, level, totals and donated inputs."""
     notes, plan = _notes(planned.model.metadata_props), planned.plan
+    keys = [entry.key for entry in planned.model.metadata_props]
+    for key in sorted(keys):
+        own_key = key.removeprefix(_PREFIX)
+        if own_key != key and own_key not in _MODEL_KEYS:
+            yield f"the model has a note {key[:80]!r}, which memplan does not write"
+        elif keys.count(key) > 1:
+            yield f"the model has the entry {key[:80]!r} twice"
     memory = plan.report.memory
     expected: dict[str, object] = {
         "digest": plan.digest,
@@ -67,22 +95,101 @@ def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
         "total": memory.total,
     }
     expected = {name: value for name, value in expected.items() if value is not None}
-    pairs = (item.partition("=") for item in notes.get("plan", "").split(","))
-    recorded = {name: value for name, _, value in pairs}
+    items = (item.partition("=") for item in notes.get("plan", "").split(","))
+    recorded = {name: value for name, _, value in items}
     for name in sorted(recorded.keys() | expected.keys()):
         if name not in expected or recorded.get(name) != str(expected[name]):
             yield (
                 f"the model's note says that {name[:40]} is {printable(recorded.get(name))}, "
                 f"the plan says {printable(expected.get(name))}"
             )
-    donated = {(str(name), str(output)) for name, output in plan.report.donated.pairs}
-    try:
-        noted_pairs = json.loads(notes.get("donated") or "[]")
-        is_same = {(str(name), str(output)) for name, output in noted_pairs} == donated
-    except (ValueError, TypeError):
-        is_same = False
-    if not is_same:
+    pairs = [list(pair) for pair in plan.report.donated.pairs]
+    if _json_or_text(notes.get("donated")) != (pairs or None):
         yield "the model's note has other donated inputs than the plan"
+
+
+def _rewrite_notes(planned: PlannedModel) -> Iterator[Figure]:
+    """Yield the model's notes on rewrites, with what they are according to the plan."""
+    notes, report = _notes(planned.model.metadata_props), planned.plan.report
+    # The note has what a run needs: neither the caches without a buffer nor the numbers.
+    caches = replace(report.caches, kept=(), bytes=0, before=None, planned_at=0, steps=())
+    noted_caches = to_json(caches) if caches != CacheSummary() else None
+    yield Figure("the note on caches", _json_or_text(notes.get("caches")), noted_caches)
+    moved = report.external_weights
+    noted_weights = f"{moved.bytes} bytes in {moved.file}" if moved.file else None
+    yield Figure("the note on weights", notes.get("weights"), noted_weights)
+    count = len(report.folded.tensors)
+    folded, _, _ = notes.get("folded", "").partition(" in ")
+    yield Figure("the note on folded constants", folded, f"{count} constants" if count else "")
+    # The default is left out of the settings.
+    in_plan = planned.plan.settings.get("notes") == "plan"
+    yield Figure("the note on notes", notes.get("notes"), "plan" if in_plan else None)
+    runtime = report.runtime
+    if runtime is not None and report.target != "portable":
+        made_with = f"{runtime.name} {runtime.version} {runtime.provider}"
+        yield Figure("the note on the runtime", notes.get("runtime"), made_with)
+
+
+def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
+    """Yield where the settings in the model, with which it is run, contradict the plan.
+
+    They are those of the report. A report without settings has none in the model either, unless the
+    model must run without graph optimization; then the model has settings all the same. They bind the
+    donated pairs, and ``ort_config`` repeats those that ONNX Runtime itself reads from a model.
+    """
+    notes, report = _notes(planned.model.metadata_props), planned.plan.report
+    noted, runtime = _json_or_text(notes.get("settings")), report.runtime
+    settings = None if runtime is None else runtime.settings
+    if runtime is not None:
+        yield from wrong_figures([Figure("runtime.name", runtime.name, "onnxruntime")])
+    if runtime is not None and settings is not None:
+        expected = {"provider": runtime.provider, "settings": to_json(settings)}
+        yield from wrong_figures([Figure("the note on settings", noted, expected)])
+    elif _must_run_unoptimized(planned) and isinstance(noted, dict):
+        try:
+            settings = from_json(
+                RuntimeSettings, noted.get("settings"), "the note on settings"
+            )
+        except MisfitError as error:
+            yield str(error)[:400]
+            return
+    elif noted is not None:
+        yield "the model has a note on settings, and the plan has none"
+    if _must_run_unoptimized(planned) and not (settings and settings.is_unoptimized):
+        yield "the settings in the model do not disable graph optimization, which would undo the plan"
+    if settings is not None:
+        buffers = {cache.output: cache.input for cache in report.caches.buffers}
+        pairs = buffers or {output: name for name, output in report.donated.pairs}
+        yield from wrong_figures([Figure("io_binding", dict(settings.io_binding), pairs)])
+    yield from _check_model_config(planned, settings or RuntimeSettings())
+
+
+def _must_run_unoptimized(planned: PlannedModel) -> bool:
+    """Return whether ONNX Runtime's graph optimization would undo a plan.
+
+    It would merge copies and chunks, and change the order in which donated pairs are safe. In-place
+    caches are safe in any order. A graph that it optimized before must not be optimized again.
+    """
+    report = planned.plan.report
+    needs_order = bool(report.donated.pairs) and not report.caches.capacity
+    has_copies = bool(report.recompute.nodes or report.chunked.regions)
+    return report.target != "portable" or has_copies or needs_order
+
+
+def _check_model_config(planned: PlannedModel, settings: RuntimeSettings) -> Iterator[str]:
+    """Yield a message if ``ort_config`` is neither that of the settings nor the original's own."""
+    metadata = {entry.key: entry.value for entry in planned.model.metadata_props}
+    options = {
+        name: numbers[settings.session[name]]
+        for name, numbers in MODEL_OPTIONS.items()
+        if settings.session.get(name) in numbers
+    }
+    original = None if planned.original is None else planned.original.config
+    if original is not None and metadata.get(_ORT_CONFIG) == original:
+        return
+    expected = {"made_by": "memplan", "session_options": options} if options else None
+    figure = Figure(_ORT_CONFIG, _json_or_text(metadata.get(_ORT_CONFIG)), expected)
+    yield from wrong_figures([figure])
 
 
 def _check_node_notes(
@@ -91,10 +198,11 @@ def _check_node_notes(
     """Yield where the notes of a block's nodes differ: step, released tensors, memory.
 
     ``releases`` has the tensors that the plan releases after a tick, by tick. A node that releases
-    none has no note ``release``. The note ``memory`` describes the outputs in words. Large graphs
-    are written without it.
+    none has no note ``release``. The note ``memory`` describes the outputs in words. All nodes of a
+    block with a planned output have it, or none in a large block.
     """
     units = planned.units
+    is_described = any("memory" in _notes(node.proto.metadata_props) for node in block.nodes)
     for node in block.nodes:
         notes = _notes(node.proto.metadata_props)
         if notes.get("step") != str(node.start):
@@ -107,14 +215,14 @@ def _check_node_notes(
         if released != expected:
             text = f"the note of node {node.title!r} releases {released}, the plan releases "
             yield f"{text}{expected}"[:400]
-        if "memory" in notes:
+        if is_described:
             ids = [block.tensor_id(name) for name in node.proto.output if name]
             rows = [planned.tensors[i].placement for i in ids if i in planned.tensors]
-            words = "; ".join(in_words(row, units) for row in rows)
-            if notes["memory"] != words:
+            words = "; ".join(in_words(row, units) for row in rows) or None
+            if notes.get("memory") != words:
                 yield (
                     f"the note of node {node.title!r} describes its memory as "
-                    f"{printable(notes['memory'])}, the plan says {printable(words)}"
+                    f"{printable(notes.get('memory'))}, the plan says {printable(words)}"
                 )
 
 

@@ -93,6 +93,38 @@ def node_labels(planned: PlannedModel) -> dict[int, str]:
     return labels
 
 
+def is_in_file_order(planned: PlannedModel) -> bool | None:
+    """Return whether the nodes of each block have the order of the original; None if it is not known.
+
+    Not known if the original graph is not available, or a node of the written model is not in it.
+    """
+    if planned.original is None or planned.original.graph is None:
+        return None
+    return _has_order_of(planned.model.graph, planned.original.graph)
+
+
+def _has_order_of(graph: GraphProto, original: GraphProto) -> bool | None:
+    """Return whether a graph and its subgraphs keep the node order of the original, see `is_in_file_order`."""
+    original_index = {
+        name: index for index, node in enumerate(original.node) for name in node.output if name
+    }
+    previous, is_kept = -1, True
+    for node in graph.node:
+        names = [name for name in node.output if name]
+        index = original_index.get(names[0]) if names else None
+        if index is None:
+            return None
+        is_kept = is_kept and index > previous
+        previous = index
+        inner = zip(subgraphs_of(node), subgraphs_of(original.node[index]), strict=False)
+        for subgraph, original_subgraph in inner:
+            is_inner_kept = _has_order_of(subgraph, original_subgraph)
+            if is_inner_kept is None:
+                return None
+            is_kept = is_kept and is_inner_kept
+    return is_kept
+
+
 def _check_entries(block: Block, entries: Sequence[str]) -> Iterator[str]:
     """Yield where the plan's entries of a block are not the names of its nodes."""
     where = f" of block {block.path[:120]!r}" if block.path else ""
@@ -136,7 +168,7 @@ def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]
             if not node.subgraphs:
                 continue
             known_outputs = [n for n in _output_names(node.proto) if n in producers]
-            inner = _subgraphs(producers[known_outputs[0]]) if known_outputs else []
+            inner = subgraphs_of(producers[known_outputs[0]]) if known_outputs else []
             if len(inner) == len(node.subgraphs):
                 originals.update(zip(map(id, node.subgraphs), inner, strict=True))
 
@@ -172,7 +204,7 @@ def _quoted(names: Sequence[str]) -> str:
     return ", ".join(repr(name[:120]) for name in names[:3]) or "nothing"
 
 
-def _subgraphs(node: NodeProto) -> list[GraphProto]:
+def subgraphs_of(node: NodeProto) -> list[GraphProto]:
     """Return the graphs in a node's attributes, in the order of `Node.subgraphs`."""
     graphs: list[GraphProto] = []
     for attribute in node.attribute:

@@ -141,13 +141,24 @@ def _has_slots_at_level_2(plan: Plan) -> bool:
 
 
 def _settings_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the level and the phase of the report, with those of the settings."""
-    report, settings = plan.report, plan.settings
-    phase = settings.get("phase", "auto")
-    yield Figure("the report's level", report.level, settings.get("level", report.level))
-    yield Figure(
-        "the report's phase", report.phase, report.phase if phase == "auto" else phase
-    )
+    """Yield the level of the report, with that of the settings."""
+    level = plan.report.level
+    yield Figure("the report's level", level, plan.settings.get("level", level))
+
+
+def _phase_figures(plan: Plan) -> Iterator[Figure]:
+    """Yield the number of nodes of all phases, and whether the model is a training step.
+
+    If the settings do not tell, it is one if it has nodes of the backward part or of the update.
+    """
+    report, phase = plan.report, plan.settings.get("phase", "auto")
+    main_nodes = sum(len(order.nodes) for order in plan.order if not order.block)
+    yield Figure("phases", sorted(report.phases), ["backward", "forward", "update"])
+    yield Figure("nodes of all phases", sum(report.phases.values()), main_nodes)
+    if phase == "auto":
+        trains = report.phases.get("backward") or report.phases.get("update")
+        phase = "train" if trains else "test"
+    yield Figure("the report's phase", report.phase, phase)
 
 
 def _count_figures(plan: Plan) -> Iterator[Figure]:
@@ -161,9 +172,7 @@ def _count_figures(plan: Plan) -> Iterator[Figure]:
     placed, intermediates = len(plan.tensors), model.intermediates
     yield Figure("nodes", model.nodes, sum(len(order.nodes) for order in plan.order))
     yield Figure("blocks", model.blocks, len(plan.order))
-    if report.phases:
-        main_nodes = sum(len(order.nodes) for order in plan.order if not order.block)
-        yield Figure("nodes of all phases", sum(report.phases.values()), main_nodes)
+    yield from _phase_figures(plan)
     yield Figure("coverage", report.coverage, placed / intermediates if intermediates else 1.0)
     yield Figure("reuses", report.reuses, placed - _tensors_in_fresh_memory(plan.tensors))
     unplanned = {entry.name for entry in report.unplanned}
@@ -221,7 +230,7 @@ def _add_range(starts: list[int], ends: list[int], low: int, high: int) -> bool:
 
 
 def _arena_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
-    """Yield the lower bound of each arena.
+    """Yield the lower bound of each arena, and its slots, which are numbered from 0.
 
     At level 2 it is the load: the most aligned bytes live at one tick. At levels 0 and 1, where a
     tensor takes a whole slot, it is any number from the load to the height. It is 0 if the plan
@@ -233,7 +242,13 @@ def _arena_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     by_arena: defaultdict[int, list[Storage]] = defaultdict(list)
     for storage in storages:
         by_arena[storage.arena].append(storage)
+    slots: defaultdict[int, set[int]] = defaultdict(set)
+    for row in plan.tensors:
+        if row.slot is not None:
+            slots[row.arena].add(row.slot)
     for arena in plan.arenas:
+        numbers = sorted(slots[arena.id])
+        yield Figure(f"slots of arena {arena.id}", numbers, list(range(len(numbers))))
         load = peak_bytes(
             LiveBytes(storage.first, storage.end, align(storage.bytes, arena.alignment))
             for storage in by_arena[arena.id]
@@ -277,16 +292,17 @@ def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
 def _related_total_figures(plan: Plan) -> Iterator[Figure]:
     """Yield figures that follow from totals of the report or of the plan.
 
-    These are whether the budget of recomputation is met, the bound of a proved order, and the
-    planned bytes if planning is turned off.
+    These are whether the budget of recomputation is met, whether the order is proved, and the planned
+    bytes if planning is turned off.
     """
     report, memory = plan.report, plan.report.memory
     budget = report.recompute.budget
-    if memory.resident is not None and budget is not None:
-        is_met = memory.resident <= budget
+    if memory.resident is not None or budget is None:
+        is_met = budget is None or (memory.resident or 0) <= budget
         yield Figure("whether the budget is met", report.recompute.met, is_met)
-    if memory.live_peak is not None and memory.order_proved:
-        yield Figure("order_bound of a proved order", memory.order_bound, memory.live_peak)
+    if memory.live_peak is not None:
+        is_proved = memory.live_peak == memory.order_bound
+        yield Figure("whether this is a proved order", memory.order_proved, is_proved)
     if _is_left_alone(plan):
         sums, dims = total_sums(plan), report_dims(plan)
         yield Figure(

@@ -30,7 +30,12 @@ def check_tensors(planned: PlannedModel) -> Iterator[str]:
         if row.id not in planned.tensors:
             yield f"the plan places {row.id[:120]!r}, which the model does not compute"
     yield from _check_unplanned(planned)
-    excluded = _excluded_tensors(planned)
+    excluded: dict[str, str] = {}  # by tensor, the first pattern that matches it
+    for pattern, tensor_ids in _excluded_tensors(planned).items():
+        if not tensor_ids:
+            yield f"the settings exclude {pattern[:120]!r}, which the model does not have"
+        for tensor_id in tensor_ids:
+            excluded.setdefault(tensor_id, pattern)
     units = planned.units
     for tensor_id, (row, value) in planned.tensors.items():
         yield from _check_type(row, *planned.type_of(value))
@@ -50,7 +55,10 @@ def _check_unplanned(planned: PlannedModel) -> Iterator[str]:
     The plan may omit an intermediate of unknown size if it is listed as unplanned. Recomputed
     copies need no such entry. A placed tensor may be listed too if it is pinned for that reason.
     """
-    reasons = {entry.name: entry.reason for entry in planned.plan.report.unplanned}
+    unplanned = planned.plan.report.unplanned
+    reasons = {entry.name: entry.reason for entry in unplanned}
+    if len(reasons) < len(unplanned):
+        yield "a tensor is listed as unplanned twice"
     intermediates = set()
     for value in planned.timeline.intermediates():
         tensor_id = value.tensor_id
@@ -127,8 +135,8 @@ def _check_pinned(
         )
 
 
-def _excluded_tensors(planned: PlannedModel) -> Mapping[str, str]:
-    """Return the ids of the tensors that the settings exclude, each with its first pattern.
+def _excluded_tensors(planned: PlannedModel) -> Mapping[str, Sequence[str]]:
+    """Return the patterns by which the settings exclude tensors, each with the ids that it matches.
 
     A pattern is a tensor's name. If no tensor has this name, it is a glob over names, and if none
     matches, a glob over ids, which contain the block.
@@ -143,16 +151,12 @@ def _excluded_tensors(planned: PlannedModel) -> Mapping[str, str]:
     ids_by_name: defaultdict[str, list[str]] = defaultdict(list)
     for value in values:
         ids_by_name[value.name].append(value.tensor_id)
-    excluded: dict[str, str] = {}
-    for pattern in map(str, patterns):
-        matches = (
-            ids_by_name.get(pattern)
-            or [value.tensor_id for value in values if fnmatchcase(value.name, pattern)]
-            or [value.tensor_id for value in values if fnmatchcase(value.tensor_id, pattern)]
-        )
-        for tensor_id in matches:
-            excluded.setdefault(tensor_id, pattern)
-    return excluded
+    return {
+        pattern: ids_by_name.get(pattern)
+        or [value.tensor_id for value in values if fnmatchcase(value.name, pattern)]
+        or [value.tensor_id for value in values if fnmatchcase(value.tensor_id, pattern)]
+        for pattern in map(str, patterns)
+    }
 
 
 def check_layout(plan: Plan) -> Iterator[str]:

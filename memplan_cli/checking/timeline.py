@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         NodeProto,
     )
 
+    from memplan_cli.core.binding_options import InputShape
     from memplan_cli.core.program import Shape
     from memplan_cli.core.results.placements import BlockOrder, Placement
     from memplan_cli.core.results.plan import Plan
@@ -404,11 +405,21 @@ class OriginalModel:
         graph: its main graph; None if the written model is not a reordering of this graph, because
             ONNX Runtime optimized it or caches were turned into buffers.
         sha256: digest of the file; ``graph_sha256`` is that of the graph.
+        free_inputs: its inputs with a symbolic dimension, as it declares them.
+        dims: the names of its dims, and those in the shapes that the settings give its inputs.
+        outputs: the names of its outputs.
+        config: the session options that ONNX Runtime reads from it, ``ort_config``.
+        was_optimized: whether the written model is the graph that ONNX Runtime made of it.
     """
 
     graph: GraphProto | None
     sha256: str
     graph_sha256: str
+    free_inputs: tuple[InputShape, ...]
+    dims: frozenset[str]
+    outputs: frozenset[str]
+    config: str | None
+    was_optimized: bool
 
 
 class PlacedTensor(NamedTuple):

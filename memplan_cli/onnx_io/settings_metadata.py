@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.deserialization import MisfitError, from_json
-from memplan_cli.core.results.observations import CPU, PROVIDERS, RuntimeSettings, Setting
+from memplan_cli.core.results.observations import (
+    CPU,
+    MODEL_OPTIONS,
+    PROVIDERS,
+    RuntimeSettings,
+    Setting,
+)
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.metadata import ORT_CONFIG, OWN_CONFIG, PREFIX, is_own
@@ -132,29 +138,16 @@ def settings_entry(recorded: RecordedSettings) -> bytes:
     return Entries(METADATA, SETTINGS)(text)
 
 
-_MODEL_OPTIONS: Mapping[str, Mapping[Setting, int]] = {
-    "execution_mode": {"ORT_SEQUENTIAL": 0, "ORT_PARALLEL": 1},
-    "graph_optimization_level": {
-        "ORT_DISABLE_ALL": 0,
-        "ORT_ENABLE_BASIC": 1,
-        "ORT_ENABLE_EXTENDED": 2,
-        "ORT_ENABLE_LAYOUT": 3,
-        "ORT_ENABLE_ALL": 99,
-    },
-}
-"""Session options that ONNX Runtime reads from a model -> the number of each value."""
-
-
 def config_entry(settings: RuntimeSettings, model: ModelProto) -> bytes:
-    """Return an encoded metadata entry with the options in `_MODEL_OPTIONS`; empty if none is set.
+    """Return an encoded metadata entry with the options in `MODEL_OPTIONS`; empty if none is set.
 
     ONNX Runtime reads these from a model, and then ignores all session options of its caller. It reads
     the first entry only, so the result is also empty if the model has an entry of another program.
     """
     options = {
-        name: _MODEL_OPTIONS[name][value]
+        name: MODEL_OPTIONS[name][value]
         for name, value in sorted(settings.session.items())
-        if name in _MODEL_OPTIONS and value in _MODEL_OPTIONS[name]
+        if name in MODEL_OPTIONS and value in MODEL_OPTIONS[name]
     }
     has_other_entry = any(e.key == ORT_CONFIG and not is_own(e) for e in model.metadata_props)
     if has_other_entry or not options:

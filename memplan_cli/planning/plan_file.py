@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.bounds import Bounds
 
 
+_SIZES_OBSERVED = "profile_shapes"
+"""The key of a plan's settings that tells whether sizes were observed in a run."""
+
+
 def read_plan(path: Path) -> Plan:
     """Read a plan file and check all of it.
 
@@ -60,6 +64,7 @@ def checked_plan(data: object) -> Plan:
         PlanError: it is not of this schema, its layout is not safe, or its parts do not agree.
     """
     plan = plan_from_json(data)
+    _check_settings(plan)
     check(plan)  # raises if the layout is not safe
     # The first disagreement is raised.
     for disagreement in check_plan_figures(plan, bounds_of(plan)):
@@ -103,6 +108,20 @@ def bounds_of(plan: Plan) -> Bounds:
     except (SettingsError, RecursionError) as error:
         raise PlanError(f"the plan's settings hold no bounds: {str(error)[:200]}") from error
     return cast("Bounds", values.get("bounds", {}))
+
+
+def _check_settings(plan: Plan) -> None:
+    """Refuse settings with unknown keys or values. The schema of plan files allows any JSON here.
+
+    ``profile_shapes`` is no setting of this version: it tells whether sizes were observed in a run.
+    """
+    settings = {key: value for key, value in plan.settings.items() if key != _SIZES_OBSERVED}
+    try:
+        read_overrides(settings)
+    except (SettingsError, RecursionError) as error:
+        raise PlanError(f"the plan's settings are not valid: {str(error)[:200]}") from error
+    if not isinstance(plan.settings.get(_SIZES_OBSERVED, False), bool):
+        raise PlanError(f"the plan's settings are not valid: {_SIZES_OBSERVED} is no bool")
 
 
 def _slot_bound_figures(plan: Plan) -> Iterator[Figure]:

@@ -68,7 +68,7 @@ unnamed (float[8, 16] x) => (float[8, 16] y)
 )
 
 
-def _parsed(text: str) -> onnx.ModelProto:
+def parsed(text: str) -> onnx.ModelProto:
     made = onnx.parser.parse_model(text.replace("(d, shape)", "(d, d_shape)"))
     if "d_shape" in text.replace("(d, shape)", "(d, d_shape)"):
         shape = onnx.helper.make_tensor("d_shape", onnx.TensorProto.INT64, [2], [8, 16])
@@ -252,7 +252,7 @@ def honest(base: str) -> tuple[bytes, str, bytes]:
         if source.endswith(".onnx"):
             original.write_bytes((SAMPLES / source).read_bytes())
         else:
-            onnx.save(_parsed(source), original)
+            onnx.save(parsed(source), original)
         optimize(original, settings, check=None)
         written = original.with_name("net.memplan.onnx")
         plan = written.with_suffix(".json").read_text()

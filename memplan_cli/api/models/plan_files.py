@@ -83,13 +83,17 @@ def compare_with_model(model: ModelProto, plan: Plan, original: Path) -> PlanCom
     its file declares count only where no node contradicts them.
 
     Raises:
-        ModelError: one of the files is no model.
+        ModelError: one of the files is no model, or the written model has settings for ONNX Runtime
+            that `memplan.load` refuses.
         PlanError: the plan's settings do not contain the sizes it was made for.
     """
     from memplan_cli.checking.check import compare_plan
+    from memplan_cli.onnx_io.metadata import metadata_of
+    from memplan_cli.onnx_io.settings_metadata import recorded_settings
 
+    recorded_settings(metadata_of(model))
     loaded = read_as_planned(model, plan)
-    source = _original_model(model, original)
+    source = _original_model(model, plan, original)
     return compare_plan(model, plan, types_by_block(loaded), bounds_of(plan), source)
 
 
@@ -137,7 +141,7 @@ def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | N
     return list(types.values())
 
 
-def _original_model(model: ModelProto, original: Path) -> OriginalModel:
+def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalModel:
     """Return the model that a written one was made from, for the checker.
 
     The checker compares the graphs only if the written graph is the original's own, reordered: not
@@ -145,12 +149,26 @@ def _original_model(model: ModelProto, original: Path) -> OriginalModel:
     """
     from memplan_cli.checking.timeline import OriginalModel
     from memplan_cli.onnx_io.caches_metadata import has_caches
+    from memplan_cli.onnx_io.interface import known_dims, open_inputs
     from memplan_cli.onnx_io.load import file_digest, graph_digest, load_model
-    from memplan_cli.onnx_io.metadata import is_offline
+    from memplan_cli.onnx_io.metadata import ORT_CONFIG, is_offline, metadata_of
 
-    source = load_model(original)
-    graph = None if is_offline(model) or has_caches(model) else source.graph
-    return OriginalModel(graph, file_digest(original), graph_digest(source))
+    source, shapes = load_model(original), planned_shapes(plan)
+    # An original may itself be a graph that ONNX Runtime optimized before.
+    was_optimized = is_offline(model) and not is_offline(source)
+    graph = source.graph
+    return OriginalModel(
+        graph=None if was_optimized or has_caches(model) else graph,
+        sha256=file_digest(original),
+        graph_sha256=graph_digest(source),
+        # The plan of a model with caches in place is about the rewritten graph.
+        free_inputs=open_inputs(model if has_caches(model) else source),
+        # In a model with caches in place, these have dims of their own.
+        dims=known_dims(source, shapes.values()) | known_dims(model, ()),
+        outputs=frozenset(value.name for value in graph.output),
+        config=metadata_of(source).get(ORT_CONFIG),
+        was_optimized=was_optimized,
+    )
 
 
 def planned_shapes(plan: Plan) -> Mapping[str, Shape]:

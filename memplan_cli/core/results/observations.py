@@ -31,6 +31,18 @@ OPTION_ENUMS: Mapping[str, str] = {
 }
 """Attributes of ``SessionOptions`` -> the enum of ONNX Runtime to which their value belongs."""
 
+MODEL_OPTIONS: Mapping[str, Mapping[Setting, int]] = {
+    "execution_mode": {"ORT_SEQUENTIAL": 0, "ORT_PARALLEL": 1},
+    "graph_optimization_level": {
+        "ORT_DISABLE_ALL": 0,
+        "ORT_ENABLE_BASIC": 1,
+        "ORT_ENABLE_EXTENDED": 2,
+        "ORT_ENABLE_LAYOUT": 3,
+        "ORT_ENABLE_ALL": 99,
+    },
+}
+"""Session options that ONNX Runtime reads from a model -> the number of each value."""
+
 EXTEND_STRATEGIES: Mapping[str, int] = {"kNextPowerOfTwo": 0, "kSameAsRequested": 1}
 """Values of ``arena_extend_strategy`` -> the number that ``OrtArenaCfg`` needs instead."""
 

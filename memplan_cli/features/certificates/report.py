@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.checking.unchecked import CERTIFICATE_SENTENCE
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.certificate import VERIFIED, CertificateVerdict, PartVerdict
 from memplan_cli.reporting import document as doc
@@ -27,12 +28,13 @@ def document(certified: CertificateVerdict) -> doc.Document:
     """Return a row for each bound, and whether all of them were proved."""
     rows = tuple(map(_row, certified.parts))
     columns = doc.columns("part", ">bound", "verdict", "by")
-    verdict = (
-        "Every bound of the plan is proved."
-        if certified.passed
-        else "Not every bound of the plan is proved."
+    table = doc.Table(columns, rows)
+    if not certified.passed:
+        return doc.Document(("Not every bound of the plan is proved.",), (table,))
+    return doc.Document(
+        ("Every bound of the plan is proved.",),
+        (table, doc.Paragraph(CERTIFICATE_SENTENCE)),
     )
-    return doc.Document((verdict,), (doc.Table(columns, rows),))
 
 
 def _row(part: PartVerdict) -> tuple[str, str, str, str]:

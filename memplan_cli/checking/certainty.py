@@ -1,0 +1,83 @@
+"""Checks of how certain the numbers of a report are recorded to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memplan_cli.checking.operators import ELEMENT_BITS
+from memplan_cli.checking.plan_figures import Figure
+from memplan_cli.checking.timeline import ValueKind
+from memplan_cli.core.results.memory import BOUND, EXACT, OBSERVED, PARTIAL, UNKNOWN, weakest
+from memplan_cli.core.symbolic.bounds import largest_size
+from memplan_cli.core.symbolic.sizes import size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from memplan_cli.checking.timeline import PlannedModel, Value
+    from memplan_cli.core.program import Shape
+    from memplan_cli.core.symbolic.bounds import Bounds
+
+
+def certainty_figures(planned: PlannedModel) -> Iterator[Figure]:
+    """Yield the certainty of each number as recorded and as derived from the model and the tensors.
+
+    ``total`` is as certain as its weakest part, and a number that the report does not have is unknown.
+    """
+    report, main = planned.plan.report, planned.timeline.main
+    recorded = report.certainty
+    weights = [v for v in planned.timeline.values() if v.kind is ValueKind.WEIGHT]
+    certainty = {
+        "weights": EXACT if all(_is_countable(planned, v) for v in weights) else PARTIAL,
+        "inputs": _interface_certainty(planned, main.inputs, recorded.get("inputs")),
+        "outputs": _interface_certainty(
+            planned, [v for v in main.outputs if v.is_computed], recorded.get("outputs")
+        ),
+        **dict.fromkeys(("naive", "live_peak", "planned"), _tensor_certainty(planned)),
+    }
+    certainty["resident"] = weakest(certainty["outputs"], certainty["planned"])
+    for name in certainty:
+        if getattr(report.memory, name) is None and name not in report.symbolic:
+            certainty[name] = UNKNOWN
+    parts = (certainty[name] for name in ("weights", "inputs", "outputs", "planned"))
+    certainty["total"] = weakest(*parts)
+    for name in sorted(certainty.keys() | recorded.keys()):
+        yield Figure(f"certainty of {name[:40]}", recorded.get(name), certainty.get(name))
+
+
+def _tensor_certainty(planned: PlannedModel) -> str:
+    """Return how certain the bytes of the plan's tensors are."""
+    plan = planned.plan
+    if plan.report.partial:
+        return PARTIAL
+    if any(_is_bounded(row.shape, row.dtype, planned.bounds) for row in plan.tensors):
+        return BOUND
+    return OBSERVED if plan.settings.get("profile_shapes") else EXACT
+
+
+def _interface_certainty(
+    planned: PlannedModel, values: Iterable[Value], recorded: str | None
+) -> str:
+    """Return how certain the bytes of the model's inputs, or of its outputs, are.
+
+    If sizes were observed in a run, the model does not tell which: ``observed`` is believed then.
+    """
+    types = [planned.type_of(value) for value in values]
+    if any(dtype not in (*ELEMENT_BITS, "unknown") for dtype, _ in types):
+        return PARTIAL  # a string or a sequence
+    if any(_is_bounded(shape, dtype, planned.bounds) for dtype, shape in types):
+        return BOUND
+    was_observed = planned.plan.settings.get("profile_shapes") and recorded == OBSERVED
+    return OBSERVED if was_observed else EXACT
+
+
+def _is_bounded(shape: Shape | None, dtype: str, bounds: Bounds) -> bool:
+    """Return whether a size is the largest within bounds of dims."""
+    size = size_of(shape, dtype)
+    return size is not None and bool(largest_size(size, bounds).bound_of)
+
+
+def _is_countable(planned: PlannedModel, value: Value) -> bool:
+    """Return whether the bytes of a weight are known."""
+    dtype, shape = planned.type_of(value)
+    return size_of(shape, dtype) is not None

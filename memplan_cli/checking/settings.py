@@ -1,0 +1,153 @@
+"""Checks of the settings in a plan against the plan's contents and the written model.
+
+A setting is checked by its effect. Settings without an effect that the files show, such as those that
+only guide a search, are listed in `unchecked`.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from memplan_cli.checking.order import is_in_file_order
+from memplan_cli.checking.plan_figures import Figure, wrong_figures
+from memplan_cli.core.results.report import DonationSummary
+from memplan_cli.core.results.rewrites import (
+    CacheSummary,
+    ChunkingSummary,
+    FoldingSummary,
+    RecomputeSummary,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from memplan_cli.checking.timeline import PlannedModel
+
+_DEFAULT_ALIGNMENT = 64
+"""The alignment of the planner at level 2, which it may halve for models of tiny tensors."""
+
+
+def check_settings(planned: PlannedModel) -> Iterator[str]:
+    """Yield the settings that contradict the plan or the written model."""
+    yield from wrong_figures(_rewrite_figures(planned))
+    yield from wrong_figures(_budget_figures(planned))
+    yield from _check_alignments(planned)
+    yield from _check_donated_names(planned)
+    yield from _check_exposed(planned)
+    yield from _check_order_kept(planned)
+
+
+def _rewrite_figures(planned: PlannedModel) -> Iterator[Figure]:
+    """Yield results of rewrites that the settings do not ask for, and names that they give."""
+    settings, report = planned.plan.settings, planned.plan.report
+    requested_by: tuple[tuple[str, object, object, str, object], ...] = (
+        ("recomputation", report.recompute, RecomputeSummary(), "recompute", "none"),
+        ("chunking", report.chunked, ChunkingSummary(), "chunk", "none"),
+        ("folding", report.folded, FoldingSummary(), "fold_constants", False),
+        ("donations", report.donated, DonationSummary(), "donate", {}),
+    )
+    for name, recorded, nothing, setting, off in requested_by:
+        if settings.get(setting, off) == off:
+            yield Figure(f"{name}, which the settings do not ask for,", recorded, nothing)
+    capacity = report.caches.capacity or None
+    yield Figure("settings.capacity", settings.get("capacity"), capacity)
+    kv_cache = "in-place" if report.caches != CacheSummary() else "keep"
+    yield Figure("settings.kv_cache", settings.get("kv_cache", "keep"), kv_cache)
+    yield Figure("settings.target", settings.get("target", report.target), report.target)
+    if settings.get("loss") is not None:
+        yield Figure("settings.loss", settings["loss"], report.loss)
+    is_computed = report.loss in _computed_in_main(planned)
+    yield Figure("loss", report.loss, report.loss if is_computed else None)
+    if planned.original is not None:
+        is_portable = not planned.original.was_optimized
+        yield Figure(
+            "whether the target is portable", report.target == "portable", is_portable
+        )
+
+
+def _computed_in_main(planned: PlannedModel) -> set[str]:
+    """Return the ids of the values that nodes of the main graph compute."""
+    return {
+        value.tensor_id
+        for node in planned.timeline.main.nodes
+        for value in node.outputs
+        if value is not None
+    }
+
+
+def _budget_figures(planned: PlannedModel) -> Iterator[Figure]:
+    """Yield the budgets of the report, which are that of the settings if it is in bytes.
+
+    A budget that is a share of the original's bytes is not checked.
+    """
+    budget, report = planned.plan.settings.get("budget"), planned.plan.report
+    for name, recorded in (
+        ("recompute.budget", report.recompute.budget),
+        ("chunked.budget", report.chunked.budget),
+    ):
+        if budget is None or (recorded is not None and isinstance(budget, int)):
+            yield Figure(name, recorded, budget)
+
+
+def _check_alignments(planned: PlannedModel) -> Iterator[str]:
+    """Yield arenas with another alignment than the settings ask for.
+
+    Without such a setting the planner chooses it: 1 at levels 0 and 1, the default or a smaller power of
+    two at level 2.
+    """
+    requested, plan = planned.plan.settings.get("alignment"), planned.plan
+    largest = requested or (_DEFAULT_ALIGNMENT if plan.report.level == 2 else 1)
+    for arena in plan.arenas:
+        is_right = arena.alignment == largest if requested else largest % arena.alignment == 0
+        if not is_right:
+            yield f"arena {arena.id} is recorded with alignment {arena.alignment}, it is {largest}"
+
+
+def _check_donated_names(planned: PlannedModel) -> Iterator[str]:
+    """Yield patterns of donations that match no input and output, and donated pairs without a pattern.
+
+    A pattern is a glob of inputs and the name of their outputs. A ``*`` in both stands for the same text.
+    """
+    patterns = planned.plan.settings.get("donate") or {}
+    main = planned.timeline.main
+    outputs = {value.name for value in main.outputs}
+    requested: set[tuple[str, str]] = set()
+    for input_glob, output_name in patterns.items():
+        head, _, tail = input_glob.partition("*")
+        names = [value.name for value in main.inputs if fnmatchcase(value.name, input_glob)]
+        pairs = {
+            (name, output_name.replace("*", name[len(head) : len(name) - len(tail)]))
+            for name in names
+        }
+        requested |= pairs
+        if not any(output in outputs for _, output in pairs):
+            yield f"the settings donate {input_glob[:120]!r}, which matches no input and output"
+    for name, output in planned.plan.report.donated.pairs:
+        if (name, output) not in requested:
+            yield f"{name[:120]!r} is donated to {output[:120]!r}, which the settings do not ask for"
+
+
+def _check_exposed(planned: PlannedModel) -> Iterator[str]:
+    """Yield excluded tensors that are outputs of the model against the setting ``expose``.
+
+    An output is exposed if the original does not have it. Nothing is yielded without the original.
+    """
+    if planned.original is None:
+        return
+    added = {value.name for value in planned.model.graph.output} - planned.original.outputs
+    is_exposed = bool(planned.plan.settings.get("expose"))
+    for row in planned.plan.tensors:
+        is_excluded = (row.pinned or "").startswith("excluded") and not row.block
+        if is_excluded and (row.name in added) != is_exposed:
+            state = "is" if row.name in added else "is not"
+            yield (
+                f"excluded tensor {row.name[:120]!r} {state} an output of the model, the setting "
+                f"expose is recorded as {is_exposed}"
+            )
+
+
+def _check_order_kept(planned: PlannedModel) -> Iterator[str]:
+    """Yield a message if the settings keep the order of the file and the plan has another one."""
+    if planned.plan.settings.get("order") == "keep" and is_in_file_order(planned) is False:
+        yield "the settings keep the order of the file, and the plan has another one"

@@ -1,0 +1,97 @@
+"""Each value of a plan, a written model and a certificate is checked, or stated to be unchecked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from certificate_cases import SAMPLES, Case, case_of, random_case
+from lies.forged import (
+    CERTIFICATE_UNCHECKED,
+    NOTES_UNCHECKED,
+    Forger,
+    certificate_changes,
+    is_unchecked,
+)
+from lies.leaves import is_in
+from memplan_cli import Settings
+from memplan_cli.checking.unchecked import CERTIFICATE_FIELDS, NOTE_FIELDS, PLAN_FIELDS
+from memplan_cli.errors import MemplanError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FORMATS = SAMPLES.parent / "docs" / "formats.md"
+
+QUICK = (
+    "flat",
+    "exposed",
+    "slots",
+    "nested",
+    "bounds",
+    "recomputed to a share",
+    "folded",
+    "observed",
+    "measured, donated",
+    "for the CPU",
+)
+"""Cases that together have every kind of field; tests.benchmarks.lies tries all values of all cases."""
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_forged_value_is_refused_or_stated_to_be_unchecked(
+    name: str, tmp_path: Path
+) -> None:
+    forger = Forger(name, tmp_path)
+    assert forger.accepts_plan(forger.files.plan)
+    accepted = {
+        place for place, plan in forger.plan_changes(rows=1) if forger.accepts_plan(plan)
+    }
+    plan = forger.files.plan
+    assert {place for place in accepted if not is_unchecked(place, plan)} == set()
+
+
+@pytest.mark.parametrize("name", ["flat", "measured, donated", "for the CPU"])
+def test_a_forged_note_in_the_model_is_refused(name: str, tmp_path: Path) -> None:
+    forger = Forger(name, tmp_path)
+    assert forger.accepts_model(forger.model())
+    accepted = {key for key, model in forger.note_changes() if forger.accepts_model(model)}
+    assert accepted <= set(NOTES_UNCHECKED)
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Case]:
+    folder = tmp_path_factory.mktemp("certificates")
+    return {
+        "pair": random_case(3, 8, folder),
+        "search": random_case(12, 8, folder),
+        "types": random_case(4, 8, folder, level=1),
+        "step": case_of(SAMPLES / "train_mlp.onnx", Settings(recompute="auto", budget=1.0)),
+    }
+
+
+@pytest.mark.parametrize("name", ["pair", "search", "types", "step"])
+def test_a_forged_value_of_a_certificate_is_refused_or_another_witness(
+    name: str, certified: Mapping[str, Case]
+) -> None:
+    case = certified[name]
+    accepted = set()
+    for place, forged in certificate_changes(case.certificate):
+        try:
+            if case.verdict(forged).passed:
+                accepted.add(place)
+        except MemplanError:
+            continue
+    assert {place for place in accepted if not is_in(place, CERTIFICATE_UNCHECKED)} == set()
+
+
+@pytest.mark.parametrize("table", [PLAN_FIELDS, NOTE_FIELDS, CERTIFICATE_FIELDS])
+def test_the_documentation_lists_all_unchecked_fields(
+    table: Mapping[str, Mapping[str, str]],
+) -> None:
+    text = FORMATS.read_text()
+    for what, fields in table.items():
+        items = (f"`{path}`" + (f" ({when})" if when else "") for path, when in fields.items())
+        assert f"| {what} | {', '.join(items)} |" in text
