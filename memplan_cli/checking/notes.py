@@ -121,7 +121,11 @@ def _rewrite_notes(planned: PlannedModel) -> Iterator[Figure]:
     count = len(report.folded.tensors)
     folded, _, _ = notes.get("folded", "").partition(" in ")
     yield Figure("the note on folded constants", folded, f"{count} constants" if count else "")
-    # The default is left out of the settings.
+    # The defaults of the next two are left out of the model and of the settings.
+    validation = report.validation
+    is_default = validation is None or validation.reference == "defaults"
+    reference = None if is_default else "unoptimized"
+    yield Figure("the note on the reference", notes.get("reference"), reference)
     in_plan = planned.plan.settings.get("notes") == "plan"
     yield Figure("the note on notes", notes.get("notes"), "plan" if in_plan else None)
     runtime = report.runtime
@@ -165,12 +169,16 @@ def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
 
 
 def _must_run_unoptimized(planned: PlannedModel) -> bool:
-    """Return whether ONNX Runtime's graph optimization would undo a plan.
+    """Return whether ONNX Runtime's graph optimization would undo a plan, or give other outputs.
 
     It would merge copies and chunks, and change the order in which donated pairs are safe. In-place
-    caches are safe in any order. A graph that it optimized before must not be optimized again.
+    caches are safe in any order. A graph that it optimized before must not be optimized again. Outputs
+    that were compared with a run without optimization may be others with it.
     """
     report = planned.plan.report
+    validation = report.validation
+    if validation is not None and validation.reference == "unoptimized":
+        return True
     needs_order = bool(report.donated.pairs) and not report.caches.capacity
     has_copies = bool(report.recompute.nodes or report.chunked.regions)
     return report.target != "portable" or has_copies or needs_order

@@ -149,9 +149,12 @@ def _settings_figures(plan: Plan) -> Iterator[Figure]:
 def _phase_figures(plan: Plan) -> Iterator[Figure]:
     """Yield the number of nodes of all phases, and whether the model is a training step.
 
-    If the settings do not tell, it is one if it has nodes of the backward part or of the update.
+    If the settings do not tell, it is one if it has nodes of the backward part or of the update. A report
+    may lack the phases of nodes.
     """
     report, phase = plan.report, plan.settings.get("phase", "auto")
+    if not report.phases:
+        return
     main_nodes = sum(len(order.nodes) for order in plan.order if not order.block)
     yield Figure("phases", sorted(report.phases), ["backward", "forward", "update"])
     yield Figure("nodes of all phases", sum(report.phases.values()), main_nodes)
@@ -300,9 +303,11 @@ def _related_total_figures(plan: Plan) -> Iterator[Figure]:
     if memory.resident is not None or budget is None:
         is_met = budget is None or (memory.resident or 0) <= budget
         yield Figure("whether the budget is met", report.recompute.met, is_met)
-    if memory.live_peak is not None:
-        is_proved = memory.live_peak == memory.order_bound
-        yield Figure("whether this is a proved order", memory.order_proved, is_proved)
+    if memory.live_peak is not None and memory.order_proved:
+        yield Figure("order_bound of a proved order", memory.order_bound, memory.live_peak)
+    elif memory.live_peak is not None:
+        is_proved = memory.order_bound == memory.live_peak
+        yield Figure("whether the order is proved", memory.order_proved, is_proved)
     if _is_left_alone(plan):
         sums, dims = total_sums(plan), report_dims(plan)
         yield Figure(

@@ -64,11 +64,11 @@ def checked_plan(data: object) -> Plan:
         PlanError: it is not of this schema, its layout is not safe, or its parts do not agree.
     """
     plan = plan_from_json(data)
-    _check_settings(plan)
     check(plan)  # raises if the layout is not safe
     # The first disagreement is raised.
     for disagreement in check_plan_figures(plan, bounds_of(plan)):
         raise PlanError(disagreement)
+    _check_settings(plan)
     figures = [*_slot_bound_figures(plan), *_symbolic_peak_figures(plan)]
     for disagreement in wrong_figures(figures):
         raise PlanError(disagreement)

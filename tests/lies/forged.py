@@ -50,18 +50,21 @@ wide (float[8, 16] x) => (float[8, 16] y) {{
 }}"""
 
 
+_ON_CPU = Check(provider="cpu")
+
+
 @dataclass(frozen=True)
 class Case:
     """A model, a file of the samples or a text, and how it is planned.
 
     Attributes:
-        is_run: whether the plan is validated by a run, so that its report has settings and measurements.
+        check: how the plan is validated by a run, so that its report has settings and measurements.
     """
 
     source: str | onnx.ModelProto
     settings: Settings = field(default_factory=Settings)
     profiles: Mapping[str, tuple[int, ...]] | None = None
-    is_run: bool = False
+    check: Check | None = None
 
 
 CASES: Mapping[str, Case] = {
@@ -73,12 +76,17 @@ CASES: Mapping[str, Case] = {
     "chunked": Case("branchy_cnn.onnx", Settings(chunk="auto", budget=0.6)),
     "folded": Case(_FOLDED, Settings(fold_constants=True)),
     "observed": Case(_OBSERVED),
-    "measured": Case(BASES["flat"][0], is_run=True),
-    "measured, donated": Case(
-        "train_mlp.onnx", Settings(donate={"in.*": "new.*"}), is_run=True
+    "measured": Case(BASES["flat"][0], check=_ON_CPU),
+    "measured, unoptimized": Case(
+        BASES["flat"][0], check=Check("cpu", reference="unoptimized")
     ),
-    "for the CPU": Case("branchy_cnn.onnx", Settings(target="cpu"), is_run=True),
-    "caches": Case(decoder(Shape()), Settings(kv_cache="in-place", capacity=16), is_run=True),
+    "measured, donated": Case(
+        "train_mlp.onnx", Settings(donate={"in.*": "new.*"}), check=_ON_CPU
+    ),
+    "for the CPU": Case("branchy_cnn.onnx", Settings(target="cpu"), check=_ON_CPU),
+    "caches": Case(
+        decoder(Shape()), Settings(kv_cache="in-place", capacity=16), check=_ON_CPU
+    ),
 }
 
 
@@ -103,8 +111,7 @@ def files_of(name: str) -> Files:
             original.write_bytes((SAMPLES / case.source).read_bytes())
         else:
             onnx.save(parsed(case.source), original)
-        check = Check(provider="cpu") if case.is_run else None
-        optimize(original, case.settings, check=check, profiles=case.profiles)
+        optimize(original, case.settings, check=case.check, profiles=case.profiles)
         written = original.with_name("net.memplan.onnx")
         plan = json.loads(written.with_suffix(".json").read_text())
         return Files(original.read_bytes(), plan, written.read_bytes())
@@ -152,6 +159,9 @@ class Forger:
         told.note(digest=digest, level=report["level"], **known)
         pairs = report["donated"]["pairs"]
         told.say(model, "donated", json.dumps(pairs) if pairs else None)
+        validation = report["validation"] or {}
+        is_unoptimized = validation.get("reference") == "unoptimized"
+        told.say(model, "reference", "unoptimized" if is_unoptimized else None)
         runtime = report["runtime"]
         if runtime and runtime["settings"]:
             noted = {"provider": runtime["provider"], "settings": runtime["settings"]}

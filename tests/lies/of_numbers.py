@@ -185,6 +185,20 @@ def stale_digest(told: Told) -> None:
     told.plan["settings"]["alignment"] = 64
 
 
+def original_planned(told: Told) -> None:
+    told.report["original"]["planned"] *= 2
+
+
+def certainty(told: Told) -> None:
+    """Say of sizes within bounds that they are exact."""
+    certainty = told.report["certainty"]
+    certainty |= dict.fromkeys(("naive", "live_peak", "planned", "resident", "total"), "exact")
+
+
+def interface(told: Told) -> None:
+    told.report["interface"][0]["bytes"] *= 2
+
+
 def symbolic(name: str) -> Callable[[Told], None]:
     def lie(told: Told) -> None:
         told.report["symbolic"][name] = "8*batch"
@@ -250,6 +264,11 @@ LIES: Mapping[str, Lie] = {
     "the plan is of another graph": ("flat", graph_digest, "another graph than the original"),
     "the plan is another than the model's": ("flat", stale_digest, "belongs to another model|digest is"),
     "naive is another in symbols": ("free", symbolic("naive"), "naive in symbols"),
+    "the file's own order needs twice as much": (
+        "flat", original_planned, "original.planned is recorded as",
+    ),
+    "sizes within bounds are exact": ("bounds", certainty, "certainty of live_peak is recorded as exact"),
+    "an input is larger in the table": ("flat", interface, "bytes of input 'x' is recorded as 1024"),
     "planned is another in symbols": ("free", symbolic("planned"), "planned in symbols"),
 }  # fmt: skip
 """What is said, and the lie."""

@@ -343,6 +343,15 @@ def release_never(told: Told) -> None:
     told.plan["releases"].pop()
 
 
+def settings(**values: object) -> Callable[[Told], None]:
+    """Say that the plan was made with other settings; nothing else changes."""
+
+    def lie(told: Told) -> None:
+        told.plan["settings"] |= values
+
+    return lie
+
+
 def release_behind(told: Told) -> None:
     told.plan["releases"][2]["node"] = "n_k"
 
@@ -449,5 +458,27 @@ LIES: Mapping[str, Lie] = {
     ),
     "a tensor is never released": ("flat", release_never, "releases: "),
     "a tensor is released behind another node": ("flat", release_behind, "releases: .*n_k"),
+    "an excluded tensor is exposed": (
+        "excluded", settings(expose=True), "'c' is not an output of the model, the setting expose",
+    ),
+    "a tensor is excluded that is not there": (
+        "flat", settings(exclude=["nobody"]), "exclude 'nobody', which the model does not have",
+    ),
+    "other outputs are donated by the settings": (
+        "training", settings(donate={"in.fc1.*": "new.fc1.*"}), "which the settings do not ask for",
+    ),
+    "nothing is donated by the settings": (
+        "training", settings(donate={}), "donations, which the settings do not ask for",
+    ),
+    "offsets have another alignment by the settings": (
+        "flat", settings(alignment=32), "with alignment 64, it is 32",
+    ),
+    "the graph is the runtime's by the settings": (
+        "flat", settings(target="cpu"), "settings.target is recorded as cpu",
+    ),
+    "a dim has bounds that is not there": (
+        "bounds", settings(bounds={"batch": "2..16", "other": "1..4"}),
+        "bind dim 'other', which the model does not have",
+    ),
 }  # fmt: skip
 """What is said, and the lie."""
