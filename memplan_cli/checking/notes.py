@@ -24,17 +24,7 @@ if TYPE_CHECKING:
 _PREFIX = "pkg.memplan."
 _ORT_CONFIG = "ort_config"
 _MODEL_KEYS = frozenset(
-    {
-        "plan",
-        "settings",
-        "donated",
-        "caches",
-        "runtime",
-        "hardware",
-        "notes",
-        "folded",
-        "weights",
-    }
+    ["caches", "donated", "folded", "hardware", "notes", "plan", "reference", "runtime", "settings", "weights"]
 )
 _NODE_KEYS = frozenset({"step", "release", "memory"})
 _VALUE_KEYS = frozenset({"arena", "offset", "bytes", "first", "last", "alias_of"})

@@ -1,9 +1,9 @@
-"""Tell every lie of the table to `memplan validate`, then hold every real plan against its model.
+"""Tell every lie of the table to `memplan validate`, forge every value, then hold real plans against models.
 
     PYTHONPATH=tests python -m tests.benchmarks.lies [--only TEXT] [--no-table]
 
-No lie may pass, and each must be refused for what it is; nothing that memplan wrote itself
-may be refused. Nothing is run: weights that are not shipped are not needed.
+No lie may pass, and each must be refused for what it is; a forged value may pass only where it is stated to
+be unchecked; nothing that memplan wrote itself may be refused. Nothing is run to find lies.
 
 Guards the claim of docs/measurements/trust.md: `memplan validate` refuses plans that do not describe their
 model, and accepts those that do.
@@ -20,6 +20,8 @@ from re import search
 from typing import TYPE_CHECKING
 
 from lies import of_assumed, of_models, of_numbers, of_plans
+from lies.forged import CASES, NOTES_UNCHECKED, PLAN_UNCHECKED, Forger, is_unchecked
+from lies.leaves import is_in
 from lies.told import disagreement, refusal, tell
 from memplan_cli import Settings, optimize
 from memplan_cli.api.models.plan_files import compare_with_model
@@ -72,6 +74,48 @@ def told(name: str) -> Told:
         said, by_model = refusal(written), disagreement(written)
     text = said.replace(f"{written.with_suffix('.json')}: ", "").replace(folder, "FOLDER")
     return Told(base, text, bool(search(reason, said) and search(reason, by_model)))
+
+
+@dataclass(frozen=True)
+class Forged:
+    """What became of the values of a case, each forged in turn.
+
+    Attributes:
+        tried: forged plans, and models with forged notes.
+        refused: those that were refused.
+        unchecked: the fields, stated to be unchecked, in which one was accepted.
+        wrong: the fields in which one was accepted that are not.
+    """
+
+    tried: int
+    refused: int
+    unchecked: frozenset[str]
+    wrong: tuple[str, ...]
+
+
+def forged(name: str) -> Forged:
+    """Forge each value of a case in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        forger = Forger(name, Path(folder))
+        plan = forger.files.plan
+        assert forger.accepts_plan(plan), name
+        plans = [(place, forger.accepts_plan(each)) for place, each in forger.plan_changes()]
+        notes = [(key, forger.accepts_model(each)) for key, each in forger.note_changes()]
+    places = {place for place, is_accepted in plans if is_accepted}
+    keys = {key for key, is_accepted in notes if is_accepted}
+    wrong = {".".join(map(str, place)) for place in places if not is_unchecked(place, plan)}
+    unchecked = {
+        field
+        for field in PLAN_UNCHECKED
+        if any(is_in(place, [field]) and is_unchecked(place, plan) for place in places)
+    }
+    accepted = [is_accepted for _, is_accepted in (*plans, *notes)]
+    return Forged(
+        len(accepted),
+        accepted.count(False),
+        frozenset(unchecked | (keys & set(NOTES_UNCHECKED))),
+        tuple(sorted(wrong | (keys - set(NOTES_UNCHECKED)))),
+    )
 
 
 def held(model: Path, variants: Mapping[str, Settings]) -> Held:
@@ -144,7 +188,9 @@ def real(path: Path) -> Held:
         return held(model, {"order keep": Settings(order="keep")})
 
 
-def page(lies: Mapping[str, Told], plans: Mapping[str, Held]) -> Iterator[str]:
+def page(
+    lies: Mapping[str, Told], forgeries: Mapping[str, Forged], plans: Mapping[str, Held]
+) -> Iterator[str]:
     """Yield the page's lines."""
     wrong = [name for name, found in lies.items() if not found.right]
     yield "# Trust"
@@ -173,6 +219,23 @@ def page(lies: Mapping[str, Told], plans: Mapping[str, Held]) -> Iterator[str]:
         mark = "" if found.right else " **(not for what it is)**"
         yield f"| {name} | {found.base} | {cell(found.said, 150)}{mark} |"
     yield ""
+    yield "## Forged values"
+    yield ""
+    yield "Each value of a plan and of its model's notes was forged in turn: numbers, words, bools, items and keys."
+    yield "The digest, the totals in the model and values that the plan has twice were forged alike. *Unchecked* are"
+    yield "accepted values of fields that [are stated to be unchecked](../formats.md#what-validate-checks)."
+    yield ""
+    yield "| plan | forged | refused | unchecked | accepted elsewhere |"
+    yield "|---|---:|---:|---:|---|"
+    for name, case in forgeries.items():
+        # Accepted values are in unchecked fields, but for those in the last column.
+        counts = f"{case.tried} | {case.refused} | {case.tried - case.refused}"
+        yield f"| {name} | {counts} | {cell(', '.join(case.wrong), 200)} |"
+    yield ""
+    accepted = frozenset[str]().union(*(case.unchecked for case in forgeries.values()))
+    unused = [field for field in (*PLAN_UNCHECKED, *NOTES_UNCHECKED) if field not in accepted]
+    yield f"Unchecked fields in which no forged value was accepted: {', '.join(unused) or 'none'}."
+    yield ""
     yield "## Plans that nobody changed"
     yield ""
     yield "*Believed* are tensors whose size the model does not say, only its plan. Seconds are those"
@@ -190,13 +253,15 @@ def main() -> None:
     """Tell what is asked for, and write the page if that is all."""
     words = asked(__doc__)
     lies = run_all({name: name for name in LIES}, told, words)
+    forgeries = run_all({name: name for name in CASES}, forged, words)
     paths = [*SAMPLES.glob("*.onnx"), *SHARED.glob("*.onnx"), *SHARED.glob("messy/*.onnx")]
     models = {path.stem: path for path in sorted(paths, key=_size)}
     models["large"] = Path("large")
     do: Callable[[Path], Held] = real
     plans = run_all(models, do, words)
-    publish(page(lies, plans), PAGE, words)
+    publish(page(lies, forgeries, plans), PAGE, words)
     wrong = [name for name, found in lies.items() if not found.right]
+    wrong += [name for name, found in forgeries.items() if found.wrong]
     wrong += [name for name, found in plans.items() if found.faults]
     raise SystemExit(f"faults: {', '.join(wrong)}" if wrong else 0)
 
