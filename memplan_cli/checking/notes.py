@@ -24,7 +24,18 @@ if TYPE_CHECKING:
 _PREFIX = "pkg.memplan."
 _ORT_CONFIG = "ort_config"
 _MODEL_KEYS = frozenset(
-    ["caches", "donated", "folded", "hardware", "notes", "plan", "reference", "runtime", "settings", "weights"]
+    [
+        "caches",
+        "donated",
+        "folded",
+        "hardware",
+        "notes",
+        "plan",
+        "reference",
+        "runtime",
+        "settings",
+        "weights",
+    ]
 )
 _NODE_KEYS = frozenset({"step", "release", "memory"})
 _VALUE_KEYS = frozenset({"arena", "offset", "bytes", "first", "last", "alias_of"})
@@ -137,8 +148,11 @@ def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
     if runtime is not None:
         yield from wrong_figures([Figure("runtime.name", runtime.name, "onnxruntime")])
     if runtime is not None and settings is not None:
-        expected = {"provider": runtime.provider, "settings": to_json(settings)}
-        yield from wrong_figures([Figure("the note on settings", noted, expected)])
+        expected = _flat({"provider": runtime.provider, "settings": to_json(settings)})
+        recorded = _flat(noted)
+        for key in sorted(expected.keys() | recorded.keys()):
+            figure = Figure(f"{key[:120]} in the model", recorded.get(key), expected.get(key))
+            yield from wrong_figures([figure])
     elif _must_run_unoptimized(planned) and isinstance(noted, dict):
         try:
             settings = from_json(
@@ -156,6 +170,15 @@ def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
         pairs = buffers or {output: name for name, output in report.donated.pairs}
         yield from wrong_figures([Figure("io_binding", dict(settings.io_binding), pairs)])
     yield from _check_model_config(planned, settings or RuntimeSettings())
+
+
+def _flat(value: object) -> dict[str, object]:
+    """Return nested tables as one table, with keys such as ``settings.session.enable_mem_reuse``."""
+    flat: dict[str, object] = {}
+    for name, item in value.items() if isinstance(value, dict) else ():
+        inner = {f"{name}.{key}": inner for key, inner in _flat(item).items()}
+        flat |= inner or {name: item}
+    return flat
 
 
 def _must_run_unoptimized(planned: PlannedModel) -> bool:

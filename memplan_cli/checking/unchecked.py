@@ -23,7 +23,7 @@ PLAN_FIELDS: Mapping[str, Mapping[str, str]] = {
         "report.validation": "",
         "report.files": "",
     },
-    "what searches found besides this plan": {
+    "numbers of other orders, levels, budgets and sizes": {
         "report.memory.order_bound": "a certificate proves it",
         "report.original": "if the plan has another order or other nodes than the file",
         "report.levels": "of other levels than the plan's; their order is checked",
@@ -44,7 +44,7 @@ PLAN_FIELDS: Mapping[str, Mapping[str, str]] = {
         "report.donated.refused": "",
         "report.training_estimate": "",
     },
-    "what was found in the original": {
+    "phases, constants and caches of the original": {
         "report.phases": "but for the sum",
         "report.loss": "which of the computed values",
         "report.foldable.*.left": "",
@@ -125,7 +125,7 @@ CERTIFICATE_FIELDS: Mapping[str, Mapping[str, str]] = {
 }
 """The same table for certificates. Another witness of the same bound is as good."""
 
-PLAN_SENTENCE = f"not checked: {', '.join(PLAN_FIELDS)}"
+PLAN_SENTENCE = f"not checked (docs/formats.md): {'; '.join(PLAN_FIELDS)}"
 """Ends the verdict of ``memplan validate`` on a plan that matches its model."""
 
 CERTIFICATE_SENTENCE = (

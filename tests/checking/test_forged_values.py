@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
 from certificate_cases import SAMPLES, Case, case_of, random_case
 from lies.forged import (
@@ -15,8 +16,9 @@ from lies.forged import (
     is_unchecked,
 )
 from lies.leaves import is_in
-from memplan_cli import Settings
+from memplan_cli import Settings, validate
 from memplan_cli.checking.unchecked import CERTIFICATE_FIELDS, NOTE_FIELDS, PLAN_FIELDS
+from memplan_cli.cli import main
 from memplan_cli.errors import MemplanError
 
 if TYPE_CHECKING:
@@ -85,6 +87,21 @@ def test_a_forged_value_of_a_certificate_is_refused_or_another_witness(
         except MemplanError:
             continue
     assert {place for place in accepted if not is_in(place, CERTIFICATE_UNCHECKED)} == set()
+
+
+def test_the_verdicts_say_what_is_not_checked(tmp_path: Path) -> None:
+    net, proof = tmp_path / "net.onnx", tmp_path / "proof.json"
+    net.write_bytes((SAMPLES / "branchy_cnn.onnx").read_bytes())
+    command = ["optimize", str(net), "--no-validate", "--certificate", str(proof)]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    plan = net.with_name("net.memplan.json")
+    done = CliRunner().invoke(main, ["verify-certificate", *map(str, (net, plan, proof))])
+    said = " ".join(done.stdout.split())
+    assert (
+        "Not checked: the other numbers of the plan, which memplan validate compares" in said
+    )
+    (note,) = validate(net.with_name("net.memplan.onnx")).validation.notes
+    assert all(what in note.partition("not checked")[2] for what in PLAN_FIELDS)
 
 
 @pytest.mark.parametrize("table", [PLAN_FIELDS, NOTE_FIELDS, CERTIFICATE_FIELDS])
