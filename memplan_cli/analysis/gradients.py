@@ -39,7 +39,7 @@ OPTIMIZERS = frozenset(
 """Operators of a whole optimizer step (ai.onnx.preview.training, onnxruntime-training)."""
 
 Certainty = Literal["known", "guessed"]
-"""Whether the loss was named as such (``known``), or is just some scalar output (``guessed``)."""
+"""Whether the loss is named or recorded as such (``known``), or just some scalar output (``guessed``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ class Trained:
     gradients: tuple[VarId, ...] = ()
 
 
-def find_trained(program: Program, forward: Collection[int], loss: Certainty) -> Trained:
+def find_trained(
+    program: Program, forward: Collection[int], *, certainty: Certainty
+) -> Trained:
     """Return the parameters that a graph trains, and their final gradients.
 
     An update adds a gradient to stored tensors: the parameter itself, a momentum. The final gradient
@@ -60,14 +62,14 @@ def find_trained(program: Program, forward: Collection[int], loss: Certainty) ->
     Args:
         program: The model. Only its main graph is considered.
         forward: The indices of the ops that the loss depends on.
-        loss: If it is ``guessed``, some output must prove that parameters are trained
+        certainty: If it is ``guessed``, some output must prove that parameters are trained
             (`_Evidence.proves_gradients`). If it is ``known``, an output that looks so is enough
             (`_Evidence.suggests_updates`).
     """
     evidence = _Evidence(program, forward)
     updates = _Updates(evidence)
     is_trained = evidence.proves_gradients() or (
-        loss == "known" and evidence.suggests_updates(updates.sources)
+        certainty == "known" and evidence.suggests_updates(updates.sources)
     )
     if not is_trained:
         return Trained()

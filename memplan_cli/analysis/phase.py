@@ -91,7 +91,7 @@ def find_phases(
     for candidate in candidates:
         forward = flow.ancestors((candidate,))
         is_known = bool(loss) or "loss" in candidate.lower()
-        trained = find_trained(program, forward, "known" if is_known else "guessed")
+        trained = find_trained(program, forward, certainty="known" if is_known else "guessed")
         if trained.gradients:
             return _train(flow, candidate, forward, trained)
     marked = frozenset(index for index, op in enumerate(flow.ops) if _is_marked_backward(op))
@@ -228,16 +228,11 @@ def _from_records(
     losses: tuple[VarId, ...],
     recorded: Mapping[str, str],
 ) -> Phases:
-    """Return the phases that the file records, completed for ops without a record.
-
-    Of the ops without a record, those that the loss depends on are forward. `_train` derives the
-    phases of the others from the final gradients. These are the gradients of `find_trained`. If it
-    finds none, they are the results of backward ops that the graph returns or an update op reads,
-    and no parameters are known.
+    """Return the phases that the file records, and derived ones for ops without a record.
 
     Args:
         program: The model.
-        losses: The vars that may be the loss, the likeliest first.
+        losses: The computed values that may be the loss, the likeliest first.
         recorded: Op label -> ``forward``, ``backward`` or ``update``.
     """
     flow = program.dataflow
@@ -250,21 +245,31 @@ def _from_records(
     loss = next((var for var in losses if flow.producer[var] not in not_forward), None)
     if loss:
         forward |= flow.ancestors((loss,)) - not_forward
-    trained = find_trained(program, forward, "known")
+    # The records show that the graph trains: no further proof is needed, as for a known loss.
+    trained = find_trained(program, forward, certainty="known")
     if not trained.gradients:
-        outputs = frozenset(program.body.outputs)
-        recorded_gradients = tuple(
-            var
-            for index in sorted(backward)
-            for var in flow.ops[index].outputs
-            if var in outputs or not update.isdisjoint(flow.consumers.get(var, ()))
-        )
-        trained = Trained((), recorded_gradients)
+        trained = Trained(gradients=_recorded_gradients(program, backward, update))
     derived = _train(flow, loss, forward, trained)
-    # For backward and update ops with a record, the record replaces the phase that was derived.
+    # `_train` leaves the forward ops as they are. The other records replace its phases.
     phase_of = dict(derived.phase_of)
     for index, op in enumerate(flow.ops):
         if index in not_forward:
             phase: Phase = "backward" if index in backward else "update"
             phase_of.update((var, phase) for var in op.outputs if var)
     return replace(derived, phase_of=phase_of)
+
+
+def _recorded_gradients(
+    program: Program, backward: Collection[int], update: Collection[int]
+) -> tuple[VarId, ...]:
+    """Return the results of backward ops that the graph returns or an update op reads.
+
+    ``backward`` and ``update`` are op indices.
+    """
+    flow, outputs = program.dataflow, frozenset(program.body.outputs)
+    return tuple(
+        var
+        for index in sorted(backward)
+        for var in flow.ops[index].outputs
+        if var in outputs or any(reader in update for reader in flow.consumers.get(var, ()))
+    )

@@ -60,7 +60,7 @@ def range_settings(
     timeout: float | None = None,
     required: RuntimeSettings | None = None,
 ) -> RangeSettings:
-    """Return the runtime options with which a process needs least for requests within bounds.
+    """Return the runtime options with which a process needs the least memory for requests within bounds.
 
     Args:
         model: the file; its weights must exist, because ONNX Runtime loads it.

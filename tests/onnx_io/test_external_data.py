@@ -193,6 +193,19 @@ def test_other_data_of_that_name_is_never_overwritten(tmp_path: Path) -> None:
     assert not (tmp_path / "there" / "a.bin").exists(), "what was copied is taken back"
 
 
+def test_data_that_cannot_be_read_is_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(*_: object, **__: object) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    saved(tmp_path / "here", model := model_with("a.bin"), "a.bin")
+    saved(tmp_path / "there", model, "a.bin")
+    monkeypatch.setattr("filecmp.cmp", deny)
+    with pytest.raises(ModelError, match=r"a\.bin cannot be written: Permission denied"):
+        copy_along(data_files(model), tmp_path / "here", tmp_path / "there")
+
+
 def test_an_optimized_model_beside_its_source_shares_the_data(tmp_path: Path) -> None:
     path = saved(tmp_path, model_with("a.bin"), "a.bin")
     api.optimize(path, check=None)

@@ -237,21 +237,23 @@ class _Step:
     def _shareable_bytes(self, tensor: str) -> int:
         """Return the bytes of a tensor that may be divided into shares.
 
-        These are all its bytes, if it is not live before the step in any order. The tensor that the
-        group may overwrite is live in any order, but the bytes that are saved by overwriting it are
-        not counted yet. They may be shared, because they are not saved if another reader runs later.
+        A share stands for bytes that are needed in some orders only. Bytes that are needed in every
+        order are in `_certain_bytes` already.
 
         Raises:
-            ProofError: all bytes of the tensor are needed in any order, and counted already.
+            ProofError: all bytes of the tensor are in `_certain_bytes`.
         """
-        is_replaced = tensor == self.replaced
-        is_counted = (
-            self._is_read_later(tensor) if is_replaced else self._is_surely_live(tensor)
-        )
+        if tensor == self.replaced:
+            # `_certain_bytes` is without the bytes that are saved by overwriting this tensor, unless
+            # another reader surely runs later. If one runs later in some orders, they are needed there.
+            limit = self.graph.groups[self.group].saved_bytes
+            is_counted = self._is_read_later(tensor)
+        else:
+            limit = self.graph.sizes[tensor]
+            is_counted = self._is_surely_live(tensor)
         name = f"tensor {tensor[:120]!r}"
         require(not is_counted, f"{name} has a share, but is counted already")
-        graph = self.graph
-        return graph.groups[self.group].saved_bytes if is_replaced else graph.sizes[tensor]
+        return limit
 
     def _check_reader(self, tensor: str, reader: int) -> None:
         """Check that a tensor is live before the step if this reader has not run.

@@ -74,12 +74,14 @@ class _Needs:
         return min((whole, *in_chunks), key=lambda need: (need.bytes, len(need.tensors)))
 
     def _of_split(self, op: Op, split: Split) -> Need:
-        """Return the need of an op's first chunk or of its last one, whichever is larger.
+        """Return a lower bound of the whole tensors that are live while an op runs in chunks.
 
-        Both need the inputs that every chunk reads whole. The first chunk also needs inputs that
-        their producer cannot make in slices. The last one does not, in a lower bound: by then the
-        input may have been cut into slices that are freed one by one. But it needs outputs that
-        some consumer cannot read in slices, as all their slices are there.
+        It is the larger one of these needs; slices are not counted:
+
+        - first chunk: the inputs that every chunk reads whole, and those that their producer cannot
+          make in slices. Such an input is whole at first; later it may be cut, and freed by slices.
+        - last chunk: the inputs that every chunk reads whole, and the outputs that some consumer
+          cannot read in slices. All slices of such an output exist by then.
         """
         whole_inputs: list[VarId] = []
         unsliceable_inputs: list[VarId] = []
@@ -95,9 +97,10 @@ class _Needs:
         ]
         first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
         last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
-        # The first output may be written over an input. If that input is not counted here, the
-        # bound is lower than it could be, but still a bound. `first_need` has no outputs.
-        last_need = last_need._replace(bytes=last_need.bytes - self._overwritten_bytes(op))
+        if op.outputs[0] in unsliceable_outputs:
+            # This output may be written over an input. If that input is not counted here, the
+            # bound is lower than it could be, but still a bound.
+            last_need = last_need._replace(bytes=last_need.bytes - self._overwritten_bytes(op))
         return max(first_need, last_need, key=lambda need: need.bytes)
 
     def _is_read_in_slices(self, var: VarId, axis_map: AxisMap) -> bool:

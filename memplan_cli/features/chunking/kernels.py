@@ -70,7 +70,8 @@ def keeps_bits(node: Node, split: Split, chunks: Iterable[Range]) -> bool:
         return False
     if not operator(node.op).has_scalar_tail:
         return True
-    # Elements that do not fill a register have another formula: no chunk may have any.
+    # Elements that do not fill a register have another formula. So no chunk may have any,
+    # even if the whole op has.
     elements_per_index = prod(node.output_shape) // split.extent
     return all(
         (stop - start) * elements_per_index % _REGISTER_ELEMENTS == 0 for start, stop in chunks

@@ -188,24 +188,25 @@ def _grows_by_light_op(stage: GrowthStage, next_stage: GrowthStage) -> bool:
 
 
 def _without_growing_ends(graph: Graph, region: Region) -> Region:
-    """Return the region without ops at its end whose removal leaves fewer bytes in the boundary.
+    """Return a region without the ops at its end that save no memory there.
 
-    An op at the end has no consumer in the region. It is removed if it makes more bytes than it reads,
-    or if it is a duplicated op, which runs whole as well, and only a removed op has read its chunks.
+    An op is at the end if no op of the region reads its results. It is removed if the boundary, the
+    inputs and outputs of the region, has fewer bytes without it. A duplicated op is always removed from
+    the end: ops outside read the result of its whole run, so its chunks are unused.
     """
     splits, duplicated = dict(region.splits), region.duplicated
     fewest_bytes = boundary_bytes(graph, splits, duplicated)
-    for op_index in sorted(region.splits, reverse=True):
+    for op_index in sorted(region.splits, reverse=True):  # consumers before what they read
         if any(reader in splits for reader in graph.readers(op_index)):
             continue
         shorter = {index: split for index, split in splits.items() if index != op_index}
+        shorter_duplicated = duplicated - {op_index}
         # A region of duplicates alone would have no outputs.
-        if not shorter.keys() - duplicated:
+        if not shorter.keys() - shorter_duplicated:
             continue
-        shorter_bytes = boundary_bytes(graph, shorter, duplicated - {op_index})
+        shorter_bytes = boundary_bytes(graph, shorter, shorter_duplicated)
         if op_index in duplicated or shorter_bytes < fewest_bytes:
-            splits, fewest_bytes = shorter, shorter_bytes
-            duplicated -= {op_index}
+            splits, duplicated, fewest_bytes = shorter, shorter_duplicated, shorter_bytes
     if len(splits) == len(region.splits):
         return region
     return _make_region(graph, splits, duplicated, region.seed, region.axis)

@@ -243,14 +243,16 @@ class Requirements:
     def _result_shape(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
         """Return the values for a shape operand (see `_SHAPES`): the dims of the node's result.
 
-        A Resize whose result is not declared keeps the dims of its input. If the dims are unknown, the
-        values are (1,), a guess that the run may refuse.
+        A Resize whose result is not declared keeps the dims of its input. If a dim is unknown, or
+        there are none, the values are (1,), a guess that the run may refuse.
         """
         shape = self._shape_of(node.output[0], dims)
         if not shape and node.op_type == "Resize":
             shape = self._shape_of(node.input[0], dims)
-        fixed = tuple(dim for dim in shape if dim is not None)
-        return fixed if len(fixed) == len(shape) > 0 else (1,)
+        known = tuple(dim for dim in shape if dim is not None)
+        if not shape or len(known) < len(shape):
+            return (1,)
+        return known
 
     def _split_lengths(self, node: NodeProto, dims: Mapping[str, int]) -> tuple[int, ...]:
         """Return values for the ``split`` input of a Split: a nearly equal length for each output.

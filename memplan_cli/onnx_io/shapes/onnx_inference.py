@@ -262,7 +262,10 @@ def _float_ranges(model: ModelProto) -> Iterator[NodeProto]:
 def _changed_for_inference(
     node: NodeProto, computed: Collection[str], *, skip: bool
 ) -> NodeProto | None:
-    """Return a copy of a node for which inference returns no wrong type; None if it returns none as it is.
+    """Return a copy of a node that inference may see instead of it; None if the node itself may be seen.
+
+    Inference would crash on the node itself, or return a wrong type. For the copy it returns no type
+    in that place, or the right one. No node needs two of these changes.
 
     Args:
         node: The node.
@@ -273,9 +276,9 @@ def _changed_for_inference(
     if skip or _has_merged_heads(node):
         changed.op_type += _UNKNOWN_OPERATOR
     elif _has_scores(node):
-        changed.output[_SCORES] = ""  # omitted
+        changed.output[_SCORES] = ""  # omitted, as only their type would be wrong
     elif _lacks_onesided(node):
-        changed.attribute.add(name="onesided", type=_INT, i=1)
+        changed.attribute.add(name="onesided", type=_INT, i=1)  # the default, taken for 0
     elif _has_computed_start(node, computed):
         # The start would be taken for 0. With undefined ends the values of the Slice stay unknown. Its type is
         # the same with them, since it depends on the ends only if the starts are constant.

@@ -307,20 +307,22 @@ def _restore(path: Path) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> Iterator[Path]:
-    """Copy a file unless the target is equal; yield each folder and file when it is created.
+    """Copy a file unless the target is equal; yield the folders created for it, then the file.
+
+    The folders are yielded before the file is copied, so that the caller can remove them if that fails.
 
     Raises:
-        ModelError: another file is at the target, or the copy failed.
+        ModelError: another file is at the target, or a file cannot be read or written.
     """
-    if target.exists():
-        if filecmp.cmp(source, target, shallow=False):
-            return
-        raise ModelError(
-            f"{target} is in the way: the model's weights have that name",
-            hint="write the model into another folder, or beside its source",
-        )
-    fresh = [folder for folder in target.parents if not folder.exists()]
     try:
+        if target.exists():
+            if filecmp.cmp(source, target, shallow=False):
+                return
+            raise ModelError(
+                f"{target} is in the way: the model's weights have that name",
+                hint="write the model into another folder, or beside its source",
+            )
+        fresh = [folder for folder in target.parents if not folder.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
         yield from reversed(fresh)
         with temporary_beside(target) as partial:

@@ -65,7 +65,7 @@ def _weighted_gradient(call: Call) -> str:
     tape, x, labels = call.tape, call.input(0), call.input(1)
     reduction, ignored = call.attribute("reduction", "mean"), call.attribute("ignore_index")
     is_mean = reduction == "mean"
-    if not call.input(2) and ignored is None:  # all weights are 1
+    if not call.input(2) and ignored is None:  # all weights are 1: fewer nodes do
         if reduction == "none":  # dL has the shape of the labels
             return tape.emit("Unsqueeze", call.dy, tape.ints(1))
         share = _divided_by_label_count(call) if is_mean else call.dy

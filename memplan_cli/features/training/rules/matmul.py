@@ -172,10 +172,10 @@ def _equation(call: Call) -> _Equation:
     text = call.attribute("equation").replace(" ", "")
     left, arrow, result = text.partition("->")
     if not arrow:  # the result has the letters that occur once, in alphabetic order
-        letters = sorted(set(left) - set(",."))
-        result = ("..." if "..." in left else "") + "".join(
-            letter for letter in letters if left.count(letter) == 1
+        once = sorted(
+            letter for letter in left if letter.isalpha() and left.count(letter) == 1
         )
+        result = ("..." if "..." in left else "") + "".join(once)
     operands = left.split(",")
     ellipsis_ranks = [
         call.tape.rank(call.input(i)) - len(letters.replace("...", ""))

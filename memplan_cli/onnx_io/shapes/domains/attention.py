@@ -17,8 +17,7 @@ from memplan_cli.onnx_io.shapes.domains.rule_node import (
     part,
 )
 from memplan_cli.onnx_io.shapes.domains.rule_node import like as same_type
-from memplan_cli.onnx_io.shapes.symbolic.dim_rules import sum_dims
-from memplan_cli.onnx_io.shapes.symbolic.elements import larger
+from memplan_cli.onnx_io.shapes.symbolic.dim_rules import larger_dim, sum_dims
 from memplan_cli.onnx_io.shapes.symbolic.values import FLOAT, INT32, product
 
 if TYPE_CHECKING:
@@ -170,8 +169,9 @@ def onnx_attention(node: RuleNode) -> Sequence[OutputType]:
 def _group_query_attention(node: RuleNode) -> Sequence[OutputType]:
     """GroupQueryAttention: q (n, s, h d), or q, k and v packed (n, s, (h + 2 g) d) -> (n, s, h d).
 
-    The present caches are (n, g, l, d), where l is the larger of the past cache's length (input 3) and the
-    total length in input 6. Their l and d are unknown with a sliding window or a quantized cache.
+    The present caches of keys and values are (n, g, l, d). l is the total length in input 6, the past and
+    the new keys. If input 3, a past cache, is longer, l is its length. l and d are unknown if the cache is
+    quantized or slides with a window.
 
     (n: batch, s: queries, h: heads, g: key and value heads, d: head size)
     """
@@ -179,20 +179,16 @@ def _group_query_attention(node: RuleNode) -> Sequence[OutputType]:
     query, elem_type = node.shape_of_rank(0, 3), node.elem_type(0)
     past, past_elem_type = node.shape_of_rank(3, 4), node.elem_type(3) or elem_type
     if query is None or not heads or not kv_heads:
-        return [OutputType(elem_type, None)]
+        return [OutputType(elem_type, None)]  # and the caches are unknown
     is_packed = not node.has_input(1)
     head = part(query[2], heads + 2 * kv_heads if is_packed else heads)
     output = product((heads, head)) if is_packed else query[2]
-    total = node.scalar_dim(6)
-    if not node.has_input(3):
-        length = total
-    else:
-        longest = None if past is None or total is None else larger(past[2], total)
-        length = longest if isinstance(longest, int | str) else None
-    is_plain = not node.int_attribute("sliding_window_cache") and not node.int_attribute(
-        "kv_cache_bit_width"
-    )
-    present = (query[0], kv_heads, length if is_plain else None, head if is_plain else None)
+    length = node.scalar_dim(6)
+    if node.has_input(3):
+        length = None if past is None else larger_dim(past[2], length)
+    if node.int_attribute("sliding_window_cache") or node.int_attribute("kv_cache_bit_width"):
+        length = head = None
+    present = (query[0], kv_heads, length, head)
     return [
         OutputType(elem_type, (*query[:2], output)),
         OutputType(past_elem_type, present),

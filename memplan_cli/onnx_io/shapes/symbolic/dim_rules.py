@@ -146,6 +146,12 @@ def sum_dims(dims: Sequence[Dim]) -> Dim:
     )
 
 
+def larger_dim(a: Dim, b: Dim) -> Dim:
+    """Return the larger dim; None if one is unknown."""
+    result = larger(a, b)
+    return result if isinstance(result, int | str) else None
+
+
 def slice_shape(values: Values, node: NodeProto) -> Shape | None:
     """Slice: ``ceil(max(end - start, 0) / step)`` on each sliced axis, with ends clamped to the dim.
 
