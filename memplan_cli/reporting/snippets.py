@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import CPU, EXTEND_STRATEGIES, OPTION_ENUMS
 from memplan_cli.core.serialization import to_json
 from memplan_cli.reporting.escape import c_literal
+from memplan_cli.runtime.workers.memory_release import (
+    LOADING_ENVIRONMENT,
+    LOADING_ENVIRONMENT_TEXT,
+    LOADING_THRESHOLD,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,9 +24,18 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import RuntimeSettings, Setting
 
 
+_LOADED_BY_MEMPLAN = (
+    "memplan.load also does what no option does: while it creates the session, glibc",
+    "maps each large block by itself, and returns it when it is freed. For the same memory,",
+    f"start the process with {LOADING_ENVIRONMENT_TEXT}",
+)
+"""What this code leaves out, on the CPU provider, where weights are packed on the heap."""
+
+
 def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str:
     """Return Python that creates the session and runs it, each option in its scope."""
-    lines = ["import onnxruntime as ort", "", "options = ort.SessionOptions()"]
+    notes = [f"# {note}" for note in _LOADED_BY_MEMPLAN] if provider == CPU else []
+    lines = [*notes, "import onnxruntime as ort", "", "options = ort.SessionOptions()"]
     for key, value in sorted(settings.session.items()):
         enum = OPTION_ENUMS.get(key)
         text = f"ort.{enum}.{value}" if enum else repr(value)
@@ -103,9 +117,18 @@ def _cpu_arena(settings: RuntimeSettings) -> list[str]:
     ]
 
 
-def settings_json(settings: RuntimeSettings) -> str:
-    """Return settings as JSON, in the form of ``runtime.settings`` of a report."""
-    return json.dumps(to_json(settings), indent=2) + "\n"
+def settings_json(settings: RuntimeSettings, provider: str) -> str:
+    """Return settings as JSON, in the form of ``runtime.settings`` of a report, and ``environment``.
+
+    These are variables for the process of programs that do not use `memplan_cli.load`.
+    """
+    environment = process_environment(provider)
+    return json.dumps({**to_json(settings), "environment": environment}, indent=2) + "\n"
+
+
+def process_environment(provider: str) -> dict[str, str]:
+    """Return the environment variables with which loading takes as little as with `memplan_cli.load`."""
+    return dict(LOADING_ENVIRONMENT) if provider == CPU else {}
 
 
 _WITHOUT_C = {
@@ -147,6 +170,7 @@ def c_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str
         "#include <onnxruntime_c_api.h>",
         "",
         *_python_only_comments(settings),
+        *_loading_comments(provider),
         "#define MEMPLAN_TRY(call) \\",
         "  do { \\",
         "    OrtStatus* status_ = (call); \\",
@@ -190,6 +214,7 @@ def cpp_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> s
         "#include <onnxruntime_cxx_api.h>",
         "",
         *_python_only_comments(settings),
+        *_loading_comments(provider),
         *_donated_array(settings),
         "inline Ort::Session memplan_session(Ort::Env& env) {",
         "  Ort::SessionOptions options;",
@@ -224,6 +249,15 @@ def _python_only_comments(settings: RuntimeSettings) -> Iterator[str]:
         value = settings.session.get(key, default)
         if value != default:
             yield f"// {key} = {value}: can be set from Python only; outputs do not depend on it"
+
+
+def _loading_comments(provider: str) -> Iterator[str]:
+    """Yield comments on what `memplan_cli.load` does beside its options, and the calls that do the same."""
+    if provider != CPU:
+        return
+    yield from (f"// {note}" for note in _LOADED_BY_MEMPLAN)
+    yield f"// or call mallopt(M_MMAP_THRESHOLD, {LOADING_THRESHOLD}) and"
+    yield f"// mallopt(M_TRIM_THRESHOLD, {2 * LOADING_THRESHOLD}) (malloc.h) before, malloc_trim(0) after."
 
 
 def _donated_array(settings: RuntimeSettings) -> Iterator[str]:

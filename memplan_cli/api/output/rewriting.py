@@ -296,7 +296,7 @@ class RewrittenFiles(OutputFiles):
         model = str(self._targets.model)
         python, json = self._targets.settings_files
         yield python, settings_snippet(runtime.settings, model, runtime.provider).encode()
-        yield json, settings_json(runtime.settings).encode()
+        yield json, settings_json(runtime.settings, runtime.provider).encode()
 
     def _drop_unused(self) -> None:
         """Delete weight files that only an earlier version of the output used."""

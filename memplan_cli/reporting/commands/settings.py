@@ -12,7 +12,12 @@ from memplan_cli.core.results.observations import (  # noqa: TC001 - types to re
 )
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import draw_document, result_json
-from memplan_cli.reporting.snippets import c_snippet, cpp_snippet, settings_snippet
+from memplan_cli.reporting.snippets import (
+    c_snippet,
+    cpp_snippet,
+    process_environment,
+    settings_snippet,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +34,7 @@ class ModelSettings:
         provider: ONNX Runtime's name of the execution provider.
         settings: the options.
         predicted: predicted bytes of a run; ``held`` is without weights.
+        environment: variables for the process of programs that do not use `memplan_cli.load`.
         observed: bytes that were measured; ``held`` is with weights; null: the model was not run.
         notes: remarks for the user.
     """
@@ -36,6 +42,7 @@ class ModelSettings:
     model: str
     provider: str
     settings: RuntimeSettings
+    environment: Mapping[str, str]
     predicted: Peaks
     observed: Peaks | None
     notes: tuple[str, ...]
@@ -72,6 +79,7 @@ def _settings_json(choice: SettingsChoice, model: str) -> str:
         model=model,
         provider=choice.provider,
         settings=choice.settings,
+        environment=process_environment(choice.provider),
         predicted=choice.predicted,
         observed=choice.observed,
         notes=choice.notes,

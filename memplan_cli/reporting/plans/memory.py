@@ -14,9 +14,11 @@ from memplan_cli.core.results.memory import (
     UNKNOWN,
     WORKSPACE,
 )
+from memplan_cli.core.results.observations import CPU
 from memplan_cli.reporting import document as doc
 from memplan_cli.runtime.process.parts import kept_bytes, whole_process
 from memplan_cli.runtime.profile.record import PROFILE
+from memplan_cli.runtime.workers.memory_release import LOADING_ENVIRONMENT_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -124,6 +126,12 @@ def process_blocks(report: Report) -> Iterator[doc.Block]:
             f"process beyond its imports, {source}", ">before", ">after", ">change"
         )
         yield doc.Table(heads, rows)
+        if runtime.provider == CPU:
+            yield doc.Paragraph(
+                "after: loaded by memplan.load. Other programs with these settings also need "
+                f"{LOADING_ENVIRONMENT_TEXT} in their environment.",
+                "soft",
+            )
         if not is_saving:
             yield doc.Paragraph("No saving: the process needs as much memory as before.")
         return

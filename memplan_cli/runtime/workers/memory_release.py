@@ -26,6 +26,18 @@ LOADED_THRESHOLD = 32 << 20
 """The same after `memplan_cli.load`: the most that glibc ever raises it to
 (``DEFAULT_MMAP_THRESHOLD_MAX``)."""
 
+LOADING_ENVIRONMENT = {
+    "MALLOC_MMAP_THRESHOLD_": str(LOADING_THRESHOLD),
+    "MALLOC_TRIM_THRESHOLD_": str(2 * LOADING_THRESHOLD),
+}
+"""Environment variables with which glibc, in programs without memplan, has the thresholds that
+`memplan_cli.load` sets while it creates a session. They hold as long as the process."""
+
+LOADING_ENVIRONMENT_TEXT = " ".join(
+    f"{key}={value}" for key, value in LOADING_ENVIRONMENT.items()
+)
+"""The same, as before a command in a shell."""
+
 _THRESHOLD_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 """Environment variables with which users set the same parameters."""
 
