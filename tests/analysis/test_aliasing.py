@@ -148,7 +148,7 @@ def test_graph_outputs_neither_replace_nor_are_replaced() -> None:
     assert groups(top) == set()
 
 
-def test_excluded_vars_share_with_nobody() -> None:
+def test_excluded_vars_have_no_aliases() -> None:
     top = block(
         "x", "z", op("a <- x"), op("b <- a", kind="Relu"), op("c <- b", kind="Reshape"),
         op("z <- c"),

@@ -85,7 +85,7 @@ def test_each_output_takes_the_results_at_its_own_place() -> None:
     assert groups(top) == {"p r y", "k q s"}
 
 
-def test_what_the_graph_gives_is_the_callers() -> None:
+def test_graph_outputs_share_no_storage_with_branch_results() -> None:
     top = block("x", "y", MADE, op("y <- x", THEN, OTHER, kind="If"))
     assert groups(top) == set()
 
@@ -106,7 +106,7 @@ def test_an_op_of_another_kind_or_domain_may_run_both_bodies() -> None:
         assert groups(block("x", "z", MADE, control_flow, END)) == set()
 
 
-def test_what_a_loop_carries_is_copied() -> None:
+def test_carried_values_of_a_loop_share_no_storage() -> None:
     body = block("c", "r", op("r <- c"))
     assert groups(block("x", "z", op("y <- x", body, kind="Loop"), END)) == set()
 

@@ -22,7 +22,7 @@ def test_a_constant_node_is_a_weight_and_no_expression() -> None:
     assert names(text) == ["d"]
 
 
-def test_what_is_drawn_at_random_is_none() -> None:
+def test_a_random_value_is_not_constant() -> None:
     text = f"a () => (float[2,3] y) <{W}> {{ r = RandomNormalLike(w) y = Add(r, w) }}"
     assert names(text) == []
 
@@ -58,7 +58,7 @@ def test_control_flow_is_constant_where_its_condition_and_all_it_captures_are() 
     assert "z" not in names(foreign)
 
 
-def test_what_a_loop_carries_is_none() -> None:
+def test_a_carried_value_of_a_loop_is_not_constant() -> None:
     text = f"""a (float[2,3] x) => (float[2,3] y) <{W}, int64 n = {{3}}, bool c = {{1}}> {{
       z = Loop (n, c, x) <body = turn (int64 i, bool k, float[2,3] s) => (bool k2, float[2,3] s2)
         {{ k2 = Identity(k) t = Neg(w) s2 = Add(s, t) }}>

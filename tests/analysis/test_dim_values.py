@@ -33,7 +33,7 @@ def agreed(text: str, **fixed: int) -> dict[str, int]:
     return smallest_satisfying_dims(dim_constraints(program), UnboundDims(first, fixed), 1)
 
 
-def test_what_nothing_is_demanded_of_is_one() -> None:
+def test_dims_without_constraints_are_one() -> None:
     assert agreed("g (float[b,s,8] x) => (y) { y = Relu(x) }") == {"b": 1, "s": 1}
 
 
@@ -75,7 +75,9 @@ DIM = st.sampled_from(["a", "b", "a + b", "2*a", "floor(a/4)", "floor((b + 3)/4)
     pairs=st.lists(st.tuples(DIM, st.sampled_from(COMMON_LENGTHS[:30])), max_size=2),
     kind=st.sampled_from(["equal", "broadcastable"]),
 )
-def test_what_one_dim_can_meet_is_met(pairs: list[tuple[str, int]], kind: str) -> None:
+def test_constraints_that_one_dim_can_satisfy_are_satisfied(
+    pairs: list[tuple[str, int]], kind: str
+) -> None:
     lengths = [DimConstraint("positive", ((text,),)) for text, _ in pairs]
     asked = [*lengths, *(DimConstraint(kind, ((text,), (size,))) for text, size in pairs[:1])]
     found = smallest_satisfying_dims(asked, UnboundDims({"a": True, "b": False}, {}), 1)

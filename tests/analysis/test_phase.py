@@ -193,7 +193,7 @@ def test_ops_of_onnxruntime_training_are_hints_where_shapes_are_unknown() -> Non
     assert parts(program, phases)["d"] == "backward"
 
 
-def test_recorded_parts_are_believed() -> None:
+def test_recorded_phases_replace_detected_ones() -> None:
     graph = """g (float[2,4] x) => (float[2,4] c, float[2,4] d) {
         [first] a = Relu(x) [second] b = Neg(a) [third] c = Abs(b) [fourth] d = Abs(a) }"""
     program = parse(graph)

@@ -104,7 +104,7 @@ def test_a_model_in_memory_is_fitted_simulated_optimized_and_proved(tmp_path: Pa
     assert "memplan-model-" not in out.with_suffix(".json").read_text()
 
 
-def test_what_stands_between_is_made_and_checked(tmp_path: Path) -> None:
+def test_train_step_pack_certificate_and_sweep_work_from_python(tmp_path: Path) -> None:
     step = memplan.train_step(
         MODEL,
         tmp_path / "step.onnx",
@@ -174,7 +174,7 @@ def test_names_in_a_result_are_text_to_a_notebook() -> None:
         (lambda: memplan.fit(MODEL, "much", "n"), MemplanError, "much"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_message(
+def test_an_error_is_one_message_without_temporary_paths(
     call: Callable[[], object], kind: type[MemplanError], says: str
 ) -> None:
     with pytest.raises(kind) as wrong:

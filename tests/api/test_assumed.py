@@ -245,7 +245,7 @@ def test_every_command_has_a_number_with_and_without_a_run(
     ],
     ids=" ".join,
 )
-def test_what_has_to_run_is_refused_with_no_run(
+def test_commands_that_run_the_model_are_refused_with_no_run(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     name, *options = command

@@ -229,7 +229,7 @@ def test_a_budget_is_met_by_pieces_or_by_recomputing_whichever_adds_less(
     assert added <= pieces.chunked.flops_increase
 
 
-def test_fit_is_refused(tmp_path: Path) -> None:
+def test_fit_refuses_chunk_and_budget(tmp_path: Path) -> None:
     path = saved(tmp_path, convolutions(size=8, layers=2))
     options = ("--memory", "1MiB", "--dim", "n=?", "--chunk", "auto", "--budget", "50%")
     found = memplan("fit", path, *options)

@@ -78,7 +78,7 @@ def test_a_fallback_is_a_line_of_the_text_and_an_object_of_the_json(planned: Pla
     assert from_json(Report, content, "the report").fallbacks == found.report.fallbacks
 
 
-def test_a_code_that_nobody_knows_is_refused(planned: Plan) -> None:
+def test_an_unknown_fallback_code_is_refused(planned: Plan) -> None:
     found = planned.with_fallbacks(Fallback("slots-kept", "a", "b"))
     content = to_json(found.report)
     content["fallbacks"][0]["code"] = "shrug"

@@ -269,7 +269,7 @@ def test_tensors_have_an_overhead_of_their_own() -> None:
     assert "process" not in document["points"][0]
 
 
-def test_what_has_to_fit_is_one_of_two_words() -> None:
+def test_fit_of_accepts_process_and_tensors_only() -> None:
     result = memplan(
         "fit", str(SAMPLE), "--memory", "1GiB", "--dim", "batch=?", "--of", "arena"
     )

@@ -205,7 +205,7 @@ def test_the_library_says_what_it_cannot_take(two: Path) -> None:
         (("--dim", "=1,8"), "--dim takes NAME=N or NAME=N,N,.."),
     ],
 )
-def test_what_cannot_be_asked_is_refused(
+def test_wrong_numbers_of_dims_are_refused(
     command: str, words: tuple[str, ...], said: str
 ) -> None:
     assert said in refusal(command, SAMPLE, *words)

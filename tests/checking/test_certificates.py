@@ -426,7 +426,7 @@ def least_peak(tasks: GroupGraph) -> int:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_what_may_be_fused_keeps_a_best_order(seed: int) -> None:
+def test_fusions_that_are_allowed_keep_an_optimal_order(seed: int) -> None:
     graph = random_graph(seed)
     draw = random.Random(seed)
     tasks = tasks_of(graph)

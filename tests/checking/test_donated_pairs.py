@@ -118,7 +118,7 @@ def test_a_branch_may_still_read_what_is_donated() -> None:
     )
 
 
-def test_a_pair_of_nobody_is_refused() -> None:
+def test_a_pair_with_an_unknown_name_is_refused() -> None:
     graph = graph_of([("Relu", 0, 0), ("Relu", 1, 0)])
     for pair in (("x", "nobody"), ("nobody", "t1"), ("x", "x")):
         assert "the model has no such input" in next(check_donation(subject(graph, pair)))

@@ -245,7 +245,7 @@ def test_a_forged_certificate_is_refused(name: str, cases: dict[str, Case]) -> N
 
 
 @pytest.mark.parametrize("base", ["cut", "pair", "search", "shapes", "types", "step"])
-def test_what_nobody_changed_is_accepted(base: str, cases: dict[str, Case]) -> None:
+def test_an_unchanged_certificate_is_accepted(base: str, cases: dict[str, Case]) -> None:
     assert cases[base].verdict().passed
 
 

@@ -103,7 +103,7 @@ HONEST: dict[str, tuple[str, Settings]] = {
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_what_nobody_changed_is_believed(name: str, tmp_path: Path) -> None:
+def test_an_unchanged_plan_is_accepted(name: str, tmp_path: Path) -> None:
     text, settings = HONEST[name]
     assert agreement(text, tmp_path, settings).disagreements == ()
 

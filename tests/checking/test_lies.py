@@ -49,7 +49,7 @@ def test_the_model_alone_contradicts_a_lie(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_what_nobody_changed_is_believed(base: str, tmp_path: Path) -> None:
+def test_an_unchanged_plan_is_accepted(base: str, tmp_path: Path) -> None:
     written = tell(base, nothing, tmp_path)
     assert disagreement(written) == refusal(written) == ""
 
@@ -100,7 +100,7 @@ def test_a_size_that_only_the_plan_says_is_counted_as_its_own_word(tmp_path: Pat
     assert found.summary().endswith("the sizes of 3 tensors are known from the plan only")
 
 
-def test_what_a_runtime_holds_has_a_view_once(tmp_path: Path) -> None:
+def test_a_view_counts_once_in_the_arena_of_a_runtime(tmp_path: Path) -> None:
     made = parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 21]> g (float[64] x) => (float y)'
         "<int64[2] to = {8, 8}, int64[1] back = {64}> { a = Exp(x)  b = Reshape(a, to)"

@@ -63,7 +63,7 @@ def test_optimize_writes_model_and_plan_and_prints_the_report(model: Path) -> No
     assert "net.memplan.onnx" in result.stderr
 
 
-def test_optimize_writes_where_it_is_told(model: Path, tmp_path: Path) -> None:
+def test_optimize_writes_to_the_given_paths(model: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     done = run("optimize", model, "--no-validate", "-o", "out/a.onnx", "--plan", "out/p.json")
     assert done.exit_code == 0, done.output

@@ -57,7 +57,7 @@ def refused(*words: str, said: str) -> None:
         "train-step a.onnx --loss y --gradients -o s.onnx --state a.onnx",
     ],
 )
-def test_what_a_command_reads_is_never_written(words: str) -> None:
+def test_a_command_never_overwrites_its_own_input(words: str) -> None:
     refused(*words.split(), said="would overwrite a file that this command reads")
 
 
@@ -211,7 +211,7 @@ def test_pack_says_what_it_wrote_or_that_it_did_not() -> None:
     assert not Path("n.csv").exists()
 
 
-def test_a_training_step_is_told_in_json_too() -> None:
+def test_train_step_prints_json() -> None:
     text = "g (float[2,4] x) => (float y) <float[4,4] W = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}>"
     write(Path("w.onnx"), f"{text} {{ h = MatMul(x, W) y = ReduceMean <keepdims = 0> (h) }}")
     words = ("train-step", "w.onnx", "--loss", "y", "--gradients", "-o", "s.onnx")

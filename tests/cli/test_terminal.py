@@ -123,7 +123,7 @@ needs_full = pytest.mark.skipif(
     ],
 )
 @pytest.mark.parametrize("to", [">/dev/full", ">&-"])
-def test_a_result_that_nobody_gets_is_told_and_is_exit_2(
+def test_a_result_that_cannot_be_printed_is_an_error(
     words: str, to: str, plan_file: Path
 ) -> None:
     if to == ">&-" and "--help" in words:
@@ -146,7 +146,7 @@ def test_a_result_that_nobody_gets_is_told_and_is_exit_2(
     ],
 )
 @pytest.mark.parametrize("to", ["2>/dev/full", "2>&-"])
-def test_messages_that_nobody_reads_change_no_exit_code(
+def test_a_closed_or_full_stderr_changes_no_exit_code(
     words: str, expected: int, to: str, tmp_path: Path
 ) -> None:
     model = write(tmp_path / "a.onnx", GOOD)

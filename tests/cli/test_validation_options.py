@@ -137,7 +137,7 @@ def test_tuning_says_its_cost_first_and_runs_more(started_jobs: list[str]) -> No
         (("--no-run", "--tune"), "--tune runs the model, and --no-run"),
     ],
 )
-def test_what_contradicts_itself_is_refused(words: tuple[str, ...], said: str) -> None:
+def test_contradicting_options_are_refused(words: tuple[str, ...], said: str) -> None:
     done = memplan("optimize", "a.onnx", *words)
     assert done.exit_code == 2
     assert said in done.stderr

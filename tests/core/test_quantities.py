@@ -43,7 +43,7 @@ def test_a_fraction_of_a_byte_is_rounded_down_so_that_no_budget_grows() -> None:
     "text",
     ["", "MiB", "-1", "1e9", "12 apples", "1.MiB", "nan", "\u0661KiB", f"1.{'0' * 40} GB"],
 )
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_a_text_that_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(SettingsError):
         parse_size(text)
 

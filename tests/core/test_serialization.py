@@ -113,7 +113,7 @@ def test_keys_stand_in_the_order_and_the_nesting_that_the_class_says() -> None:
     assert data["far"] is None
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_a_record_is_equal_after_writing_and_reading() -> None:
     assert from_json(Outer, written(), "it", name="given") == OUTER
     noted = replace(OUTER, note="n")
     assert from_json(Outer, to_json(noted), "it", name="given") == noted

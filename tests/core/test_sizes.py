@@ -160,7 +160,7 @@ def test_expressions_of_numbers_are_folded(text: str, value: int) -> None:
         "\x00",
     ],
 )
-def test_what_is_no_expression_is_one_symbol(text: str) -> None:
+def test_a_text_that_is_no_expression_becomes_one_symbol(text: str) -> None:
     once = canonical_dim(text)
     assert isinstance(once, str)
     assert canonical_dim(once) == once

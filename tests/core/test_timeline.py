@@ -81,7 +81,7 @@ def test_the_clock_agrees_with_the_releases_of_the_plan() -> None:
             assert at[release.step].endswith((release.node, f"#{ending[2]}"))
 
 
-def test_what_shares_bytes_is_one_occupancy() -> None:
+def test_aliases_share_one_occupancy() -> None:
     plan = plan_named("branchy")
     items = occupancies(plan)
     assert sum(len(item.members) for item in items) == len(plan.tensors)

@@ -139,7 +139,7 @@ def test_a_model_that_cannot_run_two_steps_fails(tmp_path: Path) -> None:
     assert found.failure
 
 
-def test_infinite_outputs_are_told(tmp_path: Path) -> None:
+def test_outputs_that_are_not_finite_are_listed(tmp_path: Path) -> None:
     zero = READ_FIRST.replace("y = MatMul(x, in_w)", "z = Sub(x, x) y = Div(in_w, z)")
     assert set(steps(tmp_path, zero).not_finite) == {"y", "new_w"}
 

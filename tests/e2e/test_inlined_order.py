@@ -227,7 +227,7 @@ def test_random_functions_that_call_each_other(tmp_path: Path, dtype: str, order
         assert_run_as_predicted(tmp_path, drawn_functions(seed, dtype, (4, 6)), order)
 
 
-def test_what_nobody_reads_has_its_index_too(tmp_path: Path) -> None:
+def test_nodes_with_unused_outputs_have_node_indices(tmp_path: Path) -> None:
     program, kernels = predicted_and_run(
         tmp_path, model(GRAPHS["three deep, several times"]), "DEFAULT"
     )

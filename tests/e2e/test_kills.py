@@ -33,5 +33,5 @@ def test_a_killed_command_leaves_nothing(name: str, sent: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["server", "job"])
 @pytest.mark.parametrize("name", FORKING)
-def test_what_runs_models_may_be_killed_alone(name: str, victim: Victim) -> None:
+def test_killing_only_the_server_or_the_job_leaves_nothing(name: str, victim: Victim) -> None:
     assert killed(COMMANDS[name], "SIGKILL", victim, moments=6).wrong == []

@@ -92,7 +92,7 @@ def test_a_packed_copy_is_taken_unread_where_its_key_fits(written: Written) -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process takes")
-def test_what_is_packed_anew_is_private(written: Written) -> None:
+def test_weights_packed_again_are_private_memory(written: Written) -> None:
     before = written.private()
     written.put(written.plain, bytes(BYTES))
     assert written.private() > before + BYTES // 2

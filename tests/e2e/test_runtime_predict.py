@@ -300,7 +300,7 @@ def test_a_function_called_outside_a_branch_and_inside(tmp_path: Path) -> None:
     assert peaks_of(predicted) == peaks_of(measure(path, chosen))
 
 
-def test_what_depends_on_data_is_not_guessed() -> None:
+def test_peaks_that_depend_on_data_are_unknown() -> None:
     model = onnx.parser.parse_model(
         HEAD + "g (float[8] x) => (int64[1,n] y) { y = NonZero(x) }"
     )

@@ -115,7 +115,7 @@ def test_nothing_is_copied_where_no_copy_comes_nearer() -> None:
     assert search_with_copies(graph, terms, result, 1) is None
 
 
-def test_what_nobody_reads_any_more_is_left_out() -> None:
+def test_unused_nodes_are_removed() -> None:
     model = language_model(64, 8, 128)
     recipe = Recipe(LossFunction("softmax-cross-entropy"), Optimizer("sgd"), train=("w2",))
     step = onnx.shape_inference.infer_shapes(make_train_step(model, recipe).model)

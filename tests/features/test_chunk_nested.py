@@ -69,7 +69,7 @@ def test_what_inputs_make_is_made_where_it_is_read() -> None:
     assert live_peak(late, sizes_of(late)) < live_peak(program, sizes_of(program))
 
 
-def test_what_draws_numbers_stays_where_it_is() -> None:
+def test_a_random_op_is_not_moved() -> None:
     make = Maker()
     drawn = make.node("RandomNormalLike", "x")
     x = make.node("Tanh", make.node("Sigmoid", "x"))

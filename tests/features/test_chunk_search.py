@@ -49,7 +49,7 @@ def test_a_budget_is_met_on_convolutions() -> None:
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
 
-def test_what_fits_is_left_as_it_is() -> None:
+def test_a_model_within_its_budget_is_not_chunked() -> None:
     result = searched(transformer(layers=1), 1.0)
     assert not result.choices
     assert result.added_work == 0.0
@@ -91,7 +91,7 @@ def test_what_is_made_only_whole_is_whole_for_an_op_in_pieces() -> None:
     assert len(bound.tensors) == 3
 
 
-def test_what_the_graph_gives_is_a_bound() -> None:
+def test_graph_outputs_set_a_lower_bound() -> None:
     model = two_readers()
     graph = graph_of(model)
     terms = PlannedVars(sizes_of(graph.program), results=result_sizes(graph.program)).resident

@@ -176,7 +176,7 @@ def test_copies_may_be_made_from_copies_and_more_than_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["RandomNormalLike", "Bernoulli", "SequenceAt"])
-def test_what_must_not_run_twice_is_kept(kind: str) -> None:
+def test_ops_that_must_not_run_twice_are_not_recomputed(kind: str) -> None:
     tested = skip_connection()
     first = tested.body.ops[0]
     ops = (type(first)("r", kind, first.inputs, first.outputs, source=0), *tested.body.ops[1:])
@@ -234,7 +234,7 @@ def test_the_curve_falls_and_rises() -> None:
     assert result.chosen in result.curve
 
 
-def test_what_is_pinned_or_given_is_no_value() -> None:
+def test_pinned_tensors_and_graph_outputs_are_not_recomputed() -> None:
     tested = skip_connection()
     plan = terms(tested, "a100")
     values = find_values(tested, plan.sizes, plan.pinned, plan.aliasing)

@@ -118,7 +118,7 @@ def test_peaks_are_those_counted_by_hand(names: str, peak: int) -> None:
     assert live_peak(result.program, result.sizes) == peak
 
 
-def test_what_crosses_segments_is_kept() -> None:
+def test_tensors_that_other_segments_read_are_kept() -> None:
     tested = program(
         "x",
         "loss ga",

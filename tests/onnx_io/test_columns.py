@@ -98,7 +98,7 @@ def test_the_joined_node_keeps_name_and_output(tmp_path: Path) -> None:
     assert all(size % 64 == 0 for size in sizes[:-1])
 
 
-def test_what_somebody_else_reads_stays(tmp_path: Path) -> None:
+def test_a_cut_operand_with_another_reader_is_kept(tmp_path: Path) -> None:
     model = product("MatMul", 700)
     model.graph.node.append(helper.make_node("Identity", ["w"], ["again"]))
     assert cut(model, tmp_path) == 1
@@ -256,7 +256,9 @@ def test_an_operand_that_stays_whole_leaves_smaller_ones_as_they_are(tmp_path: P
         (product("Gemm", 700, bias=1), "a bias of one element"),
     ],
 )
-def test_what_is_not_cut(tmp_path: Path, model: onnx.ModelProto, why: str) -> None:
+def test_operands_that_cannot_be_cut_stay_whole(
+    tmp_path: Path, model: onnx.ModelProto, why: str
+) -> None:
     before = model.SerializeToString()
     assert cut(model, tmp_path) == 0, why
     assert model.SerializeToString() == before

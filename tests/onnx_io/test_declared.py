@@ -76,7 +76,7 @@ def test_a_file_that_says_every_shape_in_numbers_is_not_inferred(
     ],
     ids=["none", "symbol", "hole", "no dtype", "no rank", "free input", "free output"],
 )
-def test_what_leaves_something_open_is_inferred(
+def test_a_model_with_incomplete_declarations_is_inferred(
     model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert is_inferred(model, monkeypatch)

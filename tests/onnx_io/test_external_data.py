@@ -100,7 +100,7 @@ def test_a_place_outside_the_models_folder_is_refused(place: str) -> None:
         data_files(model_with(place))
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_data_files_are_named(tmp_path: Path) -> None:
     saved(tmp_path, model := model_with("a.bin", "b.bin"), "a.bin")
     assert missing(data_files(model), tmp_path) == ("b.bin",)
 

@@ -182,7 +182,7 @@ def test_a_step_gets_as_many_fields_as_there_is_room_for(
         ),
     ],
 )
-def test_what_is_read_in_another_way_stays(tmp_path: Path, text: str) -> None:
+def test_a_constant_with_another_kind_of_reader_is_kept(tmp_path: Path, text: str) -> None:
     model = scattered(text=text)
     before = model.SerializeToString()
     assert not make_fills(model, tmp_path, SIZES)

@@ -122,7 +122,7 @@ def test_pickled_objects_are_refused_and_never_unpickled(
         ({"x": np.zeros((2, 3), "datetime64[s]")}, ("no input of a model can be",)),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(
+def test_an_input_that_does_not_fit_is_refused_by_name(
     net: ModelProto, tmp_path: Path, arrays: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     refused(saved(tmp_path, **arrays), net, *words)

@@ -223,7 +223,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_change_is_told(what: str) -> None:
+def test_a_changed_graph_is_reported(what: str) -> None:
     change, words = CHANGES[what]
     assert any(words in found for found in changed(change)), changed(change)
 
@@ -241,7 +241,7 @@ def test_other_data_of_a_weight_is_told_however_it_is_kept(*, raw: bool) -> None
     assert graph_differences(model([1, 2]), model([1, 3])) == ("the initializers differ",)
 
 
-def test_other_data_of_a_bodys_weight_is_told() -> None:
+def test_changed_weights_of_a_subgraph_are_reported() -> None:
     def model(value: float) -> Model:
         made = parse(TEXT)
         tensor = numpy_helper.from_array(np.full(4, value, np.float32), "inner")
@@ -301,7 +301,7 @@ def test_a_copy_that_reads_something_else_is_told() -> None:
     assert any("was not there" in found for found in copied(rewire))
 
 
-def test_a_copy_of_what_is_not_there_is_told() -> None:
+def test_a_copy_of_a_missing_node_is_reported() -> None:
     def invent(model: Model) -> None:
         model.graph.node.append(helper.make_node("Exp", ["x"], ["ghost__recompute"]))
 

@@ -234,7 +234,7 @@ def test_without_work_or_time_the_file_is_still_beaten_by_the_simple_orders() ->
         assert live_peak(found.program, BIG_THEN_SMALL) == 102
 
 
-def test_progress_is_told_in_lines() -> None:
+def test_progress_of_the_order_search_is_one_line_each() -> None:
     lines: list[str] = []
     wide = program_of(
         "\n".join(

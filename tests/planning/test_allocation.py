@@ -109,7 +109,7 @@ def test_left_apart_every_var_has_bytes_of_its_own() -> None:
     assert sorted(placed.arenas[0].layout.offsets.values()) == [0, 1, 3, 6]
 
 
-def test_a_pinned_vars_memory_is_nobodys_else() -> None:
+def test_no_other_buffer_overlaps_a_pinned_one() -> None:
     for placed in allocated_at_each_level(needs(CHAIN, pinned="b", a=8, b=8, c=8, d=8)):
         (arena,) = placed.arenas
         at = arena.layout.offsets[placed.buffers[VarId("b")]]

@@ -131,7 +131,9 @@ def in_arena(**facts: object) -> Change:
         ),
     ],
 )  # fmt: skip
-def test_what_can_be_counted_again_is(change: Change, named: str, tmp_path: Path) -> None:
+def test_wrong_figures_of_a_plan_file_are_refused(
+    change: Change, named: str, tmp_path: Path
+) -> None:
     with pytest.raises(PlanError, match=named):
         read(tmp_path, change, settings=Settings(order="auto"))
 
@@ -221,7 +223,7 @@ def test_bounds_that_are_none_are_refused(bounds: object, tmp_path: Path) -> Non
         )
 
 
-def test_what_stays_a_symbol_is_left_alone(tmp_path: Path) -> None:
+def test_symbolic_figures_are_accepted(tmp_path: Path) -> None:
     read(tmp_path, lambda _: None, SYMBOLIC)
     read(tmp_path, lambda _: None, SYMBOLIC, Settings(dims={"batch": 3}))
     read(tmp_path, lambda _: None, SYMBOLIC, Settings(bounds={"batch": (1, 3)}))

@@ -46,7 +46,7 @@ def test_values_are_run_while_they_need_little_more_than_the_first() -> None:
     assert runs.run[9:] == [200], "what was run is known, what lies between is run"
 
 
-def test_what_needs_little_is_always_run() -> None:
+def test_a_model_with_little_memory_is_run_at_each_size() -> None:
     runs = Runs(lambda value: 100 * MEBI + value)
     growth = Growth(runs, "batch")
     assert need(growth, 1_000_001).process == 100 * MEBI + 1_000_001

@@ -87,7 +87,7 @@ def test_the_largest_dim_of_all_is_not_exceeded() -> None:
     assert found.dims["n"] == LARGEST_DIM - 1
 
 
-def test_what_no_machine_has_does_not_fit() -> None:
+def test_a_size_without_a_need_does_not_fit() -> None:
     point = largest(
         lambda dims: None if dims["n"] > 7 else Need(0, 0, 0, 1), Question("n", {}, 100)
     )

@@ -69,7 +69,7 @@ def test_the_expression_is_the_most_bytes_live(
 
 
 @given(one=SUMS, other=SUMS, dims=DIMS)
-def test_what_is_proved_to_be_larger_is(
+def test_a_proved_maximum_is_at_least_the_other_size(
     one: dict[str, int], other: dict[str, int], dims: dict[str, int]
 ) -> None:
     assert not is_at_least(one, other) or value(one, dims) >= value(other, dims)

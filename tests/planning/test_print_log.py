@@ -139,7 +139,7 @@ def test_what_is_left_of_a_donor_on_both_sides_is_a_donor_still() -> None:
     }
 
 
-def test_a_tensor_of_no_bytes_takes_nobodys() -> None:
+def test_an_empty_tensor_has_no_donor() -> None:
     assert donors(placed("a", 0, 4, 0, 1), placed("empty", 0, 0, 1, 2)) == {
         "a": None,
         "empty": None,

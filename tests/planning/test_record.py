@@ -19,7 +19,7 @@ def test_each_planned_tensor_is_released_once_after_its_last_reader() -> None:
     ]
 
 
-def test_what_is_not_planned_is_not_released() -> None:
+def test_unplanned_vars_have_no_release() -> None:
     made = program(block("x", "z", op("a <- x"), op("z <- a")))
     assert releases(Timeline(made), set()) == ()
 

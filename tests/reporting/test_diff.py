@@ -73,7 +73,7 @@ def test_other_dims_are_said_where_both_are_known() -> None:
     assert compare(replace(one, dims=None), other).notes == ("the graph is the same",)
 
 
-def test_what_is_partial_is_marked_and_said() -> None:
+def test_partial_totals_are_marked_and_explained() -> None:
     whole = snapshot()
     part = replace(whole, model="p", coverage=0.66666)
     found = compare(whole, part)
@@ -102,7 +102,7 @@ def test_the_largest_effect_comes_first() -> None:
     assert [change.tensor for change in compare(old, new).changes] == ["c", "a"]
 
 
-def test_what_is_the_same_is_no_difference() -> None:
+def test_equal_snapshots_have_no_difference() -> None:
     found = compare(snapshot(a=facts()), snapshot(a=facts()))
     assert found.changes == ()
     assert not any(metric.change for metric in found.metrics)

@@ -17,7 +17,7 @@ ANYTHING = st.text(st.characters(codec=None), max_size=60)
 
 
 @given(ANYTHING)
-def test_what_a_terminal_gets_is_printable(text: str) -> None:
+def test_escaped_terminal_text_is_printable(text: str) -> None:
     assert escape.terminal(text).isprintable()
 
 

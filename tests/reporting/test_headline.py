@@ -68,7 +68,7 @@ def test_where_nothing_is_won_the_headline_says_so(after: int) -> None:
     assert any(line.startswith("No saving: ") for line in lines)
 
 
-def test_what_was_not_measured_is_not_said() -> None:
+def test_the_headline_leaves_out_processes_that_were_not_measured() -> None:
     before, after = observed(1, 1, 4096), observed(1, 1, 2048)
     lines = first_lines(replace(before, process=None), replace(after, process=None))
     assert lines[0].startswith("plan: ")

@@ -64,7 +64,7 @@ def draw(plan: Plan, screen: Screen) -> str:
 
 @pytest.mark.parametrize("name", ["branchy", "train_level1", "nested", "dynamic"])
 @pytest.mark.parametrize("form", RENDERERS)
-def test_what_is_rendered_is_what_was_reviewed(
+def test_each_format_equals_its_golden_file(
     name: str, form: str, *, update_golden: bool
 ) -> None:
     plan = plan_named(name)

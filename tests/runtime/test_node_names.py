@@ -52,7 +52,7 @@ def test_names_of_the_model_and_of_tensors_stay() -> None:
     assert model.graph.node[1].output[0] == "p_token_9"
 
 
-def test_what_is_as_it_should_be_is_not_changed() -> None:
+def test_correct_generated_names_are_not_changed() -> None:
     model = named("reorder", "reorder_token_1", "reorder_token_2")
     before = model.SerializeToString()
     assert not renumber_generated_names(model, parser.parse_model(ORIGINAL))

@@ -83,7 +83,7 @@ def test_the_snippet_runs() -> None:
     assert CPU in settings_snippet(settings, "m.onnx")
 
 
-def test_a_shape_node_reads_what_nobody_reads() -> None:
+def test_a_shape_node_that_reads_an_unused_output_lowers_the_peak() -> None:
     text = (
         HEAD
         + """g (float[1,1,32,32] x) => (float[4,1,32,32] y)

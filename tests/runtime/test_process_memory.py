@@ -46,7 +46,7 @@ def psutil_of(**found: int) -> ModuleType:
 
 
 @linux
-def test_what_a_process_takes_is_seen() -> None:
+def test_an_allocated_block_counts_as_private() -> None:
     before = baseline()
     block = bytearray(os.urandom(64)) * MIB
     after = resident()
@@ -59,7 +59,7 @@ def test_what_a_process_takes_is_seen() -> None:
 
 
 @linux
-def test_what_the_c_library_keeps_is_given_back() -> None:
+def test_free_memory_of_the_c_library_is_released() -> None:
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "malloc_trim"):
         pytest.skip("another C library than glibc keeps no such memory")
@@ -78,7 +78,9 @@ def test_what_the_c_library_keeps_is_given_back() -> None:
     assert kept.anonymous - left.anonymous > 24 * MIB
 
 
-def test_where_nobody_says_nothing_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_unknown_where_no_source_provides_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     without_proc(monkeypatch, None)
     assert resident() is None
     assert bytes_beyond(baseline(), resident(), resident()) is None
@@ -102,7 +104,7 @@ def test_a_psutil_that_may_not_look_says_nothing(monkeypatch: pytest.MonkeyPatch
 
 
 @linux
-def test_what_is_measured_has_the_process_too() -> None:
+def test_a_measured_run_has_the_bytes_of_its_process() -> None:
     model = SAMPLES / "branchy_cnn.onnx"
     found = process_of_run(model, RuntimeSettings(), RunConditions())
     assert isinstance(found, ProcessBytes)

@@ -26,7 +26,7 @@ def test_of_processes_that_nobody_can_tell_apart_the_lower_arena_is_better() -> 
     assert ranked_by_cost([cost(10, 9), cost(13, 1)]) == [0, 1]
 
 
-def test_what_is_the_same_stays_in_its_place() -> None:
+def test_equal_costs_keep_their_order() -> None:
     assert ranked_by_cost([cost(10, 9), cost(10, 9), cost(10, 9)]) == [0, 1, 2]
 
 

@@ -98,7 +98,7 @@ def test_the_predicted_arena_of_the_original_has_its_workspace(tmp_path: Path) -
     assert predicted.held == found.record.peaks.held
 
 
-def test_what_is_not_collected_is_not_there(tmp_path: Path) -> None:
+def test_a_record_has_only_what_was_collected(tmp_path: Path) -> None:
     model = write(tmp_path / "model.onnx")
     inputs = outputs_only(FeedSpec("x", "float32", (2, 64), "normal"))
     record = run_model(RunSpec(SessionSpec(model), inputs, collect=()))

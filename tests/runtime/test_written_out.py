@@ -53,7 +53,7 @@ def proved(tmp_path: Path, kind: str) -> Verification:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_predicted_is_what_runs(tmp_path: Path, kind: str) -> None:
+def test_the_predicted_first_run_peak_is_the_observed_one(tmp_path: Path, kind: str) -> None:
     found = proved(tmp_path, kind)
     assert found.verdict.bit_identical
     assert found.facts is not None

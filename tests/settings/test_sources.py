@@ -226,7 +226,7 @@ def test_a_pyproject_without_our_table_is_not_judged() -> None:
     assert read_pyproject("[tool.other]\nx = ", "f").values == {}
 
 
-def test_what_options_set_is_judged_like_a_file() -> None:
+def test_options_are_checked_like_settings_of_a_file() -> None:
     partial = read_overrides({"level": 1, "loss": None, "exclude": ("a",), "dims": {"n": 2}})
     assert partial.values == {"level": 1, "dims": {"n": 2}, "exclude": ("a",)}
     assert read_overrides({"expose": False, "level": 0}).values == {
@@ -296,7 +296,9 @@ def test_only_the_nearest_files_count(tmp_path: Path) -> None:
         (b"loss: a\x00", "may not be in YAML"),
     ],
 )
-def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_settings_file_that_is_no_text_is_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     path = tmp_path / "memplan.yaml"
     path.write_bytes(content)
     with pytest.raises(SettingsError) as caught:

@@ -69,7 +69,7 @@ OPERATORS: dict[Callable[[Element, Element], Element], Callable[[float, float], 
 
 @pytest.mark.parametrize("one", OPERATORS, ids=lambda each: each.__name__)
 @given(a=PARTS, b=PARTS, dims=DIMS)
-def test_what_is_known_is_what_numbers_come_to(
+def test_symbolic_elements_agree_with_their_numbers(
     one: Callable[[Element, Element], Element], a: Element, b: Element, dims: dict[str, int]
 ) -> None:
     found = value(one(a, b), dims)
@@ -141,13 +141,13 @@ def test_a_power_is_that_of_small_whole_exponents(
 
 
 @pytest.mark.parametrize("element", [0.1, 1e9, 1025.5, math.inf, math.nan, None])
-def test_what_a_float_would_round_is_not_known(element: Element) -> None:
+def test_an_element_that_a_float_would_round_is_unknown(element: Element) -> None:
     assert negative(element) is None
     assert add(element, 1) is None
 
 
 @pytest.mark.parametrize(("element", "expected"), [(1023.0, -1023), (3, -3)])
-def test_what_a_float_holds_is_known(element: Element, expected: Element) -> None:
+def test_negation_of_an_exact_float_is_known(element: Element, expected: Element) -> None:
     assert negative(element) == expected
 
 
@@ -229,7 +229,9 @@ def test_roundings_are_those_of_numbers(a: Element, dims: dict[str, int]) -> Non
 
 
 @pytest.mark.parametrize("one", [floor, ceiling, truncated])
-def test_what_is_not_finite_has_no_rounding(one: Callable[[Element], Element]) -> None:
+def test_rounding_an_infinite_or_unknown_element_is_unknown(
+    one: Callable[[Element], Element],
+) -> None:
     assert one(math.inf) is None
     assert one(math.nan) is None
     assert one(None) is None
@@ -245,5 +247,5 @@ def test_a_magnitude_is_never_below_zero() -> None:
 @pytest.mark.parametrize(
     ("a", "expected"), [(0, 0), (3, 1), (-1, 1), ("n", None), ("n + 1", 1)]
 )
-def test_what_is_not_zero_is_true(a: Element, expected: Element) -> None:
+def test_a_nonzero_element_is_true(a: Element, expected: Element) -> None:
     assert is_true(a) == expected

@@ -47,7 +47,7 @@ def test_integers_and_floats_that_are_given_say_shapes() -> None:
     assert shapes_of(to=np.array([2, -1]))["z"] == (None,)
 
 
-def test_what_hangs_on_values_is_said_to() -> None:
+def test_shapes_that_depend_on_given_values_have_a_warning() -> None:
     given = {"to": numpy_helper.from_array(np.array([2, -1]))}
     model = onnx.parser.parse_model(TEXT)
     loaded = read_checked(model, Bindings(values=given))

@@ -72,7 +72,7 @@ def test_an_unnamed_dim_of_an_input_gets_a_name_that_can_be_bound() -> None:
         ({"dims": {"batch": 2}, "shapes": {"x": (3, 5)}}, "both 2 and 3"),
     ],
 )
-def test_what_contradicts_itself_is_refused(
+def test_contradicting_bindings_are_refused(
     bindings: dict[str, dict[str, object]], words: str
 ) -> None:
     with pytest.raises(SettingsError, match=words):

@@ -115,7 +115,9 @@ def test_types_agree_where_no_number_rank_or_dtype_differs(
 
 
 @pytest.mark.parametrize(("one", "other"), list(product(SHAPES, repeat=2)))
-def test_what_both_say_is_what_stays(one: Shape | None, other: Shape | None) -> None:
+def test_widening_keeps_the_dims_that_both_shapes_have(
+    one: Shape | None, other: Shape | None
+) -> None:
     found = shape_in(widened(kind(one), kind(other)))
     if one is None or other is None or len(one) != len(other):
         assert found is None

@@ -74,7 +74,9 @@ def test_older_operators_have_their_scales_elsewhere(
         ('mode = "nearest"', "float[3] scales = {1.0, 1.0, 2.0}"),
     ],
 )
-def test_what_is_not_sure_stays_unknown(attributes: str, weights: str) -> None:
+def test_resize_with_uncertain_rounding_has_an_unknown_shape(
+    attributes: str, weights: str
+) -> None:
     shape = shape_of(f"r = Resize <{attributes}> (x, , scales) y = Neg (r)", weights)
     assert shape is None or None in shape  # type: ignore[operator]
 

@@ -104,7 +104,7 @@ def test_a_layer_shaped_by_the_layer_before_is_known_too() -> None:
         ("a difference may be negative", "h = Sub (s, nine) w = Div (h, nine)"),
     ],
 )
-def test_what_is_not_known_for_sure_stays_open(why: str, chain: str) -> None:
+def test_an_uncertain_target_shape_stays_unknown(why: str, chain: str) -> None:
     text = f"""g (float[batch] x) => (y) <int64[1] nine = {{9}}> {{
         s = Shape (x)
         {chain}
