@@ -26,6 +26,7 @@ from memplan_cli.api.optimizing.verification import (
 from memplan_cli.api.output.optimized import Optimized, is_verified, publish, write_unverified
 from memplan_cli.api.output.rewriting import RewrittenFiles, Targets
 from memplan_cli.api.request import settings_of
+from memplan_cli.api.request_range import with_size_that_runs
 from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.core.results.observations import PROVIDERS
@@ -102,9 +103,9 @@ def optimize(
 def _optimize_file(request: OptimizeRequest) -> Optimized:
     """Optimize a model that was read. For a provider, the check runs on it.
 
-    With a check, the original is run in any case, so that assumed sizes need no run of their own. If
-    the original does not run at these sizes, everything is done again, after runs that find sizes at
-    which it does.
+    With a check, the original is run in any case, so that assumed sizes and the largest size within
+    bounds need no run of their own. If the original does not run at these sizes, everything is done
+    again, after runs that find sizes at which it does.
     """
     settings, check = request.settings, request.check
     if settings.kv_cache == "in-place":
@@ -120,7 +121,10 @@ def _optimize_file(request: OptimizeRequest) -> Optimized:
     try:
         return _write_best_candidate(replace(request, probing="defer"))
     except SizesRefusedError:
-        request.progress("trying sizes: the model does not run at the least ones")
+        request.progress("trying sizes: the model does not run at the first ones")
+        if request.settings.bounds:
+            settings = with_size_that_runs(request.file, request.settings, check.timeout)
+            request = replace(request, settings=settings)
         return _write_best_candidate(request)
 
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.api.models.binding import (
     assumption_notes,
-    bind,
     binding_of,
     refuse_run,
     sizes_and_inputs_only,
 )
 from memplan_cli.api.models.model_file import bind_all_dims, read_model
 from memplan_cli.core.binding_options import bounds_options
+from memplan_cli.core.bindings import Binding
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT, RuntimeSettings
 from memplan_cli.core.selection import nearest
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.memory import Memory
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import RuntimeSummary
+    from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.features.serving.loads import Service
     from memplan_cli.features.serving.settings import ServingSettings
     from memplan_cli.settings.settings import Settings
@@ -45,12 +46,12 @@ class RangeSettings:
     """Settings for all sizes within bounds, and what the arena holds with them.
 
     Attributes:
-        bounds: the lowest and the highest number of each dim.
+        bounds: the numbers that each dim may have.
         notes: what was assumed, and which sizes were simulated.
     """
 
     serving: ServingSettings
-    bounds: dict[str, tuple[int, int]]
+    bounds: Bounds
     notes: tuple[str, ...] = ()
 
 
@@ -81,10 +82,10 @@ def range_settings(
         notes = (*notes, "predicted, not measured: kernels' workspace is not included")
     else:
         refuse_run(settings, "--measure")  # if the settings forbid runs
-        service, notes = service_of(Path(model), settings, timeout, required)
+        service, notes = service_that_runs(Path(model), settings, timeout, required)
         serving = measured_settings(service)
     notes = (*notes, *sampling_notes(serving))
-    return RangeSettings(serving, dict(service.extent.bounds), notes)
+    return RangeSettings(serving, service.extent.bounds, notes)
 
 
 def measured_settings(service: Service) -> ServingSettings:
@@ -125,21 +126,41 @@ def service_of(
 
     file, bounds = read_model(path), settings.bounds
     _refuse_wrong_bounds(file, settings)
-    of_requests = sizes_and_inputs_only(settings)
-    # Called for its errors: an unknown name, or input data that gives a dim with bounds a number.
-    bind(file.model, replace(of_requests, bounds=bounds))
-    largest = {name: high for name, (_, high) in bounds.items()}
-    at_largest = bind_all_dims(file, replace(of_requests, dims={**settings.dims, **largest}))
-    binding = binding_of(at_largest)
+    of_requests = replace(sizes_and_inputs_only(settings), bounds=bounds)
+    bound_settings = bind_all_dims(file, of_requests)
+    binding = binding_of(bound_settings)
     other_dims = {name: value for name, value in binding.dims.items() if name not in bounds}
+    assumed = binding.assumed - bounds.keys()
     service = Service(
         model=path,
         extent=Extent(bounds),
-        binding=replace(binding, dims=other_dims),
+        binding=Binding(other_dims, binding.feeds, assumed),
         timeout=timeout,
         base=_recorded_settings(file) if required is None else required,
     )
-    return service, assumption_notes(at_largest)
+    return service, assumption_notes(bound_settings)
+
+
+def service_that_runs(
+    path: Path,
+    settings: Settings,
+    timeout: float = DEFAULT_TIMEOUT,
+    required: RuntimeSettings | None = None,
+) -> tuple[Service, tuple[str, ...]]:
+    """Return the same as `service_of`, with only sizes at which the model runs; it is run for that.
+
+    Raises:
+        SettingsError: as for `service_of`.
+        RuntimeUnavailableError: the model runs at none of the sizes that were tried.
+    """
+    from memplan_cli.features.serving.sizes_that_run import with_sizes_that_run
+    from memplan_cli.onnx_io.shapes.bindings import Bindings
+    from memplan_cli.onnx_io.shapes.reading import read_checked
+
+    service, notes = service_of(path, settings, timeout, required)
+    program = read_checked(read_model(path).lazy, Bindings(settings.dims)).program
+    service, size_notes = with_sizes_that_run(service, program)
+    return service, (*notes, *size_notes)
 
 
 def _recorded_settings(file: ModelFile) -> RuntimeSettings:
@@ -184,6 +205,34 @@ def _refuse_wrong_bounds(file: ModelFile, settings: Settings) -> None:
             raise SettingsError(
                 f"the model has no dim {name!r}: {dims}", hint=nearest(name, names)
             )
+
+
+def with_size_of_run(settings: Settings, memory: Memory) -> Settings:
+    """Return settings in which dims with bounds have the numbers at which the model is run.
+
+    These are the numbers that ``settings`` have, mostly those of the largest size. If the plan, whose
+    ``memory`` is that of the largest size, needs more than half of the memory of this machine, they
+    are the lowest.
+    """
+    assumed = settings.inputs.assumed
+    if not settings.bounds or assumed is None or _known_bytes(memory) <= _half_of_machine():
+        return settings
+    lowest = {name: limits.low for name, limits in settings.bounds.items()}
+    return replace(settings, inputs=replace(settings.inputs, assumed={**assumed, **lowest}))
+
+
+def with_size_that_runs(file: ModelFile, settings: Settings, timeout: float) -> Settings:
+    """Return settings in which all dims without a number have one with which the model runs.
+
+    For dims with bounds, these are the numbers of the largest size found by running the model.
+
+    Raises:
+        RuntimeUnavailableError: the model runs at none of the sizes that were tried.
+    """
+    service, _ = service_that_runs(file.path, settings, timeout)
+    dims = service.dims(service.extent.largest)
+    assumed = {name: value for name, value in dims.items() if name not in settings.dims}
+    return replace(settings, inputs=replace(settings.inputs, assumed=assumed))
 
 
 def with_range_settings(
@@ -246,7 +295,7 @@ def _for_one_size(reason: str) -> str:
 
 def _range_warning(result: RangeSettings, facts: RuntimeSummary) -> str:
     """Return for which sizes the settings are, and the most that the arena holds with them."""
-    sizes = ", ".join(f"{name} {low}..{high}" for name, (low, high) in result.bounds.items())
+    sizes = ", ".join(f"{name} {limits}" for name, limits in result.bounds.items())
     bound = result.serving.chosen.bound
     held = (
         "no bound of the arena was found"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.api.models.binding import refuse_run
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.request import settings_of
-from memplan_cli.api.request_range import measured_settings, sampling_notes, service_of
+from memplan_cli.api.request_range import measured_settings, sampling_notes, service_that_runs
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 
@@ -59,8 +59,8 @@ def soak(
     with model_paths(model) as files:
         settings = settings_of(files.path, settings, config, options)
         refuse_run(settings, "soak")
-        service, notes = service_of(files.path, settings, timeout)
         progress("choosing settings")
+        service, notes = service_that_runs(files.path, settings, timeout)
         serving = measured_settings(service)
         order = request_sizes(service.extent, sequence, requests, seed)
         progress("serving requests")

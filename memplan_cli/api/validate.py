@@ -312,11 +312,15 @@ def bindings_inside(
     """
     bounds = {} if plan is None else bounds_of(plan)
     first_dims, second_dims = {}, {}
-    for name, (low, high) in bounds.items():
+    for name, limits in bounds.items():
         if name in usual:
-            nearest = min(max(usual[name], low), high)
-            first_dims[name] = nearest
-            second_dims[name] = nearest + 1 if nearest < high else max(low, nearest - 1)
+            values = limits.values
+            inside = min(max(usual[name], limits.low), limits.high)
+            index = round((inside - limits.low) / limits.step)
+            first_dims[name] = values[index]
+            second_dims[name] = values[
+                index + 1 if index + 1 < len(values) else max(index - 1, 0)
+            ]
     return first_dims, second_dims
 
 

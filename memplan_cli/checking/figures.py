@@ -461,9 +461,10 @@ def check_bindings(planned: PlannedModel) -> Iterator[str]:
             if value != fixed[name]:
                 yield f"{recorded}, the settings have {str(fixed[name])[:40]}"
         elif name in planned.bounds:
-            low, high = planned.bounds[name]
-            if not low <= value <= high:
-                yield f"{recorded}, its bounds are {low} to {high}"
+            low, high, step = planned.bounds[name]
+            if value not in planned.bounds[name].values:
+                steps = f" in steps of {step}" if step != 1 else ""
+                yield f"{recorded}, its bounds are {low} to {high}{steps}"
         elif name in may_be_assumed:
             if source != "assumed":
                 yield f"{recorded} as {source}, and the settings do not give it"

@@ -38,13 +38,14 @@ if TYPE_CHECKING:
 
     from memplan_cli.cli.options import Command
     from memplan_cli.cli.output import Output
+    from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.settings.settings import Settings
 
 bounds_option = click.option(
     "--bounds",
     multiple=True,
-    metavar="NAME=A..B",
-    help="Range of a dimension over all requests. Repeatable.",
+    metavar="NAME=A..B[:STEP]",
+    help="Range of a dimension over all requests, with its step if that is not 1. Repeatable.",
 )
 
 _dim_option = click.option(
@@ -132,8 +133,11 @@ _SETTINGS = (
     click.option(
         "--bounds",
         multiple=True,
-        metavar="NAME=A..B",
-        help="Make one plan that holds for every value of a dimension from A to B.",
+        metavar="NAME=A..B[:STEP]",
+        help=(
+            "Make one plan that holds for every value of a dimension from A to B, in steps of STEP "
+            "(1)."
+        ),
     ),
     _shape_option,
     inputs_option,
@@ -318,7 +322,7 @@ def binding_options(command: Command) -> Command:
 
 
 def with_bounds(binding: Settings, texts: tuple[str, ...]) -> Settings:
-    """Return settings with the ranges of ``--bounds NAME=A..B`` texts.
+    """Return settings with the ranges of ``--bounds NAME=A..B[:STEP]`` texts.
 
     Raises:
         SettingsError: a text is not a range.
@@ -326,7 +330,7 @@ def with_bounds(binding: Settings, texts: tuple[str, ...]) -> Settings:
     from memplan_cli.settings.sources import read_overrides
 
     values = read_overrides({"bounds": parse_bounds(texts)}).values if texts else {}
-    bounds = cast("Mapping[str, tuple[int, int]]", values.get("bounds", {}))
+    bounds = cast("Bounds", values.get("bounds", {}))
     return replace(binding, bounds=bounds)
 
 

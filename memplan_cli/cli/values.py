@@ -205,7 +205,7 @@ def parse_dim_lists(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_bounds(texts: Iterable[str]) -> dict[str, str]:
-    """Split ``NAME=A..B`` texts of ``--bounds`` at the sign; the settings read the range.
+    """Split ``NAME=A..B[:STEP]`` texts of ``--bounds`` at the sign; the settings read the range.
 
     Raises:
         SettingsError: a text has no ``=`` or no name, or a name is given twice.
@@ -214,7 +214,7 @@ def parse_bounds(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, sign, interval = text.rpartition("=")
         if not sign or not name:
-            raise SettingsError(f"--bounds takes NAME=A..B, not {text!r}")
+            raise SettingsError(f"--bounds takes NAME=A..B or NAME=A..B:STEP, not {text!r}")
         _add_once(ranges, name, interval, "--bounds")
     return ranges
 

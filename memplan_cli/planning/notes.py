@@ -59,11 +59,12 @@ def _bounds_notes(program: Program, settings: Settings) -> Iterator[str]:
         return
     dims = {dim for var in program.vars.values() for dim in var.shape or ()}
     names = {name for dim in dims for name in symbols_of(dim)}
-    for name, (low, high) in settings.bounds.items():
+    for name, (low, high, step) in settings.bounds.items():
         if name in settings.dims:
             raise SettingsError(f"dim {name!r} has both a number and bounds")
         if name in names:
-            yield f"sizes are the largest for {name} from {low} to {high}"
+            steps = f" in steps of {step}" if step != 1 else ""
+            yield f"sizes are the largest for {name} from {low} to {high}{steps}"
         else:
             yield f"the bounds of {name!r} have no effect: the model has no free dim of this name"
 

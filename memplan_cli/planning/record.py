@@ -66,7 +66,7 @@ def settings_json(settings: Settings, source: Source) -> Json:
         "skip_grads": settings.skip_grads,
         "loss": settings.loss,
         "dims": dict(sorted(settings.dims.items())),
-        "bounds": {n: f"{low}..{high}" for n, (low, high) in sorted(settings.bounds.items())},
+        "bounds": {name: str(limits) for name, limits in sorted(settings.bounds.items())},
         "shapes": {name: list(shape) for name, shape in sorted(settings.shapes.items())},
         "profile_shapes": source.sizes_observed,
         "order": settings.order,

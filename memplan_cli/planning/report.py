@@ -361,9 +361,8 @@ def _bindings(settings: Settings) -> dict[str, BoundDim]:
     """Return the number of each dim that has one, with its origin, by name."""
     provenance = settings.inputs.provenance
     assumed = {
-        name: BoundDim(value, "assumed")
+        name: BoundDim(value, "bounds" if name in settings.bounds else "assumed")
         for name, value in (settings.inputs.assumed or {}).items()
-        if name not in settings.bounds
     }
     given = {
         name: BoundDim(value, provenance.get(name, "given"))

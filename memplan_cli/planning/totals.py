@@ -17,7 +17,7 @@ from memplan_cli.analysis.storage import result_sizes, storage_of
 from memplan_cli.core.problem import Problem, lower_bound, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.report import LiveTensor, Peak
-from memplan_cli.core.symbolic.bounds import NO_BOUNDS, largest_size, range_of
+from memplan_cli.core.symbolic.bounds import NO_BOUNDS, DimRange, largest_size, range_of
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import (
     add_polynomials,
@@ -416,4 +416,5 @@ def _shifted(atom: str) -> Polynomial:
 def _least(atom: str) -> int:
     """Return a lower bound of a symbol or call, for dims of 1 or more."""
     polynomial: Polynomial = {(atom,): 1}
-    return range_of(polynomial, dict.fromkeys(symbol_names(polynomial), (1, LARGEST_DIM)))[0]
+    any_size = DimRange(1, LARGEST_DIM)
+    return range_of(polynomial, dict.fromkeys(symbol_names(polynomial), any_size))[0]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.settings.choices import TargetChoice
 from memplan_cli.settings.keys import KEYS, OneOf, names
 from memplan_cli.settings.values import Entry, Place, Value, invalid
@@ -87,14 +88,14 @@ def _is_default(value: object, item: Field[Any]) -> bool:
 
 
 def _bounds_syntax(value: object) -> object:
-    """Return bounds with each interval ``(low, high)`` as the text ``LOW..HIGH``."""
+    """Return bounds with each ``(low, high)`` or ``(low, high, step)`` as text: ``LOW..HIGH:STEP``."""
     if not isinstance(value, Mapping):
         return value
     written = {}
     for name, interval in value.items():
         match interval:
-            case (int(low), int(high)):
-                written[name] = f"{low}..{high}"
+            case (int(), int()) | (int(), int(), int()):
+                written[name] = str(DimRange(*interval))
             case _:
                 written[name] = interval
     return written

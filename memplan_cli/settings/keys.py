@@ -7,6 +7,7 @@ are the only code that validates values.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from memplan_cli.core.quantities import parse_increase, parse_size
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings import choices
 from memplan_cli.settings.values import (
@@ -150,19 +152,34 @@ def dims(value: Value) -> Mapping[str, int]:
     return {entry.key: _whole(entry.value, least=0) for entry in entries(value)}
 
 
-def bounds(value: Value) -> Mapping[str, tuple[int, int]]:
-    """Return a table of symbolic dims and their intervals, written ``LOW..HIGH``."""
-    return {entry.key: _interval(entry.value) for entry in entries(value)}
+_DIM_RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)(?::([0-9]+))?")
+"""LOW..HIGH or LOW..HIGH:STEP."""
 
 
-def _interval(value: Value) -> tuple[int, int]:
-    """Return the smallest and the largest value of an interval written ``LOW..HIGH``."""
-    low, dots, high = str(value.content).partition("..")
-    if value.kind != "scalar" or not dots or not (low.isdecimal() and high.isdecimal()):
-        raise invalid(value.at, f"expected LOW..HIGH, as in 1..64, not {describe(value)}")
-    if not int(low) <= int(high) < 2**63:
+def bounds(value: Value) -> Mapping[str, DimRange]:
+    """Return a table of symbolic dims and their ranges, written ``LOW..HIGH`` or ``LOW..HIGH:STEP``."""
+    return {entry.key: _dim_range(entry.value) for entry in entries(value)}
+
+
+def _dim_range(value: Value) -> DimRange:
+    """Return a range written ``LOW..HIGH`` or ``LOW..HIGH:STEP``; its steps must end at HIGH."""
+    match = _DIM_RANGE.fullmatch(str(value.content)) if value.kind == "scalar" else None
+    if match is None:
+        raise invalid(
+            value.at,
+            f"expected LOW..HIGH, as in 1..64, not {describe(value)}",
+            "LOW..HIGH:STEP has a step, as in 32..640:32",
+        )
+    low, high, step = (int(number) for number in match.groups(default="1"))
+    if not low <= high < 2**63:
         raise invalid(value.at, f"the range {low}..{high} is empty or exceeds 2^63 - 1")
-    return int(low), int(high)
+    if step == 0:
+        raise invalid(value.at, f"the step of {value.content} is 0")
+    beyond = (high - low) % step
+    if beyond:
+        hint = f"the last of its numbers is {high - beyond}: {low}..{high - beyond}:{step}"
+        raise invalid(value.at, f"the range {value.content} does not reach {high}", hint)
+    return DimRange(low, high, step)
 
 
 def shapes(value: Value) -> Mapping[str, tuple[int | str, ...]]:

@@ -37,7 +37,7 @@ _SCHEMAS: Mapping[Reader, Json] = {
     keys.alignment: {"enum": [1 << exponent for exponent in range(63)]},
     keys.seconds: {"type": "number", "exclusiveMinimum": 0},
     keys.dims: _table_of(_WHOLE),
-    keys.bounds: _table_of({"type": "string", "pattern": r"^[0-9]+\.\.[0-9]+$"}),
+    keys.bounds: _table_of({"type": "string", "pattern": r"^[0-9]+\.\.[0-9]+(:[0-9]+)?$"}),
     keys.shapes: _table_of(
         {"type": "array", "items": {"type": ["integer", "string"], "minimum": 0}}
     ),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.core.program import Shape
+    from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.settings.choices import (
         CacheChoice,
         ChunkChoice,
@@ -57,8 +58,9 @@ class Settings:
     """Whether gradients that the update consumes are excluded from reuse."""
     loss: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
-    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Smallest and largest value of symbolic dims: the plan holds for all values between."""
+    bounds: Bounds = field(default_factory=dict)
+    """The numbers that symbolic dims may have: the plan holds for all of them. A range may be written as
+    ``(low, high)`` or ``(low, high, step)``."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     inputs: Inputs = field(default_factory=Inputs)
     """Input tensors: files, or arrays by name. A path or a mapping is converted."""

@@ -17,6 +17,7 @@ from memplan_cli.api.models.model_file import plan_model, read_model
 from memplan_cli.api.models.profiles import plan_profiles, with_bounds_of
 from memplan_cli.api.schema import schema_text
 from memplan_cli.core.serialization import to_json
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.errors import InvalidLayoutError, SettingsError
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting import render
@@ -59,7 +60,7 @@ def test_each_row_has_the_figures_of_that_binding_alone(level: Any) -> None:  # 
 
 def test_the_one_plan_is_that_of_the_bounds() -> None:
     plan = api.report(SAMPLE, profiles={"batch": (32, 1)})
-    between = api.plan(SAMPLE, Settings(bounds={"batch": (1, 32)}))
+    between = api.plan(SAMPLE, Settings(bounds={"batch": DimRange(1, 32)}))
     assert plan.digest == between.digest
     assert plan.report.memory == between.report.memory
 
@@ -188,7 +189,7 @@ def test_a_value_that_is_given_twice_is_one_value() -> None:
 def test_the_library_says_what_it_cannot_take(two: Path) -> None:
     file = read_model(two)
     with pytest.raises(SettingsError, match="'batch' has both numbers and bounds"):
-        plan_profiles(file, Settings(bounds={"batch": (1, 4)}), BATCHES)
+        plan_profiles(file, Settings(bounds={"batch": DimRange(1, 4)}), BATCHES)
     assert with_bounds_of(Settings(dims={"batch": 2, "seq": 3}), BATCHES).dims == {"seq": 3}
 
 

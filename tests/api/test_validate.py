@@ -17,6 +17,7 @@ from memplan_cli.core.results.observations import (
     Validation,
 )
 from memplan_cli.core.serialization import to_json
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.errors import PlanError, RuntimeUnavailableError
 from memplan_cli.runtime.run.timing import ROUNDS
 from memplan_cli.runtime.settings_search.written_model import WrittenModel
@@ -82,14 +83,14 @@ def test_both_models_run_inside_the_bounds_of_the_plan(
     ran: list[dict[str, int]],
 ) -> None:
     original, out = samples / "dynamic_batch.onnx", tmp_path / "net.onnx"
-    optimize(original, Settings(bounds={"batch": bounds}), out=out, check=None)
+    optimize(original, Settings(bounds={"batch": DimRange(*bounds)}), out=out, check=None)
     validate(out, original, Check(), ["measure"])
     assert asked["all"] == ran
 
 
 def test_a_plan_for_bounds_is_replayed_inside_of_them(samples: Path, tmp_path: Path) -> None:
     original, out = samples / "dynamic_batch.onnx", tmp_path / "net.onnx"
-    optimize(original, Settings(bounds={"batch": (1, 1)}), out=out, check=None)
+    optimize(original, Settings(bounds={"batch": DimRange(1, 1)}), out=out, check=None)
     verdict = validate(out, original, Check("cpu"), ["replay"]).validation
     assert verdict.replay == "passed"
     assert not any("0 tensors bound" in note for note in verdict.notes)

@@ -25,6 +25,7 @@ from lies.leaves import is_in
 from lies.told import disagreement, refusal, tell
 from memplan_cli import Settings, optimize
 from memplan_cli.api.models.plan_files import compare_with_model
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.errors import MemplanError, SettingsError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.plan_file import read_plan
@@ -164,9 +165,11 @@ def variants(model: Path) -> dict[str, Settings]:
     found["alignment 1"] = Settings(alignment=1)
     if dims:
         found["bound"] = Settings(dims=dims)
-        found["bounds"] = Settings(bounds={name: (1, value) for name, value in dims.items()})
+        found["bounds"] = Settings(
+            bounds={name: DimRange(1, value) for name, value in dims.items()}
+        )
         found["bounds, level 1"] = Settings(
-            level=1, bounds={name: (1, value) for name, value in dims.items()}
+            level=1, bounds={name: DimRange(1, value) for name, value in dims.items()}
         )
     if model.stem.startswith("train_"):
         found["donated"] = Settings(donate={"in.*": "new.*"})

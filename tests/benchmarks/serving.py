@@ -30,6 +30,7 @@ from onnx import TensorProto, helper
 
 from memplan_cli.api.request_range import service_of
 from memplan_cli.api.soak import soak
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.features.serving.report import SOAK
 from memplan_cli.features.serving.soak import RequestSequence, serve
 from memplan_cli.settings.settings import Settings
@@ -263,7 +264,8 @@ def _measured(name: str, case: Case) -> Any:  # noqa: ANN401 - JSON
     path = _model(name, case)
     # The other configurations get as many requests, and may take longer for them.
     timeout = 2 * case.seconds + 120
-    settings = Settings(bounds=case.bounds)
+    bounds = {name: DimRange(*ends) for name, ends in case.bounds.items()}
+    settings = Settings(bounds=bounds)
     found = soak(path, settings, requests=case.requests, seconds=case.seconds, timeout=timeout)
     service, _ = service_of(path, settings, timeout)
     largest = RequestSequence((service.extent.largest,) * _ALONE, case.seconds)

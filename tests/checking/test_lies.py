@@ -18,6 +18,7 @@ from memplan_cli.api.models.plan_files import compare_with_model
 from memplan_cli.cli import main
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.core.results.rewrites import ConstantTensor
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.runtime.workers import worker
@@ -171,8 +172,8 @@ SUMS = """g (float[batch, past] p, float[batch, seq] s) => (float[batch, t] y)
     [
         Settings(),
         Settings(level=1),
-        Settings(bounds={"seq": (1, 8)}),
-        Settings(bounds={"past": (2, 8)}, dims={"batch": 3}),
+        Settings(bounds={"seq": DimRange(1, 8)}),
+        Settings(bounds={"past": DimRange(2, 8)}, dims={"batch": 3}),
         Settings(shapes={"p": (4, "z")}),
         Settings(run=False),
     ],

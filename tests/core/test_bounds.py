@@ -7,10 +7,10 @@ from itertools import product
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memplan_cli.core.symbolic.bounds import largest_size
+from memplan_cli.core.symbolic.bounds import DimRange, largest_size
 from memplan_cli.core.symbolic.sizes import bind_dim, size_of
 
-BOUNDS = {"a": (1, 9), "b": (2, 7)}
+BOUNDS = {"a": DimRange(1, 9), "b": DimRange(2, 7)}
 
 LEAVES = st.sampled_from(["a", "b", "1", "3", "20", "2*a", "a*b", "a + b", "a*b + 3*a"])
 
@@ -33,7 +33,7 @@ EXPRESSIONS = st.recursive(LEAVES, calls, max_leaves=5)
 def all_sizes(dims: tuple[str, ...]) -> list[int | None]:
     """Return the bytes at every value; None where something is divided by zero."""
     found = []
-    for values in product(*(range(low, high + 1) for low, high in BOUNDS.values())):
+    for values in product(*(limits.values for limits in BOUNDS.values())):
         known = dict(zip(BOUNDS, values, strict=True))
         size = size_of(tuple(bind_dim(dim, known) for dim in dims), "int8")
         found.append(None if size is None or size.symbols else size.coefficient)

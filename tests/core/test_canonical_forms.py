@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from memplan_cli.core.symbolic.bounds import range_of
+from memplan_cli.core.symbolic.bounds import DimRange, range_of
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim
 from memplan_cli.core.symbolic.polynomials import constant_value, floor_divide, substitute
 
@@ -73,13 +73,12 @@ def test_a_name_stays_as_it_is_where_nothing_is_known(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_range_is_what_the_ends_come_to(text: str, low: int, high: int) -> None:
-    bounds = {"a": (1, 5), "b": (1, 8)}
+    bounds = {"a": DimRange(1, 5), "b": DimRange(1, 8)}
     if text.startswith("max"):
-        bounds = {"a": (2, 5), "b": (1, 8)}
+        bounds = {"a": DimRange(2, 5), "b": DimRange(1, 8)}
     terms = parse_dim(text)
     assert range_of(terms, bounds) == (low, high)
-    (first, last), (begin, end) = bounds["a"], bounds["b"]
-    for a, b in product(range(first, last + 1), range(begin, end + 1)):
+    for a, b in product(bounds["a"].values, bounds["b"].values):
         value = constant_value(substitute(terms, {"a": a, "b": b}))
         assert value is not None
         assert low <= value <= high

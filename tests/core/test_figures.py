@@ -13,6 +13,7 @@ from memplan_cli.core.results.memory import CERTAINTY, weakest
 from memplan_cli.core.results.observations import Peaks
 from memplan_cli.core.results.report import Report, RuntimeSummary
 from memplan_cli.core.serialization import to_json
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.planning.candidate import Source
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.reporting import render
@@ -42,7 +43,7 @@ def test_numbers_of_a_model_of_fixed_sizes_are_exact() -> None:
 
 
 def test_what_is_the_most_within_bounds_is_a_bound() -> None:
-    found = words(BATCH, Settings(bounds={"batch": (1, 8)}))
+    found = words(BATCH, Settings(bounds={"batch": DimRange(1, 8)}))
     assert {name for name, word in found.items() if word == "exact"} == {"weights", "outputs"}
     assert {found[name] for name in ("inputs", "naive", "live_peak", "planned", "total")} == {
         "bound"
@@ -92,7 +93,7 @@ def test_a_sum_is_as_sure_as_its_least_sure_term() -> None:
 
 @pytest.mark.parametrize("form", ["text", "markdown", "html"])
 def test_each_number_is_shown_with_its_word_and_the_words_are_explained(form: str) -> None:
-    plan = plan_of_text(BATCH, Settings(bounds={"batch": (1, 8)}))
+    plan = plan_of_text(BATCH, Settings(bounds={"batch": DimRange(1, 8)}))
     shown = render(plan, form, detail="definitions" if form == "text" else "answer")
     rows = (*memory_figures(plan.report), *total_figures(plan.report))
     marked = {row.name: row.certainty for row in rows}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
-from memplan_cli.core.symbolic.bounds import largest_size, range_of
+from memplan_cli.core.symbolic.bounds import DimRange, largest_size, range_of
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, parse_dim, symbols_of
 from memplan_cli.core.symbolic.sizes import Size, size_of, unit_value
 
@@ -125,8 +125,8 @@ def test_a_size_bound_is_the_size_of_the_bound_shape(
 def test_an_expression_stays_within_its_interval(
     expression: Expression, ends: Mapping[str, tuple[int, int]], share: Mapping[str, float]
 ) -> None:
-    bounds = {name: (min(pair), max(pair)) for name, pair in ends.items()}
-    dims = {n: low + round(share[n] * (high - low)) for n, (low, high) in bounds.items()}
+    bounds = {name: DimRange(min(pair), max(pair)) for name, pair in ends.items()}
+    dims = {n: low + round(share[n] * (high - low)) for n, (low, high, _) in bounds.items()}
     low, high = range_of(parse_dim(expression.text), bounds)
     assert low <= expression.value(dims) <= high
 
@@ -207,11 +207,13 @@ def test_packed_types_round_up_once_for_the_whole_tensor() -> None:
 def test_a_bounded_size_is_its_largest() -> None:
     size = size_of(("batch", "new + past", 2), "float32")
     assert size is not None
-    bounds = {"batch": (1, 4), "new": (1, 1), "past": (0, 511)}
+    bounds = {"batch": DimRange(1, 4), "new": DimRange(1, 1), "past": DimRange(0, 511)}
     assert largest_size(size, bounds) == Size(4 * 512 * 8, (), str(size))
-    assert largest_size(size, {"batch": (1, 4)}) == Size(32, ("(new + past)",), str(size))
+    assert largest_size(size, {"batch": DimRange(1, 4)}) == Size(
+        32, ("(new + past)",), str(size)
+    )
     assert largest_size(size, {}) == size
-    assert str(largest_size(size, {"past": (0, 511)})) == "8*(new + 511)*batch"
+    assert str(largest_size(size, {"past": DimRange(0, 511)})) == "8*(new + 511)*batch"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_a_dim_with_bounds_is_at_its_largest_in_a_sum_with_others(dim: str, most
     size, wanted = size_of((dim,), "int8"), size_of((most,), "int8")
     assert size is not None
     assert wanted is not None
-    found = largest_size(size, {"a": (2, 5)})
+    found = largest_size(size, {"a": DimRange(2, 5)})
     assert replace(found, bound_of="") == wanted
     assert found.bound_of == str(size)
     for a in (2, 3, 5):
@@ -244,7 +246,9 @@ def test_a_size_is_never_above_its_largest(
     size = size_of((expression.text,), "int8")
     assume(size is not None)
     assert size is not None
-    bounds = {name: (max(dims[name] - room, 1), dims[name] + room) for name in NAMES[:2]}
+    bounds = {
+        name: DimRange(max(dims[name] - room, 1), dims[name] + room) for name in NAMES[:2]
+    }
     try:
         exact = size.bind(dims).coefficient
     except ValueError:
@@ -256,11 +260,11 @@ def test_a_size_is_never_above_its_largest(
 def test_a_call_of_bounded_and_other_symbols_keeps_both(dim: str) -> None:
     size = size_of((dim,), "int8")
     assert size is not None
-    assert largest_size(size, {"a": (2, 5)}) == size
+    assert largest_size(size, {"a": DimRange(2, 5)}) == size
 
 
 def test_sizes_that_are_equal_only_at_their_largest_are_not_equal() -> None:
-    bounds = {"a": (1, 8), "b": (1, 8)}
+    bounds = {"a": DimRange(1, 8), "b": DimRange(1, 8)}
     one, other = size_of(("a",), "int8"), size_of(("b",), "int8")
     assert one is not None
     assert other is not None

@@ -18,6 +18,7 @@ from builders import HEAD
 from memplan_cli import Settings, optimize, validate
 from memplan_cli.api.models.plan_files import compare_with_model
 from memplan_cli.core.results.timeline import occupancies
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.plan_file import plan_from_json
@@ -87,7 +88,7 @@ BASES: dict[str, tuple[str, Settings]] = {
     "training": ("train_mlp.onnx", Settings(donate={"in.*": "new.*"})),
     "free": ("dynamic_batch.onnx", Settings()),
     "bound": ("dynamic_batch.onnx", Settings(dims={"batch": 5})),
-    "bounds": ("dynamic_batch.onnx", Settings(bounds={"batch": (2, 16)})),
+    "bounds": ("dynamic_batch.onnx", Settings(bounds={"batch": DimRange(2, 16)})),
 }
 """What lies are told about: a model, or a file of the samples, and how it is planned."""
 

@@ -10,6 +10,7 @@ import pytest
 
 from builders import plan_of_text
 from memplan_cli.core.bindings import Inputs
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.errors import PlanError
 from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.settings.settings import Settings
@@ -43,7 +44,7 @@ def data_of(plan: Plan) -> Data:
 
 
 def test_a_number_that_is_assumed_for_a_dim_counts_where_no_bounds_do() -> None:
-    settings = Settings(bounds={"n": (1, 8)}, inputs=Inputs(assumed={"n": 3, "m": 8}))
+    settings = Settings(bounds={"n": DimRange(1, 8)}, inputs=Inputs(assumed={"n": 3, "m": 8}))
     found = plan_of_text(TWO, settings).report.memory
     whole = plan_of_text(TEXT.replace("MatMul", "Add")).report.memory
     assert found.naive == whole.naive
@@ -101,7 +102,7 @@ def places_of(data: object) -> Iterator[tuple[Any, Any]]:
 @pytest.mark.parametrize("value", [None, 0, -1, 2**70, "", "x", [], {}, True, 0.5])
 def test_whatever_stands_in_a_plan_file_is_read_or_refused(value: object) -> None:
     """No entry, wherever it is and whatever it says, ends in another error."""
-    data = data_of(plan_of_text(TEXT, Settings(bounds={"k": (1, 2)}, alignment=32)))
+    data = data_of(plan_of_text(TEXT, Settings(bounds={"k": DimRange(1, 2)}, alignment=32)))
     for holder, key in list(places_of(data)):
         before = holder[key]
         holder[key] = value

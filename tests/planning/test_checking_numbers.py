@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from builders import plan_of_text
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.errors import PlanError
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.settings.settings import MemParam, Settings
@@ -164,7 +165,7 @@ def test_the_row_of_a_binding_adds_up(
     text = SYMBOLIC.replace("MatMul", "Add")
     alone = json.loads(plan_of_text(text.replace("batch", "2")).dumps())
     row = {"dims": {"batch": 2}, "memory": alone["report"]["memory"]}
-    bounds = Settings(bounds={"batch": (1, 3)})
+    bounds = Settings(bounds={"batch": DimRange(1, 3)})
     read(tmp_path, in_report("profiles", to=[row]), text, bounds)
     row["memory"] |= change
     with pytest.raises(PlanError, match=named):
@@ -213,7 +214,7 @@ def test_a_model_that_is_left_as_it_is_takes_what_its_tensors_do(tmp_path: Path)
 
 @pytest.mark.parametrize("bounds", [{"batch": "3..1"}, {"batch": 3}, [], "batch"])
 def test_bounds_that_are_none_are_refused(bounds: object, tmp_path: Path) -> None:
-    settings = Settings(bounds={"batch": (1, 3)})
+    settings = Settings(bounds={"batch": DimRange(1, 3)})
     with pytest.raises(PlanError, match=r"hold no bounds|is recorded with"):
         read(
             tmp_path,
@@ -226,4 +227,4 @@ def test_bounds_that_are_none_are_refused(bounds: object, tmp_path: Path) -> Non
 def test_symbolic_figures_are_accepted(tmp_path: Path) -> None:
     read(tmp_path, lambda _: None, SYMBOLIC)
     read(tmp_path, lambda _: None, SYMBOLIC, Settings(dims={"batch": 3}))
-    read(tmp_path, lambda _: None, SYMBOLIC, Settings(bounds={"batch": (1, 3)}))
+    read(tmp_path, lambda _: None, SYMBOLIC, Settings(bounds={"batch": DimRange(1, 3)}))

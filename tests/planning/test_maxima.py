@@ -13,6 +13,7 @@ from builders import parse
 from memplan_cli import api
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, pressure
 from memplan_cli.core.results.memory import BoundDim
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.features.donation.report import donated_line
 from memplan_cli.planning.totals import MOST_SUMS, is_at_least, live_peak_text
@@ -149,6 +150,8 @@ def test_what_is_donated_counts_once_in_the_expression_of_the_total(tmp_path: Pa
     saved = {"batch": 3}
     less = unit_value(apart.symbolic["total"], saved) - 3 * 32
     assert unit_value(given_away.symbolic["total"], saved) == less
-    within = api.report(path, Settings(donate={"x": "y"}, bounds={"batch": (1, 3)})).report
+    within = api.report(
+        path, Settings(donate={"x": "y"}, bounds={"batch": DimRange(1, 3)})
+    ).report
     assert within.donated.bytes == 3 * 32
     assert within.memory.total == less

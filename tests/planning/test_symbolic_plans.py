@@ -16,6 +16,7 @@ import pytest
 from memplan_cli import api
 from memplan_cli.api.models.model_file import ModelFile, plan_model
 from memplan_cli.core.problem import Buffer, BufferId, Layout, Problem, violations
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.core.symbolic.sizes import size_of, unit_value
 from memplan_cli.onnx_io.load import load_model
@@ -177,7 +178,9 @@ def test_bounds_let_tensors_of_different_symbols_share_memory() -> None:
     path = SHARED / "moe_sparse.onnx"
     dims = {f"u{n}": 256 for n in range(16)}
     apart = planned(CASES[4], {})
-    together = api.plan(path, Settings(bounds=dict.fromkeys(dims, (0, 256)), order="keep"))
+    together = api.plan(
+        path, Settings(bounds=dict.fromkeys(dims, DimRange(0, 256)), order="keep")
+    )
     largest = sum(a.height * (256 if a.unit != "1" else 1) for a in apart.arenas)
     assert together.report.memory.planned is not None
     assert together.report.memory.planned < largest / 10

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from memplan_cli import Check, Settings, api
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import metadata_of
 from memplan_cli.onnx_io.settings_metadata import recorded_settings
@@ -179,7 +180,7 @@ def test_what_is_written_at_assumed_sizes_has_none(model: Path) -> None:
     assert report.runtime is not None
     assert report.runtime.settings is not None
     assert report.runtime.settings.session["enable_mem_pattern"] is False
-    within = Settings(bounds={"n": (1, 8)})
+    within = Settings(bounds={"n": DimRange(1, 8)})
     out = model.with_name("o.onnx")
     ranged = api.optimize(model, within, out=out, check=Check(provider="cpu")).plan.report
     assert ranged.runtime is not None

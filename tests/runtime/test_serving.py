@@ -16,6 +16,7 @@ from allocation_traces import trace_of, traces
 from builders import parse, read
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.features.serving.loads import (
     NO_MEMORY_PATTERN,
     SampledSizes,
@@ -106,7 +107,7 @@ def test_every_run_of_an_arena_that_shrinks_to_its_first_region_is_simulated() -
 
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_every_sequence_is_seeded_within_bounds_and_has_the_largest_size(name: str) -> None:
-    extent = Extent({"seq": (16, 64), "batch": (1, 8)})
+    extent = Extent({"seq": DimRange(16, 64), "batch": DimRange(1, 8)})
     found = request_sizes(extent, name, 50, seed=3)
     assert found == request_sizes(extent, name, 50, seed=3)
     assert found != request_sizes(extent, name, 50, seed=4)
@@ -116,7 +117,7 @@ def test_every_sequence_is_seeded_within_bounds_and_has_the_largest_size(name: s
 
 
 def test_growing_grows_shrinking_shrinks_and_alternating_does_both_in_turn() -> None:
-    extent = Extent({"batch": (1, 100)})
+    extent = Extent({"batch": DimRange(1, 100)})
     growing = [prod(point) for point in request_sizes(extent, "growing", 20, 0)]
     assert growing == sorted(growing)
     assert [prod(point) for point in request_sizes(extent, "shrinking", 20, 0)] == growing[
@@ -127,8 +128,8 @@ def test_growing_grows_shrinking_shrinks_and_alternating_does_both_in_turn() -> 
 
 
 def test_few_sizes_are_all_looked_at_and_of_many_the_corners() -> None:
-    assert set(Extent({"n": (0, 5)}).points(6)) == {(n,) for n in range(6)}
-    extent = Extent({"batch": (1, 1000), "seq": (1, 1000)})
+    assert set(Extent({"n": DimRange(0, 5)}).points(6)) == {(n,) for n in range(6)}
+    extent = Extent({"batch": DimRange(1, 1000), "seq": DimRange(1, 1000)})
     points = extent.points(24)
     assert len(points) == 24
     assert points[0] == extent.largest
@@ -138,7 +139,7 @@ def test_few_sizes_are_all_looked_at_and_of_many_the_corners() -> None:
 def test_sizes_that_depend_on_data_are_measured_at_every_size(tmp_path: Path) -> None:
     path = tmp_path / "found.onnx"
     onnx.save(parse(FOUND), path)
-    sampled = measure_sizes(Service(path, Extent({"batch": (1, 3)}), Binding()))
+    sampled = measure_sizes(Service(path, Extent({"batch": DimRange(1, 3)}), Binding()))
     dims = {size: graph.dims for size, graph in sampled.executed.items()}
     assert dims == {(batch,): {"batch": batch} for batch in (3, 1, 2)}
     traces = sampled.traces(NO_MEMORY_PATTERN)
@@ -148,7 +149,7 @@ def test_sizes_that_depend_on_data_are_measured_at_every_size(tmp_path: Path) ->
 
 
 def test_one_region_is_chosen_and_holds_less_than_arenas_that_grow() -> None:
-    extent = Extent({"batch": (1, 8), "seq": (8, 256)})
+    extent = Extent({"batch": DimRange(1, 8), "seq": DimRange(8, 256)})
     found = choose_settings(served(extent), extent.count)
     heights = {one.name: one.held for one in found.candidates}
     assert found.chosen.name.startswith(ONE_REGION)
@@ -159,7 +160,7 @@ def test_one_region_is_chosen_and_holds_less_than_arenas_that_grow() -> None:
 
 
 def test_what_is_bounded_is_confirmed_in_the_order_of_the_bounds() -> None:
-    extent = Extent({"batch": (1, 8), "seq": (8, 256)})
+    extent = Extent({"batch": DimRange(1, 8), "seq": DimRange(8, 256)})
     predicted = choose_settings(served(extent), extent.count)
     found = enlarged_candidates(predicted)
     bounds = [one.chosen.bound or 0 for one in found]
@@ -177,7 +178,7 @@ def course(name: str, held: int | None, digest: str = "a") -> ConfigurationRun:
 
 
 def test_a_soak_fails_where_the_bound_is_exceeded_or_outputs_differ() -> None:
-    extent = Extent({"batch": (1, 8), "seq": (8, 16)})
+    extent = Extent({"batch": DimRange(1, 8), "seq": DimRange(8, 16)})
     serving = choose_settings(served(extent), extent.count)
     bound = serving.chosen.bound or 0
     kept = (course("defaults", None), course(CHOSEN, bound))

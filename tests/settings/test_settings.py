@@ -10,6 +10,7 @@ import pytest
 import memplan_cli
 from memplan_cli import MemParam, MemplanError, Settings, api
 from memplan_cli.api.fit import fit
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.keys import KEYS
 from memplan_cli.settings.sources import read_overrides
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
         ({"dims": [1]}, "dims: expected a table of keys, not a list"),
         ({"bounds": {"batch": (3, 1)}}, "bounds: the range 3..1 is empty"),
         ({"bounds": {"batch": 3}}, "bounds: expected LOW..HIGH, as in 1..64, not 3"),
+        (
+            {"bounds": {"w": (1, 2, 3, 4)}},
+            "bounds: expected LOW..HIGH, as in 1..64, not a list",
+        ),
+        ({"bounds": {"w": "32..640:0"}}, "bounds: the step of 32..640:0 is 0"),
+        ({"bounds": {"w": "1..640:32"}}, "bounds: the range 1..640:32 does not reach 640"),
         ({"bounds": 3}, "bounds: expected a table of keys, not 3"),
         ({"shapes": {"x": 3}}, "shapes: expected a list, not 3"),
         ({"budget": 2.5}, "budget: expected a share up to 100%, not '250.000000%'"),
@@ -66,8 +73,10 @@ def test_the_block_of_caffe_is_judged_too() -> None:
     [
         ({"exclude": "fc*"}, ("fc*",)),
         ({"exclude": ["a", "b"]}, ("a", "b")),
-        ({"bounds": {"batch": "1..8"}}, {"batch": (1, 8)}),
-        ({"bounds": {"batch": (0, 8)}}, {"batch": (0, 8)}),
+        ({"bounds": {"batch": "1..8"}}, {"batch": DimRange(1, 8)}),
+        ({"bounds": {"batch": (0, 8)}}, {"batch": DimRange(0, 8)}),
+        ({"bounds": {"width": "32..640:32"}}, {"width": DimRange(32, 640, 32)}),
+        ({"bounds": {"width": (32, 640, 32)}}, {"width": DimRange(32, 640, 32)}),
         ({"budget": "60%"}, 0.6),
         ({"budget": 0.07}, 0.07),
         ({"budget": "1MiB"}, 1 << 20),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.bindings import Feeds, Provenance
     from memplan_cli.core.program import Shape
+    from memplan_cli.core.symbolic.bounds import DimRange
 
 
 def bind(model: ModelProto, settings: Settings) -> Settings:
@@ -160,14 +161,25 @@ def binding_of(settings: Settings) -> Binding:
         name for name, source in inputs.provenance.items() if source == "assumed"
     }
     assumed_names = assumed.keys() | (with_assumed_number & dims.keys())
-    return Binding(dims, inputs.feeds or {}, frozenset(assumed_names))
+    others = {
+        n: _other_number(limits, dims[n]) for n, limits in settings.bounds.items() if n in dims
+    }
+    return Binding(dims, inputs.feeds or {}, frozenset(assumed_names), others)
+
+
+def _other_number(limits: DimRange, number: int) -> int:
+    """Return the lowest number of a range, or, if that is ``number``, the next one or ``number`` itself."""
+    return next((value for value in limits.values[:2] if value != number), number)
 
 
 def dims_of_run(settings: Settings) -> Mapping[str, BoundDim]:
     """Return the number of each dim in the first run, with its source."""
     provenance, assumed = settings.inputs.provenance, settings.inputs.assumed or {}
     return {
-        **{name: BoundDim(value, "assumed") for name, value in assumed.items()},
+        **{
+            name: BoundDim(value, "bounds" if name in settings.bounds else "assumed")
+            for name, value in assumed.items()
+        },
         **{n: BoundDim(v, provenance.get(n, "given")) for n, v in settings.dims.items()},
     }
 
@@ -177,7 +189,8 @@ def assumption_notes(settings: Settings) -> tuple[str, ...]:
     from memplan_cli.reporting.hints import assumed_lines
 
     binding = binding_of(settings)
-    return tuple(assumed_lines({name: binding.dims[name] for name in sorted(binding.assumed)}))
+    assumed = sorted(binding.assumed - settings.bounds.keys())
+    return tuple(assumed_lines({name: binding.dims[name] for name in assumed}))
 
 
 def refuse_run(settings: Settings, what: str) -> None:

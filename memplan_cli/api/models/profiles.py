@@ -17,6 +17,7 @@ from memplan_cli.core.program import VarId
 from memplan_cli.core.progress import Counted
 from memplan_cli.core.results.memory import Profile
 from memplan_cli.core.selection import free_dims
+from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.errors import InvalidLayoutError, SettingsError
@@ -65,7 +66,7 @@ def with_bounds_of(settings: Settings, profiles: Profiles) -> Settings:
         SettingsError: other settings hold for one size only.
     """
     refuse_settings_of_one_size(settings, profiles)
-    bounds = {name: (min(values), max(values)) for name, values in profiles.items()}
+    bounds = {name: DimRange(min(values), max(values)) for name, values in profiles.items()}
     dims = {name: value for name, value in settings.dims.items() if name not in profiles}
     return replace(settings, dims=dims, bounds={**settings.bounds, **bounds})
 

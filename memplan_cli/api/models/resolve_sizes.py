@@ -161,9 +161,9 @@ def free_dim_names(source: LazyModel, path: Path, settings: Settings) -> tuple[s
 
 
 def _with_assumed(settings: Settings, dims: Mapping[str, int]) -> Settings:
-    """Return settings with the dims of a run; a dim with bounds gets the lower one."""
-    lower_bounds = {name: low for name, (low, _) in settings.bounds.items()}
-    inputs = replace(settings.inputs, assumed={**lower_bounds, **dims})
+    """Return settings with the dims of a run; a dim with bounds gets the upper one."""
+    upper_bounds = {name: limits.high for name, limits in settings.bounds.items()}
+    inputs = replace(settings.inputs, assumed={**upper_bounds, **dims})
     return replace(settings, inputs=inputs)
 
 
@@ -198,8 +198,7 @@ class _SizeSearch:
         settings: bound to the model.
         bindings: what the settings give: dims, shapes, small input values.
         fixed_dims: the numbers that every candidate has in common: those of bound dims, and the
-            lower bounds of dims with bounds. A plan for all values within bounds needs no search, and
-            for a run any number within them will do.
+            lower bounds of dims with bounds, which make the runs of a search short.
         input_dims: the names of all dims of the inputs.
         free_dims: the dims of the inputs without a fixed number -> whether the dim leads a shape,
             as a batch does. Leading dims need only be 1 in most models.
@@ -213,7 +212,7 @@ class _SizeSearch:
         self.source, self.path, self.settings = source, path, settings
         values = small_values(settings.inputs.feeds or {})
         self.bindings = Bindings(settings.dims, settings.shapes, values=values)
-        lower_bounds = {name: low for name, (low, _) in settings.bounds.items()}
+        lower_bounds = {name: limits.low for name, limits in settings.bounds.items()}
         self.fixed_dims = {**lower_bounds, **settings.dims}
         # ``--shape`` may give an input dims with names that the file does not have.
         symbols_in_shapes = frozenset().union(

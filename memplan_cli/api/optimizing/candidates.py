@@ -31,6 +31,7 @@ from memplan_cli.api.output.weight_files import (
     own_weights,
     refuse_foreign_weights,
 )
+from memplan_cli.api.request_range import with_size_of_run
 from memplan_cli.core.results.rewrites import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
 from memplan_cli.core.symbolic.sizes import size_of
 
@@ -90,9 +91,13 @@ def plan_portable(request: OptimizeRequest, baseline: BackgroundBaseline) -> Rew
         return Rewriting(file, planned, settings, request.targets)
     request.progress("reading")
     resolved = resolve_sizes(file.lazy, file.path, settings, request.probing)
-    baseline.start(file, resolved.settings)
+    if not settings.bounds:
+        baseline.start(file, resolved.settings)
     planned = plan_resolved(file, resolved, request.progress)
-    return Rewriting(file, planned, planned.settings, request.targets)
+    # With bounds, the plan tells whether the machine has the memory for a run at the largest size.
+    settings = with_size_of_run(planned.settings, planned.plan.report.memory)
+    baseline.start(file, settings)
+    return Rewriting(file, planned, settings, request.targets)
 
 
 def plainer_settings(settings: Settings) -> Iterator[Settings]:
@@ -253,9 +258,15 @@ class TargetCandidates:
         file, settings = self._file, replace(self._settings, target="portable")
         refuse_optimize_settings(settings)
         self._request.progress("reading")
-        loaded = resolve_sizes(file.lazy, file.path, settings).loaded
-        if loaded.observed:
-            self._observed = numeric_types(loaded.program)
+        resolved = resolve_sizes(file.lazy, file.path, settings)
+        if resolved.loaded.observed:
+            self._observed = numeric_types(resolved.loaded.program)
+        if (
+            settings.bounds
+        ):  # a plan tells whether the machine has the memory for a run at the largest size
+            planned = plan_resolved(file, resolved, self._request.progress)
+            settings = with_size_of_run(settings, planned.plan.report.memory)
+            self._settings = replace(settings, target=self._settings.target)
         self._baseline.start(file, settings)
 
     def _start_dump(self, packing: Packing, kinds: Sequence[str]) -> DumpJob:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product as cartesian
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.symbolic.dims import parse_dim
 from memplan_cli.core.symbolic.polynomials import (
@@ -31,8 +31,27 @@ if TYPE_CHECKING:
 Interval = tuple[int, int]
 """The smallest and the largest value, both included."""
 
-Bounds = Mapping[str, Interval]
-"""The interval of each bounded symbol."""
+
+class DimRange(NamedTuple):
+    """The numbers that a dim with bounds may have: ``low``, ``low + step``, and so on up to ``high``."""
+
+    low: int
+    high: int
+    step: int = 1
+
+    def __str__(self) -> str:
+        """Return the range in the form of ``--bounds``: ``1..64``, or ``32..640:32`` with a step."""
+        step = f":{self.step}" if self.step != 1 else ""
+        return f"{self.low}..{self.high}{step}"
+
+    @property
+    def values(self) -> range:
+        """All numbers of the range."""
+        return range(self.low, self.high + 1, self.step)
+
+
+Bounds = Mapping[str, DimRange]
+"""The range of each bounded symbol."""
 
 NO_BOUNDS: Bounds = {}
 
@@ -132,7 +151,8 @@ def _range_of_atom(atom: str, bounds: Bounds) -> Interval:
     """Return an interval that contains all values of a symbol or a call."""
     call = parse_call(atom)
     if call is None:
-        return bounds[atom]
+        low, high, _ = bounds[atom]
+        return low, high
     name, arguments = call
     ranges = [range_of(argument, bounds) for argument in arguments]
     if name in ("min", "max"):

@@ -89,7 +89,7 @@ def _require_fixed_sizes(
     names = sorted({*settings.bounds, *free_dims})
     if not names:
         return
-    upper_bounds = {name: high for name, (_, high) in settings.bounds.items()}
+    upper_bounds = {name: limits.high for name, limits in settings.bounds.items()}
     options = binding_options(input_shapes(program), upper_bounds)
     raise SettingsError(
         f"--chunk auto needs one value for each dimension, and these have none or a range: "

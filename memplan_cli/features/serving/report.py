@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.observations import CPU
-from memplan_cli.core.serialization import SORTED, Keys, to_json
+from memplan_cli.core.serialization import Keys, to_json
+from memplan_cli.features.serving.sizes import BOUNDS_FORM
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import html
 from memplan_cli.reporting.media import draw_document, json_text, renderers, result_json
@@ -42,7 +43,7 @@ _STYLE = (
 
 def bounds_text(bounds: Bounds) -> str:
     """Return bounds as text, in the form of the command line: ``batch=1..8, seq=16..512``."""
-    return ", ".join(f"{name}={low}..{high}" for name, (low, high) in sorted(bounds.items()))
+    return ", ".join(f"{name}={limits}" for name, limits in sorted(bounds.items()))
 
 
 def bound_text(serving: ServingSettings) -> str:
@@ -86,7 +87,7 @@ class RangeSettingsReport:
     )
 
     model: str
-    bounds: Bounds = field(metadata=SORTED)
+    bounds: Bounds = field(metadata=BOUNDS_FORM)
     serving: ServingSettings
     notes: tuple[str, ...]
     provider: str = CPU

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice, product
 from math import prod
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.serialization import json_form
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from memplan_cli.core.symbolic.bounds import Bounds
+
+BOUNDS_FORM = json_form(
+    type_hint=Mapping[str, tuple[int, ...]],
+    write=lambda bounds: {
+        name: tuple(limits) if limits.step != 1 else limits[:2]
+        for name, limits in sorted(bounds.items())
+    },
+)
+"""Metadata of a field with bounds: ``[low, high]`` by name, with the step as a third number if it is not 1."""
 
 Point = tuple[int, ...]
 """One size of a request: a number for each dim of an `Extent`, in the order of its names."""
@@ -22,9 +34,16 @@ _MAX_CORNERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """All sizes that a request may have: an interval for each dim, both ends included."""
+    """All sizes that a request may have: every combination of the numbers of each dim, or some of them.
+
+    Attributes:
+        bounds: the numbers of each dim.
+        only: the sizes at which the model runs, the largest first, if it does not run at all of them;
+            empty: all.
+    """
 
     bounds: Bounds
+    only: tuple[Point, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -34,34 +53,44 @@ class Extent:
     @property
     def count(self) -> int:
         """The number of sizes."""
-        return prod(high - low + 1 for low, high in self.bounds.values())
+        return len(self.only) or prod(len(limits.values) for limits in self.bounds.values())
 
     @property
     def largest(self) -> Point:
-        """The size at which every dim has its upper bound."""
-        return tuple(self.bounds[name][1] for name in self.names)
+        """The size at which every dim has its upper bound, or the largest of some."""
+        return (
+            self.only[0] if self.only else tuple(self.bounds[name].high for name in self.names)
+        )
 
     def dims(self, point: Point) -> dict[str, int]:
         """Return the number of each dim at a point."""
         return dict(zip(self.names, point, strict=True))
 
     def corners(self) -> tuple[Point, ...]:
-        """Return the distinct sizes at which every dim has one of its bounds, at most 64 of them."""
-        ends = [self.bounds[name] for name in self.names]
+        """Return the distinct sizes at which every dim has one of its bounds, at most 64 of them.
+
+        Of some sizes these are the smallest and the largest.
+        """
+        if self.only:
+            return tuple(dict.fromkeys((self.only[-1], self.only[0])))
+        ends = [(self.bounds[name].low, self.bounds[name].high) for name in self.names]
         return tuple(dict.fromkeys(islice(product(*ends), _MAX_CORNERS)))
 
     def draw(self, rng: random.Random) -> Point:
         """Draw a size, all with the same probability."""
-        return tuple(rng.randint(*self.bounds[name]) for name in self.names)
+        if self.only:
+            return rng.choice(self.only)
+        return tuple(rng.choice(self.bounds[name].values) for name in self.names)
 
     def points(self, count: int) -> tuple[Point, ...]:
         """Return ``count`` distinct sizes, the largest first, or all if there are no more than that.
 
         Corners come before sizes that are drawn with a fixed seed.
         """
+        if self.only and self.count <= count:
+            return self.only
         if self.count <= count:
-            ends = (self.bounds[name] for name in self.names)
-            ranges = (range(low, high + 1) for low, high in ends)
+            ranges = (self.bounds[name].values for name in self.names)
             return tuple(dict.fromkeys((self.largest, *product(*ranges))))
         rng = random.Random(0)  # noqa: S311 - a seeded draw, no secret
         corners = tuple(dict.fromkeys((self.largest, *self.corners())))[:count]

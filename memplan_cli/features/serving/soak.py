@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from memplan_cli.core.json_types import one_of
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
-from memplan_cli.core.serialization import SORTED, Keys, json_form, to_json
+from memplan_cli.core.serialization import Keys, json_form, to_json
 from memplan_cli.core.symbolic.bounds import Bounds  # noqa: TC001 - a type to read by
 from memplan_cli.features.serving.settings import (
     DEFAULTS,
@@ -21,7 +21,7 @@ from memplan_cli.features.serving.settings import (
     SHRUNK,
     ServingSettings,
 )
-from memplan_cli.features.serving.sizes import SEQUENCES, request_sizes
+from memplan_cli.features.serving.sizes import BOUNDS_FORM, SEQUENCES, request_sizes
 from memplan_cli.runtime.run.run_model import require_weights
 from memplan_cli.runtime.workers.spec import SessionSpec
 from memplan_cli.runtime.workers.worker import run_job
@@ -157,7 +157,7 @@ class Soak:
     )
 
     model: str
-    bounds: Bounds = field(metadata=SORTED)
+    bounds: Bounds = field(metadata=BOUNDS_FORM)
     sequence: Annotated[str, one_of(*SEQUENCES)]
     seed: int
     requested: int

@@ -284,11 +284,15 @@ def _with_unoptimized_reference(baseline: Baseline) -> Baseline:
 
 
 def second_dims(binding: Binding) -> dict[str, int] | None:
-    """Return the dims with assumed ones doubled, which keeps equal sums equal; None if none is assumed."""
+    """Return the dims with other numbers for assumed ones; None if none is assumed or has others.
+
+    They are doubled, which keeps equal sums equal, but for dims with bounds: see `Binding.others`.
+    """
     doubled = {
         name: 2 * binding.dims[name] for name in binding.assumed if name in binding.dims
     }
-    return {**binding.dims, **doubled} if doubled else None
+    second = {**binding.dims, **doubled, **binding.others}
+    return None if second == binding.dims else second
 
 
 def _input_sets(model: ModelProto, binding: Binding, folder: Path) -> tuple[InputSet, ...]:
