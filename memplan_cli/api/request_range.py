@@ -22,6 +22,7 @@ from memplan_cli.core.binding_options import bounds_options
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.observations import CPU, DEFAULT_TIMEOUT, RuntimeSettings
+from memplan_cli.core.results.report import ALL_SIZES, ONE_SIZE
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import MemplanError, SettingsError
 
@@ -248,12 +249,12 @@ def with_range_settings(
     if not settings.bounds or facts is None or facts.settings is None:
         return plan
     if facts.provider != CPU:
-        return plan.with_warnings(_for_one_size(f"on {facts.provider} no range is looked at"))
+        return _for_one_size(plan, f"on {facts.provider} no range is looked at")
     # The confirming runs have the largest sizes, which must not exhaust the machine.
     largest_bytes = _known_bytes(plan.report.memory)
     if largest_bytes > _half_of_machine():
         reason = f"the largest takes {format_size(largest_bytes)}, and was not run"
-        return plan.with_warnings(_for_one_size(reason))
+        return _for_one_size(plan, reason)
     progress("choosing settings for the range")
     # Feeds and assumed dims were resolved for one run: they are resolved again for the largest sizes.
     unbound_inputs = replace(settings.inputs, feeds=None, assumed=None)
@@ -262,10 +263,12 @@ def with_range_settings(
     try:
         result = range_settings(path, unbound_settings, timeout, _graph_settings(one_size))
     except MemplanError as error:
-        return plan.with_warnings(_for_one_size(f"{error}"))
+        return _for_one_size(plan, f"{error}".replace(str(path), "the written model"))
     for_range = replace(result.serving.chosen.settings, io_binding=one_size.io_binding)
     # The sources explain the settings for one size, which are replaced.
-    facts_for_range = replace(facts, settings=for_range, settings_sources={})
+    facts_for_range = replace(
+        facts, settings=for_range, settings_sources={}, settings_scope=ALL_SIZES
+    )
     plan = plan.with_report(replace(plan.report, runtime=facts_for_range))
     return plan.with_warnings(_range_warning(result, facts), *result.notes)
 
@@ -286,9 +289,12 @@ def _half_of_machine() -> int:
         return sys.maxsize
 
 
-def _for_one_size(reason: str) -> str:
-    """Return the warning that settings do not suit all sizes within the bounds."""
-    return (
+def _for_one_size(plan: Plan, reason: str) -> Plan:
+    """Return a plan whose report says that its settings do not suit all sizes within the bounds."""
+    report = plan.report
+    if report.runtime is not None:
+        report = replace(report, runtime=replace(report.runtime, settings_scope=ONE_SIZE))
+    return plan.with_report(report).with_warnings(
         f"the settings are for one size of requests, not for all within the bounds: {reason}"
     )
 

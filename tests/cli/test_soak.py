@@ -38,6 +38,30 @@ agraph (int64[batch,seq] x) => (float[Reshapes_dim_0, 32] y) {
 """
 
 
+TILED = """
+agraph (float[batch,width] x) => (float[batch,tiles,32] y) {
+  to = Constant<value = int64[3] {0, -1, 32}>()
+  tiles = Reshape(x, to)
+  y = Softmax<axis=-1>(tiles)
+}
+"""
+"""The width must be a multiple of 32."""
+
+TIED = """
+agraph (float[h,64] x, float[w,64] z) => (float[h,64] y) {
+  a = Exp(x)
+  [add_both] y = Add(a, z)
+}
+"""
+"""Both inputs have one length."""
+
+
+def saved(folder: Path, text: str) -> Path:
+    path = folder / "net.onnx"
+    onnx.save(parse(text), path)
+    return path
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("serving") / "net.onnx"
@@ -148,6 +172,72 @@ def test_optimize_within_bounds_writes_settings_of_the_range(
     assert written.settings.arena == arena
     one = json.loads(memplan(*words, "--dim", "batch=1").stdout)
     assert not any("whatever" in line for line in one["warnings"])
+
+
+def test_sizes_of_a_range_have_its_step(tmp_path: Path) -> None:
+    path = saved(tmp_path, TILED)
+    sizes = ("--bounds", "batch=1..2", "--bounds", "width=32..320:32", "--quiet")
+    done = memplan("soak", path, *sizes, "--requests", "20", "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["bounds"] == {"batch": [1, 2], "width": [32, 320, 32]}
+    assert found["serving"]["sizes"] == 20
+    assert not found["notes"]
+    done = memplan("settings", path, *sizes, "--measure")
+    assert done.exit_code == 0, done.stderr
+    assert "width=32..320:32" in done.stdout
+
+
+def test_without_a_step_sizes_at_which_the_model_runs_are_found(tmp_path: Path) -> None:
+    path = saved(tmp_path, TILED)
+    sizes = ("--bounds", "batch=1..2", "--bounds", "width=20..320", "--quiet")
+    done = memplan("soak", path, *sizes, "--requests", "20", "--format", "json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    (note,) = (note for note in found["notes"] if "sizes that were tried" in note)
+    assert "NAME=A..B:STEP" in note
+    assert "does not run at" in note
+    assert 1 < found["serving"]["sizes"] < 300
+
+
+def test_optimize_within_bounds_finds_sizes_of_inputs_that_depend_on_each_other(
+    tmp_path: Path,
+) -> None:
+    path, out = saved(tmp_path, TIED), tmp_path / "out.onnx"
+    words = ("optimize", path, "-o", out, "--quiet")
+    done = memplan(*words, "--bounds", "h=8..64", "--bounds", "w=16..100")
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(memplan("report", out.with_suffix(".json"), "--format", "json").stdout)
+    sizes = {name: dim["value"] for name, dim in report["bindings"].items()}
+    assert {dim["source"] for dim in report["bindings"].values()} == {"bounds"}
+    assert sizes["h"] == sizes["w"]
+    assert report["validation"]["bit_identical"]
+    assert f"at h={sizes['h']}, w={sizes['w']}, not the largest size" in done.stdout
+
+
+def test_if_the_model_runs_nowhere_within_bounds_sizes_and_node_are_named(
+    tmp_path: Path,
+) -> None:
+    path = saved(tmp_path, TIED)
+    words = ("optimize", path, "-o", tmp_path / "out.onnx", "--quiet")
+    done = memplan(*words, "--bounds", "h=2..4", "--bounds", "w=16..100")
+    assert done.exit_code == 2
+    assert "net.onnx runs at none of" in done.stderr
+    assert "at h=4, w=100" in done.stderr
+    assert "add_both" in done.stderr
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_report_within_bounds_begins_with_the_size_of_its_figures(
+    model: Path, tmp_path: Path
+) -> None:
+    sizes = ("--bounds", "batch=1..64", "--quiet")
+    done = memplan("optimize", model, "-o", tmp_path / "out.onnx", *sizes)
+    lines = done.stdout.splitlines()
+    assert lines[1] == "Process and times: at batch=64, the largest size within the bounds."
+    assert lines[2].startswith("Settings: for all sizes within the bounds")
+    predicted = memplan("report", model, *sizes).stdout.splitlines()
+    assert predicted[1] == lines[1]
 
 
 def test_optimize_within_bounds_runs_nothing_that_is_larger_than_the_machine(

@@ -204,6 +204,10 @@ _EMPTY_AS_NULL = json_form(
 )
 
 
+ALL_SIZES = "all sizes within the bounds"
+ONE_SIZE = "one size"
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeSummary:
     """The bytes that a runtime needs for the original and the optimized model.
@@ -215,6 +219,7 @@ class RuntimeSummary:
         predicted: predicted bytes by side: ``original``, ``optimized``.
         observed: measured bytes by side.
         settings: the options of the runtime for the optimized model.
+        settings_scope: if dims have bounds: whether the settings are for all sizes within them.
         settings_sources: the settings, as ``scope.key``, that were derived from a recorded run.
         time: the time ratio of both models, if they were run alternately.
     """
@@ -229,6 +234,9 @@ class RuntimeSummary:
         default_factory=dict, metadata=SPARSE
     )
     time: TimeRatio | None = field(default=None, metadata=SPARSE)
+    settings_scope: Annotated[str, one_of("", ALL_SIZES, ONE_SIZE)] = field(
+        default="", metadata=SPARSE
+    )
 
 
 _LEVELS = ("0", "1", "2")

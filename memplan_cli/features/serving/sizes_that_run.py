@@ -47,7 +47,7 @@ def with_sizes_that_run(service: Service, program: Program) -> tuple[Service, tu
     ``program`` is the model's, with the dims of requests as symbols.
 
     Raises:
-        RuntimeUnavailableError: the model runs at none of the sizes that were tried.
+        RuntimeUnavailableError: the model does not load, or runs at none of the sizes that were tried.
     """
     extent = service.extent
     rng = random.Random(0)  # noqa: S311 - a seeded draw, no secret
@@ -84,8 +84,13 @@ def _run_at(
     """Run the model once at each size; return the sizes at which it ran, and why it failed at others.
 
     Sizes that were not begun, because the time was over, are in neither.
+
+    Raises:
+        RuntimeUnavailableError: the model does not load.
     """
     result = all_that_run(service.model, service.specs(points))
+    if not result.loaded:
+        raise RuntimeUnavailableError(f"{service.model} does not load: {result.reasons[0]}")
     ran = tuple(points[index] for index in result.ran)
     failed = (point for point in points if point not in ran)
     return ran, {p: why[:_MAX_REASON] for p, why in zip(failed, result.reasons, strict=False)}

@@ -11,10 +11,10 @@ from memplan_cli.reporting.hints import model_arguments, unknown_sizes_hint
 from memplan_cli.reporting.plans.memory import process_blocks, training_lines, verdict
 from memplan_cli.reporting.plans.runtime import reference_text
 from memplan_cli.reporting.plans.sections import (
-    assumed_dims_blocks,
     bindings_section,
     dims_blocks,
     generic_sections,
+    size_blocks,
     warnings_section,
 )
 
@@ -39,7 +39,7 @@ def plan_document(
     # If the saving is undefined, the verdict only tells why, which is not worth stressing.
     verdict_tone: Literal["plain", "verdict"] = "plain" if report.saved is None else "verdict"
     first = (
-        *assumed_dims_blocks(report),
+        *size_blocks(plan),
         *process_blocks(report),
         doc.Paragraph(verdict(report), verdict_tone),
     )
@@ -73,7 +73,7 @@ def answer(plan: Plan) -> Iterator[doc.Block]:
     """Yield what was not done as asked, assumed sizes, memory of process and plan, proofs, and the next step."""
     report = plan.report
     yield from _not_as_asked(report)
-    yield from assumed_dims_blocks(report)
+    yield from size_blocks(plan)
     yield from process_blocks(report)
     plan_line = verdict(report)
     # Without planned bytes the verdict has no number that another order could be compared with.

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.quantities import counted, format_share, format_size
 from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.memory import DEFINITIONS
+from memplan_cli.core.results.report import ALL_SIZES
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
 from memplan_cli.core.symbolic.dims import binding_text
+from memplan_cli.planning.plan_file import bounds_of
 from memplan_cli.planning.print_log import is_left_alone, print_log, without_reuse
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
@@ -83,8 +85,26 @@ def warnings_section(report: Report) -> Iterator[doc.Block]:
     yield from doc.section("Warnings", doc.Items(report.warnings) if report.warnings else None)
 
 
-def assumed_dims_blocks(report: Report) -> Iterator[doc.Block]:
-    """Yield the assumed values of dims and the options that set them; nothing if none was assumed."""
+def size_blocks(plan: Plan) -> Iterator[doc.Block]:
+    """Yield the size that the figures are for, if it was chosen, and for which sizes the settings are.
+
+    A size is chosen within bounds, or assumed; then the options that set it follow.
+    """
+    report = plan.report
+    bounds = bounds_of(plan)
+    in_run = {n: dim.value for n, dim in report.bindings.items() if dim.source == "bounds"}
+    if in_run:
+        is_largest = all(value == bounds[name].high for name, value in in_run.items())
+        which = "the largest size" if is_largest else "not the largest size"
+        yield doc.Paragraph(
+            f"Process and times: at {dims_summary(in_run)}, {which} within the bounds."
+        )
+    scope = report.runtime.settings_scope if report.runtime else ""
+    if scope:
+        more = "the warnings tell why"
+        if scope == ALL_SIZES:
+            more = "the process was measured with those for one size"
+        yield doc.Paragraph(f"Settings: for {scope}; {more}.")
     if assumed := assumed_dims(report):
         yield doc.Paragraph(f"Sizes assumed: {dims_summary(assumed)}. Set yours:")
         yield doc.Code((dim_options(report),), doc.SHELL)
@@ -93,7 +113,7 @@ def assumed_dims_blocks(report: Report) -> Iterator[doc.Block]:
 def dims_blocks(report: Report) -> Iterator[doc.Block]:
     """Yield the values of dims that were given or are of the inputs, and a command with other values.
 
-    There is no command if values were assumed (`assumed_dims_blocks`), or no dim of an input is free.
+    There is no command if values were assumed (`size_blocks`), or no dim of an input is free.
     """
     for source, label in (("given", "given"), ("inputs", "from the inputs")):
         dims = {
