@@ -3,6 +3,10 @@
 Execution orders, buffer reuse and regions of the arena are tried. With the runtime's memory pattern
 the first run requests each tensor, and later runs one block for all tensors. That makes a run of a
 millisecond or less 5 to 20 % shorter, so the pattern is used if the arena holds hardly more with it.
+
+The arena has room for one kept set of outputs: callers with ``outputs = session.run(...)`` in a loop keep
+the outputs of a run while the next one executes. Without that room, such a caller's arena grows by more
+than the outputs, because kept outputs take up the place of a larger tensor.
 """
 
 from __future__ import annotations
@@ -221,7 +225,8 @@ def predict_arena(
     settings = without_pattern(settings)
     try:
         traces = session_traces(executed, settings, workspace)
-        candidate = _in_arena(settings, traces, _arena_for(traces.first, executed.provider))
+        arena = _arena_for(traces.with_kept_outputs, executed.provider)
+        candidate = _in_arena(settings, traces, arena)
         candidate = _in_finer_arena(executed, candidate, workspace)
         if may_have_pattern:
             candidate = _with_pattern(executed, candidate, workspace)
@@ -306,7 +311,8 @@ def _best_candidate(
     for settings, traces in variants:
         if traces.first.peak <= _NEAR_LOWEST * lowest:
             if traces.first not in arenas:  # several orders often make the same requests
-                arenas[traces.first] = _arena_for(traces.first, executed.provider)
+                kept = traces.with_kept_outputs
+                arenas[traces.first] = _arena_for(kept, executed.provider)
             candidates.append(_in_arena(settings, traces, arenas[traces.first]))
     best = _in_finer_arena(executed, min(candidates, key=attrgetter("score")), workspace)
     is_pattern_fixed = "enable_mem_pattern" in base.session
@@ -335,7 +341,7 @@ def _without_pattern_and_reuse(base: RuntimeSettings) -> RuntimeSettings:
 
 
 def _arena_for(trace: AllocationTrace, provider: str) -> ArenaChoice:
-    """Return the best arena for a run by a coarse search.
+    """Return the best arena for runs by a coarse search.
 
     On CUDA that is always exact growth, and the bytes that it holds are not predicted (0).
     """
@@ -362,15 +368,14 @@ def _in_finer_arena(
     """
     if executed.provider != CPU:  # the size of the CUDA arena's first region cannot be set
         return candidate
-    refined = refined_arena(candidate.traces.first, candidate.arena)
+    refined = refined_arena(candidate.traces.with_kept_outputs, candidate.arena)
     if refined is candidate.arena:  # the search has found none that holds less
         return candidate
     one_thread = requests_from_totals(executed.program, executed.dims, workspace)
     many_threads = workspace_with_threads(one_thread, _MANY_THREADS)
     if many_threads != one_thread:
-        trace = trace_session(
-            simulated_model(executed, candidate.settings), many_threads
-        ).first
+        model = simulated_model(executed, candidate.settings)
+        trace = trace_session(model, many_threads).with_kept_outputs
         held_refined, held_before = (
             held_after_runs(trace, ArenaSettings.from_settings(arena.settings), runs=1)
             for arena in (refined, candidate.arena)
@@ -396,10 +401,9 @@ def _with_pattern(
     saved_work = PROFILE.arena_call_work * traces.saved_allocations
     if saved_work < _MIN_SAVED_TIME_SHARE * work_of(executed.program, executed.dims):
         return candidate
-    first_and_later = traces.in_order
-    lowest = max(trace.peak for trace in first_and_later)  # no smaller region serves both
+    runs = traces.with_kept_outputs  # the first one without a pattern, the others with it
     max_held = candidate.arena.held + _MAX_BYTES_FOR_TIME
-    region = shared_region(first_and_later, lowest) if 0 < lowest <= max_held else None
+    region = shared_region((runs,), runs.peak) if 0 < runs.peak <= max_held else None
     if region is None:  # none is large enough
         return candidate
     held = region + _SPARE_BYTES  # for small workspace that no rule predicts

@@ -28,6 +28,7 @@ from memplan_cli.runtime.simulate.trace import (
     TraceRecorder,
     UnknownBytesError,
     is_tensor,
+    with_kept_outputs,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 OuterResults = Mapping[VarId, VarId]
 """The outputs of a body that are written into an output of its control-flow op, with that output."""
+
+_KEEPING_RUNS = 4
+"""Runs with kept outputs that are simulated. Kept outputs lie in other places in every second run."""
 
 Allocations = dict[VarId, int]
 """The allocation of each variable in memory of its own, as an index into `AllocationTrace.sizes`."""
@@ -81,6 +85,11 @@ class SessionTraces:
     first_peak: int
     later: AllocationTrace
     later_peak: int
+
+    @property
+    def with_kept_outputs(self) -> AllocationTrace:
+        """Some runs as one trace, of a caller that keeps the outputs of each run until the next has ended."""
+        return with_kept_outputs((self.first, *[self.later] * (_KEEPING_RUNS - 1)))
 
     @property
     def in_order(self) -> tuple[AllocationTrace, AllocationTrace]:
