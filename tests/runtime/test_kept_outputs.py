@@ -15,12 +15,6 @@ from hypothesis import given, settings
 from allocation_traces import traces
 from builders import parse
 from memplan_cli import Check, api
-from memplan_cli.core.bindings import Binding
-from memplan_cli.core.symbolic.bounds import DimRange
-from memplan_cli.features.serving.loads import Service, predict_sizes
-from memplan_cli.features.serving.settings import choose_settings
-from memplan_cli.features.serving.sizes import Extent
-from memplan_cli.runtime.simulate.arena import ArenaSettings, held_after_runs
 from memplan_cli.runtime.simulate.trace import rounded_up, with_kept_outputs
 
 if TYPE_CHECKING:
@@ -92,15 +86,3 @@ def test_a_process_that_keeps_outputs_needs_little_more_than_these(tmp_path: Pat
         for way in ("kept", "dropped")
     )
     assert kept - dropped < 12 * MiB, "an output has 4 MiB; the largest tensor has 32"
-
-
-def test_a_region_for_a_range_has_room_for_kept_outputs(tmp_path: Path) -> None:
-    service = Service(written(tmp_path), Extent({"n": DimRange(1, 3)}), Binding())
-    sampled = predict_sizes(service)
-    chosen = choose_settings(sampled, service.extent.count).chosen
-    assert chosen.bound is not None
-    requests = [t.first for t in sampled.traces(chosen.settings).values()]
-    arena = ArenaSettings.from_settings(chosen.settings.arena)
-    for other in requests:
-        loop = with_kept_outputs((requests[0], other, requests[0], other))
-        assert held_after_runs(loop, arena) <= chosen.bound

@@ -52,7 +52,10 @@ def bound_text(serving: ServingSettings) -> str:
     bound = serving.chosen.bound
     if bound is None:
         return f"no bound of the arena is known for any sequence of requests; {live}"
-    return f"the arena holds at most {format_size(bound)} for any sequence of requests; {live}"
+    return (
+        f"the arena holds at most {format_size(bound)} for any sequence of requests, if the outputs of "
+        f"each are released before the next; {live}"
+    )
 
 
 def _candidates_table(serving: ServingSettings) -> doc.Table:

@@ -1,10 +1,9 @@
 """Choose the settings with which a process that serves requests of any size needs least memory.
 
 An arena that grows keeps the regions that one sequence of sizes needed, and the next sequence finds
-holes of the wrong sizes. One region in which every single request fits is empty after each request,
-if its outputs are released. So each request finds the arena in the same state, and the size of the
-region is the most that the arena holds for any such sequence of requests. The region also has room for
-callers that keep one set of outputs, in a sequence that is simulated and in those of the confirming run.
+holes of the wrong sizes. One region in which every single request fits is empty after each request.
+So each request finds the arena in the same state, and the size of the region is the most that the
+arena holds for any sequence of requests.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from memplan_cli.runtime.simulate.regions import (
     one_region,
     shared_region,
 )
-from memplan_cli.runtime.simulate.trace import rounded_up, with_kept_outputs
+from memplan_cli.runtime.simulate.trace import rounded_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from memplan_cli.features.serving.loads import SampledSizes
     from memplan_cli.features.serving.sizes import Point
@@ -51,9 +50,6 @@ _MANUAL_SETTINGS: Mapping[str, RuntimeSettings] = {
 without a memory pattern."""
 
 _REUSE_OFF = RuntimeSettings(session={"enable_mem_reuse": False})
-
-_KEPT_SIZES, _KEPT_TURNS = 6, 3
-"""Sizes of the simulated sequence with kept outputs, and how often each follows the largest."""
 
 _SIMULATED_REQUESTS = 48
 """Requests of each simulated sequence."""
@@ -177,23 +173,11 @@ def _candidates_without_pattern(
         yield Candidate(name + suffix, settings, _most_held(traces, settings))
     # Without a memory pattern, the first request of a size allocates as later ones do.
     requests = [trace.first for trace in traces.values()]
-    size = shared_region((*requests, _kept_sequence(requests)), lowest=_largest_peak(traces))
+    size = shared_region(requests, lowest=_largest_peak(traces))
     if size is not None:
         arena = RuntimeSettings(arena=one_region(size), session_config=OWN_INITIALIZERS)
         settings = common.updated(arena)
         yield Candidate(ONE_REGION + suffix, settings, held=size, bound=size)
-
-
-def _kept_sequence(requests: Sequence[AllocationTrace]) -> AllocationTrace:
-    """Return a sequence of requests as one trace, in which outputs are kept until the next request ends.
-
-    The largest request, the first of ``requests``, comes before and after each of some others: its outputs
-    take most of the region, and it finds the least room beside kept outputs.
-    """
-    largest = requests[0]
-    return with_kept_outputs(
-        [each for other in requests[:_KEPT_SIZES] for each in (largest, other) * _KEPT_TURNS]
-    )
 
 
 def _largest_peak(traces: Mapping[Point, SessionTraces]) -> int:
