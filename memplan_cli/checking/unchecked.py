@@ -101,6 +101,9 @@ A path covers everything below it.
 
 NOTE_FIELDS: Mapping[str, Mapping[str, str]] = {
     "the machine": {"pkg.memplan.hardware": "with a target"},
+    "unmeasured settings of a model that must not be optimized": {
+        "pkg.memplan.settings": "if the report has none; outputs are compared under them",
+    },
 }
 """The same table for the notes in a written model."""
 

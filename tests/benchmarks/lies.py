@@ -20,7 +20,14 @@ from re import search
 from typing import TYPE_CHECKING
 
 from lies import of_assumed, of_models, of_numbers, of_plans
-from lies.forged import CASES, NOTES_UNCHECKED, PLAN_UNCHECKED, Forger, is_unchecked
+from lies.forged import (
+    CASES,
+    NOTES_UNCHECKED,
+    PLAN_UNCHECKED,
+    Forger,
+    is_unchecked,
+    unchecked_notes,
+)
 from lies.leaves import is_in
 from lies.told import disagreement, refusal, tell
 from memplan_cli import Settings, optimize
@@ -110,12 +117,13 @@ def forged(name: str) -> Forged:
         for field in PLAN_UNCHECKED
         if any(is_in(place, [field]) and is_unchecked(place, plan) for place in places)
     }
+    notes_unchecked = unchecked_notes(plan)
     accepted = [is_accepted for _, is_accepted in (*plans, *notes)]
     return Forged(
         len(accepted),
         accepted.count(False),
-        frozenset(unchecked | (keys & set(NOTES_UNCHECKED))),
-        tuple(sorted(wrong | (keys - set(NOTES_UNCHECKED)))),
+        frozenset(unchecked | (keys & notes_unchecked)),
+        tuple(sorted(wrong | (keys - notes_unchecked))),
     )
 
 
@@ -237,7 +245,7 @@ def page(
     yield ""
     accepted = frozenset[str]().union(*(case.unchecked for case in forgeries.values()))
     unused = [field for field in (*PLAN_UNCHECKED, *NOTES_UNCHECKED) if field not in accepted]
-    yield f"Unchecked fields in which no forged value was accepted: {', '.join(unused) or 'none'}."
+    yield f"Unchecked fields in which no single forged value was accepted: {', '.join(unused) or 'none'}."
     yield ""
     yield "## Plans that nobody changed"
     yield ""

@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from certificate_cases import SAMPLES, Case, case_of, random_case
 from lies.forged import (
     CERTIFICATE_UNCHECKED,
-    NOTES_UNCHECKED,
     Forger,
     certificate_changes,
     is_unchecked,
+    unchecked_notes,
 )
 from lies.leaves import is_in
 from memplan_cli import Settings, validate
@@ -55,12 +55,12 @@ def test_a_forged_value_is_refused_or_stated_to_be_unchecked(
     assert {place for place in accepted if not is_unchecked(place, plan)} == set()
 
 
-@pytest.mark.parametrize("name", ["flat", "measured, donated", "for the CPU"])
+@pytest.mark.parametrize("name", ["flat", "recomputed", "measured, donated", "for the CPU"])
 def test_a_forged_note_in_the_model_is_refused(name: str, tmp_path: Path) -> None:
     forger = Forger(name, tmp_path)
     assert forger.accepts_model(forger.model())
     accepted = {key for key, model in forger.note_changes() if forger.accepts_model(model)}
-    assert accepted <= set(NOTES_UNCHECKED)
+    assert accepted <= unchecked_notes(forger.files.plan)
 
 
 @pytest.fixture(scope="module")

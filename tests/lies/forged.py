@@ -236,6 +236,14 @@ def is_unchecked(place: Place, plan: Json) -> bool:
     )
 
 
+def unchecked_notes(plan: Json) -> set[str]:
+    """Return the keys of the model's notes that are stated to be unchecked beside a plan."""
+    has_settings = bool((plan["report"]["runtime"] or {}).get("settings"))
+    return {
+        key for key in NOTES_UNCHECKED if key != "pkg.memplan.settings" or not has_settings
+    }
+
+
 def certificate_changes(certificate: Json) -> Iterator[tuple[Place, Json]]:
     """Yield the place of each value of a certificate, with a certificate in which it is forged."""
     return changes(certificate, schema("certificate"))
