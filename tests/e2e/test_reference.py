@@ -166,6 +166,23 @@ def test_copies_that_change_the_bits_of_a_default_run_are_left_out_and_said(
     assert not done.plan.report.fallbacks
 
 
+def test_shapes_in_the_metadata_that_change_fusions_are_left_out_and_said(
+    network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from memplan_cli.api.output.rewriting import Rewriting
+
+    # As if ONNX Runtime fused other nodes of a model with shapes of values: optimized, its bits differ.
+    def has_shapes(rewriting: Rewriting) -> bool:
+        return rewriting.settings.notes == "model"
+
+    monkeypatch.setattr(Rewriting, "unoptimized_only", property(has_shapes))
+    done = api.optimize(network, out=tmp_path / "o.onnx", check=Check("cpu"))
+    assert done.passed
+    (fallback,) = done.plan.report.fallbacks
+    assert "the plan as metadata, was left out" in fallback.what
+    assert not onnx.load(tmp_path / "o.onnx").graph.value_info
+
+
 def test_a_target_has_optimizations_in_it_and_no_unoptimized_reference(
     network: Path, tmp_path: Path
 ) -> None:

@@ -104,8 +104,9 @@ def plainer_settings(settings: Settings) -> Iterator[Settings]:
     """Yield settings for candidates that are less likely to have other outputs, the best ones first.
 
     The first are for the model's own graph, without copies of nodes, chunks and donated outputs, which need
-    a run without graph optimization. The second also keep the node order, which can decide what ONNX Runtime
-    fuses. There are none for a budget, which the model's own nodes would miss.
+    a run without graph optimization, and without the plan as metadata: its shapes of values let ONNX Runtime
+    fuse more nodes. The second also keep the node order, which can decide what ONNX Runtime fuses. There are
+    none for a budget, which the model's own nodes would miss.
     """
     if settings.budget is not None:
         return
@@ -116,6 +117,7 @@ def plainer_settings(settings: Settings) -> Iterator[Settings]:
         recompute="none",
         checkpoints=(),
         donate={},
+        notes="plan",
     )
     if plain != settings:
         yield plain

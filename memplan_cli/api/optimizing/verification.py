@@ -304,7 +304,7 @@ def _name_of_candidate(report: Report) -> str:
     used = " and ".join(name for name, is_used in rewrites.items() if is_used)
     if report.target != "portable":
         return f"a graph that was optimized for {report.target}"
-    return f"the graph with {used}" if used else "another order of the nodes"
+    return f"the graph with {used}" if used else "another order, with the plan as metadata,"
 
 
 def _reason_of_rejection(report: Report) -> str:
