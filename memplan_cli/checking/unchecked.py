@@ -30,6 +30,7 @@ PLAN_FIELDS: Mapping[str, Mapping[str, str]] = {
         "report.orders.candidates": "",
         "report.orders.chosen": "which of the orders that are not the file's",
         "report.profiles": "but for the sums",
+        "report.bindings.*": "of a dim with bounds: which number within them was run",
         "report.recompute.flops_increase": "",
         "report.recompute.budget": "if the setting is a share",
         "report.recompute.bound": "a certificate proves it",

@@ -84,13 +84,18 @@ def missing_files(page: Path) -> tuple[str, ...]:
 
 
 def _named_modules(page: Path) -> Iterator[str]:
-    """Yield the names of Python files in a page, and in inline code also names like ``packing.pools``."""
+    """Yield the names of Python files in a page, and in inline code also names like ``packing.pools``.
+
+    ``settings.order`` names a key of plan files, which the room `settings` does not have as a module.
+    """
     for token in _tokens(page):
         for child in token.children or ():
             yield from re.findall(r"[\w./-]+\.py\b", child.content)
             if child.type == "code_inline" and re.fullmatch(r"\w+([./]\w+)+", child.content):
                 first, *_ = re.split(r"[./]", child.content)
-                if first in ROOMS and not child.content.endswith((".md", ".py")):
+                is_plan_key = child.content.startswith("settings.")
+                is_file = child.content.endswith((".md", ".py"))
+                if first in ROOMS and not is_plan_key and not is_file:
                     yield child.content
 
 
