@@ -266,7 +266,7 @@ def _arena_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
 
 
 def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
-    """Yield the totals of tensors and arenas; None if they are unknown.
+    """Yield each recorded total of tensors and arenas beside its computed value, None if that is unknown.
 
     A partial report, in which sizes are missing, may omit all totals.
     """

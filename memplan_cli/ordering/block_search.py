@@ -212,7 +212,11 @@ class _ClusterSearch:
                 sweeps.append(replace(parameters, limit=limit))
 
     def prove(self, budget: WorkBudget) -> None:
-        """Raise the bound by cuts at the fullest steps and, in small graphs, at pairs of ops."""
+        """Search a higher lower bound of the peak over all orders.
+
+        Minimum cuts give bounds at the ops of the fullest steps of the best order and, in small graphs, at
+        pairs of ops. The search ends if the bound equals the best peak.
+        """
         best, order = self._best, self._best.cluster_order
         bounds = BoundSearch(self._graph, best.bound)
         bounds.try_heavy_ops(order, best.peak, budget.part(budget.remaining // _CUTS_DIVISOR))

@@ -139,6 +139,7 @@ def weights_notes(program: Program) -> Iterator[str]:
 
 def budget_notes(candidate: Candidate, allocation: Allocation) -> Iterator[str]:
     """Yield a warning if live bytes fit the budget, but their padded allocation does not."""
+    # "1" is the unit of sizes in bytes. Symbolic sizes, in other units, have no budget.
     recompute, planned = candidate.recompute, allocation.heights.get("1", 0)
     if recompute.budget is not None and recompute.met and planned > recompute.budget:
         yield (

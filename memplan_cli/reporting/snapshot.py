@@ -337,7 +337,13 @@ def _tensor_facts(plan: Plan, bytes_at_peak: Mapping[str, int]) -> dict[str, Ten
 
 
 def _facts_of(tensor: Placement, nodes: Mapping[int, str], at_peak: int) -> TensorFacts:
-    """Return the facts of one tensor; ``nodes`` are labels by step."""
+    """Return the facts of one tensor.
+
+    Args:
+        tensor: with its steps; ``last`` is the step after its last reader.
+        nodes: labels of nodes by step.
+        at_peak: bytes of the tensor that are live at the peak of the plan.
+    """
     first, made_by = tensor.first, nodes.get(tensor.first, "")
     read_by = nodes.get(tensor.last - 1, "")
     if tensor.pinned:
@@ -399,7 +405,7 @@ def read_snapshot(model: str, entry: object) -> Snapshot:
 
 
 def refuse_plan(path: Path) -> None:
-    """Raise if the baseline to write is an existing plan file, which it would replace.
+    """Raise if the existing file ``path`` is a plan, which a baseline would replace.
 
     Raises:
         PlanError: the file is a plan, or cannot be read.

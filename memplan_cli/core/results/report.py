@@ -179,7 +179,7 @@ def _to_predicted(peaks: Mapping[str, Peaks]) -> Mapping[str, PredictedPeaks] | 
 
 
 def _from_predicted(table: Mapping[str, PredictedPeaks] | None) -> Mapping[str, Peaks]:
-    """Return the predicted bytes of each side as they are in memory."""
+    """Return the `Peaks` of each side from the form in which they are written to files."""
     return {
         side: Peaks(
             written.first_run_peak,

@@ -167,7 +167,11 @@ class Searcher:
         return Answer.UNKNOWN, ()
 
     def _rank(self, option_order: OptionOrder, restart: int) -> Ints:
-        """Return for each buffer its place among all, the first to be tried being 0."""
+        """Return for each buffer its place among all, the first to be tried being 0.
+
+        The first restarts try each order once as it is. In later ones, each buffer is moved at random, by at
+        most the share `_NOISE` of all places.
+        """
         arrays = self.arrays
         buffers = len(arrays.size)
         keys = [

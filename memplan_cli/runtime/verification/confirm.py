@@ -402,6 +402,7 @@ def measured_cost(confirmation: Confirmation) -> MeasuredCost:
         return MeasuredCost(rank=2, amount=0.0)
     baseline = confirmation.prediction.baseline
     before, after = baseline.record, confirmation.run.record
+    # A few runs raise the suspicion of a longer time, which runs of both models in turn confirm.
     if is_slower(after.peaks, before.peaks):
         ratio = time_ratio(
             before.spec.session,
