@@ -167,9 +167,18 @@ def test_load_takes_all_of_the_settings_also_where_the_runtime_reads_some(
 def test_a_second_optimize_leaves_no_settings_of_the_first(
     written: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "again.onnx"
-    api.optimize(written, out=out, check=None)
-    assert SETTINGS not in scanned_metadata(out)
+    out, edited = tmp_path / "again.onnx", tmp_path / "edited.onnx"
+    option = b'"max_dead_bytes_per_chunk":'
+    edited.write_bytes(written.read_bytes().replace(option + b"1", option + b"2"))
+    first = recorded_settings(scanned_metadata(edited))
+    runtime = api.optimize(edited, out=out, check=None).plan.report.runtime
+    entries = [entry for entry in onnx.load(out).metadata_props if entry.key == SETTINGS]
+    recorded = recorded_settings(scanned_metadata(out))
+    assert len(entries) == 1
+    assert recorded is not None
+    assert runtime is not None
+    assert recorded.settings == runtime.settings, "predicted for this file"
+    assert recorded != first
 
 
 def test_settings_that_memplan_never_writes_are_not_applied(

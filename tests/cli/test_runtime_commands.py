@@ -120,9 +120,16 @@ def test_a_plan_of_another_model_is_not_replayed(samples: Path, tmp_path: Path) 
     assert "belongs to another model" in done.stderr
 
 
-@pytest.mark.parametrize("stated", [{}, {"dims": {"batch": "8"}}, {"dims": [8]}])
+@pytest.mark.parametrize(
+    ("stated", "reason"),
+    [
+        ({}, "do not say the values of its dims"),
+        ({"dims": {"batch": "8"}}, "expected a whole number, not '8'"),
+        ({"dims": [8]}, "expected a table of keys, not a list"),
+    ],
+)
 def test_a_plan_that_does_not_say_its_dims_is_refused(
-    samples: Path, tmp_path: Path, stated: dict[str, object]
+    samples: Path, tmp_path: Path, stated: dict[str, object], reason: str
 ) -> None:
     original, out = samples / "train_mlp.onnx", tmp_path / "out.onnx"
     memplan("optimize", original, "-o", out, "--no-validate", "--quiet")
@@ -134,7 +141,7 @@ def test_a_plan_that_does_not_say_its_dims_is_refused(
     onnx.save(model, out)
     done = memplan("validate", out, "--original", original, "--replay")
     assert done.exit_code == 2
-    assert "do not say the values of its dims" in done.stderr
+    assert reason in done.stderr
 
 
 def test_settings_out_without_a_run_is_a_usage_error(samples: Path, tmp_path: Path) -> None:
