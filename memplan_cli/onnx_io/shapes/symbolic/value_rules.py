@@ -214,7 +214,10 @@ def _mapped(function: Callable[..., Element], *values: Value) -> Array:
     result = np.empty(shape, dtype=object)
     if result.size > MAX_ELEMENTS:
         raise ValueError("more elements than a shape has")
-    result[...] = np.frompyfunc(function, len(arrays), 1)(*arrays)
+    with np.errstate(
+        all="ignore"
+    ):  # elements may be infinite or NaN, of which numpy would warn
+        result[...] = np.frompyfunc(function, len(arrays), 1)(*arrays)
     return result
 
 
