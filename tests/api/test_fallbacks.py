@@ -137,8 +137,10 @@ def test_a_target_that_is_not_delivered_is_one_fallback(planned: Plan) -> None:
     other = Validation("failed", CPU, differences=(Difference("y", 3, 0.5, 3),))
     report = replace(planned.report, validation=other, target="cpu")
     rejected = [planned.with_report(report)] * 2
-    found = with_rejected(planned, rejected)
-    assert codes(found) == ["target-left-out"]
+    portable = planned.with_report(replace(planned.report, validation=other))
+    found = with_rejected(planned, [*rejected, portable])
+    assert codes(found) == ["target-left-out", "candidate-differed"]
+    assert "--target cpu" not in found.report.fallbacks[1].why, "it was asked for"
     assert "not optimized for cpu" in found.report.fallbacks[0].what
 
 

@@ -183,7 +183,7 @@ def test_donated_outputs_that_change_bits_are_left_out_of_a_portable_file_and_ke
     model, check = samples / "train_mlp.onnx", Check(provider="cpu")
     portable = optimize(model, DONATING, out=tmp_path / "a.onnx", check=check).plan.report
     (fallback,) = portable.fallbacks
-    assert "donated outputs was left out" in fallback.what
+    assert "donated outputs" in fallback.what
     assert "--target cpu" in fallback.why
     assert portable.validation is not None
     assert portable.validation.bit_identical

@@ -93,8 +93,10 @@ def plan_portable(request: OptimizeRequest, baseline: BackgroundBaseline) -> Rew
     resolved = resolve_sizes(file.lazy, file.path, settings, request.probing)
     if not settings.bounds:
         baseline.start(file, resolved.settings)
+        planned = plan_resolved(file, resolved, request.progress)
+        return Rewriting(file, planned, planned.settings, request.targets)
+    # The plan tells whether the machine has the memory for a run at the largest size.
     planned = plan_resolved(file, resolved, request.progress)
-    # With bounds, the plan tells whether the machine has the memory for a run at the largest size.
     settings = with_size_of_run(planned.settings, planned.plan.report.memory)
     baseline.start(file, settings)
     return Rewriting(file, planned, settings, request.targets)

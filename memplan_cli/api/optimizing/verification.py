@@ -265,19 +265,15 @@ def with_rejected(plan: Plan, rejected: Sequence[Plan]) -> Plan:
     There is one for each candidate, with one exception: if the plan is of the model's own graph although a
     target was asked for, one fallback stands for all graphs for the target, with the reason of the first.
     """
-    if plan.report.target == "portable":
-        for_target = [other for other in rejected if other.report.target != "portable"]
-        portable = [other for other in rejected if other.report.target == "portable"]
-        return plan.with_fallbacks(
-            *(_target_left_out(other) for other in for_target[:1]),
-            *(
-                _left_out(
-                    other, "; --target cpu keeps ONNX Runtime's fusions, which decide the bits"
-                )
-                for other in portable
-            ),
-        )
-    return plan.with_fallbacks(*(_left_out(other) for other in rejected))
+    if plan.report.target != "portable":
+        return plan.with_fallbacks(*(_left_out(other) for other in rejected))
+    for_target = [other for other in rejected if other.report.target != "portable"]
+    portable = [other for other in rejected if other.report.target == "portable"]
+    return plan.with_fallbacks(
+        *(_target_left_out(other) for other in for_target[:1]),
+        # Where the target failed, there is no better way to keep the fusions.
+        *(_left_out(other, advises_target=not for_target) for other in portable),
+    )
 
 
 def _target_left_out(rejected: Plan) -> Fallback:
@@ -287,24 +283,32 @@ def _target_left_out(rejected: Plan) -> Fallback:
     return Fallback(TARGET_LEFT_OUT, what, _reason_of_rejection(report))
 
 
-def _left_out(rejected: Plan, advice: str = "") -> Fallback:
-    """Return the fallback for a rejected candidate; ``advice`` follows the reason."""
-    report = rejected.report
-    what = f"{_name_of_candidate(report)} was left out"
-    return Fallback(CANDIDATE_DIFFERED, what, _reason_of_rejection(report) + advice)
+def _left_out(rejected: Plan, *, advises_target: bool = False) -> Fallback:
+    """Return the fallback for a rejected candidate.
+
+    The advice to optimize for a target is only given if outputs were compared with a default run: a file
+    for a target has the fusions of such a run.
+    """
+    verdict, reason = rejected.report.validation, _reason_of_rejection(rejected.report)
+    if advises_target and verdict is not None and verdict.reference == "defaults":
+        reason += "; --target cpu keeps ONNX Runtime's fusions, which decide the bits"
+    return Fallback(CANDIDATE_DIFFERED, f"{_name_of_candidate(rejected)} was left out", reason)
 
 
-def _name_of_candidate(report: Report) -> str:
-    """Return what a rejected graph is: for a target, with rewritten nodes, or in another order."""
-    rewrites = {
+def _name_of_candidate(plan: Plan) -> str:
+    """Return what a rejected graph is: optimized for a target, or the model's own with these changes."""
+    report, settings = plan.report, plan.settings
+    if report.target != "portable":
+        return f"a graph that was optimized for {report.target}"
+    changes = {
         "recomputed nodes": report.recompute.nodes > 0,
         "chunks": bool(report.chunked.regions),
         "donated outputs": bool(report.donated.pairs),
+        "another order": settings.get("order") != "keep",
+        "the plan as metadata": settings.get("notes") != "plan",
     }
-    used = " and ".join(name for name, is_used in rewrites.items() if is_used)
-    if report.target != "portable":
-        return f"a graph that was optimized for {report.target}"
-    return f"the graph with {used}" if used else "another order, with the plan as metadata,"
+    *others, last = [name for name, is_made in changes.items() if is_made] or ["no change"]
+    return f"the graph with {', '.join(others)}{' and ' if others else ''}{last}"
 
 
 def _reason_of_rejection(report: Report) -> str:

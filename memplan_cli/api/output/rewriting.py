@@ -315,8 +315,9 @@ def _total_bytes(files: Iterable[Path]) -> int:
 def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
     """Return metadata, as protobuf bytes to append to the model, with the settings to run it with.
 
-    They are the measured settings. Without these, a model that must run without graph optimization
-    gets settings that ensure this and bind donated outputs to their inputs; other models get none.
+    They are those of the report, measured or predicted. Without these, a model that must run without
+    graph optimization gets settings that ensure this and bind donated outputs to their inputs; other
+    models get none.
     A model whose outputs were compared with an unoptimized run also gets an entry that says so.
     """
     from memplan_cli.onnx_io.metadata import reference_entry

@@ -39,7 +39,7 @@ def structure_errors(model: ModelProto) -> Iterator[str]:
     Functions are left out: memplan keeps them as they are, or inlines them.
     """
     domains: set[str] = set()
-    yield from _graph_errors(model.graph, frozenset(), domains)
+    yield from _graph_errors(model.graph, (), domains)
     yield from _opset_errors(model, domains)
 
 
@@ -105,11 +105,12 @@ def _opset_errors(model: ModelProto, used: set[str]) -> Iterator[str]:
 
 
 def _graph_errors(
-    graph: GraphProto, outer: frozenset[str], domains: set[str]
+    graph: GraphProto, outer: tuple[set[str], ...], domains: set[str]
 ) -> Iterator[str]:
     """Yield the violations in a graph and its subgraphs; add the domains of their operators to ``domains``.
 
-    ``outer`` are the values of outer graphs that were produced before the node with this graph.
+    ``outer`` has, for each graph around this one, the values that were produced before the node with this
+    graph. The sets are not copied: a large graph may have many nodes with subgraphs.
     """
     weights = [tensor.name for tensor in graph.initializer]
     weights += [sparse.values.name for sparse in graph.sparse_initializer]
@@ -125,18 +126,18 @@ def _graph_errors(
         domains.add(node.domain)
         if not own.issuperset(read := node.input[:]):
             where = name or node.op_type
-            early = (value for value in read if value not in own and value not in outer)
+            early = (value for value in read if not _is_in((own, *outer), value))
             yield from (
                 f"{where!r} reads {value[:_MAX_NAME]!r} before it is made" for value in early
             )
         for _, body in subgraphs(node) if node.attribute else ():
-            yield from _graph_errors(body, outer | own, domains)
+            yield from _graph_errors(body, (*outer, own), domains)
         made = node.output[:]
-        if len(made) > 1 or not own.isdisjoint(made) or not outer.isdisjoint(made):
+        if len(made) > 1 or not all(values.isdisjoint(made) for values in (own, *outer)):
             for value in filter(None, made):
                 if value in own:
                     yield f"{value[:_MAX_NAME]!r} is made twice"
-                elif value in outer:
+                elif _is_in(outer, value):
                     yield f"{value[:_MAX_NAME]!r} of a subgraph hides a value of an outer graph"
                 own.add(value)
         own.update(made)
@@ -145,8 +146,12 @@ def _graph_errors(
     )
     for value_info in graph.output:
         name = value_info.name
-        if not name or (name not in own and name not in outer):
+        if not name or not _is_in((own, *outer), name):
             yield f"the output {name[:_MAX_NAME]!r} is not made"
+
+
+def _is_in(sets: Iterable[set[str]], value: str) -> bool:
+    return any(value in values for values in sets)
 
 
 def _repeated(names: Sequence[str]) -> Iterable[str]:
