@@ -122,32 +122,43 @@ def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Ite
 def _interface_tensor_figures(
     planned: PlannedModel, interface: _InterfaceBytes
 ) -> Iterator[Figure]:
-    """Yield the bytes of each input, output and weight, recorded and counted.
+    """Yield the bytes of each input, output and weight, as the report lists them and as counted.
 
-    A report lists those of known size, but no weight below a thousandth of all weights. The size of a
-    value that the model does not tell is believed.
+    A value whose shape the model does not tell is not checked.
     """
-    main, dims = planned.timeline.main, report_dims(planned.plan)
-    recorded = {(row.kind, row.name): row.bytes for row in planned.plan.report.interface}
-    yield Figure(
-        "inputs, outputs and weights", len(planned.plan.report.interface), len(recorded)
-    )
-    values = {
+    main, rows = planned.timeline.main, planned.plan.report.interface
+    recorded = {(row.kind, row.name): row.bytes for row in rows}
+    yield Figure("rows of inputs, outputs and weights, each once", len(rows), len(recorded))
+    values_by_kind = {
         "input": main.inputs,
+        # An output that is an input or a weight is listed as such.
         "output": [value for value in main.outputs if value.is_computed],
         "weight": [v for v in planned.timeline.values() if v.kind is ValueKind.WEIGHT],
     }
-    named = {(kind, v.tensor_id): v for kind, group in values.items() for v in group}
-    for kind, name in sorted(recorded.keys() | named.keys()):
-        value, counted = named.get((kind, name)), None
+    values = {(kind, v.tensor_id): v for kind, group in values_by_kind.items() for v in group}
+    for kind, name in sorted(recorded.keys() | values.keys()):
+        value, counted = values.get((kind, name)), None
         if value is not None:
             _, shape = planned.type_of(value)
             if shape is None or None in shape:
                 continue
-            counted = evaluate_sum(_total_bytes(planned, [value]) or None, dims)
-        is_small = kind == "weight" and 1000 * (counted or 0) < interface.weights
-        counted = None if is_small else counted
+            counted = _listed_bytes(planned, kind, value, interface.weights)
         yield Figure(f"bytes of {kind} {name[:120]!r}", recorded.get((kind, name)), counted)
+
+
+def _listed_bytes(
+    planned: PlannedModel, kind: str, value: Value, all_weights: int
+) -> int | None:
+    """Return the bytes with which a report lists an input, output or weight; None if it does not list it.
+
+    It lists no strings and sequences, no sizes without a number, and no weight of less than a thousandth
+    of ``all_weights``, the bytes of all weights.
+    """
+    if planned.type_of(value)[0] not in ELEMENT_BITS:
+        return None
+    total = evaluate_sum(_total_bytes(planned, [value]), report_dims(planned.plan))
+    is_small = kind == "weight" and 1000 * (total or 0) < all_weights
+    return None if is_small else total
 
 
 def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:

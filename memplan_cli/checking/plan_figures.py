@@ -295,19 +295,23 @@ def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
 def _related_total_figures(plan: Plan) -> Iterator[Figure]:
     """Yield figures that follow from totals of the report or of the plan.
 
-    These are whether the budget of recomputation is met, whether the order is proved, and the planned
-    bytes if planning is turned off.
+    - Whether the budget of recomputation is met. Without a budget it is; with one, this is not checked if
+      the resident bytes are unknown.
+    - Whether the order is proved: its lower bound equals its live peak.
+    - The planned bytes of a model that is left as it is: nothing is reused, so they are the naive ones.
     """
     report, memory = plan.report, plan.report.memory
-    budget = report.recompute.budget
-    if memory.resident is not None or budget is None:
-        is_met = budget is None or (memory.resident or 0) <= budget
-        yield Figure("whether the budget is met", report.recompute.met, is_met)
-    if memory.live_peak is not None and memory.order_proved:
-        yield Figure("order_bound of a proved order", memory.order_bound, memory.live_peak)
-    elif memory.live_peak is not None:
-        is_proved = memory.order_bound == memory.live_peak
-        yield Figure("whether the order is proved", memory.order_proved, is_proved)
+    budget, met = report.recompute.budget, report.recompute.met
+    if budget is None:
+        yield Figure("whether the budget is met", met, True)  # noqa: FBT003 - the counted value
+    elif memory.resident is not None:
+        yield Figure("whether the budget is met", met, memory.resident <= budget)
+    if memory.live_peak is not None:
+        if memory.order_proved:  # the wrong bound says more than that the order is not proved
+            yield Figure("order_bound of a proved order", memory.order_bound, memory.live_peak)
+        else:
+            has_proof = memory.order_bound == memory.live_peak
+            yield Figure("whether the order is proved", memory.order_proved, has_proof)
     if _is_left_alone(plan):
         sums, dims = total_sums(plan), report_dims(plan)
         yield Figure(

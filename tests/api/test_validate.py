@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import onnx
 import pytest
 
+from builders import parse
 from memplan_cli import Settings, optimize
 from memplan_cli.api import validate
 from memplan_cli.core.check import Check
@@ -195,3 +197,12 @@ def test_what_is_measured_is_compared_in_the_same_runs(
         found.runtime.observed.values(), before.observed.values(), strict=True
     ):
         assert (now.first_run_peak, now.held) == (then.first_run_peak, then.held)
+
+
+def test_a_plan_with_inputs_and_outputs_without_elements_is_accepted(tmp_path: Path) -> None:
+    text = "g (float[0,4] x, float[4] b) => (float[0,4] y, float[4] c) { y = Neg(x) d = Exp(b) c = Neg(d) }"
+    original, out = tmp_path / "empty.onnx", tmp_path / "out.onnx"
+    onnx.save(parse(text), original)
+    assert optimize(original, out=out, check=None).model == out
+    proof = validate(out, original, Check("cpu"))
+    assert proof.validation.passed, proof.validation.notes

@@ -136,6 +136,11 @@ def test_few_sizes_are_all_looked_at_and_of_many_the_corners() -> None:
     assert set(extent.corners()) <= set(points)
 
 
+def test_dims_of_one_number_leave_room_for_the_corners_of_others() -> None:
+    bounds = {"a": DimRange(1, 2), **{name: DimRange(3, 3) for name in "bcdefgh"}}
+    assert [point[0] for point in Extent(bounds).corners()] == [1, 2]
+
+
 def test_sizes_that_depend_on_data_are_measured_at_every_size(tmp_path: Path) -> None:
     path = tmp_path / "found.onnx"
     onnx.save(parse(FOUND), path)

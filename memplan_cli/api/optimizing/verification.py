@@ -178,7 +178,7 @@ class Verifier:
                 return plan
             if self.check.search == "measured":
                 verification = self._with_costs(verification, candidate, path)
-            plan = _with_memory(plan, verification, candidate, path)
+            plan = _with_measurements(plan, verification, candidate, path)
             plan = with_range_settings(
                 plan, candidate.settings, path, self.check.timeout, self.progress
             )
@@ -341,10 +341,13 @@ def with_fallback_if_slower(plan: Plan) -> Plan:
     return plan.with_fallbacks(Fallback(ALL_SLOWER, what, reason))
 
 
-def _with_memory(
+def _with_measurements(
     plan: Plan, verification: Verification, candidate: Rewriting, path: Path
 ) -> Plan:
-    """Return a plan with the measured memory of its candidate, if it was measured, and with the warnings."""
+    """Return a plan with the memory and warnings of the verification of its candidate.
+
+    ``path`` is the temporary file of the candidate, which the warnings name by its final name.
+    """
     from memplan_cli.features.donation.proof import with_donated_buffers
 
     if verification.facts is not None:

@@ -267,11 +267,13 @@ def _is_log_softmax(node: Node | None, axis: int) -> bool:
     )
 
 
-def _adds_one_element_per_row(graph: Graph, node: Node, axis: int) -> bool:
+def _adds_one_element_per_row(graph: Graph, node: Node | None, axis: int) -> bool:
     """Whether an op is a ScatterElements that adds one element to each row (the last axis).
 
     Its indices must be int64, as the copy compares them with int64 column numbers.
     """
+    if node is None:  # a dimension is not a number
+        return False
     indices, output = node.input_shape(1) or (), node.output_shape
     return (
         qualified_name(node.op) == "ScatterElements"
@@ -379,17 +381,23 @@ class _CopyWriter:
             self._renamed_inputs.setdefault(reader, {})[chain.var] = names[chain.var]
 
     def _copy_op(self, index: int, chain: _Chain, names: Mapping[VarId, VarId]) -> list[Op]:
-        """Return the ops that compute an op's outputs once more, and can be in chunks along its axis.
+        """Return ops that compute the outputs of an op of a chain once more, in copies of these vars.
 
-        ``names`` has the copy of each var of the chain. Inputs that are not in the chain are read
-        whole, and outputs that are not in it are left out.
+        They can be in chunks along the axis that the chain has for these outputs.
+
+        Args:
+            index: the op.
+            chain: it has an axis for each of its vars.
+            names: the copy of each var of the chain. Inputs that are not in the chain are read whole, and
+                outputs that are not in it are left out.
         """
         op, node = self._graph.ops[index], self._graph.node(index)
         axis = next(chain.axes[var] for var in op.outputs if var in chain.axes)
-        # These two cannot be in chunks along the axis: other ops compute the same.
+        # A LogSoftmax needs the whole axis for its sum, and an index of a ScatterElements may point to any
+        # place of it. Both are replaced by ops that compute each element by itself.
         if _is_log_softmax(node, axis):
             return self._log_softmax_ops(index, axis, names)
-        if node is not None and _adds_one_element_per_row(self._graph, node, axis):
+        if _adds_one_element_per_row(self._graph, node, axis):
             return self._scatter_add_ops(op, names)
         return [
             op._replace(

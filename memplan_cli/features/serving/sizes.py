@@ -67,14 +67,18 @@ class Extent:
         return dict(zip(self.names, point, strict=True))
 
     def corners(self) -> tuple[Point, ...]:
-        """Return the distinct sizes at which every dim has one of its bounds, at most 64 of them.
+        """Return the distinct sizes at which every dim has one of its bounds, the lowest first.
 
-        Of some sizes these are the smallest and the largest.
+        Of more than 64 corners, the first are returned: dims that come first by name have their lower
+        bound in all of these. `largest` may be missing. If the model runs at some sizes only (``only``),
+        the corners are the smallest and the largest of them.
         """
         if self.only:
-            return tuple(dict.fromkeys((self.only[-1], self.only[0])))
-        ends = [(self.bounds[name].low, self.bounds[name].high) for name in self.names]
-        return tuple(dict.fromkeys(islice(product(*ends), _MAX_CORNERS)))
+            largest, smallest = self.only[0], self.only[-1]
+            return tuple(dict.fromkeys((smallest, largest)))
+        limits = (self.bounds[name] for name in self.names)
+        ends = [dict.fromkeys((each.low, each.high)) for each in limits]
+        return tuple(islice(product(*ends), _MAX_CORNERS))
 
     def draw(self, rng: random.Random) -> Point:
         """Draw a size, all with the same probability."""
