@@ -107,13 +107,18 @@ def _is_copy(node: Node) -> bool:
 
 
 def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Iterator[Figure]:
-    """Yield the bytes of weights, inputs and outputs. Bytes known from the plan only are skipped."""
+    """Yield the bytes of weights, inputs and outputs. Bytes known from the plan only are skipped.
+
+    A graph that ONNX Runtime optimized for one size declares outputs with symbols that no input has, although
+    the plan knows their numbers.
+    """
     report, dims = planned.plan.report, report_dims(planned.plan)
     yield Figure("weights", report.memory.weights, interface.weights)
     if interface.inputs is not None:
         yield Figure("inputs", report.memory.inputs, evaluate_sum(interface.inputs, dims))
-    if interface.outputs is not None:
-        yield Figure("outputs", report.memory.outputs, evaluate_sum(interface.outputs, dims))
+    outputs = evaluate_sum(interface.outputs, dims)
+    if outputs is not None:
+        yield Figure("outputs", report.memory.outputs, outputs)
     # As in the report, 0 if a symbol has no value.
     donated = evaluate_sum(interface.donated, dims) or 0
     yield Figure("donated bytes", report.donated.bytes, donated)
@@ -124,9 +129,10 @@ def _interface_tensor_figures(
 ) -> Iterator[Figure]:
     """Yield the bytes of each input, output and weight, as the report lists them and as counted.
 
-    A value whose shape the model does not tell is not checked.
+    A value whose shape the model does not tell, or tells with a symbol that has no number, is not checked.
     """
     main, rows = planned.timeline.main, planned.plan.report.interface
+    dims = report_dims(planned.plan)
     recorded = {(row.kind, row.name): row.bytes for row in rows}
     yield Figure("rows of inputs, outputs and weights, each once", len(rows), len(recorded))
     values_by_kind = {
@@ -141,6 +147,8 @@ def _interface_tensor_figures(
         if value is not None:
             _, shape = planned.type_of(value)
             if shape is None or None in shape:
+                continue
+            if evaluate_sum(_total_bytes(planned, [value]), dims) is None:
                 continue
             counted = _listed_bytes(planned, kind, value, interface.weights)
         yield Figure(f"bytes of {kind} {name[:120]!r}", recorded.get((kind, name)), counted)

@@ -84,7 +84,8 @@ PLAN_FIELDS: Mapping[str, Mapping[str, str]] = {
         "settings.shapes": "if sizes were observed",
         "report.certainty.inputs": "if sizes were observed",
         "report.certainty.outputs": "if sizes were observed",
-        "report.interface": "if sizes were observed",
+        "report.interface": "if sizes were observed, or a symbol of the shape has no number",
+        "report.memory.outputs": "if a symbol of their shapes has no number",
     },
     "texts": {
         "producer.version": "",

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import onnx
+import onnx.parser
 import pytest
 
 from builders import parse
 from memplan_cli import Settings, optimize
 from memplan_cli.api import validate
+from memplan_cli.api.models.plan_files import compare_with_model
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import (
     CPU,
@@ -18,6 +21,7 @@ from memplan_cli.core.results.observations import (
     TimeRatio,
     Validation,
 )
+from memplan_cli.core.results.report import InterfaceTensor
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.errors import PlanError, RuntimeUnavailableError
@@ -206,3 +210,24 @@ def test_a_plan_with_inputs_and_outputs_without_elements_is_accepted(tmp_path: P
     assert optimize(original, out=out, check=None).model == out
     proof = validate(out, original, Check("cpu"))
     assert proof.validation.passed, proof.validation.notes
+
+
+def test_bytes_of_outputs_whose_symbol_no_input_has_are_believed(tmp_path: Path) -> None:
+    """A graph that was optimized for one size keeps such symbols, and its plan knows the numbers."""
+    text = """<ir_version: 10, opset_import: ["" : 20, "test" : 1]>
+        g (float[2,4] x) => (float[k,4] y) { a = Neg(x) b = Exp(a) y = test.Cut(b) }"""
+    original, out = tmp_path / "cut.onnx", tmp_path / "out.onnx"
+    onnx.save(onnx.parser.parse_model(text), original)
+    plan = optimize(original, out=out, check=None).plan
+    report, memory = plan.report, plan.report.memory
+    assert memory.inputs is not None
+    assert memory.planned is not None
+    total = memory.weights + memory.inputs + 32 + memory.planned
+    known = replace(
+        report,
+        interface=(*report.interface, InterfaceTensor("y", "output", 32)),
+        memory=replace(memory, outputs=32, total=total),
+        certainty={**report.certainty, "outputs": "exact"},
+    )
+    comparison = compare_with_model(onnx.load(out), plan.with_report(known), original)
+    assert not [text for text in comparison.disagreements if "output" in text]

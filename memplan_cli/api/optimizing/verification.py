@@ -269,11 +269,10 @@ def with_rejected(plan: Plan, rejected: Sequence[Plan]) -> Plan:
         return plan.with_fallbacks(*(_left_out(other) for other in rejected))
     for_target = [other for other in rejected if other.report.target != "portable"]
     portable = [other for other in rejected if other.report.target == "portable"]
-    return plan.with_fallbacks(
-        *(_target_left_out(other) for other in for_target[:1]),
-        # Where the target failed, there is no better way to keep the fusions.
-        *(_left_out(other, advises_target=not for_target) for other in portable),
-    )
+    fallbacks = [_target_left_out(for_target[0])] if for_target else []
+    # The advice to optimize for a target is of no use where the graphs for it were rejected.
+    fallbacks += [_left_out(other, advises_target=not for_target) for other in portable]
+    return plan.with_fallbacks(*fallbacks)
 
 
 def _target_left_out(rejected: Plan) -> Fallback:
@@ -300,12 +299,14 @@ def _name_of_candidate(plan: Plan) -> str:
     report, settings = plan.report, plan.settings
     if report.target != "portable":
         return f"a graph that was optimized for {report.target}"
+    # A plan records ``notes`` only if the setting is not the default, which writes metadata.
+    keeps_order, has_notes = settings.get("order") == "keep", settings.get("notes") != "plan"
     changes = {
         "recomputed nodes": report.recompute.nodes > 0,
         "chunks": bool(report.chunked.regions),
         "donated outputs": bool(report.donated.pairs),
-        "another order": settings.get("order") != "keep",
-        "the plan as metadata": settings.get("notes") != "plan",
+        "another order": not keeps_order,
+        "the plan as metadata": has_notes,
     }
     *others, last = [name for name, is_made in changes.items() if is_made] or ["no change"]
     return f"the graph with {', '.join(others)}{' and ' if others else ''}{last}"

@@ -383,7 +383,7 @@ class _CopyWriter:
     def _copy_op(self, index: int, chain: _Chain, names: Mapping[VarId, VarId]) -> list[Op]:
         """Return ops that compute the outputs of an op of a chain once more, in copies of these vars.
 
-        They can be in chunks along the axis that the chain has for these outputs.
+        The ops are also right for a slice of the copies along the axis that the chain has for these outputs.
 
         Args:
             index: the op.
@@ -393,8 +393,9 @@ class _CopyWriter:
         """
         op, node = self._graph.ops[index], self._graph.node(index)
         axis = next(chain.axes[var] for var in op.outputs if var in chain.axes)
-        # A LogSoftmax needs the whole axis for its sum, and an index of a ScatterElements may point to any
-        # place of it. Both are replaced by ops that compute each element by itself.
+        # A LogSoftmax sums the whole axis, and an index of a ScatterElements may point to any place of it. The
+        # ops in their place compute each element by itself: with maxima of the whole rows, which are computed
+        # once, or by comparing each place with the index.
         if _is_log_softmax(node, axis):
             return self._log_softmax_ops(index, axis, names)
         if _adds_one_element_per_row(self._graph, node, axis):
