@@ -66,22 +66,17 @@ def search_with_copies(
     constants = {**graph.context.constants, **copied.constants}
     context = replace(graph.context, constants=constants)
     copied_graph = Graph.of(copied.program, context, graph.kept_vars)
-    planned_vars_with_copies = replace(planned_vars, sizes=sizes)
-    result = search(copied_graph, planned_vars_with_copies, budget)
-    if result.peak > budget:
-        # The region of one product may have got just enough chunks to fit the budget alone, but
-        # too few to leave room for the other product. A search for half the budget gives it more.
-        tighter = search(copied_graph, planned_vars_with_copies, budget // 2)
-        result = min(result, tighter, key=lambda candidate: candidate.peak)
+    result = _search_both_products(copied_graph, replace(planned_vars, sizes=sizes), budget)
     if result.peak >= without_copies.peak:
         return None
+    # Constants that only replaced ops read are gone from the program.
     remaining_constants = {
         var: values
         for var, values in copied.constants.items()
         if var in result.chunked.program.vars
     }
-    # The new result compares with the program with copies, but the original is what counts. Its
-    # work is not 0, as it has a product.
+    # The search has compared its result with the program with copies. The figures that are
+    # reported compare it with the original, whose work is not 0, as it has a product.
     return replace(
         result,
         chunked=replace(
@@ -91,6 +86,21 @@ def search_with_copies(
         added_work=result.chunked_work / without_copies.work - 1,
         work=without_copies.work,
     )
+
+
+def _search_both_products(
+    copied_graph: Graph, planned_vars: PlannedVars, budget: int
+) -> SearchResult:
+    """Return the lower result of a search for the budget and, if that misses it, for half of it.
+
+    The region of one product may get just enough chunks to fit the budget alone, but too few to
+    leave room for the other product. A search for half the budget gives it more.
+    """
+    result = search(copied_graph, planned_vars, budget)
+    if result.peak <= budget:
+        return result
+    tighter = search(copied_graph, planned_vars, budget // 2)
+    return min(result, tighter, key=lambda candidate: candidate.peak)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from memplan_cli.planning.rewrites import Chunking
 if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
+    from memplan_cli.features.chunking.graph import Graph
     from memplan_cli.features.chunking.search import Choice, SearchResult
     from memplan_cli.ordering.records import PlannedVars
     from memplan_cli.planning.candidate import Source
@@ -34,10 +35,7 @@ def chunk(
             or the model has no nodes.
     """
     from memplan_cli.features.chunking.axes.split import ModelContext
-    from memplan_cli.features.chunking.columns import search_with_copies
     from memplan_cli.features.chunking.graph import Graph, run_at_first_use
-    from memplan_cli.features.chunking.nested import search_nested
-    from memplan_cli.features.chunking.search import search
 
     budget = _budget(settings)
     if not program.body.ops:
@@ -49,29 +47,52 @@ def chunk(
     progress("chunking")
     context = ModelContext(source.constants, source.opset, source.block)
     graph = Graph.of(run_at_first_use(program), context, planned_vars.pinned)
-    resident = planned_vars.resident
-    one_axis = search(graph, resident, budget)
-    max_bytes = int(budget * one_axis.before) if isinstance(budget, float) else budget
-    with_copies = None
-    if one_axis.peak > max_bytes:
-        with_copies = search_with_copies(graph, resident, one_axis, max_bytes)
-    # If copies for products do not help, chunks are cut again. That needs regions of `graph` itself,
-    # so it is not tried after copies.
-    result = with_copies or search_nested(graph, resident, one_axis, max_bytes)
+    result, max_bytes = _best_result(graph, planned_vars.resident, budget)
+    if not result.choices:
+        # The ops of `graph` were moved to their first use, which is only done for chunks.
+        return Chunking(program, facts=_summary(result, graph, max_bytes))
     return Chunking(
-        result.chunked.program if result.choices else program,
-        result.chunked.constants,
-        ChunkingSummary(
-            regions=tuple(_reported_region(choice, result) for choice in result.choices),
-            nodes=len(result.chunked.program.body.ops) - len(program.body.ops),
-            flops_increase=result.added_work,
-            budget=max_bytes,
-            met=result.peak <= max_bytes,
-            bound=result.bound.bytes,
-            bound_node=result.bound.op,
-            bound_tensors=tuple(
-                WholeTensor(var, graph.bytes(var)) for var in result.bound.tensors
-            ),
+        program=result.chunked.program,
+        constants=result.chunked.constants,
+        facts=_summary(result, graph, max_bytes),
+    )
+
+
+def _best_result(
+    graph: Graph, planned_vars: PlannedVars, budget: float
+) -> tuple[SearchResult, int]:
+    """Return the best result of all searches, and the budget in bytes.
+
+    - First each region is cut along one axis.
+    - If that misses the budget, products get copies of their inputs (`columns`).
+    - Without copies, the chunks are cut again if they miss the budget or add much work (`nested`).
+    """
+    from memplan_cli.features.chunking.columns import search_with_copies
+    from memplan_cli.features.chunking.nested import search_nested
+    from memplan_cli.features.chunking.search import search
+
+    one_axis = search(graph, planned_vars, budget)
+    max_bytes = int(budget * one_axis.before) if isinstance(budget, float) else budget
+    if one_axis.peak > max_bytes:
+        with_copies = search_with_copies(graph, planned_vars, one_axis, max_bytes)
+        if with_copies is not None:
+            # Its regions have ops that `graph` does not have, so they cannot be cut again.
+            return with_copies, max_bytes
+    return search_nested(graph, planned_vars, one_axis, max_bytes), max_bytes
+
+
+def _summary(result: SearchResult, graph: Graph, max_bytes: int) -> ChunkingSummary:
+    """Return the report's record of a result; ``graph`` is the program without chunks."""
+    return ChunkingSummary(
+        regions=tuple(_reported_region(choice, result) for choice in result.choices),
+        nodes=len(result.chunked.program.body.ops) - len(graph.ops),
+        flops_increase=result.added_work,
+        budget=max_bytes,
+        met=result.peak <= max_bytes,
+        bound=result.bound.bytes,
+        bound_node=result.bound.op,
+        bound_tensors=tuple(
+            WholeTensor(var, graph.bytes(var)) for var in result.bound.tensors
         ),
     )
 

@@ -149,6 +149,12 @@ class _PreviousChunk(NamedTuple):
         concat_work = FLOPS_PER_BYTE * 2 * joined_bytes  # each byte is read and written
         return overlap_work > concat_work
 
+    def remaining_range(self, op_index: int, needed: Range) -> Range:
+        """Return the part of a needed range that the op did not compute in this chunk."""
+        start, stop = needed
+        _, computed_stop = self.computed[op_index]
+        return max(start, computed_stop), stop
+
 
 class _BackwardRanges(NamedTuple):
     """Ranges of one chunk, propagated from the region's outputs to its inputs.
@@ -187,23 +193,28 @@ def _backward_ranges(
         op_range = _range_for_outputs(op, split, needed)
         if op_range is None:
             return None
-        start, stop = op_range
         if previous is not None and previous.should_carry(graph, op_index, op_range):
             carrying_ops.add(op_index)
-            _, previous_stop = previous.computed[op_index]
-            start = max(start, previous_stop)
-        if start >= stop:
+            op_range = previous.remaining_range(op_index, op_range)
+        reads = _read_ranges(graph, op, split, op_range)
+        if any(start >= stop for start, stop in (op_range, *(read for _, read in reads))):
             return None
-        computed[op_index] = start, stop
-        for var, axis_map in zip(op.inputs, split.inputs, strict=True):
-            if axis_map is None:
-                continue
-            read = axis_map.range((start, stop), graph.dims(var)[axis_map.axis])
-            if read[0] >= read[1]:
-                return None
+        computed[op_index] = op_range
+        for var, read in reads:
             if graph.dataflow.producer.get(var) in region.splits:
                 needed[var] = _hull(needed.get(var, read), read)
     return _BackwardRanges(computed, needed, frozenset(carrying_ops))
+
+
+def _read_ranges(
+    graph: Graph, op: Op, split: Split, op_range: Range
+) -> list[tuple[VarId, Range]]:
+    """Return the sliced inputs that an op reads to compute ``op_range`` of its split, with ranges."""
+    return [
+        (var, axis_map.range(op_range, graph.dims(var)[axis_map.axis]))
+        for var, axis_map in zip(op.inputs, split.inputs, strict=True)
+        if axis_map is not None
+    ]
 
 
 def _range_for_outputs(op: Op, split: Split, needed: Mapping[VarId, Range]) -> Range | None:

@@ -84,34 +84,37 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[Op | int] | 
     Everything stays as near as possible to its place in the program; a region's place is that
     of its first op.
     """
-    op_indices = range(len(graph.ops))
-    # In the graph that is sorted, region ``n`` is ``len(graph.ops) + n``.
-    region_of = {
-        index: number
-        for number, region in enumerate(regions, start=len(op_indices))
+    # The items to sort are the ops, by index, and behind them the regions: region ``n`` is item
+    # ``op_count + n``. A replaced op stays an item without producers; it is left out at the end.
+    op_count = len(graph.ops)
+    region_of_replaced_op = {
+        index: item
+        for item, region in enumerate(regions, start=op_count)
         for index in region.splits
         if index not in region.duplicated
     }
-    successors: list[set[int]] = [set() for _ in range(len(op_indices) + len(regions))]
-    for index in op_indices:
-        if index not in region_of:
-            for producer in graph.producers(index):
-                successors[region_of.get(producer, producer)].add(index)
-    for number, region in enumerate(regions, start=len(op_indices)):
-        for index in region.splits:
-            for producer in graph.producers(index):
-                # Inside the region chunks are read, also those of a duplicated op.
-                if producer not in region.splits:
-                    successors[region_of.get(producer, producer)].add(number)
+    op_producers = [
+        () if index in region_of_replaced_op else graph.producers(index)
+        for index in range(op_count)
+    ]
+    region_producers = [
+        # What the ops of a region read of one another are chunks, also of a duplicated op.
+        {op for index in region.splits for op in graph.producers(index)} - region.splits.keys()
+        for region in regions
+    ]
+    successors: list[set[int]] = [set() for _ in range(op_count + len(regions))]
+    for item, producers in enumerate((*op_producers, *region_producers)):
+        for producer in producers:
+            successors[region_of_replaced_op.get(producer, producer)].add(item)
     region_places = (min(region.splits.keys() - region.duplicated) for region in regions)
-    places = [*op_indices, *region_places]
+    places = [*range(op_count), *region_places]
     order = nearest_order([sorted(after) for after in successors], places.__getitem__)
     if len(order) < len(successors):
         return None
     return [
-        graph.ops[item] if item < len(op_indices) else item - len(op_indices)
+        graph.ops[item] if item < op_count else item - op_count
         for item in order
-        if item not in region_of
+        if item not in region_of_replaced_op
     ]
 
 
@@ -249,7 +252,7 @@ class _ChunkWriter:
         """Add the copy of one op, behind the slices that it reads.
 
         If the op reads a halo, it may make a surplus: elements before and after its own range
-        of the first output. Then a Slice of its own range follows.
+        of the first output. These are sliced off.
         """
         op, node = self._graph.ops[index], self._graph.node(index)
         if node is None:
@@ -265,23 +268,33 @@ class _ChunkWriter:
             name=self._writer.op_name(f"{op.label}{self._suffix}"),
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            attributes={**op.attributes, **edit.attributes}
-            if edit.attributes
-            else op.attributes,
+            attributes={**op.attributes, **edit.attributes},
         )
         axis_map = split.outputs[0]
-        if axis_map is None or not any(edit.surplus):
+        if axis_map is not None and any(edit.surplus):
+            self._append_without_surplus(copy, op.outputs[0], axis_map.axis, edit.surplus)
+        else:
             self._writer.ops.append(copy)
-            return
-        original, own_output = op.outputs[0], outputs[0]
-        wide = self._new_output_with_surplus(original, axis_map.axis, edit.surplus)
-        self._writer.ops.append(copy._replace(outputs=(wide, *outputs[1:])))
+
+    def _append_without_surplus(
+        self, copy: Op, original: VarId, axis: int, surplus: Range
+    ) -> None:
+        """Append an op that makes a surplus, and a Slice that drops the surplus.
+
+        The Slice makes the first output of ``copy``, which is the chunk's own slice of the tensor
+        ``original``. The op makes a new var in its place. ``surplus`` are the elements along ``axis``
+        before and after the own slice.
+        """
+        before, after = surplus
         start, stop = self._own_slices[original].range
-        before, _ = edit.surplus
+        dims = list(self._graph.dims(original))
+        dims[axis] = before + (stop - start) + after
+        wide = self._writer.new_var(original, f"{self._suffix}_wide", tuple(dims))
+        self._writer.ops.append(copy._replace(outputs=(wide, *copy.outputs[1:])))
         self._writer.slice(
             var=wide,
-            output=own_output,
-            axis=axis_map.axis,
+            output=copy.outputs[0],
+            axis=axis,
             bounds=(before, before + stop - start),
             original=original,
         )
@@ -318,16 +331,6 @@ class _ChunkWriter:
         name = self._writer.new_var(var, self._suffix, tuple(dims))
         self._own_slices[var] = _SlicedVar(name, (start, stop))
         return name
-
-    def _new_output_with_surplus(self, var: VarId, axis: int, surplus: Range) -> VarId:
-        """Add and return a var for this chunk's slice of an output with its surplus.
-
-        ``surplus`` is how many more elements the op makes before and after the slice.
-        """
-        dims = list(self._graph.dims(var))
-        start, stop = self._own_slices[var].range
-        dims[axis] = stop - start + sum(surplus)
-        return self._writer.new_var(var, f"{self._suffix}_wide", tuple(dims))
 
     def _join_carried(self, var: VarId, axis: int, carried: VarId) -> None:
         """Add a Concat of the rows that were carried over and the rows of this chunk."""

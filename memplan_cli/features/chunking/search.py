@@ -32,6 +32,7 @@ from memplan_cli.features.chunking.rewrite import ChunkedProgram, rewrite_in_chu
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from memplan_cli.analysis.storage import Storage
     from memplan_cli.core.program import Op, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.features.chunking.graph import Graph
@@ -266,28 +267,19 @@ class Search:
         )
         if chunked is None:
             return None
-        ops = chunked.program.body.ops
-        self._written_ops += len(ops)
+        self._written_ops += len(chunked.program.body.ops)
         sizes = with_new_sizes(chunked.program, self.graph.program, self.planned_vars.sizes)
         measurement = measured(
             chunked.program, sizes, self.planned_vars.pinned, self.planned_vars.aliasing
         )
-        buffer_of, buffers_by_unit = measurement.storage
-        buffers = buffers_by_unit.get(FIXED_UNIT, ())
+        buffers = measurement.storage.buffers_by_unit.get(FIXED_UNIT, ())
         live_bytes = tuple(pressure(Problem(buffers)))
         # The earliest tick with the most live bytes.
         peak_tick, _ = max(live_bytes, key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
-        live_buffers = {
-            buffer.id for buffer in buffers if buffer.live.start <= peak_tick < buffer.live.end
-        }
-        peak_vars = [var for var, buffer_id in buffer_of.items() if buffer_id in live_buffers]
-        # Largest first; sizes are numbers, so a size's coefficient is its bytes.
-        peak_vars.sort(key=lambda var: (-sizes[var].coefficient, var))
         # Steps of the top block have an empty path; those of subgraphs belong to the op before.
         op_ticks = tuple(
             step.start for step in measurement.timeline.steps if not step.block.path
         )
-        peak_op_index = max(bisect_right(op_ticks, peak_tick) - 1, 0)
         return State(
             choices=tuple(choices),
             chunked=chunked,
@@ -295,8 +287,9 @@ class Search:
             pressure=live_bytes,
             op_ticks=op_ticks,
             peak_tick=peak_tick,
-            peak_op=ops[peak_op_index],
-            peak_vars=tuple(peak_vars),
+            # The last op that starts at the tick or before; the first if nothing is live at all.
+            peak_op=chunked.program.body.ops[max(bisect_right(op_ticks, peak_tick) - 1, 0)],
+            peak_vars=_vars_live_at(peak_tick, measurement.storage, sizes),
         )
 
     def with_measured_choices(self, choices: Iterable[Choice]) -> State | None:
@@ -508,6 +501,20 @@ class Search:
             (self.graph.ops[index].type, split)
             for index, split in sorted(region.splits.items())
         )
+
+
+def _vars_live_at(
+    tick: int, storage: Storage, sizes: Mapping[VarId, Size]
+) -> tuple[VarId, ...]:
+    """Return the vars whose buffers are live at a tick, largest first; all sizes are numbers."""
+    live_buffers = {
+        buffer.id
+        for buffer in storage.buffers_by_unit.get(FIXED_UNIT, ())
+        if buffer.live.start <= tick < buffer.live.end
+    }
+    live_vars = (var for var, buffer in storage.buffer_of.items() if buffer in live_buffers)
+    # The coefficient of a size that is a number is its bytes.
+    return tuple(sorted(live_vars, key=lambda var: (-sizes[var].coefficient, var)))
 
 
 def with_new_sizes(

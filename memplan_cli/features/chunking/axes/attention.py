@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from memplan_cli.features.chunking.axes.split import (
+        Dims,
         EditRule,
         Node,
         Range,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 # Positions of inputs and outputs.
 _QUERY, _KEY, _VALUE, _MASK, _PAST_KEY, _PAST_VALUE, _LENGTHS = 0, 1, 2, 3, 4, 5, 6
-_PRESENT_KEY, _PRESENT_VALUE, _SCORES = 1, 2, 3
+_SCORES = 3  # the outputs before are the result, and the keys and values with the past ones
 
 _BATCH_AXIS, _HEAD_AXIS, _ROW_AXIS = 0, 1, 2
 """Axes of ``[batch, heads, query rows, keys]``: of the scores, and of a mask before broadcasting."""
@@ -60,31 +61,24 @@ def _attention_head_splits(node: Node) -> tuple[Split, ...]:
     query_heads, key_heads = _head_counts(node)
     if not key_heads or query_heads % key_heads:
         return ()
-    group = query_heads // key_heads
-    shapes = {
-        position: node.input_shape(position) or () for position in (_QUERY, _KEY, _VALUE)
-    }
     inputs: dict[int, AxisMap | None] = {
-        position: AxisMap(1)
-        for position in (_PAST_KEY, _PAST_VALUE)
-        if node.input_shape(position)
+        position: _axis_of_heads(shape, key_heads)
+        for position in (_QUERY, _KEY, _VALUE, _PAST_KEY, _PAST_VALUE)
+        if (shape := node.input_shape(position))
     }
-    if len(shapes[_QUERY]) == 4:
-        inputs |= {_QUERY: AxisMap(1, group), _KEY: AxisMap(1), _VALUE: AxisMap(1)}
-        output = AxisMap(1, group)
-    else:
-        inputs |= {
-            position: AxisMap(2, shape[2] // key_heads) for position, shape in shapes.items()
-        }
-        output = AxisMap(2, node.output_shape[2] // key_heads)
-    inputs[_MASK] = _mask_axis_map(node, _HEAD_AXIS, scale=group)
+    inputs[_MASK] = _mask_axis_map(node, _HEAD_AXIS, scale=query_heads // key_heads)
     outputs = {
-        0: output,
-        _PRESENT_KEY: AxisMap(1),
-        _PRESENT_VALUE: AxisMap(1),
-        _SCORES: AxisMap(_HEAD_AXIS, group),
+        position: _axis_of_heads(shape, key_heads)
+        for position, shape in enumerate(node.outputs)  # scores are [B, H, Q, keys]
+        if shape
     }
     return (node.split(key_heads, inputs, outputs),)
+
+
+def _axis_of_heads(shape: Dims, key_heads: int) -> AxisMap:
+    """Return the axis that has the heads of a tensor; ``key_heads`` chunks divide it equally."""
+    axis = 1 if len(shape) == 4 else 2
+    return AxisMap(axis, scale=shape[axis] // key_heads)
 
 
 def _head_counts(node: Node) -> tuple[int, int]:

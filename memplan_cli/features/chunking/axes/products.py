@@ -88,33 +88,24 @@ def _einsum_splits(node: Node) -> tuple[Split, ...]:
     equation = node.string_attribute("equation", "").replace(" ", "")
     operands, arrow, result = equation.partition("->")
     terms = operands.split(",")
-    has_unique_indices = all(len(set(term)) == len(term) for term in (*terms, result))
-    if (
-        not arrow
-        or "." in equation
-        or not has_unique_indices
-        or len(terms) != len(node.inputs)
-    ):
+    repeats_index = any(len(set(term)) < len(term) for term in (*terms, result))
+    if not arrow or "." in equation or repeats_index or len(terms) != len(node.inputs):
         return ()
     splits = []
     for axis, (index, dim) in enumerate(zip(result, node.output_shape, strict=True)):
-        if _is_broadcast_index(node, terms, index, dim):
-            continue
         inputs = {
             position: AxisMap(term.index(index))
             for position, term in enumerate(terms)
             if index in term
         }
-        splits.append(node.split(dim, inputs, {0: AxisMap(axis)}, Role.COLUMNS))
+        lengths = [
+            (node.inputs[position] or ())[axis_map.axis]
+            for position, axis_map in inputs.items()
+        ]
+        # An operand that is broadcast along the index has length 1, and cannot be sliced.
+        if all(length == dim for length in lengths):
+            splits.append(node.split(dim, inputs, {0: AxisMap(axis)}, Role.COLUMNS))
     return tuple(splits)
-
-
-def _is_broadcast_index(node: Node, terms: list[str], index: str, dim: int) -> bool:
-    """Whether an index of the result has another length, which is 1, in some operand."""
-    operands = zip(terms, node.inputs, strict=True)
-    return any(
-        (shape or ())[term.index(index)] != dim for term, shape in operands if index in term
-    )
 
 
 RULES: Mapping[str, SplitRule] = {

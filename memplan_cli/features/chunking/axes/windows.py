@@ -61,29 +61,40 @@ class _Window(NamedTuple):
 
 
 def _windows(node: Node) -> list[_Window]:
-    """Return the window of each spatial axis, with ``auto_pad`` resolved."""
-    data, output = node.data_shape, node.output_shape
-    count = len(data) - _FIRST_SPATIAL_AXIS
+    """Return the window of each spatial axis of a convolution or pooling."""
+    count = len(node.data_shape) - _FIRST_SPATIAL_AXIS
     ones = (1,) * count
     weight = node.input_shape(1) or ()
     kernel = node.ints_attribute("kernel_shape") or weight[_FIRST_SPATIAL_AXIS:]
     strides = node.ints_attribute("strides") or ones
     dilations = node.ints_attribute("dilations") or ones
-    explicit_pads = node.ints_attribute("pads") or (0,) * (2 * count)
+    reaches = [
+        (length - 1) * dilation + 1 for length, dilation in zip(kernel, dilations, strict=True)
+    ]
+    return [
+        _Window(stride, reach, _pads(node, index, stride, reach))
+        for index, (stride, reach) in enumerate(zip(strides, reaches, strict=True))
+    ]
+
+
+def _pads(node: Node, index: int, stride: int, reach: int) -> tuple[int, int]:
+    """Return the padding before and after a spatial axis, with ``auto_pad`` resolved.
+
+    ``index`` is the number of the axis among the spatial ones; ``stride`` and ``reach`` are those
+    of its window (`_Window`).
+    """
+    count = len(node.data_shape) - _FIRST_SPATIAL_AXIS
     auto_pad = node.string_attribute("auto_pad", "NOTSET")
-    windows = []
-    for index in range(count):
-        axis = index + _FIRST_SPATIAL_AXIS
-        reach = (kernel[index] - 1) * dilations[index] + 1
-        pads = explicit_pads[index], explicit_pads[index + count]
-        if auto_pad == "VALID":
-            pads = 0, 0
-        elif auto_pad.startswith("SAME"):
-            total = max((output[axis] - 1) * strides[index] + reach - data[axis], 0)
-            half = total // 2
-            pads = (half, total - half) if auto_pad == "SAME_UPPER" else (total - half, half)
-        windows.append(_Window(strides[index], reach, pads))
-    return windows
+    if auto_pad == "VALID":
+        return 0, 0
+    if not auto_pad.startswith("SAME"):
+        pads = node.ints_attribute("pads") or (0,) * (2 * count)  # all before, then all after
+        return pads[index], pads[index + count]
+    axis = index + _FIRST_SPATIAL_AXIS
+    padded_length = (node.output_shape[axis] - 1) * stride + reach
+    total = max(padded_length - node.data_shape[axis], 0)
+    smaller, larger = total // 2, total - total // 2
+    return (smaller, larger) if auto_pad == "SAME_UPPER" else (larger, smaller)
 
 
 def _tile_splits(node: Node) -> tuple[Split, ...]:
@@ -237,29 +248,35 @@ def _resize_splits(node: Node) -> tuple[Split, ...]:
     A linear Resize by 2 reads a halo of 1 on both sides: a chunk of input rows 4..8 reads rows
     3..9, makes output rows 6..18, and keeps 8..16 of them (`ChunkEdit.surplus`).
     """
-    data, output = node.data_shape, node.output_shape
     coordinates = node.string_attribute("coordinate_transformation_mode", "half_pixel")
-    rounding = node.string_attribute("nearest_mode", "round_prefer_floor")
     resizes_listed_axes = node.ints_attribute("axes") is not None  # the scales are only theirs
     crops_input = coordinates == "tf_crop_and_resize"
     adjusts_sizes = node.string_attribute("keep_aspect_ratio_policy", "stretch") != "stretch"
     if resizes_listed_axes or crops_input or adjusts_sizes:
         return ()
-    scales = _resize_scales(node)
-    is_nearest = node.string_attribute("mode", "nearest") == "nearest"
-    repeats = is_nearest and (coordinates, rounding) in _REPEATING_NEAREST
-    halo = _interpolation_halo(node)
     splits = []
-    for axis, exact_scale in enumerate(scales):
-        scale = int(exact_scale)
-        if scale != exact_scale or scale * data[axis] != output[axis]:
+    for axis, exact_scale in enumerate(_resize_scales(node)):
+        dim, scale = node.data_shape[axis], int(exact_scale)
+        if scale != exact_scale or scale * dim != node.output_shape[axis]:
             continue
-        written = AxisMap(axis, scale)
-        if scale == 1 or repeats:
-            splits.append(node.split(data[axis], {0: AxisMap(axis)}, {0: written}))
-        elif halo is not None and _is_power_of_two(scale):
-            splits.append(node.split(data[axis], {0: AxisMap(axis, 1, *halo)}, {0: written}))
+        read = _resized_axis_map(node, axis, scale)
+        if read is not None:
+            splits.append(node.split(dim, {0: read}, {0: AxisMap(axis, scale)}))
     return tuple(splits)
+
+
+def _resized_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
+    """Return which elements a Resize reads along an axis; None if chunks would get other values."""
+    coordinates = node.string_attribute("coordinate_transformation_mode", "half_pixel")
+    rounding = node.string_attribute("nearest_mode", "round_prefer_floor")
+    is_nearest = node.string_attribute("mode", "nearest") == "nearest"
+    if scale == 1 or (is_nearest and (coordinates, rounding) in _REPEATING_NEAREST):
+        return AxisMap(axis)
+    halo = _interpolation_halo(node)
+    if halo is None or not _is_power_of_two(scale):
+        return None
+    before, after = halo
+    return AxisMap(axis, halo_before=before, halo_after=after)
 
 
 def _resize_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
