@@ -1,5 +1,20 @@
 """The document model: a report as a list of blocks, which `media` draws as text, Markdown or HTML.
 
+The report of every command has the same parts in the same order, so that a reader finds each by its
+place:
+
+1. The subject line, `Document.title` and `Document.context`: what the report is about, and with which
+   runtime: ``model.onnx -> model.memplan.onnx      ONNX Runtime 1.31.1, CPU``.
+2. Each `Note` that limits the figures: guessed sizes, warnings. They precede all figures.
+3. Each `Table` of figures: the title of its first column is the topic, a row is one figure
+   (``while loading   366.5 MiB   22.8 MiB   -94%``). A result such as "No saving" follows as a `Paragraph`
+   with its reason.
+4. Each `Check`, in plain sentences: ``[ok] The outputs are bit-identical to a default run of the original.``
+5. The `NextStep`: the command that most readers want next, with the options that they gave before.
+
+All sizes are written by `core.quantities.format_size`: a report has one family of units. Texts fit 80
+columns, and no line breaks inside a figure or an option.
+
 Blocks contain plain strings. Each medium escapes them and marks every `Name` as a quotation.
 """
 
@@ -142,15 +157,51 @@ class Note:
     text: str
 
 
-Block = Heading | Paragraph | Figures | Table | Chart | Items | Code | Note
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of a check or a proof, as a full sentence."""
+
+    passed: bool
+    text: Prose
+
+    @property
+    def mark(self) -> str:
+        """The word that tells the result."""
+        return "ok" if self.passed else "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What most readers do next.
+
+    Attributes:
+        label: what the command does, as an imperative: ``Write the model``.
+        command: one line to copy, never wrapped: a shell command, or Python.
+        language: its language.
+    """
+
+    label: str
+    command: str
+    language: str = SHELL
+
+
+Block = Heading | Paragraph | Figures | Table | Chart | Items | Code | Note | Check | NextStep
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A title, which may be empty, and the blocks below it."""
+    """A report.
+
+    Attributes:
+        title: what it is about; may be empty.
+        blocks: the blocks below the title.
+        context: what all figures depend on, such as the runtime and its version; shown at the right end of
+            the title's line. Empty if there is nothing to say.
+    """
 
     title: Prose
     blocks: tuple[Block, ...]
+    context: str = ""
 
 
 def without_definitions(document: Document) -> Document:

@@ -125,7 +125,7 @@ def test_the_first_baseline_says_first_which_sizes_were_assumed(folder: Path) ->
     write(folder / "a.onnx", OPEN)
     recorded = memplan("gate", "a.onnx", "--update-baseline")
     assert recorded.exit_code == 0
-    first = recorded.stdout.splitlines()[1]
+    first = recorded.stdout.splitlines()[2]
     assert first.strip() == "a.onnx: Sizes assumed: n=1. Set yours: --dim n=1"
     bound = memplan("gate", "a.onnx", "--update-baseline", "--dim", "n=8")
     assert "assumed" not in bound.stdout

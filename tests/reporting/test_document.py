@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 from memplan_cli.reporting.document import (
     Block,
     Chart,
+    Check,
     Code,
     Document,
     Figure,
@@ -20,6 +21,7 @@ from memplan_cli.reporting.document import (
     Heading,
     Items,
     Name,
+    NextStep,
     Note,
     Paragraph,
     Table,
@@ -40,11 +42,17 @@ EVERYTHING = Document(
         Items((("shares its bytes with ", Name("u")), "an item")),
         Code(("x = 1", "", "y = 2")),
         Note("error", "something is wrong"),
+        Check(passed=True, text="the outputs are the same"),
+        Check(passed=False, text=("the order of ", Name("g"))),
+        NextStep("Write it", "memplan optimize model.onnx"),
     ),
+    "ONNX Runtime 1.31.1, CPU",
 )
 SAID = (
     "model.onnx", "a verdict", "node", "naive", "3 KiB", "a definition", "5%", "exact", "12 B",
     "and 3 more tensors", "highest 8 B at step 5", "an item", "x = 1", "something is wrong",
+    "the outputs are the same", "the order of ", "Write it", "memplan optimize model.onnx",
+    "ONNX Runtime 1.31.1, CPU",
 )  # fmt: skip
 
 
@@ -74,7 +82,8 @@ def test_names_are_quotations_in_markdown() -> None:
 
 def test_a_heading_begins_a_section_of_the_page() -> None:
     head, sections = html.draw(EVERYTHING)
-    assert head == '<p class="verdict">a verdict</p>'
+    context = '<p class="soft">ONNX Runtime 1.31.1, CPU</p>'
+    assert head == f'{context}<p class="verdict">a verdict</p>'
     assert sections.count("<section") == sections.count("</section>") == 1
 
 
@@ -85,7 +94,7 @@ def test_markdown_reads_back_as_headings_tables_lists_and_code() -> None:
     kinds = [token.type for token in tokens]
     assert kinds.count("heading_open") == 2
     assert kinds.count("table_open") == 2
-    assert kinds.count("fence") == 2, "the chart and the code"
+    assert kinds.count("fence") == 3, "the chart, the code and the next step"
     assert [token.content for token in tokens if token.info == "python"] == [
         "x = 1\n\ny = 2\n"
     ]
@@ -125,6 +134,49 @@ def test_no_name_is_more_than_a_name_in_any_medium(name: str) -> None:
 def test_lines_of_text_are_never_broken_where_they_are_searched() -> None:
     long = "word " * 500
     assert len(draw_document(Document("", (Paragraph(long),)), "text").splitlines()) == 1
+
+
+def test_a_report_has_a_subject_line_then_parts_with_an_empty_line_between_them() -> None:
+    document = Document(
+        (Name("a.onnx"), " -> ", Name("b.onnx")),
+        (
+            Note("warning", "sizes are guessed"),
+            Table(columns("Process", ">before"), (("running", "1.00 MiB"),)),
+            Check(passed=True, text="The outputs are identical."),
+            Check(passed=False, text="word " * 20),
+            NextStep("Run it", "memplan.load('b.onnx')"),
+        ),
+        "ONNX Runtime 1",
+    )
+    assert text.draw(document, text.Screen(120)) == (
+        f"a.onnx -> b.onnx{'ONNX Runtime 1':>64}\n"
+        "\n"
+        "warning: sizes are guessed\n"
+        "\n"
+        "Process    before\n"
+        "running  1.00 MiB\n"
+        "\n"
+        "[ok] The outputs are identical.\n"
+        f"[failed] {' '.join(['word'] * 14)}\n"
+        f"         {' '.join(['word'] * 6)}\n"
+        "\n"
+        "Run it:  memplan.load('b.onnx')\n"
+    )
+
+
+def test_a_context_without_room_beside_the_title_is_below_it() -> None:
+    document = Document(Name("m" * 70), (), "ONNX Runtime 1.31.1")
+    assert text.draw(document, text.Screen(80)) == f"{'m' * 70}\nONNX Runtime 1.31.1\n"
+
+
+@pytest.mark.parametrize("unit", ["B", "KiB", "MB", "GiB", "ms", "s"])
+def test_no_line_breaks_inside_a_figure_or_an_option(unit: str) -> None:
+    for start in range(60, 80):
+        sentence = f"{'x' * start} 12.5 {unit} with --dim batch=1"
+        shown = text.draw(Document("", (Paragraph(sentence),)), text.Screen(80))
+        assert f"12.5 {unit}" in shown
+        assert "--dim batch=1" in shown
+        assert all(len(line) <= 80 for line in shown.splitlines())
 
 
 def test_names_are_cut_so_that_a_heading_is_one_line() -> None:

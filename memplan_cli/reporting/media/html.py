@@ -26,14 +26,16 @@ _WIDE_BLOCKS = (doc.Table, doc.Code)
 def draw(document: doc.Document) -> tuple[str, str]:
     """Return the blocks above the first heading, and a ``<section>`` for each heading, as HTML.
 
-    The title is left to the page.
+    The title is left to the page; the context is above the blocks.
     """
+    context = f'<p class="soft">{html(document.context)}</p>' if document.context else ""
     sections: list[list[doc.Block]] = [[]]
     for block in document.blocks:
         if isinstance(block, doc.Heading):
             sections.append([])
         sections[-1].append(block)
-    return "".join(map(_block, sections[0])), "".join(map(_section, sections[1:]))
+    head = "".join([context, *map(_block, sections[0])])
+    return head, "".join(map(_section, sections[1:]))
 
 
 def _section(blocks: Sequence[doc.Block]) -> str:
@@ -62,6 +64,10 @@ def _block(block: doc.Block) -> str:
             return f"<pre>{text}</pre>"
         case doc.Note(kind, text):
             return f'<p class="{kind}">{kind}: {said(text)}</p>'
+        case doc.Check(text=text):
+            return f'<p class="{block.mark}">[{block.mark}] {said(text)}</p>'
+        case doc.NextStep(label, command):
+            return f"<p>{html(label)}:</p><pre>{html(command)}</pre>"
     return _table(block)  # the only kind of block without a case
 
 

@@ -25,9 +25,11 @@ _CHART_WIDTH = 80
 def draw(document: doc.Document) -> str:
     """Return a document as Markdown."""
     title = [f"## {_prose_text(document.title)}"] if document.title else []
-    # Consecutive notes are one list.
-    runs = groupby(document.blocks, lambda block: isinstance(block, doc.Note))
-    texts = (("\n" if notes else "\n\n").join(map(_block, run)) for notes, run in runs)
+    if document.context:
+        title.append(markdown_prose(document.context))
+    # Consecutive notes and checks are one list.
+    runs = groupby(document.blocks, lambda block: isinstance(block, doc.Note | doc.Check))
+    texts = (("\n" if items else "\n\n").join(map(_block, run)) for items, run in runs)
     return "\n\n".join([*title, *texts]) + "\n"
 
 
@@ -49,6 +51,11 @@ def _block(block: doc.Block) -> str:
         case doc.Note(kind, text):
             label = kind if kind == "note" else f"**{kind}**"
             return f"- {label}: {_prose_text(text)}"
+        case doc.Check(passed, text):
+            mark = block.mark if passed else f"**{block.mark}**"
+            return f"- {mark}: {_prose_text(text)}"
+        case doc.NextStep(label, command, language):
+            return f"{markdown_prose(label)}:\n\n{_fenced((command,), language)}"
     # The only kind of block without a case is a table.
     table = _table(block.columns, (map(_cell_text, row) for row in block.rows))
     return f"{table}\n\n{_prose_text(block.caption)}" if block.caption else table

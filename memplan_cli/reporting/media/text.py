@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass, replace
-from textwrap import indent
+from textwrap import indent, wrap
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -38,6 +39,18 @@ _COLUMN_GAP = 2
 _STYLES: Mapping[str, str] = {"plain": "", "verdict": "bold green", "soft": "dim"}
 
 
+_MAX_LINE = 80
+"""Columns of a line of prose, also on a wider screen: longer lines are hard to read."""
+
+_MAX_TABLE_WIDTH = 160
+"""Names are cut so that tables are at most so wide, also if lines are never wrapped."""
+
+_UNBROKEN = re.compile(r"(?<=\d) (?=(?:[kKMGTPE]?i?B|ms|s)\b)|(?<= )(--[a-z-]+) (?=[^-\s])")
+"""The blank within a figure (``1.5 MiB``), and an option with the blank before its value."""
+
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
 @dataclass(frozen=True, slots=True)
 class Screen:
     """The width of the output in characters, and whether it is colored."""
@@ -45,12 +58,19 @@ class Screen:
     width: int = 100
     color: bool = False
 
+    @property
+    def table_width(self) -> int:
+        """The columns of a table."""
+        return min(self.width, _MAX_TABLE_WIDTH)
+
+    @property
+    def line_width(self) -> int:
+        """The columns of a line of prose."""
+        return self.width if self is ENDLESS else min(self.width, _MAX_LINE)
+
 
 ENDLESS = Screen(width=1 << 16)
 """Lines are never wrapped: for results that are searched line by line."""
-
-_MAX_TABLE_WIDTH = 160
-"""Names are cut so that tables are at most so wide, also if lines are never wrapped."""
 
 
 def draw(document: doc.Document, screen: Screen = ENDLESS) -> str:
@@ -68,49 +88,74 @@ def draw(document: doc.Document, screen: Screen = ENDLESS) -> str:
         _environ={},
     )
     with console.capture() as capture:
-        # Names are cut also on an endless screen, where tables would be hard to read.
-        for part in _parts(document, min(screen.width, _MAX_TABLE_WIDTH)):
+        for part in _parts(document, screen):
             # With ``soft_wrap``, rich prints lines that are wider than the console as they are.
-            console.print(part, soft_wrap=isinstance(part, _Unbroken))
+            console.print(part, soft_wrap=isinstance(part, _Unwrapped))
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-class _Unbroken(Text):
+class _Unwrapped(Text):
     """Commands to copy, never wrapped: a shell would run each line as a command."""
 
 
-def _parts(document: doc.Document, width: int) -> Iterator[RenderableType]:
-    """Yield what rich prints: the title, and the blocks, indented by 2 below the first heading.
-
-    Names are cut so that lines fit ``width`` characters.
-    """
+def _parts(document: doc.Document, screen: Screen) -> Iterator[RenderableType]:
+    """Yield what rich prints: the subject line, and the blocks, indented by 2 below the first heading."""
     if document.title:
-        yield Text(_line(document.title, width), style="bold")
+        yield Text(_subject_line(document, screen), style="bold")
     inset, previous = 0, None
     for block in document.blocks:
         if isinstance(block, doc.Heading):
-            yield Text(f"\n{_line(block.text, width)}", style="bold cyan")
+            yield Text(f"\n{_line(block.text, screen.table_width)}", style="bold cyan")
             inset = 2
         else:
-            # An empty line ends a drawing. A table begins with a line of titles, and needs none.
-            follows_drawing = isinstance(
-                previous, doc.Table | doc.Figures | doc.Chart | doc.Code
-            )
-            if follows_drawing and not isinstance(block, doc.Table):
+            if _is_apart(block, previous, document):
                 yield Text("")
-            content = _block(block, width - inset)
-            if isinstance(content, _Unbroken):  # rich wraps what is in a Padding
-                yield _Unbroken(indent(content.plain, " " * inset), style=content.style)
+            content = _block(block, screen, inset)
+            if isinstance(content, _Unwrapped):  # rich wraps what is in a Padding
+                yield _Unwrapped(indent(content.plain, " " * inset), style=content.style)
             else:
                 yield Padding(content, (0, 0, 0, inset), expand=False)
         previous = block
 
 
-def _block(block: doc.Block, width: int) -> RenderableType:
-    """Return what rich prints for a block; ``width`` limits names and charts."""
+def _is_apart(block: doc.Block, previous: doc.Block | None, document: doc.Document) -> bool:
+    """Return whether an empty line separates a block from the previous one, or from the title (None).
+
+    Tables stand apart, as do lists of notes, of checks and of next steps.
+    """
+    if previous is None:
+        return bool(document.title)
+    if isinstance(previous, doc.Heading):
+        return False
+    is_drawing = isinstance(previous, doc.Table | doc.Figures | doc.Chart | doc.Code)
+    is_list_end = isinstance(previous, _LISTS) and type(previous) is not type(block)
+    is_list_start = isinstance(block, _LISTS) and type(previous) is not type(block)
+    return is_drawing or is_list_end or is_list_start
+
+
+_LISTS = (doc.Note, doc.Check, doc.NextStep)
+"""Blocks that form a list with their neighbors of the same type."""
+
+
+def _subject_line(document: doc.Document, screen: Screen) -> str:
+    """Return the title, and the context at the right end of the line, or below if there is no room."""
+    title = _line(document.title, screen.line_width)
+    room = min(screen.line_width, _MAX_LINE) - len(title)
+    context = terminal(document.context)
+    separator = " " * (room - len(context)) if len(context) + _COLUMN_GAP <= room else "\n"
+    return f"{title}{separator}{context}" if context else title
+
+
+def _block(block: doc.Block, screen: Screen, inset: int) -> RenderableType:
+    """Return what rich prints for a block, in ``inset`` columns less than the screen has."""
+    width = screen.table_width - inset
+
+    def wrapped(prose: doc.Prose, label: str = "") -> str:
+        return _wrapped(_prose_text(prose), screen.line_width - inset, label)
+
     match block:
         case doc.Paragraph(text, tone):
-            return Text(_prose_text(text), style=_STYLES[tone])
+            return Text(wrapped(text), style=_STYLES[tone])
         case doc.Figures(rows):
             return _figures(rows)
         case doc.Table():
@@ -120,14 +165,35 @@ def _block(block: doc.Block, width: int) -> RenderableType:
             caption = Text(terminal(block.caption), style="dim")
             return Group(Text("\n".join(lines), style="cyan"), caption)
         case doc.Items(lines):
-            return Text("\n".join(map(_prose_text, lines)))
+            return Text("\n".join(map(wrapped, lines)))
         case doc.Code(lines, language):
-            kind = _Unbroken if language == doc.SHELL else Text
+            kind = _Unwrapped if language == doc.SHELL else Text
             return kind("\n".join(map(printable, lines)), style="dim")
         case doc.Note(kind, text):
-            return Text(f"{kind}: {terminal(text)}")
+            return Text(wrapped(text, f"{kind}: "))
+        case doc.Check(passed, text):
+            style = _STYLES["verdict"] if passed else "bold red"
+            return Text(wrapped(text, f"[{block.mark}] "), style=style)
+        case doc.NextStep(label, command):
+            return _Unwrapped(f"{terminal(label)}:  {printable(command)}", style="bold")
     # `_parts` draws headings itself: this line is for the type checker only.
     return Text(_prose_text(block.text))
+
+
+def _wrapped(text: str, width: int, label: str) -> str:
+    """Return a labeled sentence in lines of at most ``width``; they begin below the end of the label.
+
+    No line is broken within a figure or an option.
+    """
+    unbroken = _UNBROKEN.sub(lambda match: f"{match[1] or ''}{_NO_BREAK}", text)
+    lines = wrap(
+        unbroken,
+        width,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace(_NO_BREAK, " ")
 
 
 def _prose_text(prose: doc.Prose, name_width: int = 1 << 16) -> str:
