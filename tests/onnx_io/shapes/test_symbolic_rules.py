@@ -81,6 +81,15 @@ def test_resize_with_uncertain_rounding_has_an_unknown_shape(
     assert shape is None or None in shape  # type: ignore[operator]
 
 
+def test_resize_with_written_defaults_has_the_shape_of_one_without() -> None:
+    """ONNX Runtime writes every attribute, also those that a model left out."""
+    written = (
+        'keep_aspect_ratio_policy = "stretch", coordinate_transformation_mode = "half_pixel"'
+    )
+    body = f"r = Resize <{written}> (x, , scales) y = Neg (r)"
+    assert shape_of(body, TWICE) == ("batch", 3, "2*h", "2*w")
+
+
 def test_a_tile_multiplies_and_a_repeat_of_one_keeps_the_name() -> None:
     assert shape_of("r = Tile (x, n) y = Neg (r)", "int64[4] n = {1, 2, 3, 1}") == (
         "batch",

@@ -47,8 +47,12 @@ def resize_shape(values: Values, node: NodeProto) -> Shape | None:
     region is cropped. (The operator's definition, opsets 7 to 19.)
     """
     input_shape = values.shape(node.input[0])
+    if input_shape is None:
+        return None
     attributes = {a.name: a for a in node.attribute}
-    if input_shape is None or "keep_aspect_ratio_policy" in attributes:
+    # Models that ONNX Runtime writes have every attribute, also those with their default.
+    policy = attributes.get("keep_aspect_ratio_policy")
+    if policy is not None and policy.s != b"stretch":
         return None
     mode = attributes.get("coordinate_transformation_mode")
     if mode is not None and mode.s == b"tf_crop_and_resize":
