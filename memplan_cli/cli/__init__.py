@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -21,70 +20,106 @@ from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.core.version import VERSION
 from memplan_cli.errors import MemplanError, RuntimeTimeoutError
 
-CommandTable = Mapping[str, tuple[str, str]]
-"""Commands by name: the module with the function of that name, and one line of help."""
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-COMMANDS: CommandTable = {
-    "optimize": (
-        "memplan_cli.cli.commands.optimize",
-        "Write a model in the order that needs least memory, and verify it.",
-    ),
-    "report": (
+
+class CommandEntry(NamedTuple):
+    """A row of the table of commands.
+
+    Attributes:
+        group: the heading under which the help lists the command.
+        module: the module with the function of the command, which is imported when it is called.
+        summary: one line of help.
+    """
+
+    group: str
+    module: str
+    summary: str
+
+
+_EVERYDAY, _RUNTIME = "Everyday commands", "Commands about ONNX Runtime"
+
+MORE_COMMANDS = "More commands"
+
+COMMANDS: Mapping[str, CommandEntry] = {
+    "report": CommandEntry(
+        _EVERYDAY,
         "memplan_cli.cli.commands.report",
-        "Show a memory plan, or plan a model and show the plan.",
+        "Show how much memory a model or a plan needs.",
     ),
-    "validate": (
-        "memplan_cli.cli.commands.validate",
-        "Compare an optimized model with its original.",
+    "optimize": CommandEntry(
+        _EVERYDAY,
+        "memplan_cli.cli.commands.optimize",
+        "Write a model that needs less memory, and verify it.",
     ),
-    "verify-certificate": (
-        "memplan_cli.cli.commands.verify_certificate",
-        "Check the proofs of a plan's bounds.",
-    ),
-    "gate": (
+    "gate": CommandEntry(
+        _EVERYDAY,
         "memplan_cli.cli.commands.gate",
-        "Fail if a model exceeds a memory limit or a baseline.",
+        "Fail if a model exceeds a limit or a baseline.",
     ),
-    "diff": (
+    "why": CommandEntry(
+        _EVERYDAY,
+        "memplan_cli.cli.commands.why",
+        "Explain the peak memory, the process, or one tensor.",
+    ),
+    "diff": CommandEntry(
+        _EVERYDAY,
         "memplan_cli.cli.commands.diff",
         "Compare the memory of two models or plans.",
     ),
-    "why": ("memplan_cli.cli.commands.why", "Explain the peak memory, or one tensor."),
-    "fit": (
+    "fit": CommandEntry(
+        _EVERYDAY,
         "memplan_cli.cli.commands.fit",
-        "Find the largest batch size (or other dimension) that fits.",
+        "Find the largest batch size that fits into a memory.",
     ),
-    "settings": (
+    "settings": CommandEntry(
+        _RUNTIME,
         "memplan_cli.cli.commands.settings",
-        "Recommend the runtime settings that need least memory.",
+        "Recommend session settings that need least memory.",
     ),
-    "soak": (
+    "soak": CommandEntry(
+        _RUNTIME,
         "memplan_cli.cli.commands.soak",
-        "Run many requests of varying size, and show the memory.",
+        "Show the memory over many requests of varying size.",
     ),
-    "simulate": (
+    "simulate": CommandEntry(
+        _RUNTIME,
         "memplan_cli.cli.commands.simulate",
-        "Simulate dynamic allocators on a run of a model.",
+        "Simulate dynamic allocators on one run of a model.",
     ),
-    "train-step": (
+    "validate": CommandEntry(
+        _RUNTIME,
+        "memplan_cli.cli.commands.validate",
+        "Compare an optimized model with its original.",
+    ),
+    "doctor": CommandEntry(
+        _RUNTIME, "memplan_cli.cli.commands.doctor", "Show versions, and which providers work."
+    ),
+    "train-step": CommandEntry(
+        MORE_COMMANDS,
         "memplan_cli.cli.commands.train_step",
         "Write a training step for a forward model.",
     ),
-    "pack": (
-        "memplan_cli.cli.commands.pack",
-        "Pack the buffers of a CSV file into one arena.",
-    ),
-    "sweep": (
+    "sweep": CommandEntry(
+        MORE_COMMANDS,
         "memplan_cli.cli.commands.sweep",
         "Plan many models, and print a table of them.",
     ),
-    "doctor": (
-        "memplan_cli.cli.commands.doctor",
-        "Show the installed versions, and which providers work.",
+    "pack": CommandEntry(
+        MORE_COMMANDS,
+        "memplan_cli.cli.commands.pack",
+        "Pack the buffers of a CSV file into one arena.",
     ),
-    "schema": (
+    "verify-certificate": CommandEntry(
+        MORE_COMMANDS,
+        "memplan_cli.cli.commands.verify_certificate",
+        "Check the proofs of a plan's bounds.",
+    ),
+    "schema": CommandEntry(
+        MORE_COMMANDS,
         "memplan_cli.cli.commands.schema",
-        "Print the JSON schema of a file.",
+        "Print the JSON schema of a file or a result.",
     ),
 }
 """The commands, in the order in which the help lists them."""
@@ -121,7 +156,7 @@ class _CommandError(click.ClickException):
 class _CommandGroup(click.Group):
     """Imports a command's module when the command is called, and maps errors to exit codes."""
 
-    def __init__(self, *args: Any, table: CommandTable, **extra: Any) -> None:  # noqa: ANN401 - click's
+    def __init__(self, *args: Any, table: Mapping[str, CommandEntry], **extra: Any) -> None:  # noqa: ANN401 - click's
         super().__init__(*args, **extra)
         self.table = table
 
@@ -135,16 +170,22 @@ class _CommandGroup(click.Group):
         del ctx
         if cmd_name not in self.table:
             return None
-        module, _ = self.table[cmd_name]
-        command = getattr(import_module(module), cmd_name.replace("-", "_"))
+        module = import_module(self.table[cmd_name].module)
+        command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)  # noqa: S101 - our own table
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of commands into the help, without importing the commands."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups of commands, which are not imported, and then the options into the help."""
+        from memplan_cli.cli.help import write_table
+
+        for group in dict.fromkeys(entry.group for entry in self.table.values()):
+            rows = [
+                (name, row.summary) for name, row in self.table.items() if row.group == group
+            ]
+            with formatter.section(group):
+                write_table(formatter, rows)
+        click.Command.format_options(self, ctx, formatter)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -154,7 +195,8 @@ class _CommandGroup(click.Group):
         if name not in self.table and not name.startswith("-"):
             from memplan_cli.core.selection import nearest
 
-            ctx.fail(f"there is no command {name!r}. {nearest(name, self.table)}".strip())
+            hint = nearest(name, self.table) or "memplan --help lists the commands"
+            ctx.fail(f"there is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's own signature
@@ -313,7 +355,7 @@ def _show_traceback(ctx: click.Context) -> None:
         click.echo(traceback.format_exc(), err=True)
 
 
-def command_line(table: CommandTable) -> click.Group:
+def command_line(table: Mapping[str, CommandEntry]) -> click.Group:
     """Return the command line with the commands of a table."""
 
     @click.group(
@@ -327,8 +369,9 @@ def command_line(table: CommandTable) -> click.Group:
         """Know the memory of an ONNX model before it runs, and make it smaller.
 
         \b
-        memplan optimize model.onnx --level 1 --exclude fc1
-        memplan report --print-log
+        memplan report model.onnx                    # how much it needs
+        memplan optimize model.onnx                  # write a smaller one
+        memplan gate model.onnx --max-memory 512MiB  # fail if it needs more
         """
         ctx.ensure_object(Output)
 

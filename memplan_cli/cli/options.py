@@ -57,6 +57,7 @@ timeout_option = click.option(
     type=Finite(0, min_open=True),
     default=DEFAULT_TIMEOUT,
     show_default=True,
+    metavar="S",
     help="Time limit in seconds of each process that runs a model.",
 )
 
@@ -69,7 +70,8 @@ def format_option(*formats: str) -> Callable[[Command], Command]:
         type=click.Choice(formats),
         default=formats[0],
         show_default=True,
-        help="Format of the result.",
+        metavar="FORMAT",
+        help=f"Format of the result: {', '.join(formats[:-1])} or {formats[-1]}.",
     )
 
 

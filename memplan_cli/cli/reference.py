@@ -5,56 +5,72 @@ python -m memplan_cli.cli.reference     write the reference into docs/commands.m
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from inspect import cleandoc
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from memplan_cli.cli import COMMANDS, main
+from memplan_cli.cli.help import MOST_USED, OPTION_GROUPS, VERBATIM, GroupedCommand, long_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 BEGIN, END = "<!-- reference: begin -->", "<!-- reference: end -->"
 """The marks in the page between which the reference stands."""
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 
-_VERBATIM = "\b\n"
-"""The mark of click for a paragraph whose lines are kept: the examples."""
-
-_LONG_NAME = re.compile(r"--[a-z-]+")
-"""The long name of an option; arguments have none."""
-
 _MIN_COMMANDS = 5
 """An option with the same text in so many commands is described once, in a section of its own."""
+
+
+class _Line(NamedTuple):
+    """A line of the reference about one option of a command.
+
+    Attributes:
+        group: its group in the help of the command.
+        name: its long name.
+        text: its names and its help, in Markdown.
+    """
+
+    group: str
+    name: str
+    text: str
 
 
 def reference() -> str:
     """Return the reference: a section for each command, and one for the options of many commands."""
     # With the help options of `main`: a command keeps the ones with which it was first called.
     context = click.Context(main, info_name="memplan", help_option_names=["-h", "--help"])
-    commands = {}
+    commands: dict[str, tuple[click.Command, list[_Line]]] = {}
     for name in COMMANDS:
         command = main.get_command(context, name)
-        assert command is not None  # noqa: S101 - the table's own name
+        assert isinstance(command, GroupedCommand)  # noqa: S101 - as all commands of the table
         with click.Context(command, info_name=name, parent=context) as command_context:
-            commands[name] = command, _parameters(command, command_context)
-    numbers = Counter(line for _, lines in commands.values() for line in lines)
-    shared = [
-        line
-        for line, number in numbers.items()
-        if number >= _MIN_COMMANDS and _LONG_NAME.search(line)
-    ]
-    sections = [
-        "\n".join(_section(name, command, parameters, shared))
-        for name, (command, parameters) in commands.items()
-    ]
-    common = "\n".join(f"- {line}" for line in shared)
-    return "\n\n".join([*sections, f"## Common options\n\n{common}"])
+            commands[name] = command, _option_lines(command, command_context)
+    uses = Counter(line.text for _, lines in commands.values() for line in lines)
+    shared = {text for text, number in uses.items() if number >= _MIN_COMMANDS}
+    sections = []
+    for group in dict.fromkeys(entry.group for entry in COMMANDS.values()):
+        sections.append(f"## {group}")
+        names = [name for name, entry in COMMANDS.items() if entry.group == group]
+        sections += [
+            "\n\n".join(filter(None, _section(name, *commands[name], shared)))
+            for name in names
+        ]
+    common = {
+        line.name: line.text
+        for _, lines in commands.values()
+        for line in lines
+        if line.text in shared
+    }
+    sections.append("## Common options")
+    for group, options in OPTION_GROUPS.items():
+        sections.append(_list(group, [common[name] for name in options if name in common]))
+    return "\n\n".join(filter(None, sections))
 
 
 def with_reference(page: str) -> str:
@@ -65,34 +81,47 @@ def with_reference(page: str) -> str:
 
 
 def _section(
-    name: str, command: click.Command, parameters: list[str], shared: list[str]
+    name: str, command: click.Command, lines: list[_Line], shared: Collection[str]
 ) -> Iterator[str]:
-    """Yield the lines of a command's section; common options get their names only."""
-    yield f"## `memplan {name}`"
-    yield ""
+    """Yield the paragraphs of a command's section.
+
+    Options in ``shared`` that are not among the most used get their names only.
+    """
+    yield f"### `memplan {name}`"
+    context = click.Context(command)
+    yield f"`memplan {' '.join([name, *command.collect_usage_pieces(context)])}`"
     for paragraph in cleandoc(command.help or "").split("\n\n"):
-        if paragraph.startswith(_VERBATIM):
-            yield f"```sh\n{paragraph.removeprefix(_VERBATIM)}\n```"
+        if paragraph.startswith(VERBATIM):
+            yield f"```sh\n{paragraph.removeprefix(VERBATIM)}\n```"
         else:
             yield _escaped(paragraph)
-        yield ""
-    yield from (f"- {line}" for line in parameters if line not in shared)
-    names = [_LONG_NAME.findall(line)[0] for line in parameters if line in shared]
-    if names:
-        yield f"- [common options](#common-options): {', '.join(f'`{name}`' for name in names)}"
+    named_only = [line for line in lines if line.text in shared and line.group != MOST_USED]
+    for group in dict.fromkeys(line.group for line in lines):
+        yield _list(
+            group,
+            [line.text for line in lines if line.group == group and line not in named_only],
+        )
+    if named_only:
+        groups = [
+            f"{group}: "
+            + ", ".join(f"`{line.name}`" for line in named_only if line.group == group)
+            for group in dict.fromkeys(line.group for line in named_only)
+        ]
+        yield f"[Common options](#common-options). {'. '.join(groups)}."
 
 
-def _parameters(command: click.Command, context: click.Context) -> list[str]:
-    """Return a line of Markdown for each argument and visible option of a command."""
+def _list(title: str, lines: list[str]) -> str:
+    """Return a list with a title, or an empty text if it has no lines."""
+    return "\n".join([f"**{title}**", "", *(f"- {line}" for line in lines)]) if lines else ""
+
+
+def _option_lines(command: GroupedCommand, context: click.Context) -> list[_Line]:
+    """Return a line for each visible option of a command, in the order of its help."""
     lines = []
-    for parameter in command.get_params(context):
-        if isinstance(parameter, click.Argument):
-            lines.append(f"`{parameter.make_metavar(context)}`")
-        elif isinstance(parameter, click.Option):
-            record = parameter.get_help_record(context)
-            if record is not None:  # None for a hidden option
-                option, text = record
-                lines.append(f"`{option}`" + (f": {_escaped(text)}" if text else ""))
+    for group, options in command.option_groups(context).items():
+        for option in options:
+            names, text = option.get_help_record(context) or ("", "")
+            lines.append(_Line(group, long_name(option), f"`{names}`: {_escaped(text)}"))
     return lines
 
 

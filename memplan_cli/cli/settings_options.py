@@ -97,6 +97,7 @@ _SETTINGS = (
     click.option(
         "--level",
         type=int,
+        metavar="0|1|2",
         help=(
             "How memory is reused: 0 between tensors of the same dtype and shape, 1 between "
             "tensors of the same dtype, 2 (default) as byte offsets in one arena."

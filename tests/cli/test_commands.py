@@ -363,7 +363,7 @@ def test_a_command_that_there_is_not_gets_the_nearest() -> None:
 def test_no_command_at_all_shows_the_help() -> None:
     result = run()
     assert result.exit_code == 2
-    assert "Commands:" in result.output
+    assert "Everyday commands:" in result.output
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -46,7 +46,7 @@ def test_command_and_its_options_have_help_and_stand_in_the_reference(name: str)
     command = main.get_command(main.make_context("memplan", [name]), name)
     assert command is not None
     options = [item for item in command.params if isinstance(item, click.Option)]
-    section = reference().partition(f"## `memplan {name}`")[2].partition("\n## ")[0]
+    section = reference().partition(f"## `memplan {name}`")[2].partition("\n##")[0]
     assert command.help
     assert [item.opts for item in options if not item.help] == []
     assert [word for item in options for word in item.opts if word not in section] == []

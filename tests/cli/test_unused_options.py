@@ -267,8 +267,8 @@ def test_the_next_step_of_a_report_has_the_dims_that_were_given() -> None:
     [
         ("validate a.onnx --dim n=1", "the plan of `memplan optimize` contains the value"),
         ("gate a.onnx --target cpu", "gate has no option --target: optimize has it"),
-        ("pack a.csv --no-run", "pack has no option --no-run: optimize, report, gate and "),
-        ("pack a.csv --dim n=1", "optimize, report, gate and 7 more have it"),
+        ("pack a.csv --no-run", "pack has no option --no-run: report, optimize, gate and "),
+        ("pack a.csv --dim n=1", "report, optimize, gate and 7 more have it"),
         ("report a.onnx --nonsense", "No such option"),
         ("report a.onnx --levle 1", "--level"),
     ],

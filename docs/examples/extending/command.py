@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 import memplan_cli
-from memplan_cli.cli import COMMANDS, command_line
+from memplan_cli.cli import COMMANDS, MORE_COMMANDS, CommandEntry, command_line
 from memplan_cli.cli.options import model_argument, output_options
 from memplan_cli.cli.output import say
 from memplan_cli.errors import ModelError
@@ -48,7 +48,8 @@ def peak(model: Path, *, at_most: int | None, output: Output) -> None:
         raise SystemExit(1)
 
 
-EXTENDED = {**COMMANDS, "peak": (__name__, "Print the node at which most bytes are live.")}
+SUMMARY = "Print the node at which most bytes are live."
+EXTENDED = {**COMMANDS, "peak": CommandEntry(MORE_COMMANDS, __name__, SUMMARY)}
 
 
 def main() -> None:

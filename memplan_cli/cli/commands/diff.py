@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import format_option, output_options
 from memplan_cli.cli.output import say
 from memplan_cli.cli.settings_options import SettingsOptions, settings_options
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from memplan_cli.cli.output import Output
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand, most_used=("--dim", "--inputs", "--shape", "--level", "--format")
+)
 @click.argument("before", metavar="A", type=SourceFile())
 @click.argument("after", metavar="B", type=SourceFile())
 @settings_options

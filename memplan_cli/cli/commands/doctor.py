@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import format_option, output_options
 from memplan_cli.cli.output import say
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from memplan_cli.cli.output import Output
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @format_option("text", "json")
 @output_options

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import (
     format_option,
     model_argument,
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from memplan_cli.cli.output import Output
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand, most_used=("--memory", "--dim", "--overhead", "--confirm", "--format")
+)
 @model_argument
 @click.option(
     "--memory",

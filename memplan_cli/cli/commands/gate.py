@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import format_option, output_options, result_option
 from memplan_cli.cli.output import say
 from memplan_cli.cli.settings_options import SettingsOptions, settings_options
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand,
+    most_used=(
+        "--max-memory",
+        "--baseline",
+        "--max-increase",
+        "--update-baseline",
+        "--format",
+    ),
+)
 @click.argument(
     "models", metavar="MODEL|PLAN...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import (
     TUNE_COST,
     detail_options,
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from memplan_cli.reporting.plans.report import Detail
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand, most_used=("--output", "--dim", "--inputs", "--target", "--budget")
+)
 @model_argument
 @click.option(
     "-o",

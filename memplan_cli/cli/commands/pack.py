@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import format_option, output_options
 from memplan_cli.cli.output import say
 from memplan_cli.cli.values import Finite, TargetFile
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from memplan_cli.cli.output import Output
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand, most_used=("--output", "--capacity", "--time-limit", "--format")
+)
 @click.argument("problem", type=click.Path(path_type=Path))
 @click.option(
     "-o",

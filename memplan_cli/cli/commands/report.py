@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import (
     detail_options,
     format_option,
@@ -30,7 +31,9 @@ FORMATS = (
 )  # fmt: skip
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand, most_used=("--dim", "--inputs", "--format", "--output", "--verbose")
+)
 @click.argument("path", metavar="[PLAN|MODEL]", required=False, type=SourceFile())
 @several_dims
 @settings_options

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.api.schema import SCHEMA_NAMES
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import output_options
 from memplan_cli.cli.output import say
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from memplan_cli.cli.output import Output
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("name", metavar="[NAME]", type=click.Choice(SCHEMA_NAMES), required=False)
 @click.option(
     "--all", "all_schemas", is_flag=True, help="Print one JSON object with all schemas."
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 def schema(name: str | None, *, all_schemas: bool, output: Output) -> None:
     """Print the JSON schema of a file that memplan reads or writes, or of a command's JSON output.
 
-    NAME is plan, report, config, baseline or certificate for files; diff, doctor, fit, gate, pack,
-    settings, simulate, soak, sweep, train-step, validate, why-peak, why-process or why-tensor for
-    the output of a command; verified for that of verify-certificate. These documents have a key
-    schema with the value memplan.NAME/VERSION.
+    NAME of a file: plan, report, config, baseline, certificate; of a result: why-peak, why-process,
+    why-tensor, diff, doctor, fit, gate, pack, settings, simulate, soak, sweep, train-step, validate,
+    verified; the last is that of verify-certificate. Such a document has a key schema with the value
+    memplan.NAME/VERSION.
 
     \b
     memplan schema plan

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import (
     TUNE_COST,
     format_option,
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from memplan_cli.settings.settings import Settings
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand, most_used=("--measure", "--dim", "--bounds", "--output", "--format")
+)
 @model_argument
 @bounds_option
 @binding_options

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import (
     format_option,
     model_argument,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 ALLOCATORS = ("bfc", "best-fit", "bfc-exact", "ort")
 
 
-@click.command()
+@click.command(cls=GroupedCommand, most_used=("--allocator", "--dim", "--inputs", "--format"))
 @model_argument
 @click.option(
     "--allocator",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import (
     format_option,
     model_argument,
@@ -26,13 +27,17 @@ if TYPE_CHECKING:
 _SEQUENCES = ("random", "growing", "shrinking", "alternating")
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand,
+    most_used=("--bounds", "--requests", "--time-limit", "--output", "--format"),
+)
 @model_argument
 @bounds_option
 @binding_options
 @click.option(
     "--requests",
     type=click.IntRange(1, 1_000_000),
+    metavar="N",
     default=1000,
     show_default=True,
     help="Number of requests under each configuration.",
@@ -47,6 +52,7 @@ _SEQUENCES = ("random", "growing", "shrinking", "alternating")
 @click.option(
     "--seed",
     type=click.IntRange(0),
+    metavar="N",
     default=0,
     show_default=True,
     help="Random seed of the sizes and of the inputs.",
@@ -86,7 +92,7 @@ def soak(
 
     \b
     memplan soak model.onnx --bounds batch=1..8 --bounds seq=16..512
-    memplan soak model.onnx --bounds batch=1..8 --sequence alternating --format html -o soak.html
+    memplan soak model.onnx --bounds batch=1..8 --format html -o soak.html
     """
     from memplan_cli.api.output.output_files import refuse_targets
     from memplan_cli.api.soak import soak

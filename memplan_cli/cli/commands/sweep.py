@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import format_option, output_options, result_option
 from memplan_cli.cli.output import deliver
 from memplan_cli.cli.settings_options import SettingsOptions, profile_dims, settings_options
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from memplan_cli.cli.output import Output
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand, most_used=("--dim", "--jobs", "--resume", "--output", "--format")
+)
 @click.argument(
     "paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )

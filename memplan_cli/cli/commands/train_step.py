@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import format_option, model_argument, output_options
 from memplan_cli.cli.output import say
 from memplan_cli.cli.values import Finite, TargetFile
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
     from memplan_cli.cli.output import Output
 
 
-@click.command("train-step")
+@click.command(
+    "train-step",
+    cls=GroupedCommand,
+    most_used=("--out", "--loss-fn", "--output", "--optimizer", "--budget"),
+)
 @model_argument
 @click.option(
     "-o", "--out", type=TargetFile(), required=True, help="Write the training step here."
@@ -67,6 +72,7 @@ if TYPE_CHECKING:
 @click.option(
     "--weight-decay",
     type=Finite(0),
+    metavar="X",
     help="Weight decay of the optimizer. The default is 0.01 for adamw, else 0.",
 )
 @click.option(
@@ -115,8 +121,8 @@ def train_step(
     inputs, and the loss is the first output.
 
     \b
-    memplan train-step net.onnx -o step.onnx --loss-fn softmax-cross-entropy --optimizer adam
-    memplan train-step net.onnx -o grads.onnx --loss loss --gradients --freeze 'embed*'
+    memplan train-step net.onnx -o step.onnx --loss-fn mse --optimizer adam
+    memplan train-step net.onnx -o grads.onnx --loss loss --gradients
     """
     if (loss is None) == (loss_fn is None):
         raise click.UsageError("give either --loss or --loss-fn")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import (
     format_option,
     output_options,
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from memplan_cli.cli.output import Output
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand,
+    most_used=("--original", "--replay", "--measure", "--inputs", "--format"),
+)
 @click.argument("planned", type=click.Path(path_type=Path))
 @click.option(
     "--original",
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 @click.option(
     "--runs",
     type=click.IntRange(1),
+    metavar="N",
     default=2,
     show_default=True,
     help="Number of runs of each model.",
@@ -48,6 +53,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rtol",
     type=Finite(0),
+    metavar="X",
     default=0.0,
     show_default=True,
     help="Relative tolerance of outputs. If --rtol and --atol are 0, outputs must be bit-identical.",
@@ -55,6 +61,7 @@ if TYPE_CHECKING:
 @click.option(
     "--atol",
     type=Finite(0),
+    metavar="X",
     default=0.0,
     show_default=True,
     help="Absolute tolerance of outputs.",

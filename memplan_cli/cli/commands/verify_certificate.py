@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import format_option, output_options
 from memplan_cli.cli.output import say
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from memplan_cli.cli.output import Output
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.argument("certificate", type=click.Path(path_type=Path))
@@ -33,8 +34,8 @@ def verify_certificate(
     that pack wrote.
 
     \b
-    memplan optimize model.onnx --certificate model.certificate.json
-    memplan verify-certificate model.onnx model.memplan.json model.certificate.json
+    memplan optimize model.onnx --certificate proofs.json
+    memplan verify-certificate model.onnx model.memplan.json proofs.json
     """
     from memplan_cli.api.verify_certificate import verify_certificate
     from memplan_cli.features.certificates.report import VERIFY

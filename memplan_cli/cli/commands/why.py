@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import format_option, output_options
 from memplan_cli.cli.output import say
 from memplan_cli.cli.settings_options import SettingsOptions, settings_options
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from memplan_cli.cli.output import Output
 
 
-@click.command()
+@click.command(
+    cls=GroupedCommand, most_used=("--process", "--tensor", "--dim", "--inputs", "--format")
+)
 @click.argument("path", metavar="MODEL|PLAN", type=SourceFile())
 @click.option(
     "--tensor",
