@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from memplan_cli.api.decoder import Decoder
     from memplan_cli.api.diff import diff
     from memplan_cli.api.doctor import doctor
     from memplan_cli.api.fit import fit
     from memplan_cli.api.gate import gate
-    from memplan_cli.api.load import Decoder, load
     from memplan_cli.api.optimize import optimize
     from memplan_cli.api.output.optimized import Optimized
     from memplan_cli.api.pack import pack
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from memplan_cli.core.check import Check
     from memplan_cli.core.version import VERSION as __version__  # noqa: N811 - the usual name in a package
     from memplan_cli.errors import MemplanError
+    from memplan_cli.loading import load
     from memplan_cli.settings.settings import MemParam, Settings
 
 _MODULES = {
     "Check": "memplan_cli.core.check",
-    "Decoder": "memplan_cli.api.load",
+    "Decoder": "memplan_cli.api.decoder",
     "MemParam": "memplan_cli.settings.settings",
     "MemplanError": "memplan_cli.errors",
     "Optimized": "memplan_cli.api.output.optimized",
@@ -47,7 +48,7 @@ _MODULES = {
     "fit": "memplan_cli.api.fit",
     "soak": "memplan_cli.api.soak",
     "gate": "memplan_cli.api.gate",
-    "load": "memplan_cli.api.load",
+    "load": "memplan_cli.loading",
     "optimize": "memplan_cli.api.optimize",
     "pack": "memplan_cli.api.pack",
     "plan": "memplan_cli.api.report",

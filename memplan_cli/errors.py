@@ -1,6 +1,14 @@
-"""The errors that memplan reports to its users."""
+"""The errors that memplan reports to its users, and a check of files before they are read."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MAX_READ_BYTES = 1 << 31
+"""The largest file that is read into memory: the size limit of a protobuf message."""
 
 
 class MemplanError(Exception):
@@ -43,3 +51,22 @@ class RuntimeUnavailableError(MemplanError):
 
 class RuntimeTimeoutError(RuntimeUnavailableError):
     """A run was stopped because it exceeded its time limit."""
+
+
+def refuse_endless(
+    path: Path, error: type[MemplanError], max_bytes: int = _MAX_READ_BYTES
+) -> None:
+    """Raise an error if reading a file into memory could take forever or exhaust memory.
+
+    That is a device, a pipe, a socket, or a file above ``max_bytes``, such as a sparse file that
+    takes no disk space. A missing file and a folder are accepted: opening them fails anyway.
+
+    Raises:
+        MemplanError: of the type ``error``, with the path.
+    """
+    if path.is_file():
+        size = path.stat().st_size
+        if size > max_bytes:
+            raise error(f"{path} has {size} bytes; files of its kind have at most {max_bytes}")
+    elif path.exists() and not path.is_dir():
+        raise error(f"{path} is not a regular file", hint="a device or a pipe may never end")

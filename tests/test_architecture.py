@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parents[1] / "memplan_cli"
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "core"}),
+    frozenset({"errors", "core", "loading"}),
     frozenset({"settings", "analysis", "packing", "checking"}),
     frozenset({"onnx_io"}),
     frozenset({"ordering"}),
@@ -40,7 +40,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 
 HOMES: Mapping[str, frozenset[str]] = {
     "onnx": frozenset({"onnx_io", "features"}),
-    "onnxruntime": frozenset({"runtime"}),
+    "onnxruntime": frozenset({"loading", "runtime"}),
     "click": frozenset({"cli"}),
     "rich": frozenset({"reporting", "cli"}),
     "ortools": frozenset({"packing"}),
@@ -202,6 +202,44 @@ def test_checking_imports_only_records_and_arithmetic_on_sizes() -> None:
     }
 
 
+def test_loading_imports_errors_only() -> None:
+    """Programs that only run a model import it."""
+    found = [each for each in inner_imports() if top(each.module) == "loading"]
+    assert {top(each.target) for each in found} == {"loading", "errors"}
+
+
+def test_load_imports_onnxruntime_and_its_own_room_only(tmp_path: Path) -> None:
+    """Of a file with settings too."""
+    from memplan_cli.core.results.observations import CPU
+    from memplan_cli.onnx_io.settings_metadata import RecordedSettings, settings_entry
+    from memplan_cli.runtime.simulate.predict import ARENA_REUSE_ONLY
+
+    model = tmp_path / "model.onnx"
+    model.write_bytes(
+        (PACKAGE.parent / "sample_models" / "train_mlp.onnx").read_bytes()
+        + settings_entry(RecordedSettings(CPU, ARENA_REUSE_ONLY))
+    )
+    code = (
+        "import sys, onnxruntime, json, __future__\nbefore = set(sys.modules)\n"
+        f"import memplan\nmemplan.load({str(model)!r})\n"
+        "print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    rooms = [
+        f"memplan_cli.loading.{name}" for name in ("heap", "metadata", "session", "settings")
+    ]
+    assert ast.literal_eval(done.stdout) == [
+        "gc",
+        "memplan",
+        "memplan_cli",
+        "memplan_cli.errors",
+        "memplan_cli.loading",
+        *rooms,
+    ]
+
+
 def test_modules_have_no_import_cycle() -> None:
     needs: dict[str, set[str]] = defaultdict(set)
     for found in inner_imports():
@@ -269,13 +307,13 @@ def test_types_of_a_runtime_or_a_terminal_are_imported_by_its_rooms_only(library
     assert wrong == []
 
 
-SESSIONS = "runtime.loading"
+SESSIONS = "loading.session"
 
 
 def test_onnxruntime_is_never_imported_with_a_module() -> None:
     """Importing it takes half a second, which commands that run no model do not need.
 
-    `runtime.loading` subclasses its session, so that module is imported by `load` only.
+    `loading.session` subclasses its session, so that module is imported by `load` only.
     """
     now = [f for f in all_imports() if top(f.target) == "onnxruntime" and f.when == "now"]
     assert [str(f) for f in now if f.module != SESSIONS] == []

@@ -9,8 +9,8 @@ and `optimizing` has the candidates of `optimize` and their verification.
 
 from __future__ import annotations
 
+from memplan_cli.api.decoder import Decoder
 from memplan_cli.api.doctor import doctor
-from memplan_cli.api.load import Decoder, load
 from memplan_cli.api.optimize import optimize
 from memplan_cli.api.output.optimized import Optimized
 from memplan_cli.api.report import newest_plan, plan, report
@@ -19,6 +19,7 @@ from memplan_cli.api.settings import settings
 from memplan_cli.api.simulate import simulate
 from memplan_cli.api.validate import validate
 from memplan_cli.core.check import Check
+from memplan_cli.loading import load
 
 __all__ = [
     "Check",

@@ -93,8 +93,8 @@ def predicted_process(path: Path, bound_settings: Settings) -> PredictedProcess:
 
 def _recorded_settings(path: Path) -> RecordedSettings | None:
     """Return the runtime settings that memplan recorded in a model's file; None if there are none."""
+    from memplan_cli.loading.metadata import scanned_metadata
     from memplan_cli.onnx_io.settings_metadata import recorded_settings
-    from memplan_cli.onnx_io.wire_format import scanned_metadata
 
     return recorded_settings(scanned_metadata(path))
 

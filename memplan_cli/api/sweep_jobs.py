@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from memplan_cli.api.models.file_names import default_original, expanded_glob
-from memplan_cli.core.files import refuse_endless
 from memplan_cli.core.selection import is_one_of, nearest
-from memplan_cli.errors import MemplanError, ModelError, SettingsError
+from memplan_cli.errors import MemplanError, ModelError, SettingsError, refuse_endless
 from memplan_cli.onnx_io.interface import known_dims, value_names
 from memplan_cli.reporting.commands.sweep import NUMBERS, Row, append_row, read_rows
 from memplan_cli.reporting.hints import assumed_dims, over_budget

@@ -57,7 +57,7 @@ def _file_bytes(path: Path) -> bytes:
     Raises:
         ModelError: it cannot be read, or is a device or pipe without an end.
     """
-    from memplan_cli.core.files import refuse_endless
+    from memplan_cli.errors import refuse_endless
 
     refuse_endless(path, ModelError)
     try:

@@ -1,4 +1,4 @@
-"""Atomic writes of files, and a check of files before they are read.
+"""Atomic writes of files.
 
 Data is first written to a temporary file in the folder of the target, which is then renamed:
 other programs see the old file or the complete new one, never a part.
@@ -20,14 +20,9 @@ from memplan_cli.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from memplan_cli.errors import MemplanError
-
 
 Content = bytes | Iterable[bytes]
 """The bytes of a file, or its parts in order."""
-
-_MAX_READ_BYTES = 1 << 31
-"""The largest file that is read into memory: the size limit of a protobuf message."""
 
 
 def write_files(contents: Mapping[Path, Content]) -> None:
@@ -128,22 +123,3 @@ def file_mode(target: Path) -> int:
     mask = os.umask(0)  # the mask can be read only by setting another one
     os.umask(mask)
     return 0o666 & ~mask
-
-
-def refuse_endless(
-    path: Path, error: type[MemplanError], max_bytes: int = _MAX_READ_BYTES
-) -> None:
-    """Raise an error if reading a file into memory could take forever or exhaust memory.
-
-    That is a device, a pipe, a socket, or a file above ``max_bytes``, such as a sparse file that
-    takes no disk space. A missing file and a folder are accepted: opening them fails anyway.
-
-    Raises:
-        MemplanError: of the type ``error``, with the path.
-    """
-    if path.is_file():
-        size = path.stat().st_size
-        if size > max_bytes:
-            raise error(f"{path} has {size} bytes; files of its kind have at most {max_bytes}")
-    elif path.exists() and not path.is_dir():
-        raise error(f"{path} is not a regular file", hint="a device or a pipe may never end")

@@ -9,9 +9,8 @@ import hashlib
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.files import refuse_endless
 from memplan_cli.core.operators import STANDARD_DOMAINS
-from memplan_cli.errors import ModelError
+from memplan_cli.errors import ModelError, refuse_endless
 from memplan_cli.onnx_io.functions import inlined, why_endless
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.traversal import graphs, subgraphs

@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.wire_format import METADATA, Entries
+from memplan_cli.loading.metadata import METADATA
+from memplan_cli.onnx_io.wire_format import Entries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,8 +1,4 @@
-"""Protobuf's wire format: fields as bytes, and a model's metadata read without parsing its graph.
-
-A message is a sequence of fields. A field that holds a string or a message is a tag (its number and
-wire type), the length of its content, and the content
-(protobuf.dev/programming-guides/encoding).
+"""Fields in protobuf's wire format, which `memplan_cli.loading.metadata` explains.
 
 memplan encodes metadata entries itself because it writes hundreds of thousands of them: an entry as
 bytes, merged into its message, takes a third of the time that the protobuf library needs.
@@ -11,31 +7,8 @@ bytes, merged into its message, takes a third of the time that the protobuf libr
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
 
-from memplan_cli.core.files import refuse_endless
-from memplan_cli.errors import ModelError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from io import BufferedIOBase
-    from pathlib import Path
-
-METADATA = 14
-"""The field number of ``ModelProto.metadata_props``."""
-
-_KEY, _VALUE = 1, 2
-"""The field numbers of ``StringStringEntryProto``."""
-
-_VARINT, _DELIMITED = 0, 2
-_FIXED = {1: 8, 5: 4}
-"""Wire types: ints, strings and messages, and numbers of fixed size (wire type -> bytes)."""
-
-_MAX_ENTRY_BYTES = 1 << 24
-"""A longer metadata key or value is skipped and reads as empty."""
-
-_MAX_FIELDS = 1 << 20
-"""Most fields that are read of one message; a ModelProto has few beside its functions."""
+from memplan_cli.loading.metadata import DELIMITED, KEY, VALUE
 
 
 def varint(number: int) -> bytes:
@@ -51,7 +24,7 @@ def varint(number: int) -> bytes:
 @lru_cache(1 << 12)
 def head(number: int, length: int) -> bytes:
     """Return the tag and length that precede a string or message of ``length`` bytes in field ``number``."""
-    return varint(number << 3 | _DELIMITED) + varint(length)
+    return varint(number << 3 | DELIMITED) + varint(length)
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -69,106 +42,15 @@ class Entries:
 
     def __init__(self, number: int, key: str) -> None:
         self._number = number
-        self._key = field(_KEY, key.encode())
+        self._key = field(KEY, key.encode())
         self._header = cache(self._header_of)
 
     def _header_of(self, length: int) -> bytes:
         """Return everything of an entry that precedes a value of ``length`` bytes."""
-        value = head(_VALUE, length)
+        value = head(VALUE, length)
         return head(self._number, len(self._key) + len(value) + length) + self._key + value
 
     def __call__(self, value: object) -> bytes:
         """Return an entry whose value is ``str(value)``."""
         text = str(value).encode()
         return self._header(len(text)) + text
-
-
-def scanned_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a model file without parsing its graph; the last of equal keys counts.
-
-    A process that loads a model into ONNX Runtime should not parse its weights a second time.
-
-    Raises:
-        ModelError: the file is missing, or is no protobuf message.
-    """
-    metadata: dict[str, str] = {}
-    refuse_endless(path, ModelError)
-    try:
-        with path.open("rb") as file:
-            end = file.seek(0, 2)
-            file.seek(0)
-            for number, length in _delimited_fields(file, end):
-                if number == METADATA:
-                    key, value = _read_entry(file, file.tell() + length)
-                    metadata[key] = value
-                else:
-                    file.seek(length, 1)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, UnicodeDecodeError) as error:
-        raise ModelError(f"{path} is not an ONNX model: {error}") from error
-    return metadata
-
-
-def _read_entry(file: BufferedIOBase, end: int) -> tuple[str, str]:
-    """Read a StringStringEntryProto that ends at position ``end``; return key and value.
-
-    Raises:
-        ValueError: the message is invalid.
-    """
-    texts = {_KEY: "", _VALUE: ""}
-    for number, length in _delimited_fields(file, end):
-        if length <= _MAX_ENTRY_BYTES:
-            texts[number] = file.read(length).decode()
-        else:
-            file.seek(length, 1)
-    if file.tell() != end:
-        raise ValueError("a field ends after its message")
-    return texts[_KEY], texts[_VALUE]
-
-
-def _delimited_fields(file: BufferedIOBase, end: int) -> Iterator[tuple[int, int]]:
-    """Yield number and content length of each length-delimited field up to position ``end``.
-
-    The file then stands at the content: the caller must read or skip it before the next field.
-    Numbers are skipped.
-
-    Raises:
-        ValueError: the message is invalid, ends early, or has more than `_MAX_FIELDS` fields.
-    """
-    for _ in range(_MAX_FIELDS):
-        if file.tell() >= end:
-            return
-        tag = _read_varint(file)
-        number, wire_type = tag >> 3, tag & 7
-        if number == 0:
-            raise ValueError("there is no field 0")
-        if wire_type == _VARINT:
-            _read_varint(file)
-        elif wire_type in _FIXED:
-            file.seek(_FIXED[wire_type], 1)
-        elif wire_type == _DELIMITED:
-            length = _read_varint(file)
-            if file.tell() + length > end:
-                raise ValueError("it ends within a field")
-            yield number, length
-        else:
-            raise ValueError(f"there is no wire type {wire_type}")
-    raise ValueError(f"it has more than {_MAX_FIELDS} fields")
-
-
-def _read_varint(file: BufferedIOBase) -> int:
-    """Read an int as `varint` encodes it: at most ten bytes, enough for 64 bits.
-
-    Raises:
-        ValueError: the file ends first, or ten bytes do not end the number.
-    """
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = file.read(1)
-        if not byte:
-            raise ValueError("it ends within a number")
-        value |= (byte[0] & 0x7F) << shift
-        if byte[0] < 0x80:
-            return value
-    raise ValueError("a number has no end")

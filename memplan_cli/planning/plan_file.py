@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, cast
 
 from memplan_cli.checking.plan_figures import Figure, check_plan_figures, wrong_figures
 from memplan_cli.core.deserialization import MisfitError, from_json
-from memplan_cli.core.files import refuse_endless
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
 from memplan_cli.core.results.plan import Plan, check
-from memplan_cli.errors import PlanError, SettingsError
+from memplan_cli.errors import PlanError, SettingsError, refuse_endless
 from memplan_cli.packing.pools import KINDS
 from memplan_cli.packing.slots import slot_bound
 from memplan_cli.planning.plan_file_clock import check_blocks, check_clock

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.deserialization import MisfitError, from_json
-from memplan_cli.core.files import refuse_endless
 from memplan_cli.core.json_types import Natural, Share, one_of
 from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.report import TARGETS
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.serialization import OPTIONAL, SORTED, SPARSE, Keys, to_json
 from memplan_cli.core.symbolic.dims import bind_dim
-from memplan_cli.errors import PlanError
+from memplan_cli.errors import PlanError, refuse_endless
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.hints import (
     assumed_dims,

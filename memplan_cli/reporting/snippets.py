@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.observations import CPU, EXTEND_STRATEGIES, OPTION_ENUMS
+from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.serialization import to_json
-from memplan_cli.reporting.escape import c_literal
-from memplan_cli.runtime.workers.memory_release import (
+from memplan_cli.loading.heap import (
     LOADING_ENVIRONMENT,
     LOADING_ENVIRONMENT_TEXT,
     LOADING_THRESHOLD,
 )
+from memplan_cli.loading.settings import EXTEND_STRATEGIES, OPTION_ENUMS
+from memplan_cli.reporting.escape import c_literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

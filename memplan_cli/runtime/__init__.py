@@ -1,1 +1,1 @@
-"""The only door to ONNX Runtime: every session runs in a process of its own."""
+"""Runs of ONNX Runtime: every session runs in a process of its own."""

@@ -87,7 +87,7 @@ def test_the_file_says_how_its_buffers_are_bound(tmp_path: Path) -> None:
     }  # fmt: skip
     code = (tmp_path / "run.py").read_text()
     assert "'a0_now': 'a0_past'" in code
-    assert memplan_cli.load(found.model).caches == caches
+    assert memplan_cli.Decoder(found.model).caches == caches
 
 
 def test_recommended_settings_keep_the_buffers_of_a_file_bound(tmp_path: Path) -> None:

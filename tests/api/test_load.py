@@ -16,9 +16,10 @@ import memplan_cli
 from builders import parse
 from memplan_cli import Check, api
 from memplan_cli.errors import ModelError
+from memplan_cli.loading.metadata import scanned_metadata
+from memplan_cli.loading.settings import SETTINGS
 from memplan_cli.onnx_io.metadata import ORT_CONFIG
-from memplan_cli.onnx_io.settings_metadata import SETTINGS, recorded_settings
-from memplan_cli.onnx_io.wire_format import scanned_metadata
+from memplan_cli.onnx_io.settings_metadata import recorded_settings
 from memplan_cli.runtime.doctor import compare_with_environment
 from memplan_cli.settings.settings import Settings
 

@@ -223,8 +223,8 @@ class _Growing:
     """The loop of the original's user."""
 
     def __init__(self, path: Path, options: Any, written: Path) -> None:  # noqa: ANN401
+        from memplan_cli.loading.metadata import scanned_metadata
         from memplan_cli.onnx_io.caches_metadata import recorded_caches
-        from memplan_cli.onnx_io.wire_format import scanned_metadata
 
         self.session = ort.InferenceSession(str(path), options)
         self.shapes = {value.name: value.shape for value in self.session.get_inputs()}

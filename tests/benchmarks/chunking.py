@@ -31,8 +31,8 @@ import onnxruntime
 from memplan_cli import Settings, api
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.loading.session import load_session
 from memplan_cli.runtime.graph.dumps import executed_graph
-from memplan_cli.runtime.loading import load_session
 from memplan_cli.runtime.simulate.predict import predict_peaks
 
 from .chunking_models import GENERATED

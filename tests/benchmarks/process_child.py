@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime as ort
 
 from memplan_cli.core.serialization import to_json
-from memplan_cli.runtime.loading import load_session
+from memplan_cli.loading.session import load_session
 from memplan_cli.runtime.workers.process_memory import baseline, bytes_beyond, resident
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from builders import parse
+from memplan_cli.loading.metadata import scanned_metadata
 from memplan_cli.onnx_io.settings_metadata import recorded_settings
-from memplan_cli.onnx_io.wire_format import scanned_metadata
 from story import memplan
 
 if TYPE_CHECKING:

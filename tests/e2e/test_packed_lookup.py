@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from memplan_cli import Check, Settings, optimize
 from memplan_cli.core.results.observations import RuntimeSettings
+from memplan_cli.loading.session import load_session
 from memplan_cli.onnx_io.writing import columns
-from memplan_cli.runtime.loading import load_session
 from memplan_cli.runtime.run.run_model import process_of_run
 from memplan_cli.runtime.workers.spec import RunConditions
 

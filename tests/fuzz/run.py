@@ -147,15 +147,15 @@ def read_metadata(data: bytes) -> None:
     from contextlib import suppress
 
     from memplan_cli.errors import MemplanError
-    from memplan_cli.onnx_io.settings_metadata import SETTINGS, recorded_settings
-    from memplan_cli.onnx_io.wire_format import scanned_metadata
+    from memplan_cli.loading.metadata import scanned_metadata
+    from memplan_cli.loading.settings import SETTINGS, file_settings
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "m.onnx"
         path.write_bytes(data)
         with suppress(MemplanError):
-            recorded_settings(scanned_metadata(path))
-    recorded_settings({SETTINGS: data.decode("utf-8", "replace")})
+            file_settings(scanned_metadata(path))
+    file_settings({SETTINGS: data.decode("utf-8", "replace")})
 
 
 def read_certificate(data: bytes) -> None:
@@ -219,7 +219,7 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
             "settings.prototxt", "settings.yaml_text", "onnx_io.writing.write",
             "reporting.snapshot", "planning.print_log", "reporting",
             "onnx_io.runs.given_inputs", "checking.certificates.verify", "core.results.certificate",
-            "reporting.media.text", "onnx_io.settings_metadata", "onnx_io.wire_format",
+            "reporting.media.text", "loading.settings", "loading.metadata",
         ):  # fmt: skip
             import_module(f"memplan_cli.{module}")
 

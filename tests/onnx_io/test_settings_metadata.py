@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
 from memplan_cli.errors import ModelError
+from memplan_cli.loading.metadata import scanned_metadata
+from memplan_cli.loading.settings import SETTINGS
 from memplan_cli.onnx_io.metadata import ORT_CONFIG, is_own
 from memplan_cli.onnx_io.settings_metadata import (
-    SETTINGS,
     RecordedSettings,
     config_entry,
     recorded_settings,
     settings_entry,
 )
-from memplan_cli.onnx_io.wire_format import scanned_metadata
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,13 +14,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
+from memplan_cli.loading.heap import LOADING_ENVIRONMENT
 from memplan_cli.reporting.snippets import (
     c_snippet,
     cpp_snippet,
     settings_json,
     settings_snippet,
 )
-from memplan_cli.runtime.workers.memory_release import LOADING_ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ PROGRAM = """
 import numpy
 import onnxruntime
 import memplan_cli
-import memplan_cli.runtime.loading
+import memplan_cli.loading.session
 
 def anonymous():
     status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)

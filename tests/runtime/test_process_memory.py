@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from memplan_cli.core.results.observations import ProcessBytes, RuntimeSettings
+from memplan_cli.loading.heap import map_large_blocks, trim_heap
 from memplan_cli.runtime.run.run_model import process_of_run
 from memplan_cli.runtime.workers import process_memory
-from memplan_cli.runtime.workers.memory_release import map_large_blocks, trim_heap
 from memplan_cli.runtime.workers.process_memory import (
     Resident,
     baseline,
@@ -167,7 +167,7 @@ def test_a_block_of_a_size_that_was_freed_before_is_mapped_meanwhile() -> None:
     """In a process of its own: glibc never forgets what it was told."""
     code = """
 import ctypes
-from memplan_cli.runtime.workers.memory_release import map_large_blocks
+from memplan_cli.loading.heap import map_large_blocks
 library = ctypes.CDLL(None)
 library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 class Said(ctypes.Structure):

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from memplan_cli.core.deserialization import MisfitError, from_json
-from memplan_cli.core.files import refuse_endless
 from memplan_cli.core.json_types import Natural, Positive, Sha256, one_of
 from memplan_cli.core.serialization import SPARSE, Keys, to_json
-from memplan_cli.errors import PlanError
+from memplan_cli.errors import PlanError, refuse_endless
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,13 +24,6 @@ CUDA = "CUDAExecutionProvider"
 PROVIDERS: Mapping[str, str] = {"cpu": CPU, "cuda": CUDA}
 """The name of a provider in options -> ONNX Runtime's name."""
 
-OPTION_ENUMS: Mapping[str, str] = {
-    "execution_order": "ExecutionOrder",
-    "graph_optimization_level": "GraphOptimizationLevel",
-    "execution_mode": "ExecutionMode",
-}
-"""Attributes of ``SessionOptions`` -> the enum of ONNX Runtime to which their value belongs."""
-
 MODEL_OPTIONS: Mapping[str, Mapping[Setting, int]] = {
     "execution_mode": {"ORT_SEQUENTIAL": 0, "ORT_PARALLEL": 1},
     "graph_optimization_level": {
@@ -42,10 +35,6 @@ MODEL_OPTIONS: Mapping[str, Mapping[Setting, int]] = {
     },
 }
 """Session options that ONNX Runtime reads from a model -> the number of each value."""
-
-EXTEND_STRATEGIES: Mapping[str, int] = {"kNextPowerOfTwo": 0, "kSameAsRequested": 1}
-"""Values of ``arena_extend_strategy`` -> the number that ``OrtArenaCfg`` needs instead."""
-
 
 _SCOPE = {**OPTIONAL, **SORTED}
 

@@ -21,8 +21,8 @@ from memplan_cli.core.results.observations import (
 )
 from memplan_cli.core.results.rewrites import step_dims
 from memplan_cli.core.serialization import to_json
+from memplan_cli.loading.metadata import scanned_metadata
 from memplan_cli.onnx_io.settings_metadata import recorded_settings
-from memplan_cli.onnx_io.wire_format import scanned_metadata
 from memplan_cli.runtime.run.run_model import differences_in, require_weights
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.lib import format as npy
 from onnx import SequenceProto, TensorProto, helper, numpy_helper
 
-from memplan_cli.core.files import refuse_endless
-from memplan_cli.errors import SettingsError
+from memplan_cli.errors import SettingsError, refuse_endless
 from memplan_cli.onnx_io.load import first_line
 
 if TYPE_CHECKING:

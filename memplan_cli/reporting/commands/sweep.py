@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.deserialization import from_json
-from memplan_cli.core.files import refuse_endless
 from memplan_cli.core.quantities import counted, format_size
 from memplan_cli.core.serialization import SPARSE, Keys, to_json
-from memplan_cli.errors import SettingsError
+from memplan_cli.errors import SettingsError, refuse_endless
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import csv_row
 from memplan_cli.reporting.hints import dims_summary

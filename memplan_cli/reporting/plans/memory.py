@@ -15,10 +15,10 @@ from memplan_cli.core.results.memory import (
     WORKSPACE,
 )
 from memplan_cli.core.results.observations import CPU
+from memplan_cli.loading.heap import LOADING_ENVIRONMENT_TEXT
 from memplan_cli.reporting import document as doc
 from memplan_cli.runtime.process.parts import kept_bytes, whole_process
 from memplan_cli.runtime.profile.record import PROFILE
-from memplan_cli.runtime.workers.memory_release import LOADING_ENVIRONMENT_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

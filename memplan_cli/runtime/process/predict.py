@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import walk
 from memplan_cli.core.results.observations import CPU, ProcessBytes
 from memplan_cli.core.symbolic.sizes import BITS
+from memplan_cli.loading.heap import LOADED_THRESHOLD, LOADING_THRESHOLD
 from memplan_cli.runtime.process.parts import (
     ARENA,
     ARENA_TABLES,
@@ -52,7 +53,6 @@ from memplan_cli.runtime.simulate.trace import (
     tensor_bytes,
     with_kept_outputs,
 )
-from memplan_cli.runtime.workers.memory_release import LOADED_THRESHOLD, LOADING_THRESHOLD
 from memplan_cli.runtime.workers.spec import MEASURED_RUNS
 
 if TYPE_CHECKING:

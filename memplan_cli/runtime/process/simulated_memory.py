@@ -15,9 +15,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from memplan_cli.core.problem import align
+from memplan_cli.loading.heap import LOADED_THRESHOLD
 from memplan_cli.runtime.process.parts import HEAP_SLACK
 from memplan_cli.runtime.profile.record import PROFILE
-from memplan_cli.runtime.workers.memory_release import LOADED_THRESHOLD
 
 PAGE = 4096
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from memplan_cli.core.results.observations import CUDA, ProcessBytes
-from memplan_cli.runtime.workers.memory_release import release_free_memory
+from memplan_cli.loading.heap import release_free_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

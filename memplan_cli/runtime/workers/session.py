@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -13,20 +11,22 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.results.observations import (
     CPU,
     CUDA,
-    EXTEND_STRATEGIES,
-    OPTION_ENUMS,
     PROVIDERS,
     RuntimeSettings,
 )
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
+from memplan_cli.loading.settings import (
+    apply_options,
+    options_of_file_ignored,
+    provider_options,
+    register_arena,
+)
 from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from memplan_cli.core.json_types import Json
-    from memplan_cli.core.results.observations import Setting
 
 DETERMINISTIC = RuntimeSettings(
     session={
@@ -40,9 +40,6 @@ DETERMINISTIC = RuntimeSettings(
 DETERMINISTIC_CUDA = DETERMINISTIC.updated(
     RuntimeSettings(provider={"use_tf32": 0, "cudnn_conv_algo_search": "DEFAULT"})
 )
-
-_OPTIONS_FROM_FILE = "ORT_LOAD_CONFIG_FROM_MODEL"
-"""If this variable is 1, ONNX Runtime takes the session options from the file's ``ort_config``."""
 
 _PROBE_TIMEOUT = 120.0
 """Seconds for a session of one op; the first session on CUDA loads all libraries of CUDA."""
@@ -154,7 +151,7 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
     if settings.arena and provider == CPU:
         register_arena(settings.arena)
         options.add_session_config_entry("session.use_env_allocators", "1")
-    providers = [(provider, provider_options(settings, provider))]
+    providers = [(provider, provider_options(provider, settings.arena, settings.provider))]
     source = model if isinstance(model, bytes) else str(model)
     with options_of_file_ignored():
         session = ort.InferenceSession(source, options, providers=providers)
@@ -163,78 +160,24 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
     return session
 
 
-@contextmanager
-def options_of_file_ignored() -> Iterator[None]:
-    """Make sessions that are created in this block ignore the session options in their file.
-
-    The user may have set the environment variable that makes ONNX Runtime use them; the block
-    removes it for the time. The session option for the same purpose is refused.
-    """
-    value = os.environ.pop(_OPTIONS_FROM_FILE, None)
-    try:
-        yield
-    finally:
-        if value is not None:
-            os.environ[_OPTIONS_FROM_FILE] = value
-
-
 def session_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
     """Return new ``SessionOptions`` with the session attributes and entries of some settings."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    apply_options(options, settings)
+    apply_options(options, settings.session, settings.session_config)
     return options
 
 
-def apply_options(options: Any, settings: RuntimeSettings) -> None:  # noqa: ANN401
-    """Set the session attributes and entries of some settings on ``SessionOptions``."""
+def run_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+    """Return new ``RunOptions`` with the run entries of some settings."""
     import onnxruntime as ort
 
-    for key, value in settings.session.items():
-        if key in OPTION_ENUMS:
-            setattr(options, key, getattr(getattr(ort, OPTION_ENUMS[key]), str(value)))
-        else:
-            setattr(options, key, value)
-    for key, value in settings.session_config.items():
-        options.add_session_config_entry(key, value)
-
-
-def provider_options(settings: RuntimeSettings, provider: str) -> dict[str, str]:
-    """Return the options of a provider as text; on CUDA the arena's keys are among them."""
-    options = {**(settings.arena if provider != CPU else {}), **settings.provider}
-    return {
-        key: str(int(value)) if isinstance(value, bool) else str(value)
-        for key, value in options.items()
-    }
-
-
-def run_options(settings: RuntimeSettings, options: Any = None) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
-    """Return ``RunOptions`` with the run entries of some settings.
-
-    Args:
-        settings: their ``run_config`` is used.
-        options: the ``RunOptions`` to set the entries on; None: new ones.
-    """
-    import onnxruntime as ort
-
-    options = ort.RunOptions() if options is None else options
+    options = ort.RunOptions()
     for key, value in settings.run_config.items():
         options.add_run_config_entry(key, value)
     return options
-
-
-def register_arena(arena: Mapping[str, Setting]) -> None:
-    """Register the CPU arena of this process, by keys of ``OrtArenaCfg``. It lasts until the process ends."""
-    import onnxruntime as ort
-
-    config = {key: EXTEND_STRATEGIES.get(str(value), value) for key, value in arena.items()}
-    # OrtArenaCfg refuses unknown keys only in this form, with one dictionary.
-    memory = ort.OrtMemoryInfo(
-        "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
-    )
-    ort.create_and_register_allocator(memory, ort.OrtArenaCfg(config))
 
 
 def load_cuda_libraries() -> None:

@@ -80,7 +80,7 @@ class SessionSpec:
         Raises:
             RuntimeUnavailableError: the session is not on the provider asked for.
         """
-        from memplan_cli.runtime.workers.memory_release import release_after_loading
+        from memplan_cli.loading.heap import release_after_loading
         from memplan_cli.runtime.workers.session import make_session
 
         settings = self.settings.updated(more_settings) if more_settings else self.settings

@@ -1,36 +1,30 @@
-"""Create sessions with the settings in a model file, in the process of the caller.
-
-Everywhere else memplan uses ONNX Runtime in worker processes only.
-"""
+"""A session with the settings in its model file, as `memplan_cli.load` returns it."""
 
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime as ort
 
-from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.caches_metadata import recorded_caches
-from memplan_cli.onnx_io.settings_metadata import RecordedSettings, recorded_settings
-from memplan_cli.onnx_io.wire_format import scanned_metadata
-from memplan_cli.runtime.decoding import Decoder
-from memplan_cli.runtime.workers.memory_release import release_after_loading
-from memplan_cli.runtime.workers.session import (
+from memplan_cli.loading.heap import release_after_loading
+from memplan_cli.loading.metadata import scanned_metadata
+from memplan_cli.loading.settings import (
+    CPU,
+    RUNTIME_DEFAULTS,
     apply_options,
+    file_settings,
     options_of_file_ignored,
     provider_options,
     register_arena,
-    run_options,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
-    from memplan_cli.core.results.observations import Setting
-    from memplan_cli.core.results.rewrites import CacheSummary
+    from memplan_cli.loading.settings import FileSettings, Setting
 
 _registered_arena: list[Mapping[str, Setting]] = []
 """The keys of the CPU arena of this process, if one was registered; it lasts until the end."""
@@ -41,22 +35,19 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
 
     Attributes:
         settings: the settings of the file.
-        donated: the input in whose memory an output may lie, by the output's name.
-        caches: the decoder caches in place; None if the file has none.
     """
-
-    caches: CacheSummary | None = None
 
     def __init__(
         self,
         path: Path,
         options: Any,  # noqa: ANN401 - ONNX Runtime has no types
-        recorded: RecordedSettings,
+        settings: FileSettings,
         **more_arguments: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(str(path), options, **more_arguments)
-        self.settings = recorded.settings
-        self.donated = dict(recorded.settings.io_binding)
+        self.settings = settings
+        # Making new options for each run would take a tenth of the time of a small model.
+        self._file_options = self._add_file_entries(ort.RunOptions())
 
     def run(
         self,
@@ -65,16 +56,31 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
         run_options: Any = None,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         """Run as `InferenceSession.run` does, with the file's run options."""
-        return super().run(output_names, input_feed, self._with_file_options(run_options))
+        return super().run(output_names, input_feed, self._run_options(run_options))
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, Any],
+        run_options: Any = None,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        """Run as `InferenceSession.run_with_ort_values` does, with the file's run options."""
+        options = self._run_options(run_options)
+        return super().run_with_ort_values(output_names, input_dict_ort_values, options)
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:  # noqa: ANN401
         """Run as `InferenceSession.run_with_iobinding` does, with the file's run options."""
-        super().run_with_iobinding(iobinding, self._with_file_options(run_options))
+        super().run_with_iobinding(iobinding, self._run_options(run_options))
 
-    def _with_file_options(self, options: Any) -> Any:  # noqa: ANN401
-        """Add the file's run entries to some run options, or to new ones if they are None."""
-        # New options for each run would take a tenth of the time of a small model.
-        return run_options(self.settings, options) if self.settings.run_config else options
+    def _run_options(self, options: Any) -> Any:  # noqa: ANN401
+        """Return the caller's run options with the file's entries added to them, or the file's if None."""
+        return self._file_options if options is None else self._add_file_entries(options)
+
+    def _add_file_entries(self, options: Any) -> Any:  # noqa: ANN401
+        """Add the file's run entries to some run options, and return them."""
+        for key, value in self.settings.run_config.items():
+            options.add_run_config_entry(key, value)
+        return options
 
     def bound(self, inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return a binding of the inputs to arrays, and of donated outputs to their inputs.
@@ -93,26 +99,20 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
         binding = self.io_binding()
         for name, buffer in buffers.items():
             binding.bind_ortvalue_input(name, buffer)
+        donated = self.settings.io_binding
         for output in self.get_outputs():
-            if output.name in self.donated:
-                binding.bind_ortvalue_output(output.name, buffers[self.donated[output.name]])
+            if output.name in donated:
+                binding.bind_ortvalue_output(output.name, buffers[donated[output.name]])
             else:
                 binding.bind_output(output.name, device)
         return binding
 
-    def decoder(self, **dims: int) -> Decoder:
-        """Return a decoder that keeps the caches of this model in buffers of its own.
 
-        Args:
-            dims: values of dims that only the caches have.
-
-        Raises:
-            ModelError: the file has no caches in place.
-        """
-        return Decoder(self, self.caches, dims)
-
-
-def load_session(path: Path, options: Any = None, **more_arguments: Any) -> PlannedSession:  # noqa: ANN401
+def load_session(
+    path: Path | str,
+    options: Any = None,  # noqa: ANN401 - ONNX Runtime has no types
+    **more_arguments: Any,  # noqa: ANN401
+) -> PlannedSession:
     """Create a session on a file with the settings in its metadata.
 
     A file that memplan did not write gets ONNX Runtime's defaults.
@@ -127,32 +127,32 @@ def load_session(path: Path, options: Any = None, **more_arguments: Any) -> Plan
     Raises:
         ModelError: the file cannot be read, or its settings are not memplan's.
     """
-    metadata = scanned_metadata(path)
-    recorded = recorded_settings(metadata) or RecordedSettings(CPU, RuntimeSettings())
-    settings = recorded.settings
+    path = Path(path)
+    settings = file_settings(scanned_metadata(path)) or RUNTIME_DEFAULTS
     options = ort.SessionOptions() if options is None else options
-    apply_options(options, settings)
+    apply_options(options, settings.session, settings.session_config)
+    planned_provider = settings.execution_provider
     if "providers" not in more_arguments:
-        file_options = provider_options(settings, recorded.provider)
-        more_arguments["providers"] = [(recorded.provider, file_options)]
+        file_options = provider_options(planned_provider, settings.arena, settings.provider)
+        more_arguments["providers"] = [(planned_provider, file_options)]
     provider = _first_provider(more_arguments["providers"])
-    if settings.arena and provider != recorded.provider:
+    if settings.arena and provider != planned_provider:
         # The order of execution suits every provider; the sizes of an arena do not.
         _warn(
-            f"{path} was planned for {recorded.provider}: its arena is not used on {provider}"
+            f"{path} was planned for {planned_provider}: its arena is not used on {provider}"
         )
     elif settings.arena and provider == CPU:
         _use_arena(settings.arena)
         options.add_session_config_entry("session.use_env_allocators", "1")
     with options_of_file_ignored(), release_after_loading():
-        session = PlannedSession(path, options, recorded, **more_arguments)
-    session.caches = recorded_caches(metadata)
+        session = PlannedSession(path, options, settings, **more_arguments)
     value_names = {value.name for value in (*session.get_inputs(), *session.get_outputs())}
-    for name in (*session.donated, *session.donated.values()):  # outputs, and their inputs
-        if name not in value_names:
-            raise ModelError(
-                f"{path} binds {name[:80]!r}, which is not an input or output of it"
-            )
+    for output, input_name in settings.io_binding.items():
+        for name in (output, input_name):
+            if name not in value_names:
+                raise ModelError(
+                    f"{path} binds {name[:80]!r}, which is not an input or output of it"
+                )
     return session
 
 
