@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Figure(NamedTuple):
-    """A number or expression of a report, and its value counted again."""
+    """A number or expression of a report as the plan file has it, and its value counted again."""
 
     name: str
     recorded: object
@@ -73,7 +73,8 @@ def check_plan_figures(plan: Plan, bounds: Bounds) -> Iterator[str]:
     yield from check_slots(plan.tensors, plan.report.level)
     storages = tensor_storages(plan.tensors)
     figures = [
-        *_arena_figures(plan, storages),
+        *_arena_figures(plan),
+        *_lower_bound_figures(plan, storages),
         *_count_figures(plan),
         *_total_figures(plan, storages),
         *_related_total_figures(plan),
@@ -114,14 +115,15 @@ def report_dims(plan: Plan) -> Mapping[str, int]:
 
 
 def total_sums(plan: Plan) -> dict[str, ByteSum]:
-    """Return the totals of a plan's tensors and arenas, by the names of the report's expressions."""
+    """Return the totals of a plan's tensors and arenas, by the names that the report gives them.
+
+    A total is a sum over units: for bytes ``1``, for symbolic sizes products such as ``batch*seq``.
+    The report names the planned total a second time, as the total of the plan's level.
+    """
     units = {arena.id: arena.unit for arena in plan.arenas}
-    arena_heights = add_sums(*({arena.unit: arena.height} for arena in plan.arenas))
-    return {
-        "naive": add_sums(*({units[row.arena]: row.bytes} for row in plan.tensors)),
-        "planned": arena_heights,
-        f"level {plan.report.level}": arena_heights,
-    }
+    naive = add_sums(*({units[row.arena]: row.bytes} for row in plan.tensors))
+    planned = add_sums(*({arena.unit: arena.height} for arena in plan.arenas))
+    return {"naive": naive, "planned": planned, f"level {plan.report.level}": planned}
 
 
 def _is_left_alone(plan: Plan) -> bool:
@@ -165,7 +167,7 @@ def _phase_figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _count_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the report's numbers of nodes, blocks and tensors, and its unplanned tensors.
+    """Yield the report's numbers of nodes, blocks, tensors and reuses, and its unplanned tensors.
 
     They are compared with the plan's order and tensors. The number of intermediates needs the model,
     and is taken from the report. A tensor is listed as unplanned for one of two reasons: it is
@@ -178,6 +180,8 @@ def _count_figures(plan: Plan) -> Iterator[Figure]:
     yield from _phase_figures(plan)
     yield Figure("coverage", report.coverage, placed / intermediates if intermediates else 1.0)
     yield Figure("reuses", report.reuses, placed - _tensors_in_fresh_memory(plan.tensors))
+    if not report.donated.pairs:
+        yield Figure("donated bytes of no pairs", report.donated.bytes, 0)
     unplanned = {entry.name for entry in report.unplanned}
     unplanned_with_place = {name for name in unplanned if name in plan.by_id}
     pinned = {row.id for row in plan.tensors if row.pinned}
@@ -232,19 +236,10 @@ def _add_range(starts: list[int], ends: list[int], low: int, high: int) -> bool:
     return False
 
 
-def _arena_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
-    """Yield the lower bound of each arena, and its slots, which are numbered from 0.
-
-    At level 2 it is the load: the most aligned bytes live at one tick. At levels 0 and 1, where a
-    tensor takes a whole slot, it is any number from the load to the height. It is 0 if the plan
-    leaves the model as it is.
-    """
+def _arena_figures(plan: Plan) -> Iterator[Figure]:
+    """Yield the number of arenas, one for each unit, and the slots of each arena, numbered from 0."""
     units = [arena.unit for arena in plan.arenas]
-    # A plan has one arena for each unit.
-    yield Figure("the number of arenas", len(units), len(set(units)))
-    by_arena: defaultdict[int, list[Storage]] = defaultdict(list)
-    for storage in storages:
-        by_arena[storage.arena].append(storage)
+    yield Figure("the number of arenas", recorded=len(units), counted=len(set(units)))
     slots: defaultdict[int, set[int]] = defaultdict(set)
     for row in plan.tensors:
         if row.slot is not None:
@@ -252,6 +247,18 @@ def _arena_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     for arena in plan.arenas:
         numbers = sorted(slots[arena.id])
         yield Figure(f"slots of arena {arena.id}", numbers, list(range(len(numbers))))
+
+
+def _lower_bound_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
+    """Yield the lower bound of the height of each arena.
+
+    At level 2 the bound is the load: the most aligned bytes live at one tick. At levels 0 and 1,
+    where a tensor takes a whole slot, any bound from the load to the height is accepted.
+    """
+    by_arena: defaultdict[int, list[Storage]] = defaultdict(list)
+    for storage in storages:
+        by_arena[storage.arena].append(storage)
+    for arena in plan.arenas:
         load = peak_bytes(
             LiveBytes(storage.first, storage.end, align(storage.bytes, arena.alignment))
             for storage in by_arena[arena.id]
@@ -260,21 +267,19 @@ def _arena_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
             bound = 0
         elif plan.report.level == 2:
             bound = load
-        else:  # the recorded number if it is in the range, or else the end of the range next to it
+        else:  # the recorded bound itself if it is from the load to the height
             bound = min(max(arena.lower_bound, load), arena.height)
         yield Figure(f"lower_bound of arena {arena.id}", arena.lower_bound, bound)
 
 
 def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
-    """Yield each recorded total of tensors and arenas beside its computed value, None if that is unknown.
+    """Yield each recorded total of tensors and arenas beside its counted value, None if that is unknown.
 
     A partial report, in which sizes are missing, may omit all totals.
     """
     report, memory, dims = plan.report, plan.report.memory, report_dims(plan)
     sums, level = total_sums(plan), str(report.level)
     planned = evaluate_sum(sums["planned"], dims)
-    if not report.donated.pairs:
-        yield Figure("donated bytes of no pairs", report.donated.bytes, 0)
     figures = [
         Figure("naive", memory.naive, evaluate_sum(sums["naive"], dims)),
         Figure("planned", memory.planned, planned),
@@ -284,12 +289,13 @@ def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     live = live_bytes_at(plan, storages, dims)
     if live is None:
         figures.append(Figure("live_peak", memory.live_peak, None))
-    elif not _has_slots_at_level_2(plan):
+    elif not _has_slots_at_level_2(plan):  # with such slots, the live peak cannot be counted
         figures.append(Figure("live_peak", memory.live_peak, peak_bytes(live)))
     omits_totals = report.partial and memory.planned is None
-    yield from (
-        figure for figure in figures if figure.recorded is not None or not omits_totals
-    )
+    for figure in figures:
+        is_omitted = omits_totals and figure.recorded is None
+        if not is_omitted:
+            yield figure
 
 
 def _related_total_figures(plan: Plan) -> Iterator[Figure]:

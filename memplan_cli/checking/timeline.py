@@ -340,14 +340,17 @@ def _read_input(name: str, node: Node, timeline: Timeline) -> Value | None:
 
 
 def _define_output(name: str, node: Node, kind: ValueKind, timeline: Timeline) -> Value | None:
-    """Define an output of a node, live from the node's last tick on. None if it is omitted."""
+    """Define an output of a node, with a live range of one tick, the node's last one.
+
+    Its readers will extend the live range. The result is None if the output is omitted.
+    """
     if not name:
         return None
     value = _define(node.block, name, kind, timeline)
+    value.extend_to(node.last)
     value.producer = value.last_node = node
     if node.subgraphs or any(v.depends_on_control_flow for v in node.inputs if v is not None):
         value.depends_on_control_flow = True
-    value.extend_to(node.last)
     return value
 
 

@@ -93,17 +93,23 @@ def _exclusion_notes(program: Program, settings: Settings) -> Iterator[str]:
 
 
 def _expose_notes(program: Program, settings: Settings) -> Iterator[str]:
-    """Yield which excluded tensors cannot become graph outputs, and how many do."""
+    """Yield which excluded tensors cannot become outputs of the written model, and how many do.
+
+    The report still counts those that do as planned tensors, because it describes the model as read.
+    """
     if not settings.expose:
         return
     if not settings.excluded:
         yield "nothing is excluded, so there is nothing to expose"
     planned = frozenset(intermediates(program))
-    exposed = [var for var in select(program, settings.excluded) if var in planned]
-    for identity in exposed:
-        if program.vars[identity].block:  # of a subgraph; the main graph has the path ""
-            yield f"{identity!r} is inside a subgraph and cannot be exposed as an output"
-    count = sum(1 for identity in exposed if not program.vars[identity].block)
+    count = 0
+    for var in select(program, settings.excluded):
+        if var not in planned:
+            continue
+        if program.vars[var].block:  # of a subgraph; the main graph has the path ""
+            yield f"{var!r} is inside a subgraph and cannot be exposed as an output"
+        else:
+            count += 1
     if count:
         tensors = "1 exposed tensor" if count == 1 else f"{count} exposed tensors"
         yield f"{tensors} of the written model's outputs: in `planned` here, not in `outputs`"

@@ -41,22 +41,21 @@ class _OrderedNode(NamedTuple):
     def has_label(self, label: str) -> bool:
         """Whether a label of the plan, which is a name or ``Type#index``, can mean this node.
 
-        The order lists a node by its name, or as ``#index`` if it has none, or if several nodes have
-        it. Without the model, neither types nor these names are known. So a node that is listed as
-        ``#3`` can have these labels:
-
-            Conv#3    any type with its own index
-            Conv#4    only if no node of the block is listed as ``#4``: it may be a name
-            fc        only if no node of the block is listed as ``fc``: several nodes may be named so
+        The order lists a node by its name. It lists a node as ``#index`` if the node has no name, or
+        a name that another node of the block has too. Without the model, neither the types of nodes
+        nor these names are known.
         """
         entry = self.moment.node
-        if not entry.startswith("#") or label in self.block_entries:
+        if label in self.block_entries:  # the label is the entry of one node
             return label == entry
+        if not entry.startswith("#"):
+            return False
         _, number_sign, index = label.rpartition("#")
-        is_repeated_name = not number_sign
-        return (
-            is_repeated_name or f"#{index}" == entry or f"#{index}" not in self.block_entries
-        )
+        if not number_sign:  # "fc", by which no node is listed: a name that several nodes have
+            return True
+        # For the node listed as "#3": "Conv#3" is its type and index. "Conv#4" is the label of
+        # another node if one is listed as "#4"; if not, it is a name that several nodes have.
+        return f"#{index}" == entry or f"#{index}" not in self.block_entries
 
 
 def check_clock(plan: Plan) -> None:

@@ -19,6 +19,7 @@ or just after group ``into``, and the peak does not rise.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -214,43 +215,59 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
 
 
 def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:
-    """Yield pairs of nodes of which the first must run before the second.
-
-    A node runs after the producers of what it reads. Nodes that use the same changing state run in
-    the order of the block: the random generator, sequences, and statistics that a
-    BatchNormalization overwrites. A node whose subgraph computes a value of some name runs before a later
-    node that gives its own result this name.
-    """
+    """Yield pairs of nodes of which the first must run before the second."""
     producers = {
         id(value): node.index
         for node in block.nodes
         for value in node.outputs
         if value is not None
     }
-    statistics = _overwritten_statistics(block)
-    last_user_of_state: dict[str, int] = {}
-    users_of_name: dict[
-        str, list[int]
-    ] = {}  # nodes whose subgraphs compute a value of this name
     for node in block.nodes:
-        read_ids = [id(value) for value in node.reads()]
-        yield from ((producers[i], node.index) for i in read_ids if i in producers)
-        states = {statistics[i] for i in read_ids if i in statistics}
-        nodes = list(node.with_nodes_inside())
-        if any(inner.draws_random_numbers for inner in nodes):
-            states.add("random")
-        if any(inner.operator.startswith("Sequence") for inner in nodes):
-            states.add("sequence")
+        for value in node.reads():
+            if id(value) in producers:
+                yield producers[id(value)], node.index
+    yield from _state_constraints(block)
+    yield from _name_constraints(block)
+
+
+def _state_constraints(block: Block) -> Iterator[tuple[int, int]]:
+    """Yield pairs of nodes that use the same changing state one after the other.
+
+    States are the random generator, sequences, and statistics that a BatchNormalization overwrites.
+    Their users run in the order of the block.
+    """
+    statistics = _overwritten_statistics(block)
+    last_user_of_state: dict[tuple[str, str], int] = {}
+    for node in block.nodes:
+        states = {
+            ("statistic", statistics[id(value)])
+            for value in node.reads()
+            if id(value) in statistics
+        }
+        for inner in node.with_nodes_inside():
+            if inner.draws_random_numbers:
+                states.add(("random", ""))
+            if inner.operator.startswith("Sequence"):
+                states.add(("sequence", ""))
         for state in states:
             if state in last_user_of_state:
                 yield last_user_of_state[state], node.index
             last_user_of_state[state] = node.index
+
+
+def _name_constraints(block: Block) -> Iterator[tuple[int, int]]:
+    """Yield pairs of a node and a later one that defines a name of the former's subgraphs.
+
+    If the later node ran first, the subgraph would define the name of a value that it can see,
+    which ONNX forbids.
+    """
+    users_of_name: defaultdict[str, list[int]] = defaultdict(list)
+    for node in block.nodes:
         for name in node.proto.output:
             yield from ((user, node.index) for user in users_of_name.get(name, ()))
-        if node.subgraphs:
-            inside = (inner for inner in nodes if inner is not node)
-            for name in {name for inner in inside for name in inner.proto.output if name}:
-                users_of_name.setdefault(name, []).append(node.index)
+        nodes_inside = [inner for inner in node.with_nodes_inside() if inner is not node]
+        for name in {name for inner in nodes_inside for name in inner.proto.output if name}:
+            users_of_name[name].append(node.index)
 
 
 def _overwritten_statistics(block: Block) -> Mapping[int, str]:
