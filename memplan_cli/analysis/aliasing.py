@@ -195,7 +195,8 @@ class _Groups:
         _parent: for each var, a var of its group that is nearer to the root; for a root itself.
         _blocks: the blocks that define the vars, which tell whether two vars are of exclusive
             branches. None if the program has no branches.
-        _members: the vars of each group, by its root. Empty if the program has no branches.
+        _members: the vars of each group, by its root. Empty if the program has no branches:
+            then no caller asks for them.
     """
 
     def __init__(
@@ -206,13 +207,14 @@ class _Groups:
     ) -> None:
         """Put each var in ``sizes`` into a group of its own; ``live`` has the live ranges of all."""
         self.vars = tuple(sizes)
-        self.number = {var: index for index, var in enumerate(sizes)}
+        self.number = {var: number for number, var in enumerate(sizes)}
         self.sizes = tuple(sizes.values())
         self.end = [live[var].end for var in sizes]
         self._live = live
         self._blocks = blocks
-        self._members = {} if blocks is None else {var: [var] for var in range(len(sizes))}
-        self._parent = list(range(len(sizes)))
+        numbers = range(len(sizes))
+        self._members = {} if blocks is None else {number: [number] for number in numbers}
+        self._parent = list(numbers)
 
     def root(self, var: int) -> int:
         """Return the root of a var's group. Shortens the path to it for later calls."""

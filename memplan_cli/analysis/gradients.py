@@ -311,7 +311,7 @@ class _Updates:
         stack, seen = [output], {output}
         while stack:
             var = stack.pop()
-            for operand in self._operands(self._producer_of(var), var):
+            for operand in self._main_operands(self._producer_of(var), var):
                 if operand in self.sources:
                     if operand not in seen:
                         seen.add(operand)
@@ -327,7 +327,7 @@ class _Updates:
         """
         for output in filter(None, op.outputs):
             sources: frozenset[VarId] = frozenset()
-            for operand in self._operands(op, output):
+            for operand in self._main_operands(op, output):
                 sources |= self.sources.get(operand, frozenset())
                 var = self._vars[operand]
                 is_stored = var.origin in (Origin.INPUT, Origin.WEIGHT)
@@ -336,10 +336,12 @@ class _Updates:
             if sources:
                 self.sources[output] = sources
 
-    def _operands(self, op: Op, output: VarId) -> tuple[VarId, ...]:
-        """Return the inputs of an op that have the shape of ``output``; of an optimizer op all.
+    def _main_operands(self, op: Op, output: VarId) -> tuple[VarId, ...]:
+        """Return the inputs of an op that can be parameters, gradients or states, each once.
 
-        Inputs of another shape are broadcast: scalars and other factors.
+        They have the shape of ``output``. Inputs of another shape are broadcast: scalars and other
+        factors, such as a learning rate. An optimizer op has a parameter, a gradient and states for
+        each of its outputs, in shapes of their own: all its inputs are returned.
         """
         operands = tuple(dict.fromkeys(filter(None, op.inputs)))
         if op.type in OPTIMIZERS:

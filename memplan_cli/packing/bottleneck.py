@@ -81,10 +81,15 @@ class BottleneckSubset:
 
 
 def bottleneck_subsets(piece: Piece) -> Iterator[BottleneckSubset]:
-    """Yield the subsets of a piece for all thresholds of load and size, each subset once."""
+    """Yield the bottleneck subsets of a piece, each once: one for each pair of thresholds.
+
+    Both thresholds are shares of the piece's maximal load: a buffer is large if it has a certain share
+    of the bytes that the arena must have.
+    """
     known: set[tuple[int, ...]] = set()
     for size_share, load_share in product(_SIZE_SHARES, _LOAD_SHARES):
-        buffers = _large_buffers(piece, size_share * piece.load, load_share * piece.load)
+        least_size, least_load = size_share * piece.load, load_share * piece.load
+        buffers = _large_buffers(piece, least_size, least_load)
         if buffers and buffers not in known:
             known.add(buffers)
             yield _bundled(piece, buffers)

@@ -86,15 +86,17 @@ def bind_all_dims(
 ) -> Settings:
     """Return bound settings with a number for every dim of a model, as a run needs them.
 
-    Dims that the settings do not bind get assumed numbers, for which the model may be run.
+    Dims that the settings do not bind get assumed numbers. The model may be run to find numbers at
+    which it runs, and is not if ``probing`` is "defer".
     """
     from memplan_cli.api.models.binding import bind
     from memplan_cli.api.models.resolve_sizes import resolve_sizes
     from memplan_cli.onnx_io.interface import free_dims
 
     bound = bind(file.model, settings)
-    # Numbers were assumed before, or none is missing.
-    if bound.inputs.assumed is not None or free_dims(file.model).keys() <= bound.dims.keys():
+    if bound.inputs.assumed is not None:  # `resolve_sizes` has given each free dim a number before
+        return bound
+    if free_dims(file.model).keys() <= bound.dims.keys():
         return bound
     return resolve_sizes(file.lazy, file.path, bound, probing).settings
 

@@ -118,22 +118,22 @@ def fold_beside(
     model, evaluator = file.model, Evaluator(file.model, file.path.parent)
     if not goes_outside(model, planned.plan.report.folded.added):
         return FoldedModel(*folded_model(model, planned.program, evaluator, store_inside))
+    # The model keeps its references to the file's weights, so the name must be none of theirs.
     name = f"{dump_name(out, file.data_files, FOLDED)}.data"
     refuse_foreign_weights(out, [name], own)
-    written: list[FoldedModel] = []  # the result of `write`, which `create` calls once
 
-    def write(data: BinaryIO) -> None:
+    def write(data: BinaryIO) -> FoldedModel:
         store = DataFile(name, data).store
-        written.append(FoldedModel(*folded_model(model, planned.program, evaluator, store)))
+        return FoldedModel(*folded_model(model, planned.program, evaluator, store))
 
     place = out.with_name(name)
-    created = create(place, write, own)
+    folded = create(place, write, own)
     # `goes_outside` decides for all values together. Single small values, and those of subgraphs,
     # are stored in the model file nevertheless. If there are no others, the data file is empty.
     if not place.stat().st_size:
-        remove(created)
-        created = ()
-    return written[0]._replace(created=created)
+        remove((place,))
+        return folded
+    return folded._replace(created=(place,))
 
 
 class MovedModel(NamedTuple):
@@ -170,10 +170,6 @@ def move_beside(
         return MovedModel(model)
     name = f"{dump_name(out, taken, MOVED)}.data"
     refuse_foreign_weights(out, [name], own)
-    written: list[ModelProto] = []  # the result of `write`, which `create` calls once
-
-    def write(data: BinaryIO) -> None:
-        written.append(moved_outside(model, name, data))
-
-    created = create(out.with_name(name), write, own)
-    return MovedModel(written[0], ExternalWeights(name, size), created)
+    place = out.with_name(name)
+    moved = create(place, lambda data: moved_outside(model, name, data), own)
+    return MovedModel(moved, ExternalWeights(name, size), created=(place,))

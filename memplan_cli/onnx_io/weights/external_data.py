@@ -242,16 +242,16 @@ def copy_along(
     return tuple(created)
 
 
-def create(
-    place: Path, write: Callable[[BinaryIO], None], own: Collection[str] = ()
-) -> tuple[Path, ...]:
-    """Write a new data file and return it, for `remove` and `forget`.
+def create[T](
+    place: Path, write: Callable[[BinaryIO], T], own: Collection[str] = ()
+) -> T:
+    """Write a new data file, for `remove` and `forget`; return the result of ``write``.
 
     The file gets its name once it is complete. If it cannot be written, all files are as before.
 
     Args:
         place: The file. One of that name must be in ``own``.
-        write: Writes the content.
+        write: Writes the content. It is called once.
         own: Files that belong to an earlier version of the same output. One of them at ``place`` is
             set aside until `remove` restores or `forget` deletes it.
 
@@ -261,7 +261,7 @@ def create(
     partial = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
         with partial.open("wb") as file:
-            write(file)
+            result = write(file)
             file.flush()
             os.fsync(file.fileno())
         if place.name in own and place.exists():
@@ -275,7 +275,7 @@ def create(
         raise ModelError(f"{place} cannot be written: {error.strerror}") from error
     finally:
         partial.unlink(missing_ok=True)
-    return (place,)
+    return result
 
 
 def _aside(path: Path) -> Path:

@@ -266,15 +266,15 @@ def _carried(array: Array) -> Array:
 
 
 def _restored(result: Array, operands: Iterable[Array]) -> Array:
-    """Return a result of a node in its own dtype, if `_carried` gave the node integers in its place.
+    """View a node's result as bfloat16 or the like again, if the node was computed on integers of that width.
 
-    numpy's kernels do not know a dtype such as bfloat16, so the node was computed on integers of its width. A
-    node with such operands is folded only if it moves elements: integers of this width in the result are
-    elements of these operands, and are viewed as their dtype again.
+    numpy's kernels do not know such a dtype, so `_carried` gave the node integers. A node with such
+    operands is folded only if it moves elements: integers of this width in the result are elements of
+    these operands.
 
     Args:
         result: The result.
-        operands: The operands before `_carried`. All that are not numpy's have one dtype.
+        operands: The operands before `_carried`. At most one dtype among them is not numpy's.
     """
     import numpy as np
 

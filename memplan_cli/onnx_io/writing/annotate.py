@@ -50,23 +50,28 @@ def annotated(
     if plan.settings.get("notes") == IN_PLAN:
         return _assembled(
             model,
-            map(_serialized, graph.node),
-            map(_serialized, graph.value_info),
-            lambda _: b"",
-            {**metadata, NOTES: IN_PLAN},
+            nodes=map(_serialized, graph.node),
+            values=map(_serialized, graph.value_info),
+            pop_interface_notes=lambda _name: b"",
+            metadata={**metadata, NOTES: IN_PLAN},
         )
     notes = PlanNotes.of(program, plan)
-    nodes = _annotated_nodes(graph, program.body, notes)
-    value_notes = ValueNotes(notes, "")
-    values = value_notes.annotated(graph.value_info)
-    return _assembled(model, nodes, values, value_notes.pop, metadata)
+    value_notes = ValueNotes(notes, path="")
+    return _assembled(
+        model,
+        nodes=_annotated_nodes(graph, program.body, notes),
+        # Not iterated before the graph inputs and outputs have popped their notes.
+        values=value_notes.annotated(graph.value_info),
+        pop_interface_notes=value_notes.pop,
+        metadata=metadata,
+    )
 
 
 def _assembled(
     model: ModelProto,
     nodes: Iterator[bytes],
     values: Iterator[bytes],
-    pop_notes: Callable[[str], bytes],
+    pop_interface_notes: Callable[[str], bytes],
     metadata: Mapping[str, str],
 ) -> list[bytes]:
     """Return the bytes of a model, in parts; fields are in the order of their numbers, as protobuf writes them.
@@ -75,13 +80,13 @@ def _assembled(
         model: The model; nodes and value_info of its main graph are left out.
         nodes: The nodes of the main graph, serialized.
         values: Its value_info, serialized: read after all graph inputs and outputs have their notes.
-        pop_notes: Returns the encoded notes on a graph input or output.
+        pop_interface_notes: Returns the encoded notes on the graph input or output of a name.
         metadata: Replaces entries with the same keys.
     """
     rest = _without_nodes_and_values(model)
     graph = rest.graph
     for value in (*graph.input, *graph.output):
-        value.MergeFromString(pop_notes(value.name))
+        value.MergeFromString(pop_interface_notes(value.name))
     after_values = _pop_fields_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
     between = graph.SerializeToString(deterministic=True)  # nodes are its first field
     node_field = partial(field, type(graph).NODE_FIELD_NUMBER)

@@ -284,9 +284,10 @@ def _with_unoptimized_reference(baseline: Baseline) -> Baseline:
 
 
 def second_dims(binding: Binding) -> dict[str, int] | None:
-    """Return the dims with other numbers for assumed ones; None if none is assumed or has others.
+    """Return the dims of a second input set, at which outputs are compared too; None if there is none.
 
-    They are doubled, which keeps equal sums equal, but for dims with bounds: see `Binding.others`.
+    Dims with an assumed number have twice that number: sums of dims that were equal stay equal. Dims
+    with bounds have another number within them, that of `Binding.others`. Other dims stay.
     """
     doubled = {
         name: 2 * binding.dims[name] for name in binding.assumed if name in binding.dims

@@ -205,19 +205,24 @@ def _mark_never_run(node: NodeProto, never_run: str) -> None:
 def _loop(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
     """Return the inferred body; outputs are the final states and the stacked rows (trip count, ..).
 
-    A trip count is the largest number of rows: the condition may end the Loop earlier.
+    The type of stacked rows has a constant trip count as its dim. A run may have fewer rows, because the
+    condition may end the Loop earlier: a plan must hold the most.
     """
     (attribute, subgraph), *_ = subgraphs(node)
     initial = [outer.type_of(name) for name in node.input[2:]]
-    trip_count = outer.constant_scalar(node.input[0]) if node.input and node.input[0] else None
-    if trip_count is not None and not 0 <= trip_count <= _MAX_TRIP_COUNT:
-        trip_count = None
-    leading = [value.type for value in subgraph.input[:2]]
+    iteration_and_condition = [value.type for value in subgraph.input[:2]]
     inferred, final = infer_all_iterations(
-        outer, subgraph, initial, leading=leading, skipped_outputs=1
+        outer,
+        subgraph,
+        initial,
+        leading=iteration_and_condition,
+        skipped_outputs=1,  # the condition
     )
+    trip_count = outer.constant_scalar(node.input[0]) if node.input and node.input[0] else None
     if trip_count == 0:
         final = initial
+    if trip_count is not None and not 0 <= trip_count <= _MAX_TRIP_COUNT:
+        trip_count = None
     rows = inferred.output[1 + len(initial) :]
     return {attribute: inferred}, [*final, *(stack_of(v.type, 0, trip_count) for v in rows)]
 

@@ -139,13 +139,14 @@ def divide(a: Element, b: Element) -> Element:
 
 
 def divide_up(a: Element, b: Element) -> Element:
-    """Return ``a / b`` for an integer b that is not 0, rounded up."""
-    first, second = _polynomial(a), _polynomial(b)
-    number = constant_value(second) if second is not None else None
-    if first is None or not number:
+    """Return ``a / b``, rounded up; None if ``a`` is unknown or ``b`` is no number, or 0."""
+    dividend, divisor = _polynomial(a), _polynomial(b)
+    number = constant_value(divisor) if divisor is not None else None
+    if dividend is None or not number:
         return None
-    dividend = first if number > 0 else _negated(first)
-    return as_dim(apply_function("ceiling", [dividend, _constant_polynomial(abs(number))]))
+    if number < 0:  # a / b is -a / -b; "ceiling" needs a positive divisor
+        dividend, number = _negated(dividend), -number
+    return as_dim(apply_function("ceiling", [dividend, _constant_polynomial(number)]))
 
 
 def modulo(a: Element, b: Element) -> Element:
