@@ -60,8 +60,8 @@ def optimize(
 ) -> Optimized:
     """Plan a model, write it in its new order with its plan, and verify its outputs.
 
-    The story: `_write_best_candidate` plans candidates while the original runs in the background, and
-    `_write_best_of` runs them and publishes the best one whose outputs are the original's.
+    Candidates are planned while the original runs in the background (`_write_best_candidate`). They are
+    then run, and the best one whose outputs are the original's is written (`_write_best_of`).
 
     Args:
         model: The ONNX file, its bytes or a ``ModelProto``; it is never changed.

@@ -69,7 +69,7 @@ def settings(
         if check is None:
             choice = _predicted(file, bound_settings, fixed)
         else:
-            choice = _confirmed(file, bound_settings, check, fixed, progress or silent)
+            choice = _confirmed_choice(file, bound_settings, check, fixed, progress or silent)
         if recorded is not None:  # the outputs that the file writes over inputs stay bound
             io_binding = recorded.settings.io_binding
             choice = replace(choice, settings=replace(choice.settings, io_binding=io_binding))
@@ -112,7 +112,7 @@ def _predicted(
     return predict_settings(executed, settings_for_sizes(base, binding.assumed))
 
 
-def _confirmed(
+def _confirmed_choice(
     file: ModelFile,
     bound_settings: Settings,
     check: Check,
@@ -121,12 +121,13 @@ def _confirmed(
 ) -> SettingsChoice:
     """Return the settings with the least predicted memory that a run of the model confirms.
 
-    The model is run under its usual settings, then under the best predicted ones, and under others until
-    the outputs are equal and runs are not far slower. ``check`` may ask for a search by measuring
-    instead.
+    The model is run under its usual settings. Then `choose_settings` runs it under the best predicted
+    ones, and under the next ones until the outputs are equal and runs are not far slower, or, if ``check``
+    asks for that, searches by measuring.
 
-    ``fixed`` are the settings in the metadata of a file whose graph must run as it is. They are then
-    part of its usual settings. If ``fixed`` is None, the usual settings are ONNX Runtime's defaults.
+    ``fixed`` are the settings in the metadata of a file whose graph must run as it is: without graph
+    optimization, in the order of the file. If ``fixed`` is None, the usual settings are ONNX Runtime's
+    defaults.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_to_numbers
     from memplan_cli.runtime.graph.offline import offline_program
@@ -140,15 +141,13 @@ def _confirmed(
     from memplan_cli.runtime.verification.verify import choose_settings
 
     binding = binding_of(bound_settings)
-    if fixed is None:
-        usual_settings = DEFAULTS
-    else:
+    usual_settings = DEFAULTS
+    if fixed is not None:
         usual_settings = settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
-    # The settings are for one size, so that outputs are compared at one size only: without assumed
-    # dims, the run has no second input set of other sizes.
+    # The settings are for one size. A run without assumed dims has no second input set of other sizes.
     binding_of_run = replace(binding, assumed=frozenset())
     with BaselineRun(file.path, file.model, check, binding_of_run, usual_settings) as run:
-        # The search of settings needs to know which dims are assumed.
+        # `choose_settings` needs to know which dims are assumed.
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, file.path, bound_settings).loaded.program

@@ -94,7 +94,9 @@ def bind_all_dims(
     from memplan_cli.onnx_io.interface import free_dims
 
     bound = bind(file.model, settings)
-    if bound.inputs.assumed is not None:  # `resolve_sizes` has given each free dim a number before
+    if (
+        bound.inputs.assumed is not None
+    ):  # `resolve_sizes` has given each free dim a number before
         return bound
     if free_dims(file.model).keys() <= bound.dims.keys():
         return bound

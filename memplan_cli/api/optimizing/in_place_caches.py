@@ -113,7 +113,7 @@ def _write_first_that_decodes(
         RuntimeUnavailableError: no step of the original runs here.
     """
     request, decoder = planner.request, planner.decoder
-    original_loop = planner.loop(check, folder, original_settings(check.reference))
+    original_loop = planner.original_loop(check, folder, original_settings(check.reference))
     # The written model is decoded under these settings, which its report recommends.
     written_settings = _SESSION.updated(original_loop.settings)
     request.progress("decoding with the original")
@@ -186,24 +186,23 @@ class _DecoderPlanner:
     capacity: int
     decoder: BufferedDecoder
 
-    def loop(
+    def original_loop(
         self, check: Check, folder: Path, runtime_settings: RuntimeSettings
     ) -> DecodeLoop:
-        """Return how to decode with the original; its outputs go to the folder."""
+        """Return how to decode with the model as it was given; its outputs go to the folder."""
         from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 
         binding = binding_of(self.bound_settings)
-        with_data = [name for name, feed in binding.feeds.items() if feed.files]
+        with_data = {name for name, feed in binding.feeds.items() if feed.files}
         specs: tuple[FeedSpec, ...] = ()
         if with_data:
-            all_specs = feed_specs(self.request.file.model, binding.dims, binding.feeds)
-            # The decode loop draws the other inputs itself, for each step.
-            specs = tuple(spec for spec in all_specs if spec.name in with_data)
+            specs = feed_specs(self.request.file.model, binding.dims, binding.feeds)
         return DecodeLoop(
             provider=resolve_provider(check.provider),
             folder=folder,
             dims=binding.dims,
-            specs=specs,
+            # The decode loop draws inputs without data itself, for each step.
+            specs=tuple(spec for spec in specs if spec.name in with_data),
             settings=runtime_settings,
             timeout=check.timeout,
             tolerance=(check.rtol, check.atol),

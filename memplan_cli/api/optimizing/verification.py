@@ -359,7 +359,10 @@ def _with_measurements(
 
 
 def _with_verdict(candidate: Rewriting, path: Path, verdict: Validation) -> Plan:
-    """Return a candidate's plan with the verdict and the dims of the run in its report."""
+    """Return a candidate's plan with the verdict and the dims of the run in its report.
+
+    ``path`` is the temporary file of the candidate, which the notes name by its final name.
+    """
     notes = tuple(_without_folders(note, candidate, path) for note in verdict.notes)
     plan = candidate.planned.plan
     bindings = {**plan.report.bindings, **dims_of_run(candidate.settings)}

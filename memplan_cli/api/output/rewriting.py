@@ -149,17 +149,15 @@ class Rewriting:
 
     @property
     def unoptimized_only(self) -> bool:
-        """Whether ONNX Runtime must run the written file without optimizing its graph.
-
-        It would merge recomputed nodes and chunks, and change the order in which donated pairs are
-        safe. In-place caches are donated pairs that are safe in any order. A model with such caches
-        has no other donated pairs: options that ask for both are refused. A graph that ONNX Runtime
-        optimized before must not be optimized again.
-        """
+        """Whether ONNX Runtime must run the written file without optimizing its graph."""
+        if self.optimized_offline:  # it must not optimize a graph twice
+            return True
         report = self.planned.plan.report
-        has_copies = report.recompute.nodes > 0 or bool(report.chunked.regions)
-        needs_order = bool(report.donated.pairs) and self.caches is None
-        return self.optimized_offline or has_copies or needs_order
+        if report.recompute.nodes or report.chunked.regions:
+            return True  # it would merge copied nodes and chunks
+        # It may change the order of nodes, in which a donated input is dead when its output is
+        # written. In-place caches are donated in any order, and exclude other donated inputs.
+        return bool(report.donated.pairs) and self.caches is None
 
 
 class RewrittenFiles(OutputFiles):

@@ -182,9 +182,9 @@ def _from_predicted(table: Mapping[str, PredictedPeaks] | None) -> Mapping[str, 
     """Return the `Peaks` of each side from the form in which they are written to files."""
     return {
         side: Peaks(
-            written.first_run_peak,
-            written.steady_peak,
-            written.held_without_weights,
+            first_run_peak=written.first_run_peak,
+            steady_peak=written.steady_peak,
+            held=written.held_without_weights,
             process=written.process,
         )
         for side, written in (table or {}).items()

@@ -19,7 +19,7 @@ from copy import deepcopy
 from mmap import ACCESS_READ, mmap
 from os.path import realpath
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from memplan_cli.core.files import file_mode
 from memplan_cli.core.temporary import temporary_beside
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from onnx import ModelProto, TensorProto
+
+Result = TypeVar("Result")
 
 
 def external_tensors(model: ModelProto) -> Iterator[TensorProto]:
@@ -242,9 +244,9 @@ def copy_along(
     return tuple(created)
 
 
-def create[T](
-    place: Path, write: Callable[[BinaryIO], T], own: Collection[str] = ()
-) -> T:
+def create(
+    place: Path, write: Callable[[BinaryIO], Result], own: Collection[str] = ()
+) -> Result:
     """Write a new data file, for `remove` and `forget`; return the result of ``write``.
 
     The file gets its name once it is complete. If it cannot be written, all files are as before.

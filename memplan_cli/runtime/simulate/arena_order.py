@@ -145,40 +145,41 @@ class _OrderSearch:
     def run(self, moves: int) -> Program:
         """Return the program in the best order found with this many moves; update ``lowest_height``.
 
-        Stops early if the arena is as low as the live bytes.
+        A move is kept if the arena gets no higher: moves of equal height lead out of local minima. The
+        search ends early if the arena is as low as the live bytes.
         """
         before = predecessors(self.program.body)
         after = successors(before)
         order = list(range(len(before)))
         generator = random.Random(0)  # noqa: S311 - a seeded search, no secret
-        for _ in range(moves * _DRAWS_PER_MOVE):
-            if not moves or self.lowest_height <= self.max_live:
-                break
+        moves_left, draws_left = moves, moves * _DRAWS_PER_MOVE
+        while moves_left and draws_left and self.lowest_height > self.max_live:
+            draws_left -= 1
             position = {op: index for index, op in enumerate(order)}
             source = generator.randrange(len(order))
             op = order[source]
             first = max((position[other] for other in before[op]), default=-1) + 1
             last = min((position[other] for other in after[op]), default=len(order)) - 1
             target = generator.randint(first, last)
-            if target == source:
+            if target == source:  # the op stays where it is
                 continue
-            moves -= 1
+            moves_left -= 1
             changed = _with_move(order, source, target)
-            if self._accepts(changed):
-                order = changed
+            height = self._height_if_kept(changed)
+            if height is not None:
+                order, self.lowest_height = changed, height
         return _in_order(self.program, order)
 
-    def _accepts(self, order: Sequence[int]) -> bool:
-        """Return whether an order is at least as good as the best; if so, update ``lowest_height``."""
+    def _height_if_kept(self, order: Sequence[int]) -> int | None:
+        """Return the arena's height for an order; None if it exceeds the lowest, or the order is refused."""
         changed = _in_order(self.program, order)
         trace = self.tracer.trace(changed)
         if trace.peak > self.max_live:
-            return False
+            return None
         height = _arena_height(trace)
         if height > self.lowest_height or not self.is_allowed(changed):
-            return False
-        self.lowest_height = height
-        return True
+            return None
+        return height
 
 
 def _with_move(order: Sequence[int], source: int, target: int) -> list[int]:

@@ -195,7 +195,8 @@ class Frame:
         allocations: variables in memory of their own.
         pattern: the memory pattern of an earlier frame with the same key, whose block this frame
             allocates as a whole; None if there is none.
-        traced: the pattern that this frame makes for later frames, if there is none with its key.
+        traced: the pattern that this frame makes for later frames. None if the frame has a key and a
+            ``pattern``, or no key.
     """
 
     simulator: RunSimulator
@@ -223,9 +224,8 @@ class Frame:
     def allocate(self, var: VarId) -> None:
         """Allocate the memory of an output, unless it has memory already or shares that of another value.
 
-        An output of the block that is written into an output of the control-flow op is allocated there, in
-        the frame ``outer``. Records the dims of the output in ``simulator.keys``, and its place in the
-        memory pattern that is traced.
+        Also records the dims of the output in ``simulator.keys``, and its place in the memory pattern that
+        is traced.
         """
         if not var:  # an optional output that the op does not have
             return
@@ -233,19 +233,22 @@ class Frame:
         if written is not None:
             self.simulator.keys[var] = written.key
         if var in self.outer_results:
-            if self.outer is not None:  # the trial of a branch leaves memory outside out
+            # The var is written into an output of the control-flow op, which is memory of the outer
+            # frame. The trial of a branch has no outer frame, and counts the memory of the branch only.
+            if self.outer is not None:
                 self.outer.allocate(self.outer_results[var])
             return
         kind = self.plan.kind.get(var)
         if var in self.allocations or kind not in (BufferKind.NEW, BufferKind.OUTPUT):
             return
         size = self._size(var)
-        if kind is BufferKind.NEW:
+        is_text = (
+            self.simulator.model.program.vars[var].dtype == "string"
+        )  # in no memory pattern
+        if kind is BufferKind.NEW and not is_text:
             if self.pattern is not None and self.pattern.holds(var, size):
-                return  # it lies in the block of the pattern, which `execute` has allocated
-            # A frame that has no pattern traces one. Strings are in no pattern.
-            is_text = self.simulator.model.program.vars[var].dtype == "string"
-            if self.traced is not None and not is_text:
+                return  # the var lies in the block of the pattern, which `execute` has allocated
+            if self.traced is not None:
                 self.traced.allocate(var, size)
         self.allocations[var] = self.simulator.recorder.allocate(size)
 
@@ -435,7 +438,7 @@ def _loop_iterations(frame: Frame, op: Op) -> int:
 
 
 def _run_scan(frame: Frame, op: Op) -> None:
-    """Run the iterations of a Scan, whose outputs in ``frame`` are allocated before.
+    """Run the iterations of a Scan; its outputs in ``frame`` are allocated before the first one.
 
     A state is read from the input of the Scan by the first iteration, and written into its output by the
     last one. The states in between lie in two buffers in turn.
@@ -452,7 +455,7 @@ def _run_scan(frame: Frame, op: Op) -> None:
         for var in body.outputs[:state_count]
         for _ in range(min(states_between, 2))
     ]
-    # All have memory by now: slices of scan outputs, final states and buffers.
+    # An iteration allocates none of the body's outputs: they lie in the outputs of the Scan, or in buffers.
     outer_results = dict(zip(body.outputs, op.outputs, strict=True))
     for _ in range(iterations):
         frame.simulator.run_block(body, op, outer_results, frame)

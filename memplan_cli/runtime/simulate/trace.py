@@ -177,11 +177,9 @@ class TraceRecorder:
         if workspace := self.workspace.get(node_key(op)):
             is_first = op.type in PROFILE.workspace_first
             position = self._kernel_start if is_first else len(self._steps)
-            indices = []
-            for size in workspace:
-                indices.append(self._record(size, position))
-                position += 1 if size else 0  # an allocation of no bytes is no step
-            for index in reversed(indices):
+            # The last allocation is inserted first: each other one is inserted before it.
+            last_to_first = [self._record(size, position) for size in reversed(workspace)]
+            for index in last_to_first:
                 self._record_free(index)
         self._kernel_start = len(self._steps)
 
@@ -193,7 +191,10 @@ class TraceRecorder:
         return AllocationTrace(tuple(self._sizes), tuple(self._steps), len(self._steps) - end)
 
     def _record(self, size: int, position: int) -> int:
-        """Insert an allocation into the steps at a position, and return its index."""
+        """Insert an allocation into the steps at a position; return its index in the sizes.
+
+        An allocation of no bytes has an index, and no step.
+        """
         index = len(self._sizes)
         self._sizes.append(size)
         if size:

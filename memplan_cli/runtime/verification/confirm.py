@@ -410,6 +410,6 @@ def measured_cost(confirmation: Confirmation) -> MeasuredCost:
             before.spec.inputs[0],
             baseline.check.timeout,
         )
-        if ratio is None or ratio.is_slower:
+        if ratio is None or ratio.is_slower:  # None: no time was measured
             return MeasuredCost(rank=1, amount=after.peaks.effort or 0.0)
     return MeasuredCost(rank=0, amount=float(peak_plus_arena(after.peaks)))
