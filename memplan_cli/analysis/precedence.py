@@ -12,17 +12,16 @@ Besides data dependencies, some ops must keep their relative order:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import VarId, blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Block, Op
-
-_NO_PRODUCER = -1
 
 _RUNNING_STATISTICS = ((3, 1), (4, 2))
 """Of BatchNormalization: (input, output) positions of the running mean and variance."""
@@ -34,46 +33,50 @@ Edges = tuple[tuple[int, ...], ...]
 def predecessors(block: Block) -> Edges:
     """Return, per op of a block, the indices of the ops that must run before it, ascending."""
     producer = block.dataflow.producer
+    preds = [
+        {producer[var] for var in reads if var in producer} for reads in block.dataflow.reads
+    ]
+    for first, second in (*_users_of_states(block), *_users_of_names(block)):
+        preds[second].add(first)
+    return tuple(tuple(sorted(before)) for before in preds)
+
+
+def _users_of_states(block: Block) -> Iterator[tuple[int, int]]:
+    """Yield pairs of ops that use the same changing state one after the other.
+
+    States are the side effects of ops, and the bytes of a statistic that is overwritten.
+    """
     oldest_on_bytes = overwritten(block)
-    hiding_ops = _hiding_ops(block)
-    last_of_class: dict[str, int] = {}  # the last op of each class whose order must be kept
-    preds = []
+    last_user: dict[tuple[str, str], int] = {}  # by state, its last user so far
     for index, (op, reads) in enumerate(zip(block.ops, block.dataflow.reads, strict=True)):
-        before = {producer.get(var, _NO_PRODUCER) for var in reads}
-        before.discard(_NO_PRODUCER)
-        order_classes = list(_side_effects(op))
+        states = {("side effect", effect) for effect in _side_effects(op)}
         if oldest_on_bytes:
-            # Ops that read old or new statistics on the same bytes are one class. An op that reads
-            # both has the class once: with it twice, the op would be its own predecessor.
-            statistics = (oldest_on_bytes[var] for var in reads if var in oldest_on_bytes)
-            order_classes += dict.fromkeys(statistics)
-        for order_class in order_classes:
-            if order_class in last_of_class:
-                before.add(last_of_class[order_class])
-            last_of_class[order_class] = index
-        if hiding_ops:
-            names = (_name_in(block, var) for var in op.outputs if var)
-            before.update(
-                at for name in names for at in hiding_ops.get(name, ()) if at < index
-            )
-        preds.append(tuple(sorted(before)))
-    return tuple(preds)
+            # In a set, so that an op that reads old and new bytes is not its own predecessor.
+            states |= {
+                ("statistic", oldest_on_bytes[v]) for v in reads if v in oldest_on_bytes
+            }
+        for state in states:
+            if state in last_user:
+                yield last_user[state], index
+            last_user[state] = index
 
 
-def _hiding_ops(block: Block) -> Mapping[str, Sequence[int]]:
-    """Return the ops of a block whose subgraphs compute a value of some name, by that name."""
-    ops: dict[str, list[int]] = {}
+def _users_of_names(block: Block) -> Iterator[tuple[int, int]]:
+    """Yield pairs of an op and a later one that defines a name of the former's subgraphs."""
+    users: defaultdict[str, list[int]] = defaultdict(list)  # ops whose subgraphs define a name
     for index, op in enumerate(block.ops):
-        nested = (inner for body in op.bodies for inner in blocks(body))
-        names = (
+        if users:
+            for name in (_name_in(block, var) for var in op.outputs if var):
+                yield from ((user, index) for user in users.get(name, ()))
+        names_inside = {
             _name_in(inner, var)
-            for inner in nested
-            for each in inner.ops
-            for var in each.outputs
-        )
-        for name in dict.fromkeys(names):
-            ops.setdefault(name, []).append(index)
-    return ops
+            for body in op.bodies
+            for inner in blocks(body)
+            for inner_op in inner.ops
+            for var in inner_op.outputs
+        }
+        for name in names_inside:
+            users[name].append(index)
 
 
 def _name_in(block: Block, var: VarId) -> str:

@@ -43,7 +43,7 @@ from memplan_cli.checking.timeline import ValueKind
 from memplan_cli.core.symbolic.dims import canonical_dim, symbols_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from onnx import (  # noqa: TID251 - types only; onnx_io makes them
         GraphProto,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     )
 
     from memplan_cli.checking.live_bytes import ByteSum, Storage
-    from memplan_cli.checking.timeline import Node, PlannedModel, Value
+    from memplan_cli.checking.timeline import Node, PlannedModel, Timeline, Value
     from memplan_cli.core.results.placements import Placement
 
 
@@ -289,15 +289,30 @@ def _resident_expression_figures(
 
 
 def _check_foldable(planned: PlannedModel) -> Iterator[str]:
-    """Yield tensors recorded as foldable that are not computed from weights alone, and wrong operators.
+    """Yield tensors recorded as foldable that are not computed from weights alone, and wrong operators."""
+    foldable = planned.plan.report.foldable
+    if not foldable:
+        return
+    constants = _constants(planned.timeline)
+    operators = {
+        value.tensor_id: node.proto.op_type
+        for node in planned.timeline.nodes()
+        for value in node.outputs
+        if value is not None
+    }
+    for tensor in foldable:
+        if tensor.name not in constants:
+            yield f"tensor {tensor.name[:120]!r} is recorded as foldable, but is not computed from weights alone"
+        elif tensor.op != operators.get(tensor.name, tensor.op):
+            yield f"foldable tensor {tensor.name[:120]!r} is not computed by {tensor.op[:40]!r}"
+
+
+def _constants(timeline: Timeline) -> Collection[str]:
+    """Return the ids of weights, and of tensors computed from weights alone.
 
     Weights that a caller may replace, because they are inputs of the model too, do not count. Nodes
     that draw random numbers, or of other domains than the standard one, compute no constants.
     """
-    foldable = planned.plan.report.foldable
-    if not foldable:
-        return
-    timeline = planned.timeline
     replaceable = {proto.name for proto in timeline.main.graph.input}
     constants = {
         value.tensor_id
@@ -311,17 +326,7 @@ def _check_foldable(planned: PlannedModel) -> Iterator[str]:
         )
         if is_repeatable and all(value.tensor_id in constants for value in node.reads()):
             constants.update(value.tensor_id for value in node.outputs if value is not None)
-    operators = {
-        value.tensor_id: node.proto.op_type
-        for node in timeline.nodes()
-        for value in node.outputs
-        if value is not None
-    }
-    for tensor in foldable:
-        if tensor.name not in constants:
-            yield f"tensor {tensor.name[:120]!r} is recorded as foldable, but is not computed from weights alone"
-        elif tensor.op != operators.get(tensor.name, tensor.op):
-            yield f"foldable tensor {tensor.name[:120]!r} is not computed by {tensor.op[:40]!r}"
+    return constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,14 +363,6 @@ class _InterfaceBytes:
 
 def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
     """Return the bytes of a written model's weights, inputs and outputs."""
-    weights = 0
-    for value in planned.timeline.values():
-        if value.kind is ValueKind.WEIGHT:
-            dtype, shape = planned.type_of(value)
-            if shape is not None and dtype in ELEMENT_BITS:
-                coefficient, unit = tensor_bytes(shape, dtype, planned.bounds)
-                # Another unit: the declared shape has a symbol, or its size is unknown.
-                weights += coefficient if unit == "1" else 0
     # An output may be listed twice. One that is an input or a weight is counted there.
     main = planned.timeline.main
     outputs = list(dict.fromkeys(value for value in main.outputs if value.is_computed))
@@ -378,12 +375,24 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
         for unit, coefficient in (_total_bytes(planned, [value]) or {}).items()
     )
     return _InterfaceBytes(
-        weights=weights,
+        weights=_weight_bytes(planned),
         inputs=_total_bytes(planned, main.inputs),
         outputs=_total_bytes(planned, outputs),
         donated=_total_bytes(planned, donated) or {},
         separate_outputs=separate_outputs,
     )
+
+
+def _weight_bytes(planned: PlannedModel) -> int:
+    """Return the bytes of the weights whose declared shapes are numbers."""
+    total = 0
+    for value in planned.timeline.values():
+        if value.kind is ValueKind.WEIGHT:
+            dtype, shape = planned.type_of(value)
+            if shape is not None and dtype in ELEMENT_BITS:
+                coefficient, unit = tensor_bytes(shape, dtype, planned.bounds)
+                total += coefficient if unit == "1" else 0
+    return total
 
 
 def _total_bytes(planned: PlannedModel, values: Iterable[Value]) -> ByteSum | None:
@@ -468,29 +477,27 @@ def check_bindings(planned: PlannedModel) -> Iterator[str]:
             yield f"the settings bind dim {name[:120]!r}, which the model does not have"
     free = _input_symbols(planned) - fixed.keys() - planned.bounds.keys()
     may_be_assumed = free | _replaced_symbols(planned)
-    for name in sorted(fixed.keys() | free | bindings.keys()):
-        dim = f"dim {name[:120]!r}"
-        if name not in bindings:
-            owner = "the settings" if name in fixed else "the plan's inputs"
-            yield f"bindings are recorded without {dim}, which {owner} have"
-            continue
+    for name in sorted((fixed.keys() | free) - bindings.keys()):
+        owner = "the settings" if name in fixed else "the plan's inputs"
+        yield f"bindings are recorded without dim {name[:120]!r}, which {owner} have"
+    for name in sorted(bindings):
         value, source = bindings[name].value, bindings[name].source
+        dim = f"dim {name[:120]!r}"
         recorded = f"bindings are recorded with {value} for {dim}"
+        bounds = planned.bounds.get(name)
         if name in fixed:
             if value != fixed[name]:
                 yield f"{recorded}, the settings have {str(fixed[name])[:40]}"
-        elif name in planned.bounds:
-            low, high, step = planned.bounds[name]
-            if value not in planned.bounds[name].values:
-                steps = f" in steps of {step}" if step != 1 else ""
-                yield f"{recorded}, its bounds are {low} to {high}{steps}"
-        elif name in may_be_assumed:
-            if source != "assumed":
-                yield f"{recorded} as {source}, and the settings do not give it"
-            elif value < 1:
-                yield f"{recorded}, an assumed value is at least 1"
-        else:
+        elif bounds is not None:
+            if value not in bounds.values:
+                steps = f" in steps of {bounds.step}" if bounds.step != 1 else ""
+                yield f"{recorded}, its bounds are {bounds.low} to {bounds.high}{steps}"
+        elif name not in may_be_assumed:
             yield f"bindings are recorded with {dim}, which is not free in the model"
+        elif source != "assumed":
+            yield f"{recorded} as {source}, and the settings do not give it"
+        elif value < 1:
+            yield f"{recorded}, an assumed value is at least 1"
 
 
 def _input_symbols(planned: PlannedModel) -> set[str]:

@@ -76,6 +76,7 @@ def check_plan_figures(plan: Plan, bounds: Bounds) -> Iterator[str]:
         *_arena_figures(plan),
         *_lower_bound_figures(plan, storages),
         *_count_figures(plan),
+        *_unplanned_figures(plan),
         *_total_figures(plan, storages),
         *_related_total_figures(plan),
         *_peak_figures(plan, storages),
@@ -167,11 +168,10 @@ def _phase_figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _count_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the report's numbers of nodes, blocks, tensors and reuses, and its unplanned tensors.
+    """Yield the report's numbers of nodes, blocks, placed tensors and reuses.
 
     They are compared with the plan's order and tensors. The number of intermediates needs the model,
-    and is taken from the report. A tensor is listed as unplanned for one of two reasons: it is
-    pinned, and has a place of its own, or its size is unknown, and it has no place.
+    and is taken from the report.
     """
     report, model = plan.report, plan.report.model
     placed, intermediates = len(plan.tensors), model.intermediates
@@ -182,12 +182,21 @@ def _count_figures(plan: Plan) -> Iterator[Figure]:
     yield Figure("reuses", report.reuses, placed - _tensors_in_fresh_memory(plan.tensors))
     if not report.donated.pairs:
         yield Figure("donated bytes of no pairs", report.donated.bytes, 0)
+
+
+def _unplanned_figures(plan: Plan) -> Iterator[Figure]:
+    """Yield the tensors that the report lists as unplanned.
+
+    A tensor is listed for one of two reasons: it is pinned, and has a place of its own, or its size is
+    unknown, and it has no place.
+    """
+    report = plan.report
     unplanned = {entry.name for entry in report.unplanned}
-    unplanned_with_place = {name for name in unplanned if name in plan.by_id}
+    with_place = {name for name in unplanned if name in plan.by_id}
     pinned = {row.id for row in plan.tensors if row.pinned}
     yield Figure(
         "unplanned tensors with memory of their own",
-        recorded=sorted(unplanned_with_place),
+        recorded=sorted(with_place),
         counted=sorted(pinned),
     )
     # Recomputed and chunked copies of a tensor of unknown size are intermediates without a place,
@@ -195,8 +204,8 @@ def _count_figures(plan: Plan) -> Iterator[Figure]:
     if not report.recompute.nodes and not report.chunked.regions:
         yield Figure(
             "unplanned tensors without a size",
-            recorded=len(unplanned) - len(unplanned_with_place),
-            counted=intermediates - placed,
+            recorded=len(unplanned) - len(with_place),
+            counted=report.model.intermediates - len(plan.tensors),
         )
 
 

@@ -41,15 +41,15 @@ def check_settings(planned: PlannedModel) -> Iterator[str]:
 def _rewrite_figures(planned: PlannedModel) -> Iterator[Figure]:
     """Yield results of rewrites that the settings do not ask for, and names that they give."""
     settings, report = planned.plan.settings, planned.plan.report
-    requested_by: tuple[tuple[str, object, object, str, object], ...] = (
-        ("recomputation", report.recompute, RecomputeSummary(), "recompute", "none"),
-        ("chunking", report.chunked, ChunkingSummary(), "chunk", "none"),
-        ("folding", report.folded, FoldingSummary(), "fold_constants", False),
-        ("donations", report.donated, DonationSummary(), "donate", {}),
-    )
-    for name, recorded, nothing, setting, off in requested_by:
-        if settings.get(setting, off) == off:
-            yield Figure(f"{name}, which the settings do not ask for,", recorded, nothing)
+    not_asked = "which the settings do not ask for,"
+    if settings.get("recompute", "none") == "none":
+        yield Figure(f"recomputation, {not_asked}", report.recompute, RecomputeSummary())
+    if settings.get("chunk", "none") == "none":
+        yield Figure(f"chunking, {not_asked}", report.chunked, ChunkingSummary())
+    if settings.get("fold_constants", False) is False:
+        yield Figure(f"folding, {not_asked}", report.folded, FoldingSummary())
+    if settings.get("donate", {}) == {}:
+        yield Figure(f"donations, {not_asked}", report.donated, DonationSummary())
     capacity = report.caches.capacity or None
     yield Figure("settings.capacity", settings.get("capacity"), capacity)
     kv_cache = "in-place" if report.caches != CacheSummary() else "keep"

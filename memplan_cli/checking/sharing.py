@@ -102,19 +102,21 @@ def _check_overwrites(
         size = size_of(row.shape, row.dtype)
         earlier_tensors = [old for old in earlier_tensors if old.value.end > value.first]
         for old_row, old in earlier_tensors:
+            if _in_different_branches(value, old):
+                continue
             last_tick = old.end - 1
-            may_share = _in_different_branches(value, old)
-            # Views, and outputs that are written over an input, have all bytes of the other tensor.
-            if not may_share and size == size_of(old_row.shape, old_row.dtype):
+            # A view, and an output that is written over an input, has all bytes of the other tensor.
+            if size == size_of(old_row.shape, old_row.dtype):
                 source = view_sources.get(id(value), value)
-                is_view = source is view_sources.get(id(old), old)
+                if source is view_sources.get(id(old), old):
+                    continue
                 is_last_read = last_tick == value.first  # by the producer of the value
-                may_share = is_view or (is_last_read and _may_overwrite(value, old, buffers))
-            if not may_share:
-                yield (
-                    f"tensor {row.id[:120]!r} is written at tick {value.first} over "
-                    f"{old_row.id[:120]!r}, which is needed until tick {last_tick}"
-                )
+                if is_last_read and _may_overwrite(value, old, buffers):
+                    continue
+            yield (
+                f"tensor {row.id[:120]!r} is written at tick {value.first} over "
+                f"{old_row.id[:120]!r}, which is needed until tick {last_tick}"
+            )
         earlier_tensors.append(tensor)
 
 

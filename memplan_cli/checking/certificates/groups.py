@@ -186,10 +186,9 @@ def _repeated_subgraph_need(
 def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> None:
     """Set the tensors over which the first output of a node may be written.
 
-    The node reads such a tensor as one value, and only at inputs that the operator may overwrite:
-    ``Add(a, a)`` may overwrite ``a``, but not if one of the inputs is a view of the other. The
-    tensor has the output's size and is no output of the block. Other readers do not matter here:
-    the step of the node saves bytes only in orders in which the tensor ends at it.
+    The node reads such a tensor at inputs that the operator may overwrite. The tensor has the
+    output's size and is no output of the block. Other readers do not matter here: the step of the
+    node saves bytes only in orders in which the tensor ends at it.
     """
     output = node.outputs[0] if node.outputs else None
     if node.subgraphs or output is None or output.tensor_id not in graph.sizes:
@@ -197,17 +196,17 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
     view_bases, tensors = planned.view_bases, planned.tensors
     in_place = planned.in_place_inputs.get(node.operator, ())
     group = graph.groups[node.index]
-    for position in in_place:
-        value = node.inputs[position] if position < len(node.inputs) else None
-        base = "" if value is None else view_bases.get(value.tensor_id, "")
+    for value in (node.inputs[index] for index in in_place if index < len(node.inputs)):
+        base = None if value is None else view_bases.get(value.tensor_id)
         if value is None or base not in graph.sizes or BLOCK_END in graph.users[base]:
             continue
-        # A view has the size of its base, so the output fits on the base too.
+        # ``Add(a, a)`` may overwrite ``a``, but not if one of the inputs is a view of the other.
         is_read_in_place_only = all(
             index in in_place and other is value
             for index, other in enumerate(node.inputs)
             if other is not None and view_bases.get(other.tensor_id) == base
         )
+        # A view has the size of its base, so the output fits on the base too.
         has_same_size = tensors[value.tensor_id].size == tensors[output.tensor_id].size
         if is_read_in_place_only and has_same_size:
             group.replaceable.add(base)
