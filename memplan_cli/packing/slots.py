@@ -25,10 +25,11 @@ Everything is deterministic: orders end in the index of a buffer.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort_left
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import align
@@ -209,6 +210,21 @@ class BestFitResult:
     missed: Sequence[int]
 
 
+@dataclass(slots=True)
+class _Slot:
+    """A slot of a best fit.
+
+    Attributes:
+        number: its place in the order in which slots are opened.
+        size: its bytes.
+        taken: the sections in which it holds a buffer, as bits.
+    """
+
+    number: int
+    size: int
+    taken: int = 0
+
+
 def best_fit(
     buffers: SlotBuffers, order: Sequence[int], slot_sizes: Sequence[int]
 ) -> BestFitResult:
@@ -219,35 +235,30 @@ def best_fit(
     ``order`` has the indices of the buffers, in the order in which they are assigned.
     ``slot_sizes`` are the sizes of slots that exist from the start.
     """
-    # Three columns with an entry for each slot, sorted by size.
-    sizes = sorted(slot_sizes)
-    taken = [0] * len(sizes)  # the sections in which the slot is taken, as bits
-    numbers = list(range(len(sizes)))  # slots are numbered as they are opened
-    slots = [-1] * len(order)
+    by_size = attrgetter("size")
+    slots = [_Slot(number, size) for number, size in enumerate(sorted(slot_sizes))]
+    assignment = [-1] * len(order)
     missed = []
     for buffer in order:
         size = buffers.sizes[buffer]
         live = (1 << buffers.ends[buffer]) - (1 << buffers.starts[buffer])
-        first_fitting = bisect_left(sizes, size)
-        for index in range(first_fitting, len(sizes)):
-            if not taken[index] & live:
-                taken[index] |= live
-                slots[buffer] = numbers[index]
+        first_fitting = bisect_left(slots, size, key=by_size)
+        for slot in islice(slots, first_fitting, None):
+            if not slot.taken & live:
                 break
         else:
             missed.append(buffer)
-            free = (i for i in reversed(range(first_fitting)) if not taken[i] & live)
-            largest_free = next(free, None)
-            number, sections = len(sizes), live
-            if largest_free is not None:  # enlarged: inserted again with its new size
-                number, sections = numbers.pop(largest_free), taken.pop(largest_free) | live
-                del sizes[largest_free]
-                first_fitting -= 1
-            sizes.insert(first_fitting, size)
-            taken.insert(first_fitting, sections)
-            numbers.insert(first_fitting, number)
-            slots[buffer] = number
-    return BestFitResult(slots, missed)
+            too_small = reversed(range(first_fitting))
+            largest_free = next((i for i in too_small if not slots[i].taken & live), None)
+            if largest_free is None:
+                slot = _Slot(len(slots), size)
+            else:
+                slot = slots.pop(largest_free)
+                slot.size = size
+            insort_left(slots, slot, key=by_size)
+        slot.taken |= live
+        assignment[buffer] = slot.number
+    return BestFitResult(assignment, missed)
 
 
 def first_fit(buffers: SlotBuffers, order: Sequence[int]) -> Assignment:

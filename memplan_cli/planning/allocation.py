@@ -295,23 +295,25 @@ def _allocate_offsets(needs: Needs, work: int) -> Allocation:
     tall_units = {
         arena.unit for arena in arenas if not needs.fits_pool(arena.unit, arena.layout.height)
     }
-    buffer_of: Mapping[VarId, BufferId] = storage.buffer_of
-    if tall_units:
-        _, level1 = _allocate_pools(needs)
-        # A pool's bound holds for slots; offsets may go lower.
-        pools = {
-            pool.unit: replace(pool, bound=lower_bound(pool.problem))
-            for pool in level1.arenas
-            if pool.unit in tall_units
-        }
-        arenas = [pools.get(arena.unit, arena) for arena in arenas]
-        pool_buffers = {
-            var: level1.buffers[var]
-            for var, size in needs.sizes.items()
-            if size.unit in tall_units
-        }
-        buffer_of = {**buffer_of, **pool_buffers}
-    return _finished_allocation(storage, buffer_of, arenas)
+    if not tall_units:
+        return _finished_allocation(storage, storage.buffer_of, arenas)
+    _, level1 = _allocate_pools(needs)
+    # A pool's bound holds for slots; offsets may go lower.
+    pools = {
+        pool.unit: replace(pool, bound=lower_bound(pool.problem))
+        for pool in level1.arenas
+        if pool.unit in tall_units
+    }
+    pool_buffers = {
+        var: level1.buffers[var]
+        for var, size in needs.sizes.items()
+        if size.unit in tall_units
+    }
+    return _finished_allocation(
+        storage,
+        buffer_of={**storage.buffer_of, **pool_buffers},
+        arenas=[pools.get(arena.unit, arena) for arena in arenas],
+    )
 
 
 def _pack_arena(unaligned: Problem, unit: str, needs: Needs, work: int) -> Arena:

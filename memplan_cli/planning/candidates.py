@@ -184,8 +184,9 @@ def for_runtime(
 
     A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has
     two live peaks: that of the plan and that of the runtime. The order of the runtime's lowest peak
-    is returned, unless the plan's peak rises above that of the file's order by more than the runtime
-    saves. With recomputation the order of the candidate is part of the rewrite, and stays.
+    is returned, unless the plan's peak rises above that of the file's order by more bytes than the
+    runtime needs less than in the next order. With recomputation the order of the candidate is part of
+    the rewrite, and stays.
     """
     settings, program = task.settings, task.program
     if settings.recompute != "none" or settings.order == "keep":
@@ -196,11 +197,17 @@ def for_runtime(
         return live_peak(ordered, sizes, aliasing=runtime.aliasing)
 
     ordering = _search_repeatedly(program, sizes, runtime.aliasing, settings.time_limit)
-    programs = (ordering.program, candidate.program, program)
-    runtime_peaks = list(map(runtime_peak, programs))
-    best = programs[runtime_peaks.index(min(runtime_peaks))]
-    _, *other_peaks = runtime_peaks
-    saved_by_runtime = min(other_peaks) - min(runtime_peaks)
+    new_peak, candidate_peak, file_peak = map(
+        runtime_peak, (ordering.program, candidate.program, program)
+    )
+    other_peak = min(candidate_peak, file_peak)
+    if new_peak <= other_peak:
+        best = ordering.program
+    elif candidate_peak <= file_peak:
+        best = candidate.program
+    else:
+        best = program
+    saved_by_runtime = max(other_peak - new_peak, 0)
     plan_peak_of = task.planned_vars.live_peak
     plan_peak_in_file, plan_peak = plan_peak_of(program), plan_peak_of(best)
     if plan_peak - plan_peak_in_file > saved_by_runtime:

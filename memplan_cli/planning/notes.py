@@ -18,7 +18,7 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.planning.candidate import FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from memplan_cli.analysis.phase import Phases
     from memplan_cli.core.program import Program, VarId
@@ -120,22 +120,22 @@ def weights_notes(program: Program) -> Iterator[str]:
 
     ONNX Runtime folds such nodes only with an option (docs/measurements).
     """
-    quantized: dict[VarId, int] = {}
-    dequantized: dict[VarId, int] = {}
-    for _, op in walk(program.body):
-        if (
-            op.type != "DequantizeLinear"
-            or program.vars[op.inputs[0]].origin is not Origin.WEIGHT
-        ):
-            continue
-        for var_bytes, identity in ((quantized, op.inputs[0]), (dequantized, op.outputs[0])):
-            var = program.vars[identity]
-            size = size_of(var.shape, var.dtype)
-            var_bytes[identity] = 0 if size is None or size.symbols else size.coefficient
-    if quantized:
-        before, after = (
-            format_size(sum(var_bytes.values())) for var_bytes in (quantized, dequantized)
-        )
+
+    def number_of_bytes(variables: Iterable[VarId]) -> int:
+        """Return the total bytes of variables; those of unknown size count 0."""
+        vars_ = [program.vars[identity] for identity in variables]
+        sizes = [size_of(var.shape, var.dtype) for var in vars_]
+        return sum(size.coefficient for size in sizes if size is not None and not size.symbols)
+
+    nodes = [
+        op
+        for _, op in walk(program.body)
+        if op.type == "DequantizeLinear" and program.vars[op.inputs[0]].origin is Origin.WEIGHT
+    ]
+    if nodes:
+        quantized = {op.inputs[0] for op in nodes}  # several nodes may read one weight
+        before = format_size(number_of_bytes(quantized))
+        after = format_size(number_of_bytes(op.outputs[0] for op in nodes))
         yield (
             f"{len(quantized)} weights of {before} are dequantized to {after}: ONNX Runtime does "
             "that in each run, where it does not fuse the node into a kernel of whole "

@@ -185,9 +185,7 @@ def check_blocks(plan: Plan) -> None:
     if len(plan.order) < 2:  # no subgraphs
         return
     control_flow = control_flow_nodes(plan)
-    sharing_groups: dict[str, list[Placement]] = {}
     for tensor in plan.tensors:
-        sharing_groups.setdefault(tensor.alias_of or tensor.id, []).append(tensor)
         node = control_flow.get(tensor.block)
         if node is None or tensor.pinned:
             continue
@@ -197,7 +195,10 @@ def check_blocks(plan: Plan) -> None:
                 f"tensor {tensor.id[:120]!r} is live from tick {tensor.first} to {tensor.last}, "
                 f"its control-flow node runs from {node.start} to {node.end}"
             )
-    for tensors in sharing_groups.values():
+    tensors_by_buffer: dict[str, list[Placement]] = {}
+    for tensor in plan.tensors:
+        tensors_by_buffer.setdefault(tensor.alias_of or tensor.id, []).append(tensor)
+    for tensors in tensors_by_buffer.values():
         starts: dict[str, list[int]] = {}
         for tensor in sorted(tensors, key=lambda tensor: tensor.first):
             starts.setdefault(tensor.block, []).append(tensor.first)

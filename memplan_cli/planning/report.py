@@ -415,19 +415,19 @@ def _certainty(
     observed if sizes come from a run. A number that is None and has no expression is unknown.
     """
     program, sizes = decision.program, decision.needs.sizes
-    planned = EXACT
+    of_intermediates = EXACT
     if len(sizes) < len(intermediates(program)):
-        planned = PARTIAL
+        of_intermediates = PARTIAL
     elif any(size.bound_of for size in sizes.values()):
-        planned = BOUND
+        of_intermediates = BOUND
     elif decision.source.sizes_observed:
-        planned = OBSERVED
+        of_intermediates = OBSERVED
     certainty = {
         "weights": EXACT if weights_are_known(program) else PARTIAL,
         **_interface_certainty(decision),
-        **dict.fromkeys(("naive", "live_peak", "planned"), planned),
+        **dict.fromkeys(("naive", "live_peak", "planned"), of_intermediates),
     }
-    certainty["resident"] = weakest(certainty["outputs"], planned)
+    certainty["resident"] = weakest(certainty["outputs"], of_intermediates)
     for name in ("weights", "inputs", "outputs", "naive", "live_peak", "resident", "planned"):
         if getattr(memory, name) is None and name not in symbolic:
             certainty[name] = UNKNOWN

@@ -47,14 +47,6 @@ def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
         SettingsError: an exclusion names no tensor of the model.
         ModelError: the sizes add up to more bytes than 64-bit arithmetic allows.
     """
-    excluded = select(program, settings.excluded)
-    # Of several reasons to pin a var, the first one found is reported.
-    pinned = {identity: f"excluded by {pattern!r}" for identity, pattern in excluded.items()}
-    if settings.skip_grads:
-        for identity in phases.gradients:
-            pinned.setdefault(identity, "a gradient that the update consumes (skip_grads)")
-    if phases.loss is not None:
-        pinned.setdefault(phases.loss, "the loss")
     sizes: dict[VarId, Size] = {}
     unplanned: dict[VarId, str] = {}
     for identity in intermediates(program):
@@ -65,9 +57,25 @@ def find_scope(program: Program, settings: Settings, phases: Phases) -> Scope:
         else:
             sizes[identity] = largest_size(size, settings.bounds) if size.symbols else size
     _refuse_excessive(sizes)
-    return Scope(
-        sizes, {var: reason for var, reason in pinned.items() if var in sizes}, unplanned
-    )
+    reasons = _reasons_to_pin(program, settings, phases)
+    pinned = {var: reason for var, reason in reasons.items() if var in sizes}
+    return Scope(sizes, pinned, unplanned)
+
+
+def _reasons_to_pin(program: Program, settings: Settings, phases: Phases) -> dict[VarId, str]:
+    """Return the vars that are pinned if they are planned, each with the first reason found.
+
+    Raises:
+        SettingsError: an exclusion names no tensor of the model.
+    """
+    excluded = select(program, settings.excluded)
+    reasons = {identity: f"excluded by {pattern!r}" for identity, pattern in excluded.items()}
+    if settings.skip_grads:
+        for identity in phases.gradients:
+            reasons.setdefault(identity, "a gradient that the update consumes (skip_grads)")
+    if phases.loss is not None:
+        reasons.setdefault(phases.loss, "the loss")
+    return reasons
 
 
 def _refuse_excessive(sizes: Mapping[VarId, Size]) -> None:
