@@ -311,8 +311,8 @@ def _allocate_offsets(needs: Needs, work: int) -> Allocation:
     }
     return _finished_allocation(
         storage,
-        buffer_of={**storage.buffer_of, **pool_buffers},
-        arenas=[pools.get(arena.unit, arena) for arena in arenas],
+        {**storage.buffer_of, **pool_buffers},
+        [pools.get(arena.unit, arena) for arena in arenas],
     )
 
 

@@ -127,9 +127,7 @@ class Decoder:
         position = np.array([self.position], np.int64)
         # In host memory on every device, because kernels read the position there.
         binding.bind_ortvalue_input(self.caches.position, ort_value(position, "int64"))
-        bound_names: list[str] = []
         for cache in self.caches.buffers:
-            bound_names.append(cache.output)
             if cache.input in new_constants:
                 buffer = new_constants[cache.input]
             elif cache.input in self._constant_caches:
@@ -139,7 +137,6 @@ class Decoder:
             binding.bind_ortvalue_input(cache.input, buffer)
             binding.bind_ortvalue_output(cache.output, buffer)
         for name in (*self.outputs, self.caches.length):
-            bound_names.append(name)
             binding.bind_output(name, "cpu")
         try:
             self.session.run_with_iobinding(binding, self._options)
@@ -151,7 +148,9 @@ class Decoder:
                 raise self._capacity_error(None) from error
             raise
         self._buffers |= new_constants  # only now: a run that fails keeps the former values
-        values = dict(zip(bound_names, binding.get_outputs(), strict=True))
+        cache_outputs = [cache.output for cache in self.caches.buffers]
+        names = (*cache_outputs, *self.outputs, self.caches.length)  # in the order of binding
+        values = dict(zip(names, binding.get_outputs(), strict=True))
         self.position = int(values[self.caches.length].numpy()[0])
         return {name: array_of(values[name]) for name in self.outputs}
 

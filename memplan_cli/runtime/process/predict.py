@@ -112,14 +112,10 @@ def simulate_process(
     weights = _mapped_weight_bytes(loading)
     # Pages that loading left resident are not read again.
     memory.map_file(MAPPED_WEIGHTS, max(weights - memory.file[MAPPED_WEIGHTS], 0))
-    if measurements.workspace is None:
-        workspace: Workspace = workspace_by_rule(executed.program, executed.dims)
-    else:
-        workspace = requests_from_totals(
-            executed.program, executed.dims, measurements.workspace
-        )
     try:
-        traces = trace_session(simulated_model(executed, settings), workspace)
+        traces = trace_session(
+            simulated_model(executed, settings), _workspace(executed, measurements)
+        )
     except UnknownBytesError:  # a size depends on data
         return None
     runs = (traces.first, *[traces.later] * (MEASURED_RUNS - 1))
@@ -173,6 +169,14 @@ def _setup_obstacle(executed: ExecutedGraph, settings: RuntimeSettings) -> str:
         return "sessions without an arena are not predicted"
     kernels = unmeasured_kernels(executed.program)
     return f"how {', '.join(kernels)} packs its weights was not measured" if kernels else ""
+
+
+def _workspace(executed: ExecutedGraph, measurements: ProcessMeasurements) -> Workspace:
+    """Return the workspace that the kernels request: as measured, or else by rule."""
+    program, dims = executed.program, executed.dims
+    if measurements.workspace is None:
+        return workspace_by_rule(program, dims)
+    return requests_from_totals(program, dims, measurements.workspace)
 
 
 def _simulate_loading(loading: SessionLoading, measurements: ProcessMeasurements) -> None:

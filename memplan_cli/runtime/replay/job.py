@@ -31,7 +31,7 @@ from memplan_cli.runtime.workers.session import deterministic, make_session
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from onnx import NodeProto
 
@@ -189,18 +189,7 @@ def run(job: Json) -> Json:
     )
     feed = InputSet.of_job(job).draw()
     replay.values.update({name: _runtime_value(value) for name, value in feed.items()})
-    # By position in the order. Tensors of a subgraph are among them: poisoning their places shows a plan that
-    # puts them on a tensor that is still needed.
-    freed_at: dict[int, list[BoundPlacement]] = defaultdict(list)
-    for place in placements:
-        if place.freed_after is not None:
-            freed_at[place.freed_after].append(place)
-    nodes = replay.node_models.nodes()
-    for position, index in enumerate(job["order"]):
-        if not replay.node_models.is_constant(nodes[index]):
-            replay.run_node(nodes[index])
-        # A node that reads these bytes later gives wrong outputs.
-        replay.poison_freed(nodes[index], freed_at[position])
+    replay.run_nodes(job["order"], placements)
     outputs: list[str] = job["outputs"]
     names = [name for name in outputs if name not in replay.node_models.weights]
     values = [replay.array(name) for name in names]
@@ -239,6 +228,25 @@ class _Replay:
     values: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     in_arenas: set[str] = field(default_factory=set)
+
+    def run_nodes(self, order: Sequence[int], placements: Iterable[BoundPlacement]) -> None:
+        """Run the nodes in an order, and poison the place of each tensor once it is freed.
+
+        ``order`` has the index of each node in the file. Tensors of subgraphs are among the ``placements``:
+        poisoning their places shows a plan that puts them on a tensor that is still needed.
+        """
+        freed_at: dict[int, list[BoundPlacement]] = defaultdict(
+            list
+        )  # by position in the order
+        for place in placements:
+            if place.freed_after is not None:
+                freed_at[place.freed_after].append(place)
+        nodes = self.node_models.nodes()
+        for position, index in enumerate(order):
+            if not self.node_models.is_constant(nodes[index]):
+                self.run_node(nodes[index])
+            # A node that reads these bytes later gives wrong outputs.
+            self.poison_freed(nodes[index], freed_at[position])
 
     def run_node(self, node: NodeProto) -> None:
         """Run one node; its placed inputs and outputs lie in the arenas.

@@ -40,6 +40,9 @@ _REPLAY_JOB = "memplan_cli.runtime.replay.job:run"
 _ALIGNMENT = 64
 """Kernels add in the same order for all tensors at multiples of this number of bytes."""
 
+_OWN_ARENA = "own"
+"""The name of the arena in which no two buffers share bytes."""
+
 _PAGE = 4096
 """The remainder of an address by this number of bytes decides how kernels peel their loops."""
 
@@ -239,8 +242,24 @@ def _compare_with_separate_memory(
 ) -> Outcome:
     """Compare a replay with one in which no two buffers share bytes; return its outcome.
 
-    Each buffer begins at an address with the same remainder by `_PAGE` in both, so that kernels
-    add in the same order. Differences that remain are values that were overwritten.
+    Differences that remain are values that were overwritten.
+    """
+    separate, height = _without_sharing(placements)
+    with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
+        places = {"places": to_json(separate), "arenas": {_OWN_ARENA: height}}
+        reference = {**job, **places, "folder": folder, "save": True}
+        saved = run_job(_REPLAY_JOB, reference, timeout=timeout)
+        if not saved.ok:
+            return saved
+        return run_job(_REPLAY_JOB, {**job, "folder": folder}, timeout=timeout)
+
+
+def _without_sharing(
+    placements: Sequence[BoundPlacement],
+) -> tuple[list[BoundPlacement], int]:
+    """Return the placements with each buffer at bytes of its own in one arena, and its height.
+
+    The address of each buffer keeps its remainder by `_PAGE`, so that kernels add in the same order.
     """
     places_of_buffer: dict[tuple[str, str], list[BoundPlacement]] = {}
     for place in placements:
@@ -252,18 +271,12 @@ def _compare_with_separate_memory(
         # Offsets lose a multiple of the page.
         moved = height - first_byte // _PAGE * _PAGE
         separate += (
-            dataclasses.replace(place, arena="own", offset=place.offset + moved)
+            dataclasses.replace(place, arena=_OWN_ARENA, offset=place.offset + moved)
             for place in buffer
         )
         end = max(place.offset + place.bytes for place in buffer) + moved
         height = align(end, _PAGE)
-    with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:
-        places = {"places": to_json(separate), "arenas": {"own": height}}
-        reference = {**job, **places, "folder": folder, "save": True}
-        saved = run_job(_REPLAY_JOB, reference, timeout=timeout)
-        if not saved.ok:
-            return saved
-        return run_job(_REPLAY_JOB, {**job, "folder": folder}, timeout=timeout)
+    return separate, height
 
 
 def _node_order(names: Sequence[str], plan: Plan) -> list[int] | None:

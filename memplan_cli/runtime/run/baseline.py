@@ -190,14 +190,7 @@ class BaselineRun:
         """
         binding = self.binding
         record, second_failure = self._record_and_second_failure()
-        if record.failure is not None:
-            dims = binding_text(dict(sorted(binding.dims.items()))) or "its dims"
-            message = f"{self.path} does not run at {dims}{given_text(binding.feeds)}"
-            if _KERNEL_FAILED in record.failure.reason and not binding.feeds:
-                raise RuntimeUnavailableError(
-                    f"{message}: {record.failure.reason}", hint=_DRAWN_INPUTS_HINT
-                )
-            record.require(message)  # raises the error of the failure
+        self._require(record)
         inputs, notes = record.spec.inputs, list[str]()
         if second_failure:
             dims = binding_text(dict(sorted((second_dims(binding) or {}).items())))
@@ -220,6 +213,17 @@ class BaselineRun:
         if self.check.reference == "unoptimized" and baseline.is_repeatable:
             return _with_unoptimized_reference(baseline)
         return baseline
+
+    def _require(self, record: RunRecord) -> None:
+        """Raise a RuntimeUnavailableError if the run failed."""
+        if record.failure is None:
+            return
+        dims = binding_text(dict(sorted(self.binding.dims.items()))) or "its dims"
+        subject = f"{self.path} does not run at {dims}{given_text(self.binding.feeds)}"
+        if _KERNEL_FAILED in record.failure.reason and not self.binding.feeds:
+            message = f"{subject}: {record.failure.reason}"
+            raise RuntimeUnavailableError(message, hint=_DRAWN_INPUTS_HINT)
+        record.require(subject)
 
     def _record_and_second_failure(self) -> tuple[RunRecord, str]:
         """Wait for the run; return its record, and why it failed at the second sizes (empty if it did not).

@@ -73,14 +73,12 @@ def observe_many(
     given = given_text(conditions.binding.feeds)
     record.require(f"{subject} could not be run for its sizes{given}")
     outputs = copy.writes
-    return tuple(
-        observation_of(
-            program,
-            (
-                OpExecution(outputs[kernel.node], kernel.read, kernel.wrote)
-                for kernel in kernels
-                if kernel.node in outputs
-            ),
-        )
-        for kernels in record.kernels or ()
-    )
+    observations = []
+    for kernels in record.kernels or ():
+        executions = [
+            OpExecution(outputs[kernel.node], kernel.read, kernel.wrote)
+            for kernel in kernels
+            if kernel.node in outputs
+        ]
+        observations.append(observation_of(program, executions))
+    return tuple(observations)

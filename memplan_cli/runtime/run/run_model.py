@@ -98,35 +98,34 @@ def record_of(spec: RunSpec, outcome: Outcome) -> RunRecord:
     if not outcome.ok:
         return RunRecord(spec, outcome)
     answer: Any = outcome.result
-    peaks = from_json(Peaks, answer["peaks"], "the job's result")
-    process = answer["process"]
-    elapsed_times, processor_times = answer["milliseconds"], answer["effort"]
-    if spec.session.provider != CPU:
-        processor_times = []  # kernels run on another device, and processor time leaves them out
-    peaks = replace(
-        peaks,
-        milliseconds=median(elapsed_times) if elapsed_times else None,
-        effort=median(processor_times) if processor_times else None,
-        process=from_json(ProcessBytes, process, "the job's result") if process else None,
-    )
+    kernels = shapes = None
+    if spec.collects("kernels"):
+        kernels = tuple(tuple(Kernel(*kernel) for kernel in run) for run in answer["kernels"])
+    if spec.collects("graph") and answer["types"] is not None:
+        shapes = shapes_of_types(answer["types"])
     return RunRecord(
         spec,
         outputs=tuple(answer["outputs"]),
         inputs=tuple(
             InputRecord(differences_in(entry), entry["failure"]) for entry in answer["inputs"]
         ),
-        peaks=peaks,
+        peaks=_peaks_of(answer, spec.session.provider),
         workspace=answer["workspace"] if spec.collects("arena") else None,
-        kernels=(
-            tuple(tuple(Kernel(*kernel) for kernel in run) for run in answer["kernels"])
-            if spec.collects("kernels")
-            else None
-        ),
-        shapes=(
-            shapes_of_types(answer["types"])
-            if spec.collects("graph") and answer["types"] is not None
-            else None
-        ),
+        kernels=kernels,
+        shapes=shapes,
+    )
+
+
+def _peaks_of(answer: Any, provider: str) -> Peaks:  # noqa: ANN401 - JSON
+    """Return the measured bytes and the median times in the result of `model_run.run`."""
+    process, milliseconds, effort = answer["process"], answer["milliseconds"], answer["effort"]
+    if provider != CPU:
+        effort = []  # kernels run on another device, and processor time leaves them out
+    return replace(
+        from_json(Peaks, answer["peaks"], "the job's result"),
+        milliseconds=median(milliseconds) if milliseconds else None,
+        effort=median(effort) if effort else None,
+        process=from_json(ProcessBytes, process, "the job's result") if process else None,
     )
 
 

@@ -148,31 +148,28 @@ def predicted_facts(
     # The graph that optimization makes of the file in the planned order.
     optimized = with_file_order(before, nodes, program)
     choice = _best_settings(before, optimized, written, assumed, optimization)
-    after = written if choice.settings.is_unoptimized else optimized
-    not_observed = Peaks(None, None)
     stored = stored_model(path)
     if recorded is None:
-        process = predict_process_bytes(stored, before, DEFAULTS)
+        process_before = predict_process_bytes(stored, before, DEFAULTS)
     else:
-        original = before
+        graph = before
         if not _makes_default_graph(recorded):
-            original = executed_or_observed_graph(path, recorded, conditions)
-        process = predict_process_bytes(stored, original, recorded, _OPENED_BY_MEMPLAN)
+            graph = executed_or_observed_graph(path, recorded, conditions)
+        process_before = predict_process_bytes(stored, graph, recorded, _OPENED_BY_MEMPLAN)
+    process_after = predict_process_bytes(
+        stored_model(weights) if weights else stored,
+        written if choice.settings.is_unoptimized else optimized,
+        choice.settings,
+        _OPENED_BY_MEMPLAN,
+    )
+    not_observed = Peaks(None, None)
     return RuntimeSummary(
         name="onnxruntime",
         version=required_version(),
         provider=CPU,
         predicted={
-            "original": replace(predict_peaks(before, DEFAULTS), process=process),
-            "optimized": replace(
-                choice.predicted,
-                process=predict_process_bytes(
-                    stored_model(weights) if weights else stored,
-                    after,
-                    choice.settings,
-                    measurements=_OPENED_BY_MEMPLAN,
-                ),
-            ),
+            "original": replace(predict_peaks(before, DEFAULTS), process=process_before),
+            "optimized": replace(choice.predicted, process=process_after),
         },
         observed={"original": not_observed, "optimized": not_observed},
         settings=choice.settings,

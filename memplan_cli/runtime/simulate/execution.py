@@ -242,10 +242,8 @@ class Frame:
         if var in self.allocations or kind not in (BufferKind.NEW, BufferKind.OUTPUT):
             return
         size = self._size(var)
-        is_text = (
-            self.simulator.model.program.vars[var].dtype == "string"
-        )  # in no memory pattern
-        if kind is BufferKind.NEW and not is_text:
+        is_text = self.simulator.model.program.vars[var].dtype == "string"
+        if kind is BufferKind.NEW and not is_text:  # texts are in no memory pattern
             if self.pattern is not None and self.pattern.holds(var, size):
                 return  # the var lies in the block of the pattern, which `execute` has allocated
             if self.traced is not None:

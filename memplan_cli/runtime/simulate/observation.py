@@ -77,13 +77,7 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
             of their control-flow op. Executions of unknown ops are ignored.
     """
     producer = {var: op for _, op in walk(program.body) for var in op.outputs if var}
-    # A body ran as often as the op that computes its first output ran.
-    body_of_first_output: dict[VarId, str] = {}
-    for _, parent in walk(program.body):
-        for body in parent.bodies:
-            outputs = [var for inner in body.ops for var in inner.outputs if var]
-            if outputs:
-                body_of_first_output[outputs[0]] = body.path
+    body_of_first_output = _body_of_first_output(program)
     # Runs of each body since the last execution of its control-flow op.
     new_runs: Counter[str] = Counter()
     written: dict[VarId, list[WrittenTensor]] = defaultdict(list)
@@ -94,8 +88,8 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
         op = producer.get(first_output)
         if op is None:
             continue
-        if (path := body_of_first_output.get(first_output)) is not None:
-            new_runs[path] += 1
+        if first_output in body_of_first_output:
+            new_runs[body_of_first_output[first_output]] += 1
         for body in op.bodies:
             iterations[body.path].append(new_runs.pop(body.path, 0))
         _append_written(program, op, execution.wrote, written)
@@ -106,6 +100,20 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
         {path: tuple(counts) for path, counts in iterations.items()},
         frozenset(packed),
     )
+
+
+def _body_of_first_output(program: Program) -> dict[VarId, str]:
+    """Return the path of each body, by the first value that its ops compute.
+
+    A body ran as often as the op that computes this value.
+    """
+    paths: dict[VarId, str] = {}
+    for _, parent in walk(program.body):
+        for body in parent.bodies:
+            outputs = [var for op in body.ops for var in op.outputs if var]
+            if outputs:
+                paths[outputs[0]] = body.path
+    return paths
 
 
 def _append_written(
