@@ -10,7 +10,7 @@ logits are compared. At the end both take steps with nearly full caches, which a
 written file's first steps, whose caches are nearly empty: no cache could make a step faster.
 The page is written after each model: rows that were not measured here stay.
 
-Guards the claim of README.md and docs/measurements/caches.md: a decoder with caches in place needs less
+Guards the claim of docs/measurements/caches.md: a decoder with caches in place needs less
 memory and time per step, with the same bits.
 """
 

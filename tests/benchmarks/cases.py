@@ -7,8 +7,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from .pages import write_check
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
 Case = TypeVar("Case")
@@ -54,6 +56,13 @@ def side_by_side(
 def cell(text: str, most: int) -> str:
     """Return a text that stays in its cell of a Markdown table."""
     return text.replace("|", "\\|").replace("<", "&lt;")[:most]
+
+
+def publish_check(check: str, lines: Sequence[str], sums: str, words: Asked) -> None:
+    """Print a table, and write it and its sums (`pages.write_check`) if all cases were run."""
+    if words.writes:
+        write_check(check, lines, sums)
+    print("\n".join(lines))
 
 
 def publish(lines: Iterable[str], page: Path, words: Asked) -> None:

@@ -6,14 +6,13 @@ Weights are seeded. Each model is optimized with ``--target cpu --chunk auto`` u
 which proves equal bits and measures both files in ONNX Runtime with one thread; then both are
 run in turn in one process for their times. Each row goes into docs/measurements/chunking.md when it is there; rows of other models stay.
 
-Guards the claim of README.md and docs/measurements/chunking.md: the first run of a model in pieces needs
+Guards the claim of docs/measurements/chunking.md: the first run of a model in pieces needs
 a fraction of the memory at about the same time, with the same bits.
 """
 
 from __future__ import annotations
 
 import argparse
-import platform
 import re
 import runpy
 import tempfile
@@ -25,7 +24,6 @@ from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import onnx
 import onnxruntime
 
 from memplan_cli import Settings, api
@@ -37,13 +35,14 @@ from memplan_cli.runtime.simulate.predict import predict_peaks
 
 from .chunking_models import GENERATED
 from .models import SHARED
+from .pages import MEASUREMENTS, replace_figures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan_cli.core.results.plan import Plan
 
-TABLE = Path(__file__).parents[2] / "docs" / "measurements" / "chunking.md"
+TABLE = MEASUREMENTS / "chunking.md"
 
 MIB = 1 << 20
 
@@ -93,35 +92,6 @@ HEADS = (
     "freed at once", "predicted", "measured after", "work", "time", "bits", "seconds",
 )  # fmt: skip
 
-WORDS = """# Long activations in pieces
-
-`python -m tests.benchmarks.chunking`; onnxruntime {ort}, onnx {onnx}, {machine}, CPU, one thread.
-MiB are 2^20 bytes. Each model is optimized with `--target cpu --chunk auto --budget` as the table says.
-
-"peak" is `live_peak` of the plan, before and after. "measured before" and "measured after" are what
-the runtime's arena holds at most in the first run, intermediates and outputs: of the file as it is
-under the runtime's defaults, and of the written file under its settings. "freed at once" is the
-original predicted with each tensor's memory given back after its last reader, as the written file
-has it: what is left against it is what pieces alone save. "predicted" is of the written file.
-"work" is the modeled work that is added. "time" is processor time of a run against the original's
-under the defaults: the median of the ratios of runs in turn in one process.
-"bits": all outputs equal. "seconds" are those of `optimize` as a whole.
-
-{table}
-
-{means}
-
-Models that no collection holds are written by `tests/benchmarks/chunking_models.py`: real widths, few
-layers.
-
-{short}
-"""
-
-SHORT = """What falls short: files are for one size. The Llama gives caches of 16 MiB that count in its
-budget; the scores' mask is an input.
-Training steps are [a page of their own](chunking_training.md). The machine was shared by others while
-rows were made: "seconds" say little."""
-
 
 def main() -> None:
     """Measure the models that are named, or all, and write the table row by row."""
@@ -136,16 +106,13 @@ def main() -> None:
 
 def write(words: list[str]) -> None:
     """Put a row into the page, in the order of the cases."""
-    page = TABLE.read_text("utf-8") if TABLE.exists() else ""
+    page = TABLE.read_text("utf-8")
     rows = {line.split(" | ")[0][2:]: line for line in page.splitlines() if _is_row(line)}
     rows[words[0]] = f"| {' | '.join(words)} |"
     lines = [rows[name] for name in CASES if name in rows]
     rule = "|".join("---" if head in {"model", "bits"} else "---:" for head in HEADS)
     table = "\n".join([f"| {' | '.join(HEADS)} |", f"|{rule}|", *lines])
-    versions = {"ort": onnxruntime.__version__, "onnx": onnx.__version__}
-    machine, said = platform.machine(), means(lines)
-    text = WORDS.format(table=table, means=said, short=SHORT, machine=machine, **versions)
-    TABLE.write_text(text, "utf-8")
+    replace_figures(TABLE, f"{table}\n\n{means(lines)}")
 
 
 def means(lines: Sequence[str]) -> str:

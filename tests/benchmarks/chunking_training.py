@@ -6,7 +6,7 @@ The step that ``memplan train-step`` makes of a decoder with GPT-2's vocabulary 
 with ``--chunk auto`` under a budget, which proves equal bits and measures both files in ONNX
 Runtime with one thread. Then both train for some steps on the same batch.
 
-Guards the claim of README.md and docs/measurements/chunking_training.md: a training step with logits in
+Guards the claim of docs/measurements/chunking_training.md: a training step with logits in
 pieces needs an eighth of the memory, with the same bits and losses.
 """
 
@@ -36,6 +36,7 @@ from memplan_cli.onnx_io.shapes.reading import read_program
 
 from .chunking import MIB, mib
 from .chunking_models import gpt2
+from .pages import MEASUREMENTS, replace_figures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 Recompute = Literal["none", "auto"]
 
-TABLE = Path(__file__).parents[2] / "docs" / "measurements" / "chunking_training.md"
+TABLE = MEASUREMENTS / "chunking_training.md"
 
 VOCABULARY, FEWEST, STEPS, RATE = 50257, 128, 5, 0.5
 
@@ -75,29 +76,6 @@ HEADS = (
 
 _TEXTS = frozenset({"step", "bits", "losses", "same losses"})
 
-WORDS = """# Training steps with logits in pieces
-
-`python -m tests.benchmarks.chunking_training`; onnxruntime {ort}, onnx {onnx}, CPU, one thread.
-MiB are 2^20 bytes. Decoders of few layers with GPT-2's vocabulary of 50,257, its weight tied to the
-embedding: `memplan train-step --loss-fn softmax-cross-entropy --optimizer sgd`, then
-`memplan optimize --chunk auto --budget`.
-
-"logits" are the most bytes that logits, their softmax and their gradients, or pieces of them, have
-live at one step. "measured" is what the runtime's arena holds at most in the first run, intermediates
-and outputs: of the step as it is under the runtime's defaults, and of the written file under its
-settings. "work" is the modeled work that is added: logits are computed once more, and launches.
-"bits": all outputs, new weights among them, equal those of the step without optimization. "losses":
-of the first and of the fifth step on one batch, learning rate 0.5; "same": all five to the bit.
-
-{table}
-
-What falls short: pieces of rows begin at multiples of 64, because sums over a vocabulary that fills
-no registers begin where rows do. The transposed weight, its gradient and that of the embedding
-stay whole, and are most of what is left where the hidden size is large. Softmax, which attention
-uses, is not computed again by columns: its exponentials are another kernel's than `Exp`'s. "-" in
-"time" was not measured on a quiet machine.
-"""
-
 
 def main() -> None:
     """Measure the steps that are named, or all, and write the table."""
@@ -115,15 +93,14 @@ def main() -> None:
 
 def write(words: list[str]) -> None:
     """Put a row into the page, in the order of the cases."""
-    page = TABLE.read_text("utf-8") if TABLE.exists() else ""
+    page = TABLE.read_text("utf-8")
     known = (line for line in page.splitlines() if line.startswith("| gpt2"))
     rows = {line.split(" | ")[0][2:]: line for line in known}
     rows[words[0]] = f"| {' | '.join(words)} |"
     rule = "|".join("---" if head in _TEXTS else "---:" for head in HEADS)
     lines = [rows[name] for name in CASES if name in rows]
     table = "\n".join([f"| {' | '.join(HEADS)} |", f"|{rule}|", *lines])
-    versions = {"ort": onnxruntime.__version__, "onnx": onnx.__version__}
-    TABLE.write_text(WORDS.format(table=table, **versions), "utf-8")
+    replace_figures(TABLE, table)
 
 
 def row(folder: Path, name: str, case: Case) -> list[str]:

@@ -7,7 +7,7 @@ memplan's own. Each model is given as it is and with its inputs' dims made free,
 sizes are symbols. The runtime's jobs run in this program's own worker processes, which
 saves an hour; a crash there costs one case.
 
-Guards the claim of docs/measurements/commands.md: every command ends with an answer or a clear refusal
+Guards the claim of docs/measurements/robustness.md: every command ends with an answer or a clear refusal
 on every model of the suite.
 """
 
@@ -32,13 +32,13 @@ from click.testing import CliRunner
 from memplan_cli.cli import main as memplan
 
 from .in_process import keep_jobs_here
+from .pages import write_check
 from .suite_cases import cases, names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).parents[2]
-TABLE = ROOT / "docs" / "measurements" / "commands.md"
 BATCH = 60
 SLOW = 20.0
 """Seconds; no model of the suite is large."""
@@ -224,7 +224,13 @@ def main() -> int:
     if asked.table:
         lines = [line for path in asked.table for line in path.read_text().splitlines()]
         last = {(e.command, e.case): e for e in (Ending(*json.loads(at)) for at in lines)}
-        TABLE.write_text(table(list(last.values())))
+        endings = list(last.values())
+        faults = sum(bool(ending.fault) for ending in endings)
+        write_check(
+            "make test-commands",
+            [table(endings)],
+            f"{len(endings):,} commands, {faults} faults",
+        )
         return 0
     wanted = [name for name in names() if asked.only in name][:: asked.every]
     batches = [wanted[at : at + BATCH] for at in range(0, len(wanted), BATCH)]

@@ -5,7 +5,7 @@
 Each fault is a command in processes of its own. Afterwards there is the old file or the
 whole new one, no file that nobody asked for, and one message that says what went wrong.
 
-Guards the claim of docs/measurements/faults.md: a full disk, a signal or a crashing runtime loses no
+Guards the claim of docs/measurements/robustness.md: a full disk, a signal or a crashing runtime loses no
 file and leaves none behind.
 """
 
@@ -32,7 +32,7 @@ from onnx import TensorProto, helper
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.plan_file import read_plan
 
-from .cases import asked, cell, publish, run_all
+from .cases import asked, cell, publish_check, run_all
 from .fault_place import ROOT, SAMPLE, Ending, Place, judged
 
 if TYPE_CHECKING:
@@ -163,7 +163,6 @@ def no_runtime(place: Place) -> Ending:
 
 
 LARGE = ROOT / "sample_models" / "branchy_cnn.onnx"
-TABLE = ROOT / "docs" / "measurements" / "faults.md"
 KILLS = 20
 
 
@@ -486,8 +485,9 @@ def main() -> int:
         row = (name, ending.ended, f"{ending.seconds:.1f}", said, verdict)
         lines.append(f"| {' | '.join(row)} |")
     wrong = sum(bool(ending.wrong) for ending in endings.values())
-    lines += ["", f"{len(endings)} faults, {len(endings) - wrong} survived."]
-    publish(lines, TABLE, words)
+    sums = f"{len(endings)} faults, {len(endings) - wrong} survived"
+    lines += ["", sums]
+    publish_check("make faults", lines, sums, words)
     return 1 if wrong else 0
 
 

@@ -6,7 +6,7 @@ Each case is a command in a process of its own with little memory and little tim
 end with exit code 1 or 2 (or 0 where the file happens to be a valid one), one message, no
 traceback, and nothing written.
 
-Guards the claim of docs/measurements/hostile.md: malformed and malicious files end in one message, no
+Guards the claim of docs/measurements/robustness.md: malformed and malicious files end in one message, no
 traceback and no output.
 """
 
@@ -29,7 +29,7 @@ from onnx import TensorProto, helper
 
 from memplan_cli import api
 
-from .cases import asked, cell, publish, side_by_side
+from .cases import asked, cell, publish_check, side_by_side
 from .hostile_commands import CASES as COMMANDS
 from .hostile_inputs import CASES as INPUTS
 from .hostile_proofs import CASES as PROOFS
@@ -37,7 +37,6 @@ from .hostile_proofs import LOAD
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_models"
-TABLE = ROOT / "docs" / "measurements" / "hostile.md"
 MEMORY = 6 << 30
 """Bytes of address space; importing ONNX Runtime reserves a good part of it."""
 SECONDS = 30
@@ -357,8 +356,9 @@ def main() -> int:
         said = cell(first, 200)
         lines.append(f"| {name} | {outcome.code} | {outcome.seconds:.1f} | {said} |")
     faults = [f"- {name}: {', '.join(o.faults)}" for name, o in rows.items() if o.faults]
-    lines += ["", f"{len(rows)} inputs, {len(faults)} faults.", *faults]
-    publish(lines, TABLE, words)
+    sums = f"{len(rows)} inputs, {len(faults)} faults"
+    lines += ["", sums, *faults]
+    publish_check("make hostile", lines, sums, words)
     return 1 if faults else 0
 
 

@@ -7,7 +7,7 @@ starts. What SIGKILL leaves is gone after the next run of the same command. The 
 which jobs are forked, and the fork that runs a model, are killed alone too: there the command
 goes on, or says what has failed, and leaves nothing by itself.
 
-Guards the claim of docs/measurements/kills.md: a killed command leaves no process and no file.
+Guards the claim of docs/measurements/robustness.md: a killed command leaves no process and no file.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from .cases import asked, publish, side_by_side
-from .fault_place import ROOT, Place
+from .cases import asked, publish_check, side_by_side
+from .fault_place import Place
 from .faults import with_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-TABLE = ROOT / "docs" / "measurements" / "kills.md"
 MOMENTS = 20
 SIGNALS = ("SIGTERM", "SIGHUP", "SIGINT", "SIGKILL")
 
@@ -298,8 +297,9 @@ def main() -> int:
     faults = sum(len(found.wrong) for found in endings.values())
     runs = sum(sum(found.ended.values()) for found in endings.values())
     hits = sum(found.hits for found in endings.values())
-    lines += ["", f"{runs} commands, {hits} kills, {faults} faults."]
-    publish(lines, TABLE, words)
+    sums = f"{runs} commands, {hits} kills, {faults} faults"
+    lines += ["", sums]
+    publish_check("python -m tests.benchmarks.kills", lines, sums, words)
     return 1 if faults else 0
 
 

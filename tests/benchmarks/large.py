@@ -29,11 +29,12 @@ from onnx import TensorProto, helper
 from .fault_place import ROOT
 from .kills import MARK, marked
 from .main_job import UNIT
+from .pages import MEASUREMENTS, replace_figures
 
 OUT = ROOT / "out"
 """Where the model is while it is needed: on a disk, which a folder for temporary files may not be."""
 
-PAGE = ROOT / "docs" / "measurements" / "large.md"
+PAGE = MEASUREMENTS / "large.md"
 WIDTH = 8192
 LAYER = WIDTH * WIDTH * 4
 """Bytes of one layer's weights: 256 MiB."""
@@ -182,18 +183,10 @@ def measured(folder: Path, gib: float) -> dict[str, Seen]:
     return found
 
 
-def page(found: dict[str, Seen], gib: float) -> list[str]:
+def table(found: dict[str, Seen]) -> list[str]:
+    """Return the rows of the page."""
     unit = found["the session alone"]
     lines = [
-        "# Gigabytes of weights",
-        "",
-        f"`python -m tests.benchmarks.large`: {gib:g} GiB of weights, random numbers in a file beside the",
-        "model, in a stack of MatMuls; two cores that others used too, 2026-11-22. All processes of a",
-        f"command are looked at every {SECONDS * 1000:.0f} ms, and seldomer where the machine is busy; sizes are proportional set sizes, in MiB, and",
-        "pages of the mapped file count. The unit is one process with a session of the model under the",
-        "runtime's defaults, which runs it twice. `sessions at once` is the most processes of more than",
-        f"{SESSION // MIB} MiB that were there together. Asked for: no more than the unit and 200 MiB.",
-        "",
         "| command | seconds | samples | highest together | beyond the unit | sessions at once | highest by process |",
         "|---|---:|---:|---:|---:|---:|---|",
     ]
@@ -217,9 +210,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=OUT) as name:
         found = measured(Path(name), asked.gib)
     unit = found["the session alone"].highest
-    text = "\n".join(page(found, asked.gib)) + "\n"
+    text = "\n".join(table(found)) + "\n"
     if not asked.no_table:
-        PAGE.write_text(text)
+        replace_figures(PAGE, text)
     print(text)
     wrong = [n for n, s in found.items() if s.highest > unit + BEYOND or s.together > 1]
     return 1 if wrong else 0

@@ -12,7 +12,7 @@ where they take long. Weights are seeded. Modules are compiled beforehand, as th
 installed package are. On a quiet machine all models together take twenty-five minutes; what was
 measured stays, so that a call that ended goes on with `--rest`.
 
-Guards the claim of README.md and docs/measurements/main_job.md: the time of `optimize` against running the
+Guards the claim of docs/measurements/main_job.md: the time of `optimize` against running the
 original twice.
 """
 

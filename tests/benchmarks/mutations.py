@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.mutations [--only TEXT] [--no-table]
 
-Guards docs/measurements/mutations.md: every rule that planning, checking and reading rest on has a
+Guards the claim of docs/measurements/robustness.md: every rule that planning, checking and reading rest on has a
 test that fails without it. Each rule is removed in a copy of the repository. Its tests run in a
 process that is forked from one with all third-party libraries imported. A rule whose function or
 place is no longer in the package is reported as stale.
@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING
 from .cases import asked
 from .code_changes import StaleChangeError, edit_of
 from .mutation_rules import RULES, Rule
+from .pages import write_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 ROOT = Path(__file__).parents[2]
-TABLE = ROOT / "docs" / "measurements" / "mutations.md"
 COPIED = (
     "memplan_cli",
     "memplan.py",
@@ -198,9 +198,10 @@ def main() -> int:
             )
             lines.append(f"| {' | '.join(cells)} |")
             print(lines[-1], flush=True)
-    lines += ["", f"{len(RULES)} rules, {alive} not killed."]
     if words.writes:
-        TABLE.write_text("\n".join(lines) + "\n")
+        write_check(
+            "make mutations", lines, f"{len(RULES)} rules, {alive} not noticed by a test"
+        )
     return 1 if alive else 0
 
 

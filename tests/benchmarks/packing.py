@@ -7,14 +7,13 @@ Times are processor seconds of one thread, the search loaded beforehand; in the 
 they are those of whole processes, with the wall time beside them. `--models` adds the arenas of every real
 model. What stands in the table's file below the heading `NOTES` is written by hand, and kept.
 
-Guards the claim of README.md and docs/measurements/packing.md: arenas reach their lower bound.
+Guards the claim of docs/measurements/packing.md: arenas reach their lower bound.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -27,13 +26,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.problem import Layout, Problem, lower_bound, violations
-from memplan_cli.core.version import VERSION
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.pieces import layout_of, reduce_problem
 from memplan_cli.packing.problem_file import read_problem
 
 from .packing_instances import FAMILIES, square
 from .packing_models import table as model_table
+from .pages import MEASUREMENTS, replace_figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,9 +43,8 @@ Allocator = Callable[[Problem], Layout | None]
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "instances"
-TABLE = ROOT / "docs" / "measurements" / "packing.md"
+TABLE = MEASUREMENTS / "packing.md"
 
-NOTES = "## Notes"
 
 SMALL = (50, 100, 200, 350, 500)
 HARD = 2
@@ -135,7 +133,7 @@ def instances(folder: Path) -> Iterator[str]:
     }
     head = ["instance", "buffers", "capacity / bound", "height / bound", "proved", "seconds"]
     head += [f"{name} (s)" for name in compared]
-    yield "## Instances\n"
+    yield "The shared instances:\n"
     yield "Height over the lower bound; in brackets the seconds.\n"
     yield from table(
         head, (_instance(path, compared) for path in sorted(folder.glob("*.csv")))
@@ -162,7 +160,7 @@ def _instance(path: Path, compared: Mapping[str, Allocator]) -> list[object]:
 
 
 def small() -> Iterator[str]:
-    yield "## Generated, up to 500 buffers\n"
+    yield "Generated problems of up to 500 buffers:\n"
     yield (
         "Share at the known optimum (the lower bound), the worst height / bound, the longest "
         "seconds; 4 seeds of each size.\n"
@@ -183,7 +181,7 @@ def _family(name: str) -> list[object]:
 
 
 def large() -> Iterator[str]:
-    yield "## Generated, larger\n"
+    yield "Larger generated problems:\n"
     yield "Height / bound, in brackets the seconds.\n"
     rows = (
         [name, *(_large(FAMILIES[name](count, 1)) for count in LARGE)] for name in FAMILIES
@@ -203,7 +201,7 @@ def cold() -> Iterator[str]:
         "from memplan_cli.packing import portfolio;"
         "assert portfolio({f}({n}, {seed})).proved"
     )
-    yield "## Whole processes\n"
+    yield "Whole processes:\n"
     rows: list[list[object]] = []
     with tempfile.TemporaryDirectory() as cache:
         for what, family, count, env in (
@@ -231,30 +229,12 @@ def _children() -> float:
 
 
 def models() -> Iterator[str]:
-    yield "## Real models\n"
-    yield (
-        "Level 2, the worst of the arenas packed for a model in one order (`auto` packs the "
-        "file's order too), and the seconds of packing them all. `packing_models.py`.\n"
-    )
-    yield from (line for line, _ in model_table())
+    """Yield the rows of real models that have an arena above its bound, and how many have none."""
+    head, rule, *rows = model_table()
+    above = [line for line, at_bound in rows if not at_bound]
+    yield f"Real models: {len(rows) - len(above)} of {len(rows)} rows are at their bound.\n"
+    yield from (head[0], rule[0], *above) if above else ()
     yield ""
-
-
-def _notes() -> str:
-    """Return what was written by hand below the last tables."""
-    known = TABLE.read_text(encoding="utf-8") if TABLE.exists() else ""
-    _, found, text = known.partition(f"\n{NOTES}\n")
-    return f"\n{NOTES}\n{text}" if found else ""
-
-
-def _setting() -> str:
-    command = "`python -m tests.benchmarks.packing"
-    command += "`"
-    return (
-        f"memplan {VERSION}, Python {platform.python_version()}, processor seconds on a shared "
-        f"{platform.machine()} machine with {os.cpu_count()} cores and a load of "
-        f"{os.getloadavg()[0]:.1f} at the start. {command}.\n"
-    )
 
 
 def main() -> None:
@@ -265,19 +245,16 @@ def main() -> None:
     options = parser.parse_args()
     portfolio(square(150, HARD))  # loads the search
     lines = [
-        "# Packing\n",
-        _setting(),
         *instances(options.instances),
         *small(),
         *large(),
         *cold(),
         *(models() if options.models else ()),
     ]
-    text = "\n".join(lines) + _notes()
+    text = "\n".join(lines)
     print(text)
     if not options.no_table:
-        TABLE.parent.mkdir(parents=True, exist_ok=True)
-        TABLE.write_text(text, encoding="utf-8")
+        replace_figures(TABLE, text)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ highest level in its DEFAULT order. Without names: the nine ``light_*`` of the o
 the shared collection that runs in time. ``--functions N`` instead: as many random models of
 functions that call each other, in float and in float16, which is run between Casts.
 
-Guards the claim of README.md and docs/measurements/prediction.md: predicted peaks equal ONNX Runtime's own
+Guards the claim of docs/measurements/prediction.md: predicted peaks equal ONNX Runtime's own
 counters.
 """
 

@@ -6,14 +6,14 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from .models import ROOT
+from .charts import main as draw_charts
+from .pages import MEASUREMENTS, replace_figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-PAGE = ROOT / "docs" / "measurements" / "process.md"
-BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+PAGE = MEASUREMENTS / "process.md"
 
 PARTS = ("default", "external", "portable", "cpu")
 KEYS = ("load", "run", "private", "file")
@@ -34,16 +34,14 @@ Json = dict[str, Any]
 
 
 def write_page(folder: Path) -> None:
-    """Put the tables between the marks of the page."""
+    """Write the tables into the page, and draw its chart again."""
     rows = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     complete = {
         name: row for name, row in rows.items() if "error" not in row.get("cpu", {"error": 0})
     }
-    before, rest = PAGE.read_text().split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
     floor = rows.get(FLOOR, {}).get("default")
-    lines = "\n".join(tables(complete, floor))
-    PAGE.write_text(f"{before}{BEGIN}\n{lines}\n{END}{after}")
+    replace_figures(PAGE, "\n".join(tables(complete, floor)))
+    draw_charts()
 
 
 def tables(rows: dict[str, Json], floor: Json | None) -> Iterator[str]:

@@ -53,6 +53,7 @@ from memplan_cli.runtime.workers.spec import RunConditions
 from shared_models import with_random_weights
 
 from .models import DIMS, LIGHT, ROOT, SAMPLES, SHARED
+from .pages import write_full_table
 from .prediction import fill, trial_of
 from .runtime_settings import dims_of
 
@@ -290,15 +291,21 @@ HEAD = """| model | settings | load | observed | run | observed | private | obse
 |---|---|---|---|---|---|---|---|---|"""
 
 
-def page(found: Sequence[Row]) -> str:
-    lines = [HEAD, *(f"| {' | '.join(each.cells())} |" for each in found)]
+def rows_of(found: Sequence[Row]) -> list[str]:
+    """Return the table with a row for each model."""
+    return [HEAD, *(f"| {' | '.join(each.cells())} |" for each in found)]
+
+
+def sums(found: Sequence[Row]) -> str:
+    """Return how many models are predicted well."""
+    lines = []
     for way in WAYS:
         mine = [each for each in found if each.way == way]
         good = sum(each.good for each in mine)
         near = {name: sum(each.is_near(name) for each in mine) for name in NUMBERS}
         words = ", ".join(f"{name} {count}" for name, count in near.items())
-        lines.append(f"\n{way}: {good} of {len(mine)} within 2 % or 2 MB in all ({words}).")
-    return "\n".join(lines)
+        lines.append(f"{way}: {good} of {len(mine)} within 2 % or 2 MB in all ({words}).")
+    return "\n\n".join(lines)
 
 
 def written(chosen: str, text: str) -> None:
@@ -329,9 +336,11 @@ def main(arguments: list[str]) -> None:
     if asked.of == "parts":
         text = "\n".join(line for each in found for line in attribution(each))
     else:
-        text = page(found)
+        text = sums(found)
     if not asked.no_page and not asked.models:
         written(asked.of, text)
+        if asked.of != "parts":
+            write_full_table(f"process_prediction_{asked.of}", rows_of(found))
     print(text)
 
 

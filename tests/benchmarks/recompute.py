@@ -7,7 +7,7 @@ measured again: a run that was stopped goes on where it was. The table is writte
 docs/measurements/recompute.md. Weights are seeded; each run is on the CPU with one thread
 where bits are compared.
 
-Guards the claim of README.md and docs/measurements/recompute.md: budgets of training steps and donated
+Guards the claim of docs/measurements/recompute.md: budgets of training steps and donated
 updates are kept, with the same bits.
 """
 
@@ -39,6 +39,7 @@ from memplan_cli.runtime.verification.verify import choose_settings, compare_mod
 from steps_memory import WAYS, held_by_steps
 
 from .alternating import alternate
+from .pages import MEASUREMENTS, replace_figures
 from .runtime_settings import specs_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT.parent / "shared" / "models"
 OUT = ROOT / "out" / "recompute"
-TABLE = ROOT / "docs" / "measurements" / "recompute.md"
+TABLE = MEASUREMENTS / "recompute.md"
 
 RUN = (
     "train_mlp_sgd", "train_mlp_adam", "train_cnn_sgd", "train_cnn_adam",
@@ -64,36 +65,6 @@ ALL = {"in.*": "new.*"}
 
 OFF = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
 ON_CPU = Check("cpu")
-
-WORDS = """# Recomputation under a budget
-
-Made by `python -m tests.benchmarks.recompute`. Peaks are shares of the `live_peak` of the
-file's order; "bound": no order, with whatever copies, has a smaller one. A budget that is
-refused writes nothing; the peak is then the best that was found. "work": FLOPs and bytes of
-the copies, as a share of the graph's. "runtime": the first run's peak in ONNX Runtime in MB,
-intermediates and outputs, predicted and measured by its own profile, for the file as it was
-and as it was written, both as they stand under the settings that suit each best. "bits":
-every output against the original's. "ms": median of a run, all variants in turns, each
-in a process of its own. "seconds": CPU seconds of `optimize` without its runs.
-
-These rows were measured before 2026-11-22, when a budget was a share of `live_peak`; it is
-one of `resident` now, and [measured so](resident.md).
-
-The runtime holds the graph's outputs too and shares less than the plan does, so its first
-run's peak need not fall with `live_peak`: it rises on some models whose order changes. What
-the prediction says of it is what is measured.
-
-"""
-
-DONATION_WORDS = """
-# Donation (`in.*=new.*`)
-
-"total": weights, inputs, outputs and planned, in MB. "steps": every output of two steps with
-each pair in one buffer against two steps without, bit by bit. "memory": what two steps add
-to a process, at most, in MB: with one buffer a pair; with two that are used in turns; and
-with outputs that the runtime makes and the next step is fed with. One process each.
-
-"""
 
 Json = dict[str, Any]
 
@@ -221,7 +192,6 @@ def donation(model: Path, folder: Path) -> Json:
 def table() -> Iterator[str]:
     """Yield the lines of the page, for the models that are measured."""
     there = [name for name in (*RUN, *PLAN) if (OUT / f"{name}.json").exists()]
-    yield WORDS
     yield (
         "| model | budget | met | peak | bound | work | copies | bits | runtime before "
         "(predicted, measured) | after (predicted, measured) | ms before | after | seconds |\n"
@@ -231,7 +201,7 @@ def table() -> Iterator[str]:
         found = measured(name)
         yield from (budget_line(name, row) for row in found["budgets"])
         yield budget_line(name, {"share": "knee", **found["knee"]})
-    yield DONATION_WORDS
+    yield "\nDonation (`--donate 'in.*=new.*'`):\n\n"
     yield (
         "| model | pairs | donated | total before | after | steps | memory: one buffer | "
         "two buffers | fed |\n"
@@ -284,7 +254,7 @@ def main() -> None:
     asked = sys.argv[1:] or [*RUN, *PLAN]
     for name in asked:
         measured(name)
-        TABLE.write_text("".join(table()))
+        replace_figures(TABLE, "".join(table()))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 Each step is made by `train-step --gradients` of a forward part with seeded weights. Each row is
 added to docs/measurements/resident.md as soon as it is there.
 
-Guards the claim of README.md and docs/measurements/resident.md: a budget of resident bytes is what the
+Guards the claim of docs/measurements/resident.md: a budget of resident bytes is what the
 runtime holds.
 """
 

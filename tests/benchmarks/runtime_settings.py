@@ -10,7 +10,7 @@ not measured again: a run that was stopped goes on where it was. Weights are see
 variants are held against the model under the defaults: its best settings, and what
 ``optimize --target cpu`` and ``--target portable`` write, each under its report's settings.
 
-Guards the claim of README.md and docs/measurements/runtime.md: first-run peak and time under memplan's
+Guards the claim of docs/measurements/runtime.md: first-run peak and time under memplan's
 settings against the defaults.
 """
 
@@ -63,12 +63,6 @@ TARGETS: Mapping[str, Figures] = {
 
 _EQUAL = 0.005
 
-_OFFERS: Mapping[str, str] = {
-    "ALL DEFAULT": "optimized, DEFAULT",
-    "ALL PRIORITY_BASED": "optimized, PRIORITY_BASED",
-    "OFF DEFAULT": "as it is, DEFAULT",
-    "OFF PRIORITY_BASED": "as it is, PRIORITY_BASED",
-}
 """Columns of the table of the runtime's own orders."""
 
 
@@ -76,7 +70,7 @@ def tables(rows: Sequence[Row], ratios: Callable[[Row, str], Figures]) -> str:
     """Return the table of settings and targets, and the one of measured orders."""
     left = [row for row in rows if "error" in row.get("default", {"error": ""})]
     rows = [row for row in rows if row not in left]
-    parts = [_main(rows, ratios), "", _orders(rows, ratios), "", _offers(rows)]
+    parts = [_main(rows, ratios), "", _orders(rows, ratios)]
     if left:
         said = "; ".join(f"{row['name']} ({_error(row)})" for row in left)
         parts += ["", f"Not measured: {said}."]
@@ -153,20 +147,6 @@ def reason(row: Row, ratios: Callable[[Row, str], Figures]) -> str:
     if worst is not None and worst > 1 + 1e-9:
         said.append("above the defaults")
     return "; ".join(said)
-
-
-def _offers(rows: Sequence[Row]) -> str:
-    """Draw what each of the runtime's own orders needs: settings can choose no other."""
-    text = [
-        "| model | " + " | ".join(_OFFERS.values()) + " |",
-        "|---|" + "---|" * len(_OFFERS),
-    ]
-    for row in rows:
-        found = row.get("settings", {}).get("offered", {})
-        before = row["default"]["observed"]["first_run_peak"]
-        cells = (_cell(found[key] / before) if key in found else "" for key in _OFFERS)
-        text.append(f"| {row['name']} | {' | '.join(cells)} |")
-    return "\n".join(text)
 
 
 def _bits(row: Row) -> str:

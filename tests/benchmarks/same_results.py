@@ -6,7 +6,7 @@ Without --new the working tree is compared. Only the command line is used, so th
 change at will. Results of a commit are kept in a folder and made once. Words are listed
 apart from values; exit code 1 means that a value differs for no reason given in `EXPLAINED`.
 
-Guards every change that promises unchanged results: docs/measurements/same_results.md lists what differs.
+Guards every change that promises unchanged results: out/tables/same_results.md lists what differs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ import onnxruntime
 
 from .cases import cell
 from .models import ROOT
+from .pages import FULL_TABLES
 from .same_commands import Case, Extent, cases
 from .same_differences import Difference, Explanation, Row, differences, folded, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-PAGE = ROOT / "docs" / "measurements" / "same_results.md"
+PAGE = FULL_TABLES / "same_results.md"
 CACHE = ROOT / "out" / "same_results"
 
 _SCHEMA = "schemas are generated from the records: shared definitions, ranges, descriptions"
@@ -475,6 +476,7 @@ def main() -> int:
     whole = extent is not Extent.QUICK and not asked.only
     output = asked.output or (PAGE if whole else None)
     if output:
+        output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text)
     _write_all(asked.cache / "differences.jsonl", said.found)
     print(text)

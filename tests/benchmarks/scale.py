@@ -7,7 +7,7 @@ are created with optimization off; weights that are not there are given as zeros
 touches. Both sides run from byte code, as what is installed does: a first run of each, which
 compiles it, is not counted. `--quick` leaves the slow rows out.
 
-Guards the claim of README.md and docs/measurements/scale.md: seconds and memory of planning large graphs.
+Guards the claim of docs/measurements/scale.md: seconds and memory of planning large graphs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from .pages import MEASUREMENTS, replace_figures
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "models"
-TABLE = ROOT / "docs" / "measurements" / "scale.md"
+TABLE = MEASUREMENTS / "scale.md"
 TIMEOUT = 1800.0
 
 COMPARED = (
@@ -262,19 +264,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         sizes = of_size(Path(name), quick=options.quick)
     if not options.no_table and not options.quick:
-        TABLE.parent.mkdir(parents=True, exist_ok=True)
-        TABLE.write_text(page(real, sizes), encoding="utf-8")
+        replace_figures(TABLE, page(real, sizes))
 
 
 def page(real: list[str], sizes: list[str]) -> str:
-    """Return the page."""
-    return f"""# Time and memory of large graphs
-
-Made by `python -m tests.benchmarks.scale`: whole processes, processor seconds of user and
-system, most memory resident, all Python code compiled beforehand. `optimize --no-validate`,
-level 2. Beside sessions: medians of five runs of each, in turn.
-
-| model | session, optimization off | memory | optimize --order keep | memory | ratio | asked for | optimize --order auto | memory | ratio | asked for |
+    """Return the tables of the page."""
+    return f"""| model | session, optimization off | memory | optimize --order keep | memory | ratio | asked for | optimize --order auto | memory | ratio | asked for |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {chr(10).join(f"| {line} |" for line in real)}
 

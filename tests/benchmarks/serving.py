@@ -9,7 +9,7 @@ in one thread; then each configuration serves the largest request alone. Strippe
 filled with seeded ones first. The page is written after each model: its rows are those in
 out/serving, and those that it had where there are none.
 
-Guards the claim of README.md and docs/measurements/serving.md: the memory of a server under `--bounds`, and
+Guards the claim of docs/measurements/serving.md: the memory of a server under `--bounds`, and
 the printed bound of its arena.
 """
 

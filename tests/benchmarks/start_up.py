@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import TensorProto, helper
 
-from .cases import asked, publish, run_all
+from .cases import asked, run_all
 from .fault_place import ROOT
+from .pages import MEASUREMENTS, replace_figures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-TABLE = ROOT / "docs" / "measurements" / "start_up.md"
+TABLE = MEASUREMENTS / "start_up.md"
 TIMES = 9
 SAMPLES = ROOT / "sample_models"
 UNIT = "import onnx, sys; onnx.shape_inference.infer_shapes(onnx.load(sys.argv[1]))"  # what the issue of a slow start is measured by
@@ -115,12 +116,6 @@ def main() -> int:
                 cases[f"train_mlp: {name}"] = (SAMPLES / "train_mlp.onnx", command)
         found = run_all(cases, _timed, words)
     lines = [
-        "# Start-up",
-        "",
-        "Made by `python -m tests.benchmarks.start_up`: whole processes from byte code, medians of",
-        f"{TIMES}, in turn with the unit, `{UNIT}`",
-        "of the same model. The ratio is the median of those of neighbors in time.",
-        "",
         "| model | command | unit, s | memplan, s | ratio |",
         "|---|---|---:|---:|---:|",
     ]
@@ -129,7 +124,9 @@ def main() -> int:
         lines.append(f"| {model} | `{text}` | {unit:.3f} | {ours:.3f} | {ratio:.2f} |")
     worst = max(ratio for _, _, ratio in found.values())
     lines += ["", f"At most {worst:.2f} of the unit."]
-    publish(lines, TABLE, words)
+    if words.writes:
+        replace_figures(TABLE, "\n".join(lines))
+    print("\n".join(lines))
     return 0
 
 

@@ -9,7 +9,7 @@ bit: by ONNX Runtime, and what that refuses by the onnx package's own evaluator.
 original's outputs are held against the suite's. Cases run in batches in processes of their
 own: a runtime that crashes costs one case.
 
-Guards the claim of README.md and docs/measurements/suite.md: no rewritten model of the ONNX backend suite
+Guards the claim of docs/measurements/suite.md: no rewritten model of the ONNX backend suite
 gives other outputs.
 """
 
@@ -45,6 +45,7 @@ from memplan_cli.onnx_io.writing.write import written_model
 from memplan_cli.settings.settings import Settings
 
 from .in_process import keep_jobs_here
+from .pages import MEASUREMENTS, replace_figures
 from .suite_cases import Case, cases, names
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def _why_none(program: Program) -> str:
 
 
 ROOT = Path(__file__).parents[2]
-TABLE = ROOT / "docs" / "measurements" / "suite.md"
+TABLE = MEASUREMENTS / "suite.md"
 BATCH = 100
 NEWEST_IR = 13
 """The newest IR version that ONNX Runtime 1.31 reads; the suite's models have up to 14."""
@@ -371,14 +372,6 @@ def table(found: Sequence[Verdict]) -> str:
     """Return the counts, and each refusal, as Markdown."""
     kinds = sorted({v.case.partition("/")[0] for v in found})
     lines = [
-        "# The ONNX backend suite",
-        "",
-        f"Made by `make test-suite` with onnx {onnx.__version__}: every model planned, written,",
-        "run with the suite's own inputs and compared with the original, bit for bit, in ONNX",
-        "Runtime, or where that refuses the original in `onnx.reference.ReferenceEvaluator`.",
-        "Copies are forced where memplan allows them, behind an `Identity` for each output.",
-        f"For ONNX Runtime alone, the IR version of both models is lowered to {NEWEST_IR}.",
-        "",
         "| folder | rewritten | cases | " + " | ".join(VERDICTS) + " | copies |",
         "|---|---|---:|" + "---:|" * len(VERDICTS) + "---:|",
     ]
@@ -403,14 +396,15 @@ def table(found: Sequence[Verdict]) -> str:
 def _reasons(found: Sequence[Verdict]) -> list[str]:
     """Return what was left and why, counted, then each case that runs nowhere or is wrong."""
     left = Counter((v.way, v.reason) for v in found if v.verdict == LEFT)
-    lines = ["", f"## {LEFT}", "", "| rewritten | reason | cases |", "|---|---|---:|"]
+    lines = ["", f"{LEFT}:", "", "| rewritten | reason | cases |", "|---|---|---:|"]
     for (way, reason), count in sorted(left.items(), key=lambda item: (-item[1], item[0])):
         lines.append(f"| {way} | {_cell(reason)} | {count} |")
     for verdict in (CANNOT_RUN, WRONG, CRASH):
         rows = sorted({(v.case, v.reason) for v in found if v.verdict == verdict})
-        if rows:
-            lines += ["", f"## {verdict}", ""]
-            lines += [f"- `{case}`: {_cell(reason)}" for case, reason in rows]
+        lines += [
+            "",
+            *(f"- `{case}`, {verdict}: {_cell(reason)[:100]}" for case, reason in rows),
+        ]
     return lines
 
 
@@ -436,7 +430,7 @@ def main() -> int:
             print(f"{len(found) // len(WAYS)} of {len(wanted)}", file=sys.stderr, flush=True)
     text = table(found)
     if not asked.no_table and not asked.only:
-        TABLE.write_text(text)
+        replace_figures(TABLE, text)
     print(text)
     return 1 if any(v.verdict in (WRONG, CRASH) for v in found) else 0
 

@@ -5,7 +5,7 @@
 Each row is the command `memplan optimize` in a process of its own. Models whose weights are
 not shipped get seeded ones in a temporary folder before they are run.
 
-Guards the claim of README.md and docs/measurements/zoo.md: real models at every level are covered, checked
+Guards the claim of docs/measurements/zoo.md: real models at every level are covered, checked
 and unchanged in their outputs.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import tempfile
@@ -22,14 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnx
-import onnxruntime
+from .models import LIGHT, SAMPLES, SHARED, bindings
+from .pages import MEASUREMENTS, replace_figures
 
-from memplan_cli.core.version import VERSION
-
-from .models import LIGHT, ROOT, SAMPLES, SHARED, bindings
-
-TABLE = ROOT / "docs" / "measurements" / "zoo.md"
+TABLE = MEASUREMENTS / "zoo.md"
 
 RUN = (
     "cond_early_exit", "densenet121", "efficientnet_b0", "inception_v3", "mobilenetv3_large",
@@ -123,19 +118,6 @@ def measure(model: Path, folder: Path) -> Row:
 def table(rows: list[Row]) -> str:
     """Return the measured table as Markdown."""
     lines = [
-        "# Every real model at every level",
-        "",
-        (
-            f"Made by `make zoo`: memplan {VERSION}, onnx {onnx.__version__}, ONNX Runtime "
-            f"{onnxruntime.__version__} (CPU provider), Python {platform.python_version()}, two cores."
-        ),
-        (
-            "Bytes of intermediates; *bound* is the most bytes live at one step of the planned "
-            "order, offsets aligned; *seconds* is the whole process of "
-            "`memplan optimize --no-validate` at level 2, ordering included. Symbolic models are "
-            "bound as in `tests/benchmarks/models.py`."
-        ),
-        "",
         (
             "| model | nodes | coverage | naive | level 0 | level 1 | level 2 | bound | level 2 / bound "
             "| seconds | outputs |"
@@ -176,7 +158,7 @@ def main() -> int:
         print(rows[-1], flush=True)
     text = table(rows)
     if not asked.no_table and not asked.only:
-        TABLE.write_text(text)
+        replace_figures(TABLE, text)
     print(text)
     return 1 if any(row.faults for row in rows) else 0
 

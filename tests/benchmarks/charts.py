@@ -1,0 +1,286 @@
+"""Draw the charts of the documentation from the tables of docs/measurements.
+
+    python -m tests.benchmarks.charts          writes docs/charts/*.svg
+
+Nothing is measured here: a chart shows what its page's table says, with the date and the version of
+ONNX Runtime that the page states. `tests/documents/test_charts.py` compares the files with the tables.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from .models import ROOT
+from .pages import MEASUREMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+CHARTS_FOLDER = ROOT / "docs" / "charts"
+
+KNOWN_NETWORKS = {
+    "bert_base_dyn_ts": "BERT-base",
+    "gpt2_small": "GPT-2",
+    "llama_1b_dyn": "Llama, 1.2 B parameters",
+    "t5_small_decoder": "T5-small, decoder",
+    "whisper_tiny_encoder": "Whisper-tiny, encoder",
+    "sd15_unet": "Stable Diffusion 1.5, UNet",
+    "resnet50": "ResNet-50",
+    "mobilenetv3_large": "MobileNetV3",
+    "efficientnet_b0": "EfficientNet-B0",
+    "swin_tiny": "Swin-T",
+}
+"""The models of the process chart with the names that people know them by.
+
+They are the published networks of the collection, each family once, whatever their result is.
+"""
+
+_WIDTH, _MARGIN = 560, 16
+_ROW_HEIGHT, _BAR_HEIGHT = 40, 11
+_BEFORE, _AFTER, _PRIVATE = "#d0d7de", "#7fb2e5", "#0b5cad"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A row of a chart: a size before and after, in one unit.
+
+    Attributes:
+        remark: text behind the two numbers; may be empty.
+        private: the part of `after` that is drawn dark; 0 if the chart has no such part.
+    """
+
+    name: str
+    before: float
+    after: float
+    remark: str = ""
+    private: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart of sizes before and after; every bar is relative to its own size before.
+
+    Attributes:
+        legend: what the colors mean: of the whole bar, of its colored part and of the dark part.
+        note: how and when the figures were measured.
+    """
+
+    title: str
+    unit: str
+    bars: tuple[Bar, ...]
+    legend: tuple[str, ...]
+    note: str
+
+
+def main() -> None:
+    """Write every chart, and say which files were written."""
+    CHARTS_FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in chart_files().items():
+        (CHARTS_FOLDER / name).write_text(text, encoding="utf-8")
+        print(CHARTS_FOLDER.relative_to(ROOT) / name)
+
+
+def chart_files() -> dict[str, str]:
+    """Return the SVG text of each chart by its file name."""
+    return {f"{name}.svg": svg(draw()) for name, draw in CHARTS.items()}
+
+
+def process_chart() -> Chart:
+    """Return the highest memory of processes: the original's and that of the file for ``cpu``."""
+    page = (MEASUREMENTS / "process.md").read_text(encoding="utf-8")
+    rows = {
+        (row["model"], row["file"]): row
+        for row in table_rows(page)
+        if {"model", "file", "run", "private"} <= row.keys()
+    }
+    bars = []
+    for model, name in KNOWN_NETWORKS.items():
+        before, after = rows[model, "default"], rows[model, "cpu"]
+        remark = f"private {_rounded(before['private'])} → {_rounded(after['private'])}"
+        bars.append(
+            Bar(
+                name, float(before["run"]), float(after["run"]),
+                remark=remark, private=float(after["private"]),
+            )
+        )  # fmt: skip
+    return Chart(
+        title="Memory of a process that runs the network",
+        unit="MB",
+        bars=tuple(bars),
+        legend=("original, ONNX Runtime's defaults", "memplan, --target cpu", "of it private"),
+        note=f"{conditions(page)}. Beyond the runtime itself. Light blue: weights mapped from a "
+        "file, which processes share.",
+    )
+
+
+def chunking_chart() -> Chart:
+    """Return what ONNX Runtime's arena holds in a first run, before and after chunking."""
+    page = (MEASUREMENTS / "chunking.md").read_text(encoding="utf-8")
+    bars = [
+        Bar(row["model"], float(row["measured before"]), float(row["measured after"]))
+        for row in table_rows(page)
+        if {"model", "measured before", "measured after"} <= row.keys()
+    ]
+    return Chart(
+        title="Activations in the first run, with --chunk auto",
+        unit="MiB",
+        bars=tuple(bars),
+        legend=("original, ONNX Runtime's defaults", "memplan, --target cpu --chunk auto"),
+        note=f"{conditions(page)}. The same outputs, bit for bit.",
+    )
+
+
+def serving_chart() -> Chart:
+    """Return the highest memory over many requests: the defaults and the chosen settings."""
+    page = (MEASUREMENTS / "serving.md").read_text(encoding="utf-8")
+    rows = {
+        (row["model"], row["settings"]): row
+        for row in table_rows(page)
+        if {"model", "settings", "highest, MB"} <= row.keys()
+    }
+    bars = [
+        Bar(
+            model,
+            float(row["highest, MB"]),
+            float(rows[model, "chosen"]["highest, MB"]),
+        )
+        for (model, settings), row in rows.items()
+        if settings == "defaults"
+    ]
+    return Chart(
+        title="A server under requests of random sizes",
+        unit="MB",
+        bars=tuple(bars),
+        legend=("ONNX Runtime's defaults", "memplan settings --bounds"),
+        note=f"{conditions(page)}. Highest memory beyond the loaded session.",
+    )
+
+
+CHARTS: Mapping[str, Callable[[], Chart]] = {
+    "process": process_chart,
+    "chunking": chunking_chart,
+    "serving": serving_chart,
+}
+"""The charts by the name of their file."""
+
+
+def table_rows(page: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of all tables of a Markdown page, as cells by the names of their columns."""
+    header: Sequence[str] = ()
+    is_rule = False
+    for line in page.splitlines():
+        if not line.startswith("|"):
+            header = ()
+            continue
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not header:
+            header, is_rule = cells, True
+        elif is_rule:  # the line below the header, of dashes
+            is_rule = False
+        else:
+            yield dict(zip(header, cells, strict=False))
+
+
+def conditions(page: str) -> str:
+    """Return the version of ONNX Runtime and the date that a page states.
+
+    Raises:
+        ValueError: the page states no version or no date.
+    """
+    version = re.search(r"ONNX Runtime (\d+\.\d+\.\d+)", page)
+    date = re.search(r"\b20\d\d-\d\d-\d\d\b", page)
+    if version is None or date is None:
+        raise ValueError("the page states no version of ONNX Runtime, or no date")
+    return f"ONNX Runtime {version[1]}, CPU, one thread, {date[0]}"
+
+
+def svg(chart: Chart) -> str:
+    """Return a chart as an SVG document with a white background."""
+    notes = _wrapped(chart.note, columns=78)
+    top = 64
+    height = top + _ROW_HEIGHT * len(chart.bars) + 18 * len(notes) + 14
+    fonts = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
+    box = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {box} role="img" font-family="{fonts}">',
+        f"<title>{escape(chart.title)}</title>",
+        f'<rect width="{_WIDTH}" height="{height}" rx="8" fill="#ffffff"/>',
+        _text(_MARGIN, 26, chart.title, size=17, bold=True),
+    ]
+    lines += _legend(chart.legend)
+    for index, bar in enumerate(chart.bars):
+        lines += _bar(bar, chart.unit, top + _ROW_HEIGHT * index)
+    bottom = top + _ROW_HEIGHT * len(chart.bars) + 14
+    lines += [
+        _text(_MARGIN, bottom + 18 * index, line, size=12, color="#57606a")
+        for index, line in enumerate(notes)
+    ]
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _bar(bar: Bar, unit: str, top: int) -> list[str]:
+    """Return the elements of one row: its text, and the bars below."""
+    full = _WIDTH - 2 * _MARGIN
+    numbers = f"{_rounded(bar.before)} → {_rounded(bar.after)} {unit}"
+    if bar.remark:
+        numbers += f", {bar.remark}"
+    y = top + 20
+    shapes = [
+        _text(_MARGIN, top + 14, bar.name, size=14, bold=True),
+        _text(_WIDTH - _MARGIN, top + 14, numbers, size=14, anchor="end"),
+        _rectangle(y, full, _BEFORE),
+        _rectangle(
+            y, min(1.0, bar.after / bar.before) * full, _AFTER if bar.private else _PRIVATE
+        ),
+    ]
+    if bar.private:
+        shapes.append(_rectangle(y, bar.private / bar.before * full, _PRIVATE))
+    return shapes
+
+
+def _legend(texts: Sequence[str]) -> list[str]:
+    """Return the legend: a square and a text for each color, from left to right."""
+    colors = (_BEFORE, _AFTER, _PRIVATE) if len(texts) > 2 else (_BEFORE, _PRIVATE)
+    lines, x = [], _MARGIN
+    for color, text in zip(colors, texts, strict=True):
+        lines.append(f'<rect x="{x}" y="41" width="11" height="11" fill="{color}"/>')
+        lines.append(_text(x + 16, 51, text, size=12, color="#57606a"))
+        x += 40 + int(6.2 * len(text))
+    return lines
+
+
+def _rectangle(y: int, width: float, color: str) -> str:
+    return f'<rect x="{_MARGIN}" y="{y}" width="{width:.1f}" height="{_BAR_HEIGHT}" fill="{color}"/>'
+
+
+def _text(
+    x: int, y: int, text: str, *, size: int, bold: bool = False, anchor: str = "start",
+    color: str = "#1f2328",
+) -> str:  # fmt: skip
+    weight = ' font-weight="600"' if bold else ""
+    return (
+        f'<text x="{x}" y="{y}" font-size="{size}"{weight} text-anchor="{anchor}" '
+        f'fill="{color}">{escape(text)}</text>'
+    )
+
+
+def _rounded(size: float | str) -> str:
+    """Return a size in whole units with thousands separators; below 10 with one decimal."""
+    value = float(size)
+    return f"{value:,.1f}" if value < 10 else f"{value:,.0f}"
+
+
+def _wrapped(text: str, columns: int) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if len(lines[-1]) + len(word) >= columns:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+if __name__ == "__main__":
+    main()
