@@ -263,17 +263,33 @@ def why_endless(model: ModelProto) -> str:
     Either a function calls itself, directly or through others, or the inlined model would have more than
     five million nodes.
     """
-    bodies = {(f.domain, f.name, f.overload): f for f in model.functions}
-    calls = {name: Counter(map(_callee, _nested_nodes(f.node))) for name, f in bodies.items()}
-    callers: dict[Kind, list[Kind]] = {name: [] for name in bodies}
+    sizes = _inlined_sizes(model.functions)
+    for function in model.functions:
+        if (function.domain, function.name, function.overload) not in sizes:
+            return f"{function.name[:80]!r} calls itself, or one that does"
+    total = _inlined_size(Counter(map(_callee, _nested_nodes(model.graph.node))), sizes)
+    if total > _MAX_INLINED_NODES:
+        return f"they total {total} nodes, and no model has that many"
+    return ""
+
+
+def _inlined_sizes(functions: Iterable[FunctionProto]) -> dict[Kind, int]:
+    """Return the number of nodes of each function after inlining.
+
+    A function on a cycle of calls, or with a call of such a one, has no entry.
+    """
+    calls = {
+        (f.domain, f.name, f.overload): Counter(map(_callee, _nested_nodes(f.node)))
+        for f in functions
+    }
+    callers: dict[Kind, list[Kind]] = {name: [] for name in calls}
     for name, callees in calls.items():
         for callee in callees:
-            if callee in bodies:
+            if callee in calls:
                 callers[callee].append(name)
-    # A function gets its size after all functions that it calls, as in a topological sort (Kahn). One on a
-    # cycle of calls, or with a call of such a one, never gets a size.
+    # A function gets its size after all functions that it calls, as in a topological sort (Kahn).
     unsized_callees = {
-        name: sum(callee in bodies for callee in callees) for name, callees in calls.items()
+        name: sum(callee in calls for callee in callees) for name, callees in calls.items()
     }
     sizes: dict[Kind, int] = {}
     ready = [name for name, count in unsized_callees.items() if not count]
@@ -284,14 +300,7 @@ def why_endless(model: ModelProto) -> str:
             unsized_callees[caller] -= 1
             if not unsized_callees[caller]:
                 ready.append(caller)
-    endless = next((name for name in bodies if name not in sizes), None)
-    if endless is not None:
-        _, name, _ = endless
-        return f"{name[:80]!r} calls itself, or one that does"
-    total = _inlined_size(Counter(map(_callee, _nested_nodes(model.graph.node))), sizes)
-    if total > _MAX_INLINED_NODES:
-        return f"they total {total} nodes, and no model has that many"
-    return ""
+    return sizes
 
 
 def _inlined_size(calls: Counter[Kind], sizes: dict[Kind, int]) -> int:

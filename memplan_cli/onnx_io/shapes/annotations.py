@@ -107,23 +107,23 @@ def restore_annotations(
     ]
     expressions = _unique_expressions(annotations, inferred, names.inputs)
     _reject_wrong_bindings(expressions, names.dims)
-    is_improved = False
+    is_any_improved = False
     for graph, types, inferred_types in zip(
         graphs(model.graph), annotations, inferred, strict=True
     ):
-        improved: dict[str, TypeProto] = {}
+        improved_types: dict[str, TypeProto] = {}
         for name, declared in types.items():
             inferred_type = inferred_types.get(name)
-            declared_type = _with_expressions(declared, expressions, names.dims)
-            if inferred_type is None:
-                improved[name] = declared_type
-            elif agrees(inferred_type, declared_type):
-                combined = merged(inferred_type, declared_type)
-                if combined != inferred_type:
-                    improved[name] = combined
-        declare(graph, improved)
-        is_improved = is_improved or bool(improved)
-    return is_improved
+            improved = _with_expressions(declared, expressions, names.dims)
+            if inferred_type is not None:
+                if not agrees(inferred_type, improved):
+                    continue
+                improved = merged(inferred_type, improved)
+            if improved != inferred_type:
+                improved_types[name] = improved
+        declare(graph, improved_types)
+        is_any_improved |= bool(improved_types)
+    return is_any_improved
 
 
 def _unique_expressions(

@@ -118,21 +118,21 @@ def _control_flow_types(op: Op, vars_: Mapping[VarId, Var]) -> Sequence[Declared
     def type_of(var: VarId) -> DeclaredType:
         return (vars_[var].dtype, vars_[var].shape) if var else UNKNOWN
 
-    if not op.bodies or op.domain or op.type not in ("If", "Loop", "Scan"):
+    if not op.bodies or op.domain:
         return ()
     outputs, *others = [[type_of(var) for var in body.outputs] for body in op.bodies]
     if op.type == "If":
         for other in others:
             outputs = [_common(a, b) for a, b in zip(outputs, other, strict=False)]
         return outputs
+    scanned = op.attributes.get("num_scan_inputs")
     if op.type == "Loop":
         outputs = outputs[1:]  # without the condition
         states = op.inputs[2:]  # without trip count and condition
-    else:
-        scanned = op.attributes.get("num_scan_inputs")
-        if not isinstance(scanned, int):
-            return ()
+    elif op.type == "Scan" and isinstance(scanned, int):
         states = op.inputs[: len(op.inputs) - scanned]
+    else:
+        return ()
     initial = [type_of(var) for var in states]
     rows = outputs[len(initial) :]
     axes = op.attributes.get("scan_output_axes")  # a Loop has no such attribute

@@ -9,9 +9,9 @@ from memplan_cli.core.operators import operator
 from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorShapeProto, ValueInfoProto
 
 _GENERATED_NAME = re.compile(r"unk__\d+")
 
@@ -57,10 +57,24 @@ def _equal_dims(
 ) -> dict[str, int | str]:
     """Return, by generated name, the number or other name that the same dim has elsewhere in the graph.
 
-    It is found at Transpose and at operators that keep the shape: if one side of the node has a generated
-    name and the other a number or another name, both are the same dim. The first such node counts.
+    The first node that shows it counts.
     """
     equal_dims: dict[str, int | str] = {}
+    for first, second in _dims_of_input_and_output(graph, values):
+        for dim, other in ((second, first), (first, second)):
+            if not is_generated_name(dim.dim_param):
+                continue
+            if other.HasField("dim_value"):
+                equal_dims.setdefault(dim.dim_param, other.dim_value)
+            elif other.dim_param and not is_generated_name(other.dim_param):
+                equal_dims.setdefault(dim.dim_param, other.dim_param)
+    return equal_dims
+
+
+def _dims_of_input_and_output(
+    graph: GraphProto, values: Mapping[str, ValueInfoProto]
+) -> Iterator[tuple[TensorShapeProto.Dimension, TensorShapeProto.Dimension]]:
+    """Yield each dim of an input and the equal dim of the output, at nodes that keep or transpose the shape."""
     for node in graph.node:
         if node.op_type != "Transpose" and not operator(node).keeps_shape:
             continue
@@ -73,15 +87,7 @@ def _equal_dims(
         if len(input_dims) != len(output_dims) or not is_valid:
             continue
         for output_dim, axis in zip(output_dims, permutation, strict=True):
-            input_dim = input_dims[axis]
-            for dim, other in ((output_dim, input_dim), (input_dim, output_dim)):
-                if not is_generated_name(dim.dim_param):
-                    continue
-                if other.HasField("dim_value"):
-                    equal_dims.setdefault(dim.dim_param, other.dim_value)
-                elif other.dim_param and not is_generated_name(other.dim_param):
-                    equal_dims.setdefault(dim.dim_param, other.dim_param)
-    return equal_dims
+            yield input_dims[axis], output_dim
 
 
 def _permutation(node: NodeProto, rank: int) -> list[int]:

@@ -18,7 +18,7 @@ then missing are found by `interpret`.
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.onnx_io.constants import constant_tensors
@@ -76,31 +76,45 @@ def infer_shapes(data: bytes) -> ModelProto:
     if not any(op_type.encode() in data for op_type in _MAY_BE_CHANGED):
         return _infer(data)
     model = messages().ModelProto.FromString(data)
+    originals = _change_for_inference(model)
+    if not originals:
+        del model  # inference makes two more copies
+        return _infer(data)
+    inferred = _infer(model.SerializeToString())
+    # Inference returns the same graphs and nodes in the same order.
+    inferred_graphs = tuple(graphs(inferred.graph))
+    for original in originals:
+        # None of these operators has subgraphs, in which types would be lost.
+        inferred_graphs[original.graph_index].node[original.node_index].CopyFrom(original.node)
+    return inferred
+
+
+class _ChangedNode(NamedTuple):
+    """The original of a node that was changed for inference, and its position in the model."""
+
+    graph_index: int
+    node_index: int
+    node: NodeProto
+
+
+def _change_for_inference(model: ModelProto) -> list[_ChangedNode]:
+    """Change the nodes on which inference crashes or errs, in place; return what they were."""
     # Nodes that inference must skip. They are kept with their ids: protobuf makes another object, with
     # another id, for a node whose object was deleted.
     skipped = {
         id(node): node for node in (*_untyped_nodes(model.graph), *_float_ranges(model))
     }
     computed = _computed_values(model)
-    # By position: inference returns the same graphs and nodes in the same order.
-    originals: dict[tuple[int, int], NodeProto] = {}
+    originals = []
     for graph_index, graph in enumerate(graphs(model.graph)):
         for node_index, node in enumerate(graph.node):
             if node.op_type not in _MAY_BE_CHANGED:
                 continue
             changed = _changed_for_inference(node, computed, skip=id(node) in skipped)
             if changed is not None:
-                originals[graph_index, node_index] = deepcopy(node)
+                originals.append(_ChangedNode(graph_index, node_index, deepcopy(node)))
                 node.CopyFrom(changed)
-    if not originals:
-        del model  # inference makes two more copies
-        return _infer(data)
-    inferred = _infer(model.SerializeToString())
-    inferred_graphs = tuple(graphs(inferred.graph))
-    for (graph_index, node_index), original in originals.items():
-        # None of these operators has subgraphs, in which types would be lost.
-        inferred_graphs[graph_index].node[node_index].CopyFrom(original)
-    return inferred
+    return originals
 
 
 def infer_node(

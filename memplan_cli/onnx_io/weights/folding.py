@@ -112,19 +112,17 @@ class Evaluator:
         held: dict[_Value, Array] = {}  # results that later nodes of the order read
         names = set(wanted)
         for node, owner in order:
-            operand_values = _operand_values(node, owner)
             operands: dict[str, Array] = {}
-            for value in operand_values:
+            for value in _operand_values(node, owner):
                 if value in held:
                     operands[value.name] = held[value]
                 else:
                     tensor = owner.defining(value.name).tensors[value.name]
                     operands[value.name] = read_tensor(tensor, self.folder)
-            results = self._run(node, operands)
-            for value in operand_values:
                 remaining_reads[value] -= 1
                 if not remaining_reads[value]:
                     held.pop(value, None)
+            results = self._run(node, operands)
             del operands  # their memory is free while the caller stores the results
             for name in filter(None, node.output):
                 result, value = results.pop(name), _Value(id(owner), name)

@@ -72,12 +72,15 @@ def _infer_subgraphs(
         By name, the types of outputs of control-flow nodes that were unknown or wrong in ``inferred``.
     """
     output_types: dict[str, TypeProto] = {}
-    outer: OuterGraph | None = None
-    for index, node in enumerate(given.graph.node):
-        if node.op_type not in CONTROL_FLOW:
-            continue
-        outer = outer or OuterGraph.of(inferred, partial(infer_nested, infer=infer))
-        inferred_node = inferred.graph.node[index]
+    node_pairs = [
+        (node, inferred.graph.node[index])
+        for index, node in enumerate(given.graph.node)
+        if node.op_type in CONTROL_FLOW
+    ]
+    if not node_pairs:
+        return output_types
+    outer = OuterGraph.of(inferred, partial(infer_nested, infer=infer))
+    for node, inferred_node in node_pairs:
         _mark_never_run(inferred_node, _never_run_branch(node, outer))
         wrong_states = _wrongly_declared_states(node, inferred_node, outer)
         if not wrong_states and _has_all_types(inferred_node, outer):
@@ -131,17 +134,20 @@ def _wrongly_declared_states(
     for index, name in enumerate(initial):
         declared = subgraph.input[leading_inputs + index]
         result = inferred.output[leading_outputs + index]
-        dim_triples = zip(
+        dims = zip(
             shape_in(outer.type_of(name)) or (),
             shape_in(declared.type) or (),
             shape_in(result.type) or (),
             strict=False,
         )
-        for initial_dim, declared_dim, result_dim in dim_triples:
-            is_known = initial_dim is not None and result_dim is not None
-            if is_known and declared_dim == initial_dim and result_dim != declared_dim:
-                wrong.append(declared)
-                break
+        if any(
+            declared_dim is not None
+            and declared_dim == initial_dim
+            and result_dim is not None
+            and result_dim != declared_dim
+            for initial_dim, declared_dim, result_dim in dims
+        ):
+            wrong.append(declared)
     return wrong
 
 
