@@ -156,40 +156,40 @@ def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
     branch may not be taken, and freeing the var there would leak it on the other branch. Graph
     outputs and vars that enter or leave a subgraph have no release tick.
     """
-    outer_step: dict[str, Step] = {}  # path of a subgraph -> the step of the op that has it
-    block_of: dict[VarId, str] = {}  # var -> path of the block that defines it
-    last_use: dict[VarId, Step] = {}  # var -> the last step of that block that uses it
-
-    def containing_step(step: Step, path: str) -> Step | None:
-        """Return the step of the block at ``path`` that is ``step`` or has it in a subgraph.
-
-        Returns None if ``step`` is neither in that block nor below it.
-        """
-        while step.block.path != path:
-            if step.block.path not in outer_step:  # the main graph
-                return None
-            step = outer_step[step.block.path]
-        return step
-
-    # The steps ascend by first tick, so the last use that is met is the last use.
+    outer_step: dict[str, Step] = {}  # by path of a subgraph, the step of the op that has it
+    defining_path: dict[VarId, str] = {}  # the path of the block that defines a var
     for step in timeline.steps:
-        op = step.op
-        for body in op.bodies:
+        defining_path.update(dict.fromkeys(step.op.outputs, step.block.path))
+        for body in step.op.bodies:
             outer_step[body.path] = step
-            block_of.update(dict.fromkeys(body.inputs, body.path))
-        for var in op.outputs:
-            block_of[var] = step.block.path
-            last_use[var] = step
+            defining_path.update(dict.fromkeys(body.inputs, body.path))
+    last_use: dict[VarId, Step] = {}  # the last step of the block that defines a var
+    for step in timeline.steps:  # by ascending first tick: a later use replaces an earlier one
+        op = step.op
+        last_use.update(dict.fromkeys(op.outputs, step))
         for var in (*op.inputs, *(var for body in op.bodies for var in body.outputs)):
-            if var not in block_of:  # a graph input, an initializer, a result of a subgraph
-                continue
-            use = containing_step(step, block_of[var])
-            if use is not None:
-                last_use[var] = use
+            if var in defining_path:  # no graph input and no initializer
+                use = _step_in_block(defining_path[var], step, outer_step)
+                if use is not None:
+                    last_use[var] = use
     not_freed = set(timeline.program.body.outputs)
     for step in timeline.steps:
         for body in step.op.bodies:
             not_freed.update(body.inputs)
             # A body may also return a capture. That is freed by the block that defines it.
-            not_freed.update(var for var in body.outputs if block_of.get(var) == body.path)
+            not_freed.update(
+                var for var in body.outputs if defining_path.get(var) == body.path
+            )
     return {var: step.end for var, step in last_use.items() if var and var not in not_freed}
+
+
+def _step_in_block(path: str, step: Step, outer_step: Mapping[str, Step]) -> Step | None:
+    """Return the step of the block at ``path`` that is ``step`` or has it in a subgraph.
+
+    None if ``step`` is neither in that block nor below it: a result of a subgraph is used by the op around.
+    """
+    while step.block.path != path:
+        if step.block.path not in outer_step:  # the main graph
+            return None
+        step = outer_step[step.block.path]
+    return step

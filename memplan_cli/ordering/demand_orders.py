@@ -99,39 +99,41 @@ class _SweepState:
 
     A *group* is an op and some ops ahead of it. It is free if no more bytes are live after it than
     before, apart from the slack of the sweep.
+
+    Attributes:
+        order: the ops that have run, in the order of the sweep.
+        _done: for each op, whether it has run.
+        _ahead: for each op, the ops that wait for it.
+        _behind: for each op, the ops that it waits for.
+        _blockers: for each op, how many ops that it waits for have not run.
+        _live: bytes live between the ops that have run and the others.
+        _access_counts: for each tensor. Forward, the accesses still to come: the last one, at
+            `_DECISIVE_COUNT`, frees the tensor. Backward, the readers that have run, plus
+            `_DECISIVE_COUNT`: the first one makes the tensor live.
+        _count_step: what an op that runs adds to the access count of each tensor in ``_accesses``.
+        _accesses: for each op, the tensors whose access counts it changes.
+        _users: the reverse of ``_accesses``: for each tensor, the ops that change its count.
+        _fixed_change: for each op, its change of live bytes but for the tensors that it decides.
     """
 
     def __init__(self, graph: TaskGraph, parameters: Sweep) -> None:
         """Start a sweep in which no op has run."""
         self._graph, self._parameters = graph, parameters
         self._is_forward = parameters.direction is Direction.FORWARD
-        self.order: Order = []
-        """The ops that have run, in the order of the sweep."""
-        self._done = [False] * graph.size
-        """For each op, whether it has run."""
-        self._ahead = graph.succs if self._is_forward else graph.preds
-        """For each op, the ops that wait for it."""
-        self._behind = graph.preds if self._is_forward else graph.succs
-        """For each op, the ops that it waits for."""
-        self._blockers = [len(others) for others in self._behind]
-        """For each op, how many ops that it waits for have not run."""
-        self._live = graph.initial_bytes if self._is_forward else graph.final_bytes()
-        """Bytes live between the ops that have run and the others."""
-        self._count_step = -1 if self._is_forward else 1
-        """What an op that runs adds to the access count of each tensor that it accesses."""
-        # ``_access_counts``: for each tensor, as explained below.
-        # ``_accesses``: for each op, the tensors whose access counts it changes.
-        # ``_fixed_change``: for each op, its change of live bytes but for the tensors that it decides.
         if self._is_forward:
-            # The accesses still to come. The last one, at `_DECISIVE_COUNT`, frees the tensor.
+            self._ahead, self._behind = graph.succs, graph.preds
+            self._live = graph.initial_bytes
             self._access_counts = list(graph.access_counts)
+            self._count_step = -1
             # With the op's own outputs: one that no other op accesses is freed at once.
             self._accesses = graph.accesses
             self._fixed_change: Sequence[int] = graph.defined_bytes
         else:
-            # The readers that have run, plus `_DECISIVE_COUNT`: the first one makes the tensor live.
+            self._ahead, self._behind = graph.preds, graph.succs
+            self._live = graph.final_bytes()
             # A result is live from the start, so none of its readers decides.
             self._access_counts = [_DECISIVE_COUNT + result for result in graph.is_result]
+            self._count_step = 1
             # Without the op's own outputs: they are live because of other readers.
             self._accesses = tuple(
                 tuple(t for t in accessed if t not in defined) if defined else accessed
@@ -139,8 +141,10 @@ class _SweepState:
             )
             # The sweep goes from after the op to before it, where its outputs are not live yet.
             self._fixed_change = [-size for size in graph.outlasting_bytes()]
+        self.order: Order = []
+        self._done = [False] * graph.size
+        self._blockers = [len(others) for others in self._behind]
         self._users: list[list[int]] = [[] for _ in graph.tensor_bytes]
-        """The reverse of ``_accesses``: for each tensor, the ops that change its count."""
         for op, accessed in enumerate(self._accesses):
             for tensor in accessed:
                 self._users[tensor].append(op)

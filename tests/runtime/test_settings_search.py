@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -101,6 +102,26 @@ def test_measured_settings_run_the_model_under_each_choice_and_take_no_more_than
     assert by_run.predicted.held is not None, "branches are those of the run"
     assert min(costs) == (0, (by_run.observed.first_run_peak or 0) + held(by_run.observed))
     assert held(by_run.observed) <= held(by_prediction.observed)
+
+
+def test_of_slow_settings_without_processor_times_the_quicker_cost_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(confirm, "time_ratio", lambda *_: None)
+
+    def cost(milliseconds: float) -> confirm.MeasuredCost:
+        spec = SimpleNamespace(session=None, inputs=[None])
+        before = SimpleNamespace(spec=spec, peaks=Peaks(1, 1, milliseconds=1.0))
+        after = SimpleNamespace(spec=spec, peaks=Peaks(1, 1, milliseconds=milliseconds))
+        baseline = SimpleNamespace(record=before, check=Check())
+        confirmation: Any = SimpleNamespace(
+            passed=True,
+            prediction=SimpleNamespace(baseline=baseline),
+            run=SimpleNamespace(record=after),
+        )
+        return confirm.measured_cost(confirmation)
+
+    assert cost(2.0) < cost(3.0)
 
 
 def held(peaks: Peaks) -> int:

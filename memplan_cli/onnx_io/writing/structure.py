@@ -132,15 +132,12 @@ def _graph_errors(
             )
         for _, body in subgraphs(node) if node.attribute else ():
             yield from _graph_errors(body, (*outer, own), domains)
-        made = node.output[:]
-        if len(made) > 1 or not all(values.isdisjoint(made) for values in (own, *outer)):
-            for value in filter(None, made):
-                if value in own:
-                    yield f"{value[:_MAX_NAME]!r} is made twice"
-                elif _is_in(outer, value):
-                    yield f"{value[:_MAX_NAME]!r} of a subgraph hides a value of an outer graph"
-                own.add(value)
-        own.update(made)
+        for value in filter(None, node.output):
+            if value in own:
+                yield f"{value[:_MAX_NAME]!r} is made twice"
+            elif _is_in(outer, value):
+                yield f"{value[:_MAX_NAME]!r} of a subgraph hides a value of an outer graph"
+            own.add(value)
     yield from (
         f"two nodes have the name {name[:_MAX_NAME]!r}" for name in _repeated(node_names)
     )

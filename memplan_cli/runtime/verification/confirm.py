@@ -388,8 +388,8 @@ class MeasuredCost(NamedTuple):
     Attributes:
         rank: 0 for settings within the allowed time; 1 for settings with which a run takes over 5 %
             longer than the original's; 2 for settings with which no run passed.
-        amount: at rank 0, observed bytes (`peak_plus_arena`); at rank 1, milliseconds of processor
-            time; at rank 2, 0.
+        amount: at rank 0, observed bytes (`peak_plus_arena`); at rank 1, milliseconds of a run; at
+            rank 2, 0.
     """
 
     rank: int
@@ -411,5 +411,8 @@ def measured_cost(confirmation: Confirmation) -> MeasuredCost:
             baseline.check.timeout,
         )
         if ratio is None or ratio.is_slower:  # None: no time was measured
-            return MeasuredCost(rank=1, amount=after.peaks.effort or 0.0)
+            # Processor times are measured on the CPU only.
+            peaks = after.peaks
+            time = peaks.milliseconds if peaks.effort is None else peaks.effort
+            return MeasuredCost(rank=1, amount=time or 0.0)
     return MeasuredCost(rank=0, amount=float(peak_plus_arena(after.peaks)))
