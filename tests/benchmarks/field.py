@@ -29,19 +29,19 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.version import VERSION
 
-from .cases import Asked, publish
+from .cases import Asked
 from .field_collection import NoNetworkError, collection
-from .field_page import Made, page
+from .field_page import Made, full_table, sums
 from .field_process import warm_up
 from .field_rows import Row, prove, read_row, row
 from .models import ROOT
+from .pages import MEASUREMENTS, replace_figures, write_full_table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from .field_collection import Member
 
-TABLE = ROOT / "docs" / "measurements" / "field.md"
 FOLDER = ROOT / os.environ.get("OUT", "out") / "field"
 CODE = ("memplan_cli", "tests/benchmarks")
 """What decides a row."""
@@ -75,7 +75,11 @@ def main() -> int:
         return 0
     found = tuple(rows[member.key] for member in wanted if member.key in rows)
     seconds = sum(one.seconds for one in found)
-    publish(page(Made(found, tuple(notes), seconds, datetime.now(UTC).date())), TABLE, words)
+    made = Made(found, tuple(notes), seconds, datetime.now(UTC).date())
+    if words.writes:
+        write_full_table("field", full_table(made))
+        replace_figures(MEASUREMENTS / "field.md", sums(made))
+    print(sums(made))
     return 0
 
 

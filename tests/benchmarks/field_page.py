@@ -171,37 +171,26 @@ class Made:
     day: date
 
 
-def page(made: Made) -> list[str]:
-    """Return the lines of the page."""
+def full_table(made: Made) -> list[str]:
+    """Return everything that was found: each model, each failure, each hint."""
     rows = made.rows
     return [
-        *_head(made),
-        *_summary(rows),
-        *_commands(rows),
         *_table(rows),
         *failures(rows),
         *_against(rows),
-        *section(rows),
         *_hints(rows),
         *_sources(made.notes),
     ]
 
 
-def _head(made: Made) -> list[str]:
-    return [
-        "# Models as people ship them",
-        "",
-        f"Made by `make field` on {made.day} in {made.seconds / 60:.0f} minutes: memplan",
-        f"{VERSION}, onnx {onnx.__version__}, ONNX Runtime {onnxruntime.__version__},",
-        f"Python {platform.python_version()}, {platform.machine()}. Every command was given",
-        f"{len(made.rows)} models: those inside packages that people install, what exporters",
-        'write of tiny models, and the hard ones of `../shared/models`. "Shapes given" means',
-        '`--shape` for every input, "inputs given" `--inputs` with arrays for all of them; the',
-        "shapes and values are those that the packages feed, or drawn by a rule",
-        '(`tests/benchmarks/field_shapes.py`), and the shapes stand below. "Runs" means that',
-        "ONNX Runtime runs the model with these inputs.",
-        "",
-    ]  # fmt: skip
+def sums(made: Made) -> str:
+    """Return the tables of the page: counts, exit codes, and processes of written files."""
+    conditions = (
+        f"{made.day}, {made.seconds / 60:.0f} minutes: memplan {VERSION}, onnx {onnx.__version__}, "
+        f"ONNX Runtime {onnxruntime.__version__}, Python {platform.python_version()}."
+    )
+    rows = made.rows
+    return "\n".join([conditions, "", *_summary(rows), *_commands(rows), *section(rows)])
 
 
 def _summary(rows: Sequence[Row]) -> list[str]:

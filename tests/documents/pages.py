@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
+CHANGELOG = ROOT / "CHANGELOG.md"
 DOCS = ROOT / "docs"
 ROOMS = frozenset(path.parent.name for path in ROOT.glob("memplan_cli/*/__init__.py"))
-PAGES = (README, CONTRIBUTING, *sorted(DOCS.rglob("*.md")))
+PAGES = (README, CONTRIBUTING, CHANGELOG, *sorted(DOCS.rglob("*.md")))
 
 
 @dataclass(frozen=True, slots=True)
