@@ -15,7 +15,7 @@ export ORT_DISABLE_TELEMETRY := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs test test-environment test-slow test-cuda test-suite test-commands test-oldest test-pythons test-integrations lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
+.PHONY: help install demo docs pictures test test-environment test-slow test-cuda test-suite test-commands test-oldest test-pythons test-integrations lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ $(VENV)/.docs: $(READY) .ci/locks/docs.txt
 
 docs: $(VENV)/.docs ## Build the documentation as a site that needs no network: out/site/index.html
 	$(BIN)/python -m sphinx -b html -W --keep-going --quiet -d $(OUT)/doctrees docs $(OUT)/site
+
+pictures: docs ## Draw the charts and take the screenshots of the documentation again (needs Chromium)
+	$(BIN)/python -m tests.benchmarks.charts
+	PYTHONPATH=.:tests/e2e $(BIN)/python tests/e2e/screenshots.py ../shared/models
 
 test: $(READY) ## Run the tests, the linter and the type checker (under five minutes on two cores)
 	$(BIN)/ruff check .

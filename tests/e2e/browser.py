@@ -27,6 +27,13 @@ _PATIENCE = 120
 """Seconds to wait for an answer on a machine that does other things too."""
 
 
+_IS_DRAWN = "!!document.body && document.body.dataset.ready === 'yes'"
+"""Whether a page of a report has drawn its map and tables."""
+
+IS_LOADED = "document.readyState === 'complete' && location.protocol === 'file:'"
+"""Whether any other page and its pictures are loaded."""
+
+
 class Browser:
     """One headless Chromium with one page; events are kept, answers are returned."""
 
@@ -77,11 +84,12 @@ class Browser:
         message, _, self.rest = self.rest.partition(b"\0")
         return dict(json.loads(message))
 
-    def open(self, path: Path) -> None:
+    def open(self, path: Path, is_ready: str = _IS_DRAWN) -> None:
+        """Open a page, and wait until an expression in it is true."""
         self.events.clear()
         self.call("Page.navigate", url=path.as_uri())
         until = time.monotonic() + _PATIENCE
-        while self.run("document.body && document.body.dataset.ready") != "yes":
+        while self.run(is_ready) is not True:
             assert time.monotonic() < until, "the page is not ready"
 
     def run(self, expression: str) -> Any:  # noqa: ANN401 - whatever the page says

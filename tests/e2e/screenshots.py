@@ -1,6 +1,7 @@
 """Take the pictures of docs/screenshots: ``python tests/e2e/screenshots.py MODELS [NAME...]``.
 
-MODELS is the folder of the shared models. Pages are made by memplan's own commands.
+MODELS is the folder of the shared models. Pages of reports are made by memplan's own commands. Pages of
+the site are those of ``make docs``; charts are those of docs/charts. ``make pictures`` does all of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from browser import Browser
+from browser import IS_LOADED, Browser
 from memplan_cli.cli import main as memplan
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,20 @@ class Picture:
     done: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class FilePicture:
+    """A file of the repository, and how it is looked at.
+
+    Attributes:
+        path: relative to the root of the repository.
+        width, height: of the window, in pixels.
+    """
+
+    path: str
+    width: int = 1400
+    height: int = 1000
+
+
 _SYMBOLIC: tuple[Words, ...] = (
     ("report", "MODELS/messy/gpt_cache_dynamo.onnx", "--format", "html"),
 )
@@ -86,6 +101,17 @@ PICTURES = {
         )
     ),
 }  # fmt: skip
+
+_SITE = "out/site"
+FILE_PICTURES = {
+    "site": FilePicture(f"{_SITE}/index.html"),
+    "site-narrow": FilePicture(f"{_SITE}/index.html", width=400, height=1150),
+    "site-measurement": FilePicture(f"{_SITE}/measurements/process.html"),
+    "site-measurement-narrow": FilePicture(
+        f"{_SITE}/measurements/process.html", width=400, height=1150
+    ),
+    "chart": FilePicture("docs/charts/process.svg", width=580, height=520),
+}
 
 
 def made(picture: Picture, models: Path, work: Path) -> Path:
@@ -126,6 +152,25 @@ def shoot(browser: Browser, page: Path, picture: Picture, target: Path) -> None:
     assert browser.complaints() == []
 
 
+def shoot_file(browser: Browser, picture: FilePicture, target: Path) -> None:
+    """Open a file of the repository and take the picture.
+
+    Raises:
+        FileNotFoundError: the file is not there; pages of the site are made by ``make docs``.
+    """
+    size = {
+        "width": picture.width,
+        "height": picture.height,
+        "deviceScaleFactor": 1,
+        "mobile": False,
+    }
+    browser.call("Emulation.setDeviceMetricsOverride", **size)
+    browser.open((ROOT / picture.path).resolve(strict=True), IS_LOADED)
+    browser.run(_SETTLE)
+    browser.screenshot(target)
+    assert browser.complaints() == []
+
+
 def main() -> None:
     """Take the pictures that are named, or all."""
     models, *names = sys.argv[1:]
@@ -133,7 +178,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         browser = Browser(Path(folder) / "profile")
         try:
-            for name in names or PICTURES:
+            for name in names or (*PICTURES, *FILE_PICTURES):
+                if name in FILE_PICTURES:
+                    shoot_file(browser, FILE_PICTURES[name], TARGET / f"{name}.png")
+                    continue
                 work = Path(folder) / name
                 work.mkdir()
                 page = made(PICTURES[name], Path(models).resolve(), work)
