@@ -24,11 +24,11 @@ LOCKS = ROOT / ".ci" / "locks"
 
 SETS: Mapping[str, tuple[str, ...]] = {
     "dev": ("dev",),
-    "run": (),
+    "run": ("cpu", "fast"),
     "docs": ("dev", "docs"),
 }
-"""What memplan needs with these extras, and what builds it where it has some; the first,
-with which the tests run, binds the versions of all others."""
+"""The extras of each environment. The first, with which the tests run, binds the versions of all
+others. Those with ``dev`` also have what builds memplan."""
 
 OTHERS = ("tools", "fuzz")
 """Environments whose wishes stand in a file of their own."""
@@ -43,7 +43,7 @@ def wishes(name: str) -> str:
     data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = data["project"]
     extras = [one for extra in SETS[name] for one in project["optional-dependencies"][extra]]
-    build = data["build-system"]["requires"] if extras else []
+    build = data["build-system"]["requires"] if "dev" in SETS[name] else []
     return "\n".join([*build, *project["dependencies"], *extras])
 
 

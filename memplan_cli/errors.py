@@ -49,6 +49,17 @@ class RuntimeUnavailableError(MemplanError):
     """The requested provider is not available, or could not run the model."""
 
 
+INSTALL_RUNTIME = "pip install 'memplan[cpu]' (or 'memplan[gpu]')"
+"""How to install ONNX Runtime."""
+
+
+class RuntimeMissingError(RuntimeUnavailableError):
+    """ONNX Runtime is not installed."""
+
+    def __init__(self, *, hint: str = "") -> None:
+        super().__init__(f"ONNX Runtime is not installed: {INSTALL_RUNTIME}", hint=hint)
+
+
 class RuntimeTimeoutError(RuntimeUnavailableError):
     """A run was stopped because it exceeded its time limit."""
 

@@ -396,7 +396,7 @@ def predict_process_of(
         return None, ()
     try:
         prediction = _load_prediction(path, settings)
-    except (RuntimeUnavailableError, ImportError) as error:
+    except RuntimeUnavailableError as error:
         if of == "process":
             raise
         return None, (f"{_NOT_PREDICTED}: {error}",)

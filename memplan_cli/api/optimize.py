@@ -31,6 +31,7 @@ from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.core.results.observations import PROVIDERS
 from memplan_cli.errors import SettingsError
+from memplan_cli.runtime.installed import required_version
 from memplan_cli.runtime.workers.fork_client import warm_workers
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def optimize(
         _refuse_combined(settings, targets, profiles, check)
         targets.refuse(files.path)
         if check:
+            required_version(hint="--no-validate leaves it out")
             stack.enter_context(warm_workers())
         file = read_model(files.path)
         request = OptimizeRequest(file, settings, targets, check, progress or silent, profiles)

@@ -111,7 +111,7 @@ def process_or_obstacle(
     """
     try:
         return predicted_process(path, settings_of_run(path, settings, plan)).process, ""
-    except (RuntimeUnavailableError, UnknownSizeError, ImportError) as error:
+    except (RuntimeUnavailableError, UnknownSizeError) as error:
         return None, str(error)
 
 
@@ -121,7 +121,7 @@ def plan_with_prediction(
     """Plan a model; the report has the predicted peaks and process, with ONNX Runtime's settings.
 
     The process of the original is that of `predicted_process`, also for a file that memplan wrote.
-    If weights or ONNX Runtime are missing, or the model does not load, the report has no such part.
+    If weights or ONNX Runtime are missing, or the model does not load, a warning says so instead.
     """
     file = read_model(path)
     planned = plan_model(file, settings, progress)
@@ -133,6 +133,6 @@ def plan_with_prediction(
         recorded = _recorded_settings(path)
         runtime_settings = recorded.settings if recorded else None
         facts = predicted_facts(path, planned.program, conditions, nodes, runtime_settings)
-    except (RuntimeUnavailableError, ImportError):
-        return planned.plan
+    except RuntimeUnavailableError as error:
+        return planned.plan.with_warnings(f"the process is not predicted: {error}")
     return planned.plan.with_report(replace(planned.plan.report, runtime=facts))

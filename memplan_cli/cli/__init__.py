@@ -18,7 +18,12 @@ from memplan_cli.cli.output import Output, printable
 from memplan_cli.core.interrupts import interrupted_by, last_interrupt
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.core.version import VERSION
-from memplan_cli.errors import MemplanError, RuntimeTimeoutError
+from memplan_cli.errors import (
+    INSTALL_RUNTIME,
+    MemplanError,
+    RuntimeMissingError,
+    RuntimeTimeoutError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -243,7 +248,12 @@ class _CommandGroup(click.Group):
             else:
                 hint = _applicable_hint(ctx, error.hint)
             without_folder = ctx.ensure_object(Output).without_hidden_folder
-            message = _shortened(without_folder(str(error)))
+            text = str(error)
+            if isinstance(error, RuntimeMissingError):
+                text = (
+                    f"memplan {ctx.invoked_subcommand} needs ONNX Runtime: {INSTALL_RUNTIME}"
+                )
+            message = _shortened(without_folder(text))
             raise _CommandError(
                 message + (f"\nHint: {_shortened(without_folder(hint))}" if hint else "")
             ) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.errors import RuntimeMissingError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +35,8 @@ def load(path: Path | str, sess_options: Any = None, **kwargs: Any) -> Any:  # n
     try:
         from memplan_cli.loading.session import load_session
     except ImportError as error:
+        if error.name == "onnxruntime":
+            raise RuntimeMissingError from error
         raise RuntimeUnavailableError(
             f"ONNX Runtime cannot be imported: {error}", hint="`memplan doctor` says more"
         ) from error

@@ -1,5 +1,8 @@
 """Compilation of inner loops by numba, cached on disk for later processes.
 
+Without numba the loops run as the Python they are written in: several hundred times slower, with
+equal results.
+
 Importing this module imports numba, which takes tenths of a second. Only modules with compiled
 loops import it, and those are imported where a search begins: easy problems never need numba.
 """
@@ -11,19 +14,27 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-import numba
+try:
+    import numba
+except ImportError:
+    numba = None
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Function = TypeVar("Function", bound=Callable[..., object])
 
+HAS_NUMBA = numba is not None
+"""Whether loops are compiled; numba comes with the extra ``fast``."""
+
 
 def compiled(function: Function) -> Function:
-    """Return a version of a function that numba compiles at the first call.
+    """Return a version of a function that numba compiles at the first call; without numba, itself.
 
     The machine code is cached on disk. If no folder is writable, each process compiles anew.
     """
+    if not HAS_NUMBA:
+        return function
     default_folder = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(_cache_folder(default_folder))
     try:

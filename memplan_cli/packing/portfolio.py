@@ -77,9 +77,7 @@ def portfolio(
         budget = Budget(work, deadline, target_height=target_height // reduction.unit)
         report = progress or silent
         report("packing")
-        layout, bound = _lower_pieces(
-            reduction, placements, budget, lambda text: report(Detail(text))
-        )
+        layout, bound = _lower_pieces(reduction, placements, budget, report)
     return replace(layout, proved=layout.height <= bound)
 
 
@@ -130,7 +128,8 @@ class Lowering:
 
     Attributes:
         piece: the piece.
-        progress: called with a line about each search that begins.
+        progress: called with a `Detail` about each search that begins; if the search is slow for lack
+            of numba, also with a stage that says so.
         _searcher: the exact search; None until it is needed.
     """
 
@@ -164,16 +163,24 @@ class Lowering:
         if self._searcher is None:
             self._searcher = Searcher(self.piece)
         first = "" if is_compiled() else ", which is compiled first"
-        self.progress(f"searching for a lower layout of {len(self.piece.size)} buffers{first}")
+        self._report(f"searching for a lower layout of {len(self.piece.size)} buffers{first}")
         return self._searcher
 
     def _by_bottleneck_subsets(self, best: BestPlacement, budget: Budget) -> BestPlacement:
         """Lower a placement by searching its bottleneck subsets, with a share of the budget."""
         from memplan_cli.packing.bottleneck import lowered_by_subsets
 
-        self.progress(f"fitting {len(self.piece.size)} buffers around bottleneck subsets")
+        self._report(f"fitting {len(self.piece.size)} buffers around bottleneck subsets")
         part = budget.share(BOTTLENECK_SHARE * best.worthwhile_share)
         return lowered_by_subsets(self.piece, best, part)
+
+    def _report(self, search: str) -> None:
+        """Report a search that begins."""
+        from memplan_cli.packing.compiled import HAS_NUMBA
+
+        if not HAS_NUMBA:
+            self.progress("packing, faster with numba: pip install 'memplan[fast]'")
+        self.progress(Detail(search))
 
     def _is_searchable(self) -> bool:
         """Return whether the piece is small enough for the exact search."""

@@ -26,6 +26,7 @@ from memplan_cli.core.problem import (
     slot_violations,
     violations,
 )
+from memplan_cli.core.progress import silent
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.pools import KINDS, SlotAssignment, element_bytes, naive, pool_levels
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.problem import Allocator, LiveRange, Violation
     from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.progress import Progress
     from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.packing.pools import Kind
 
@@ -66,6 +68,7 @@ class Needs:
         time_limit: Seconds after which the search for a layout stops; None: no limit.
         allocator: Packs the arenas of level 2; None searches with the portfolio.
         measured: The storage of this program and these sizes, if a search has computed it.
+        progress: Called with what the search for a layout reports.
     """
 
     program: Program
@@ -75,6 +78,7 @@ class Needs:
     time_limit: float | None = None
     allocator: Allocator | None = None
     measured: Measured | None = field(default=None, repr=False, compare=False)
+    progress: Progress = field(default=silent, repr=False, compare=False)
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -355,7 +359,9 @@ def _pack(problem: Problem, bound: int, needs: Needs, work: int) -> Layout:
     end of a buffer is refused by the check of the layout (`_require_safe`).
     """
     if needs.allocator is None:
-        return portfolio(problem, work=work, time_limit=needs.time_limit)
+        return portfolio(
+            problem, work=work, time_limit=needs.time_limit, progress=needs.progress
+        )
     layout = needs.allocator(problem)
     height = max(layout.height, bound)
     return replace(layout, height=height, proved=height == bound)

@@ -134,6 +134,7 @@ def choose(
             time_limit=settings.time_limit,
             allocator=allocator,
             measured=candidate.measured,
+            progress=progress,
         )
         work = 0 if is_fast_first else DEFAULT_WORK  # 0: fast heuristics only
         allocation = allocate(needs, settings.level, work)

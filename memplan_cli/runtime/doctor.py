@@ -10,29 +10,21 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import CPU, CUDA
 from memplan_cli.core.serialization import SPARSE
+from memplan_cli.errors import RuntimeMissingError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.settings_metadata import recorded_settings
 from memplan_cli.onnx_io.weights.external_data import external_tensors
 from memplan_cli.onnx_io.weights.prepacked import packed_blobs
-from memplan_cli.runtime.installed import hardware, version_of
+from memplan_cli.runtime.installed import hardware, runtime_wheels, version_of
 from memplan_cli.runtime.workers.session import ProviderProbe, probe_provider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_WHEELS = (
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "onnxruntime-directml",
-    "onnxruntime-openvino",
-    "onnxruntime-qnn",
-    "onnxruntime-training",
-)
-"""The wheels that contain ONNX Runtime; all of them install the folder ``onnxruntime``."""
-
-_PACKAGES = ("memplan", "onnx", *_WHEELS, "numpy", "numba")
+_PACKAGES = ("memplan", "onnx", "numpy", "numba")
+"""The relevant packages besides the wheels that contain ONNX Runtime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +116,7 @@ def _environment_differences(
     made_with: str, made_on: str, versions: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield how the runtime and the hardware of a file's metadata, if there, differ from those here."""
-    wheels = (f"onnxruntime {versions[name]}" for name in versions if name in _WHEELS)
+    wheels = (f"onnxruntime {versions[name]}" for name in _wheels_of(versions))
     installed = next(wheels, "none")
     version = made_with.rpartition(" ")[0]  # the provider follows
     if made_with and version != installed:
@@ -135,15 +127,16 @@ def _environment_differences(
 
 def installed_versions() -> Mapping[str, str]:
     """Return the versions of the relevant packages that are installed."""
-    return {package: version for package in _PACKAGES if (version := version_of(package))}
+    versions = {package: version for package in _PACKAGES if (version := version_of(package))}
+    return {**versions, **runtime_wheels()}
 
 
 def find_problems(versions: Mapping[str, str], cpu: ProviderProbe) -> tuple[str, ...]:
     """Return what is wrong with the installed wheels and the CPU provider, a sentence each."""
-    wheels = [name for name in _WHEELS if name in versions]
+    wheels = _wheels_of(versions)
     problems = []
     if not wheels:
-        problems.append("no onnxruntime wheel is installed: pip install onnxruntime")
+        problems.append(f"{RuntimeMissingError()}; planning works without it")
     if len(wheels) > 1:
         # The wheel that was installed last wins, and removing one breaks the other. `pip check`
         # does not report it.
@@ -154,6 +147,11 @@ def find_problems(versions: Mapping[str, str], cpu: ProviderProbe) -> tuple[str,
     if wheels and not cpu.works:
         problems.append(f"no session can be created on {CPU}: {cpu.reason}")
     return tuple(problems)
+
+
+def _wheels_of(versions: Mapping[str, str]) -> list[str]:
+    """Return which packages of `installed_versions` contain ONNX Runtime."""
+    return [name for name in versions if name not in _PACKAGES]
 
 
 def _listed_providers() -> tuple[str, ...]:

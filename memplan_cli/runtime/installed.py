@@ -5,12 +5,23 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from memplan_cli.errors import RuntimeUnavailableError
+from memplan_cli.errors import RuntimeMissingError
 from memplan_cli.runtime.profile.record import PROFILE
 
-_WHEELS = ("onnxruntime-gpu", "onnxruntime")
-"""The wheels whose version counts, the preferred one first; both install the same folder."""
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_WHEELS = (
+    "onnxruntime-gpu",
+    "onnxruntime",
+    "onnxruntime-directml",
+    "onnxruntime-openvino",
+    "onnxruntime-qnn",
+    "onnxruntime-training",
+)
+"""Wheels that contain ONNX Runtime; all of them install the folder ``onnxruntime``."""
 
 
 def version_of(package: str) -> str:
@@ -21,20 +32,33 @@ def version_of(package: str) -> str:
         return ""
 
 
+def runtime_wheels() -> Mapping[str, str]:
+    """Return the versions of the installed wheels that contain ONNX Runtime, by name.
+
+    More than one overwrite each other's files.
+    """
+    versions = {wheel: version for wheel in _WHEELS if (version := version_of(wheel))}
+    if versions:
+        return versions
+    # Builds under other names. To find them takes a tenth of a second.
+    names = metadata.packages_distributions().get("onnxruntime", ())
+    return {name: version_of(name) for name in names}
+
+
 def runtime_version() -> str:
     """Return the version of the installed runtime; empty if none is installed."""
-    return next(filter(None, map(version_of, _WHEELS)), "")
+    return next(iter(runtime_wheels().values()), "")
 
 
-def required_version() -> str:
+def required_version(*, hint: str = "") -> str:
     """Return the version of the installed runtime.
 
     Raises:
-        RuntimeUnavailableError: none is installed.
+        RuntimeMissingError: none is installed; it has the hint.
     """
     version = runtime_version()
     if not version:
-        raise RuntimeUnavailableError("ONNX Runtime is not installed")
+        raise RuntimeMissingError(hint=hint)
     return version
 
 

@@ -113,4 +113,4 @@ def test_two_wheels_in_one_folder_are_a_problem_with_a_way_out() -> None:
 
 def test_no_wheel_at_all_is_a_problem() -> None:
     (problem,) = find_problems({}, ProviderProbe(works=False))
-    assert "no onnxruntime wheel" in problem
+    assert "pip install 'memplan[cpu]'" in problem

@@ -133,10 +133,6 @@ def _with_predicted_facts(rewriting: Rewriting, plan: Plan) -> Plan:
             optimization="off" if rewriting.unoptimized_only else "on",
             weights=rewriting.file.path,
         )
-    except ImportError:
-        return plan.with_warnings(
-            "memory and settings are not predicted: ONNX Runtime is not installed"
-        )
     except RuntimeUnavailableError as error:
         return plan.with_warnings(f"memory and settings are not predicted: {error}")
     if facts.settings is not None:

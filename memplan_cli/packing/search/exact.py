@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memplan_cli.packing.budget import BestPlacement, Budget
-from memplan_cli.packing.compiled import is_cached
+from memplan_cli.packing.compiled import HAS_NUMBA, is_cached
 from memplan_cli.packing.pieces import height_of
 from memplan_cli.packing.search.depth_first import search
 from memplan_cli.packing.search.state import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from memplan_cli.packing.pieces import Piece, Placement
     from memplan_cli.packing.search.state import Ints, Words
 
-SLICE_WORK = 20_000_000
+SLICE_WORK = 20_000_000 if HAS_NUMBA else 20_000
 """Units of work between two checks of the deadline, about a twentieth of a second."""
 
 LEAST_RESTART_WORK = 1_000_000
@@ -150,9 +150,15 @@ class Searcher:
         while not budget.is_over():
             allowed = min(SLICE_WORK, budget.remaining)
             state.registers[WORK] = allowed
-            mode = search(
-                self.arrays, state, capacity, rank, option_order.level_bonus, weigh_failures
-            )
+            with np.errstate(over="ignore"):  # hashes wrap around; without numba, numpy warns
+                mode = search(
+                    self.arrays,
+                    state,
+                    capacity,
+                    rank,
+                    option_order.level_bonus,
+                    weigh_failures,
+                )
             budget.charge(allowed - int(state.registers[WORK]))
             if mode == SOLVED:
                 return Answer.YES, self._placement(state)
@@ -197,8 +203,8 @@ class Searcher:
 
 
 def is_compiled() -> bool:
-    """Return whether this machine has compiled the search before; that takes some ten seconds."""
-    return is_cached(search)
+    """Return whether this machine has compiled the search, which takes some ten seconds, or never will."""
+    return not HAS_NUMBA or is_cached(search)
 
 
 def try_bound(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlacement:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import UNOPTIMIZED
 from memplan_cli.core.symbolic.sizes import BITS
+from memplan_cli.errors import RuntimeMissingError
 from memplan_cli.runtime.profile.type_names import dtype_of
 from memplan_cli.runtime.run.run_model import run_model
 from memplan_cli.runtime.workers.session import resolve_provider
@@ -97,6 +98,9 @@ def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> 
     Returns:
         The sets that ran and the reasons of those that failed. Sets that were left out, also because
         `_SECONDS` have passed, are in neither.
+
+    Raises:
+        RuntimeMissingError: ONNX Runtime is not installed.
     """
     if not input_sets:
         return ProbeResult()
@@ -110,6 +114,8 @@ def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> 
     )
     record = run_model(spec, timeout=_TIMEOUT)
     if record.failure is not None:  # of the whole process: no input set has a result
+        if record.failure.how == "missing":
+            raise RuntimeMissingError
         return ProbeResult(reasons=(record.failure.reason,))
     failures = [input_record.failure for input_record in record.inputs]  # "" for sets that ran
     return ProbeResult(

@@ -26,7 +26,12 @@ from typing import TYPE_CHECKING, Literal, Self
 from memplan_cli.core.children import Child, end_with_parent
 from memplan_cli.core.interrupts import deferred
 from memplan_cli.core.results.observations import CUDA, DEFAULT_TIMEOUT
-from memplan_cli.errors import MemplanError, RuntimeTimeoutError, RuntimeUnavailableError
+from memplan_cli.errors import (
+    MemplanError,
+    RuntimeMissingError,
+    RuntimeTimeoutError,
+    RuntimeUnavailableError,
+)
 from memplan_cli.runtime.workers.fork_client import (
     ForkedJob,
     Request,
@@ -55,13 +60,14 @@ class Outcome:
     """The result of a job, or why there is none.
 
     Attributes:
-        how: ``error`` if the job raised an exception, ``crash`` if its process died, ``timeout``
-            if the process was killed after the time of the job.
+        how: ``error`` if the job raised an exception, ``missing`` if ONNX Runtime is not installed,
+            ``crash`` if its process died, ``timeout`` if the process was killed after the time of the
+            job.
         result: what the job returned; empty if it failed.
         reason: the error message; empty if it succeeded.
     """
 
-    how: Literal["ok", "error", "crash", "timeout"]
+    how: Literal["ok", "error", "missing", "crash", "timeout"]
     result: Json
     reason: str = ""
 
@@ -79,12 +85,15 @@ class Outcome:
         """Return the result.
 
         Raises:
+            RuntimeMissingError: ONNX Runtime is not installed.
             RuntimeTimeoutError: the job took too long.
             RuntimeUnavailableError: the job failed otherwise. Either message is
                 ``failure: reason``.
         """
         if self.ok:
             return self.result
+        if self.how == "missing":
+            raise RuntimeMissingError
         error = RuntimeTimeoutError if self.timed_out else RuntimeUnavailableError
         raise error(
             f"{failure}: {self.reason}",
@@ -262,11 +271,8 @@ def main(function: str, job_folder: str) -> None:
     try:
         result = getattr(importlib.import_module(module), name)(content)
         answer = {"how": "ok", "result": result, "reason": ""}
-    except MemplanError as error:
-        answer = {"how": "error", "result": {}, "reason": str(error)}
     except Exception as error:  # noqa: BLE001 - the parent reports every error
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_MESSAGE]
-        answer = {"how": "error", "result": {}, "reason": reason}
+        answer = _failure(error)
     # Renaming is atomic: a crash while writing leaves no incomplete result.
     draft = folder / "draft.json"
     try:
@@ -274,6 +280,17 @@ def main(function: str, job_folder: str) -> None:
         draft.replace(folder / "result.json")
     except OSError as error:
         raise SystemExit(_NO_SPACE) from error
+
+
+def _failure(error: Exception) -> Json:
+    """Return the answer of a job that raised an error."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime":
+        return {"how": "missing", "result": {}, "reason": str(RuntimeMissingError())}
+    if isinstance(error, MemplanError):
+        reason = str(error)
+    else:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_MESSAGE]
+    return {"how": "error", "result": {}, "reason": reason}
 
 
 if __name__ == "__main__":
