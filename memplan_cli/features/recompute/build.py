@@ -127,14 +127,7 @@ class _CopyWriter:
             self._current_place = place
             for var in required.get(place, ()):
                 self._ensure_copy(var, place)
-            read_names = {
-                var: self._ensure_copy(var, place)
-                for var in self._values.dataflow.reads[place]
-            }
-            is_unchanged = all(old == new for old, new in read_names.items())
-            self._ops.append(
-                _PlacedOp(op if is_unchanged else with_names(op, read_names), place)
-            )
+            self._emit_base_op(op, place)
         # Final names by provisional name. The first copy of an original that nothing reads replaces the
         # original and gets its names. All other copies get new names.
         original_names = self._drop_unread_originals()
@@ -150,6 +143,15 @@ class _CopyWriter:
             recomputed_at=self._written_copies(),
             reads_by_copies=frozenset(self._reads_by_copies),
         )
+
+    def _emit_base_op(self, op: Op, place: Place) -> None:
+        """Emit an op of the base program so that it reads copies, after copies that are missing."""
+        names = {
+            var: self._ensure_copy(var, place) for var in self._values.dataflow.reads[place]
+        }
+        copied_names = {var: copy for var, copy in names.items() if copy != var}
+        new_op = with_names(op, copied_names) if copied_names else op
+        self._ops.append(_PlacedOp(new_op, place))
 
     def _written_copies(self) -> dict[ValueNumber, set[Place]]:
         """Return for each value the copy places for which a copy was emitted.

@@ -215,6 +215,16 @@ class _CopyInput(NamedTuple):
     loss: int = 0
     work: int = 0
 
+    @property
+    def is_kept_longer(self) -> bool:
+        """Whether the input is in memory at more places than without the copy that reads it."""
+        return self.source in {_Source.KEPT, _Source.HOISTED}
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether a copy of the input runs right before the copy that reads it."""
+        return self.source in {_Source.HOISTED, _Source.RECOMPUTED}
+
 
 @dataclass(slots=True)
 class _Candidate:
@@ -389,34 +399,47 @@ class GreedyChooser:
             work=schedule.drop_work(value, gap.start),
             transient_bytes=values.sibling_bytes[value],
         )
+        if not self._add_inputs(candidate):
+            return None
+        # Only the bytes beyond those of other copies at the place are new (see `_transient_bytes`).
+        added_bytes = max(candidate.transient_bytes - self._transient_bytes[gap.end], 0)
+        candidate.gain -= self._added_excess(gap.end, gap.end + 1, added_bytes)
+        return candidate if candidate.gain > 0 else None
+
+    def _add_inputs(self, candidate: _Candidate) -> bool:
+        """Add to a candidate what its copy reads, and update its gain, work and transient bytes.
+
+        If an input has to be computed too, the inputs of that copy are added as well, and so on.
+
+        Returns:
+            False if the candidate is given up: too many copies would run, or gain / work is below
+            the floor of `run`. Its figures are incomplete then.
+        """
+        values, end = self.schedule.values, candidate.gap.end
         copies = 0
-        stack, visited = list(values.inputs[value]), {value}
+        stack, visited = list(values.inputs[candidate.value]), {candidate.value}
         while stack:
             needed = stack.pop()
             if needed in visited:
                 continue
             visited.add(needed)
-            copy_input = self._choose_source(needed, gap.end)
+            copy_input = self._choose_source(needed, end)
             candidate.inputs.append(copy_input)
             candidate.gain -= copy_input.loss
             candidate.work += copy_input.work
-            if copy_input.source in {_Source.HOISTED, _Source.RECOMPUTED}:
-                # A copy of the input runs there too, so the inputs of its producer are needed.
+            if copy_input.is_copied:
                 copies += 1
                 stack.extend(values.inputs[needed])
-                # At ``gap.end`` a hoisted input is counted twice, as its loss includes this place. In
-                # random programs, more results got worse than better when it was counted once.
+                # At the end of the gap a hoisted input is counted twice, as its loss includes this
+                # place. In random programs, more results got worse than better if it counted once.
                 candidate.transient_bytes += (
                     values.sizes[needed] + values.sibling_bytes[needed]
                 )
             # Gain / work is below price / _FLOOR_DIVISOR. Further inputs only make it lower.
             is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
             if copies > self._max_copies or is_below_floor:
-                return None
-        # Only the bytes beyond those of other copies at the place are new (see `_transient_bytes`).
-        added_bytes = max(candidate.transient_bytes - self._transient_bytes[gap.end], 0)
-        candidate.gain -= self._added_excess(gap.end, gap.end + 1, added_bytes)
-        return candidate if candidate.gain > 0 else None
+                return False
+        return True
 
     def _choose_source(self, needed: ValueNumber, place: Place) -> _CopyInput:
         """Return how an input of a copy gets into memory at the place of the copy. Changes nothing.
@@ -473,13 +496,13 @@ class GreedyChooser:
         schedule.recomputed_at[value].add(end)
         schedule.add_live(candidate.gap.start + 1, end, -values.sizes[value])
         for copy_input in candidate.inputs:
-            input_value, source = copy_input.value, copy_input.source
+            input_value = copy_input.value
             schedule.add_access(input_value, end)
-            if source in {_Source.KEPT, _Source.HOISTED}:
+            if copy_input.is_kept_longer:
                 schedule.add_live(copy_input.start, copy_input.stop, values.sizes[input_value])
-            if source is _Source.HOISTED:
+            if copy_input.source is _Source.HOISTED:
                 schedule.recomputed_at[input_value].remove(copy_input.stop)
-            if source in {_Source.HOISTED, _Source.RECOMPUTED}:
+            if copy_input.is_copied:
                 schedule.recomputed_at[input_value].add(end)
         # Copies at one place run one after the other, so the most transient bytes of all count.
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])

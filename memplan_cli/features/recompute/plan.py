@@ -13,6 +13,7 @@ from memplan_cli.planning.candidate import FILE, Candidate
 from memplan_cli.planning.candidates import in_best_order
 
 if TYPE_CHECKING:
+    from memplan_cli.features.recompute.search import Recomputation
     from memplan_cli.planning.candidate import PlanningTask
 
 
@@ -36,17 +37,6 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
     result = search_recomputation(
         task.program, planned_vars, task.phases, max_bytes, task.progress
     )
-    record = RecomputeSummary(
-        nodes=len(result.copies),
-        flops_increase=result.chosen.added_work,
-        budget=max_bytes,
-        met=result.met,
-        bound=result.bound,
-        resident_bound=result.resident_bound,
-        curve=tuple(
-            CurvePoint(point.peak, point.added_work, point.nodes) for point in result.curve
-        ),
-    )
     peaks = {
         FILE: planned_vars.live_peak(task.program),
         "recompute": replace(planned_vars, sizes=result.sizes).live_peak(result.program),
@@ -56,8 +46,23 @@ def recompute_within_budget(task: PlanningTask) -> Candidate:
         result.sizes,
         order="recompute",
         peaks=peaks,
-        recompute=record,
+        recompute=_summary(result),
         resident=result.chosen.peak,
+    )
+
+
+def _summary(result: Recomputation) -> RecomputeSummary:
+    """Return the report's record of a search within a budget."""
+    return RecomputeSummary(
+        nodes=len(result.copies),
+        flops_increase=result.chosen.added_work,
+        budget=result.budget,
+        met=result.met,
+        bound=result.bound,
+        resident_bound=result.resident_bound,
+        curve=tuple(
+            CurvePoint(point.peak, point.added_work, point.nodes) for point in result.curve
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -225,33 +226,39 @@ def _without_copy_if_fits(
 
 
 def _without_copy(written: RecomputedProgram, copy: Op) -> RecomputedProgram | None:
-    """Return the program whose ops read an earlier op with the same source instead of a copy.
+    """Return the program whose ops read an earlier run of the same node instead of a copy.
 
-    None if there is no such op, if it lacks an output of the copy, or if the copy makes a
-    graph output or has subgraphs. Other copies that are unused then are removed too.
+    None if no earlier run can stand in for the copy (`_names_of_earlier_run`). Other copies that
+    are unused then are removed too.
     """
-    program = written.program
-    ops = program.body.ops
-    place = next((index for index, op in enumerate(ops) if op.outputs == copy.outputs), None)
-    if place is None or copy.bodies or set(copy.outputs) & set(program.body.outputs):
-        return None
-    earlier = next(
-        (op for op in ops[:place] if op.source == copy.source and op.type == copy.type), None
-    )
-    if earlier is None:
-        return None
-    names = {
-        copied: original
-        for copied, original in zip(copy.outputs, earlier.outputs, strict=True)
-        if copied
-    }
-    if not all(names.values()):
+    names = _names_of_earlier_run(written.program, copy)
+    if names is None:
         return None
     remaining = [
-        with_names(op, names) if index != place else None for index, op in enumerate(ops)
+        with_names(op, names) if op.outputs != copy.outputs else None
+        for op in written.program.body.ops
     ]
     _drop_unread_copies(remaining, written)
     return _with_remaining_ops(written, remaining)
+
+
+def _names_of_earlier_run(program: Program, copy: Op) -> dict[VarId, VarId] | None:
+    """Return for each output of a copy the same output of the first op that runs its node.
+
+    None if the copy was removed already or is that op itself, if the op omits an output that the
+    copy makes, or if the copy makes a graph output, whose name must stay, or has subgraphs.
+    """
+    if copy.bodies or not set(copy.outputs).isdisjoint(program.body.outputs):
+        return None
+    runs = [op for op in program.body.ops if op.source == copy.source and op.type == copy.type]
+    if not any(op.outputs == copy.outputs for op in runs) or runs[0].outputs == copy.outputs:
+        return None
+    names = {
+        copied: original
+        for copied, original in zip(copy.outputs, runs[0].outputs, strict=True)
+        if copied
+    }
+    return names if all(names.values()) else None
 
 
 def _drop_unread_copies(ops: list[Op | None], written: RecomputedProgram) -> None:
@@ -273,21 +280,22 @@ def _with_remaining_ops(
 ) -> RecomputedProgram:
     """Return the program with new ops in place of its own; None removes an op and its outputs."""
     program = written.program
-    removed: set[VarId] = set()
-    for before, after in zip(program.body.ops, remaining, strict=True):
-        if after is None:
-            removed.update(before.outputs)
-    copies = {op.outputs for op in written.copies}
+    is_kept = [op is not None for op in remaining]
+    removed_vars = {
+        var
+        for op, kept in zip(program.body.ops, is_kept, strict=True)
+        if not kept
+        for var in op.outputs
+    }
     ops = tuple(op for op in remaining if op is not None)
-    variables = {var: record for var, record in program.vars.items() if var not in removed}
+    variables = {
+        var: record for var, record in program.vars.items() if var not in removed_vars
+    }
+    copies = {op.outputs for op in written.copies}
     return replace(
         written,
         program=program.with_ops(ops, variables),
-        sizes={var: size for var, size in written.sizes.items() if var not in removed},
-        places=tuple(
-            place
-            for place, op in zip(written.places, remaining, strict=True)
-            if op is not None
-        ),
+        sizes={var: size for var, size in written.sizes.items() if var not in removed_vars},
+        places=tuple(compress(written.places, is_kept)),
         copies=tuple(op for op in ops if op.outputs in copies),
     )

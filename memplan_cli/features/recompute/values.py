@@ -15,7 +15,7 @@ from memplan_cli.analysis.repetition import repeatable
 from memplan_cli.core.operators import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.core.program import Dataflow, Op, Program, VarId
@@ -97,14 +97,7 @@ def find_values(
         sizes=tuple(bytes_of(sizes, root) for root in roots),
         made_at=made_at,
         accesses=_accesses(program, value_of, len(roots)),
-        inputs=tuple(
-            tuple(
-                dict.fromkeys(
-                    value_of[var] for var in dataflow.reads[place] if var in value_of
-                )
-            )
-            for place in made_at
-        ),
+        inputs=tuple(_values_of(dataflow.reads[place], value_of) for place in made_at),
         work=tuple(
             node_work(op, program.vars) if is_repeatable[place] else MUST_RUN_ONCE
             for op, place in zip(producers, made_at, strict=True)
@@ -114,6 +107,13 @@ def find_values(
             _sibling_bytes(op, root, sizes) for op, root in zip(producers, roots, strict=True)
         ),
     )
+
+
+def _values_of(
+    variables: Iterable[VarId], value_of: Mapping[VarId, ValueNumber]
+) -> tuple[ValueNumber, ...]:
+    """Return the values that some vars belong to, each once; vars without a value are left out."""
+    return tuple(dict.fromkeys(value_of[var] for var in variables if var in value_of))
 
 
 def _accesses(
