@@ -122,33 +122,51 @@ def _with_copies(
     backward node that reads the tensor.
     """
     result: list[NodeProto] = []
-    copies: dict[str, str] = {}
+    copies: dict[str, str] = {}  # tensor -> its copy
     positions = {name: position for position, name in enumerate(producers)}
-
-    def copy_of(name: str) -> str:
-        """Return the tensor to read instead of ``name``: its copy, or itself if it is not recomputed.
-
-        Its node and those before it in the chain, without those copied already, are added to ``result``.
-        """
-        missing: set[str] = set()
-        waiting = [name]
-        while waiting:
-            tensor = waiting.pop()
-            if tensor in recomputed and tensor not in copies and tensor not in missing:
-                missing.add(tensor)
-                waiting.extend(producers[tensor].input)
-        for tensor in sorted(missing, key=positions.__getitem__):
-            node = deepcopy(producers[tensor])
-            node.input[:] = [copies.get(source, source) for source in node.input]
-            copies[tensor] = node.output[0] = tape.pool.fresh(f"{tensor}/again")
-            node.name = tape.pool.fresh(f"{node.name or node.op_type}/again")
-            set_phase(node, Phase.BACKWARD)
-            tape.copy_type(copies[tensor], tensor)
-            result.append(node)
-        return copies.get(name, name)
-
     for node in backward:
-        for index, name in enumerate(node.input):
-            node.input[index] = copy_of(name)
+        for name in node.input:
+            missing = _missing_copies(name, recomputed, copies, producers)
+            for tensor in sorted(missing, key=positions.__getitem__):
+                copy = _copy_node(producers[tensor], copies, tape)
+                copies[tensor] = copy.output[0]
+                result.append(copy)
+        node.input[:] = [copies.get(name, name) for name in node.input]
         result.append(node)
     return result
+
+
+def _missing_copies(
+    name: str,
+    recomputed: Collection[str],
+    copies: Collection[str],
+    producers: Mapping[str, NodeProto],
+) -> set[str]:
+    """Return the tensors that have to be copied before a copy of ``name`` can be read.
+
+    They are ``name`` and the recomputed tensors that it is computed from, without those in
+    ``copies``. Empty if ``name`` is not recomputed.
+    """
+    missing: set[str] = set()
+    waiting = [name]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor in recomputed and tensor not in copies and tensor not in missing:
+            missing.add(tensor)
+            waiting.extend(producers[tensor].input)
+    return missing
+
+
+def _copy_node(node: NodeProto, copies: Mapping[str, str], tape: Tape) -> NodeProto:
+    """Return a copy of a cheap node for the backward pass, which reads copies where there are some.
+
+    The copy and its output get new names; the tape records the output's type.
+    """
+    output = node.output[0]
+    copy = deepcopy(node)
+    copy.input[:] = [copies.get(source, source) for source in node.input]
+    copy.output[0] = tape.pool.fresh(f"{output}/again")
+    copy.name = tape.pool.fresh(f"{node.name or node.op_type}/again")
+    set_phase(copy, Phase.BACKWARD)
+    tape.copy_type(copy.output[0], output)
+    return copy

@@ -96,21 +96,12 @@ def softmax_cross_entropy(graph: GraphProto, operands: LossOperands) -> str:
     Raises:
         SettingsError: the labels are not integers.
     """
-    rank = len(operands.shape)
+    rank, labels = len(operands.shape), operands.labels
     # An output of rank 3 is a sequence [N, length, classes].
     axis = 1 if rank >= 4 else rank - 1
     writer = _LossWriter(graph)
     logits = _softmax_input(graph, operands.output, axis, rank)
-    labels = operands.labels
-    label_shape = tuple(dim for i, dim in enumerate(operands.shape) if i != axis)
-    _ensure_input(graph, labels, TensorProto.INT64, label_shape)
-    label_type = next(tensor_of(v.type).dtype for v in graph.input if v.name == labels)
-    if label_type not in _LABEL_TYPES:
-        raise SettingsError(
-            f"the labels {labels!r} are of type {_dtype_name(label_type)}: they are numbers of"
-            " classes",
-            hint="name another input with --labels",
-        )
+    label_type = _label_type(graph, operands, axis)
     zero, axes = writer.constant(0, label_type), writer.constant([axis], TensorProto.INT64)
     is_ignored = writer.add("Equal", labels, writer.constant(IGNORED_LABEL, label_type))
     valid_labels = writer.add("Where", is_ignored, zero, labels)
@@ -124,6 +115,27 @@ def softmax_cross_entropy(graph: GraphProto, operands: LossOperands) -> str:
     total = writer.add("ReduceSum", summands, keepdims=0)
     mean = writer.add("Div", total, writer.add("ReduceSum", is_counted, keepdims=0))
     return writer.add_loss("Neg", mean, operands.dtype)
+
+
+def _label_type(graph: GraphProto, operands: LossOperands, axis: int) -> int:
+    """Return the element type of the input with class numbers, which is added as int64 if missing.
+
+    ``axis`` is that of the classes, which labels do not have.
+
+    Raises:
+        SettingsError: the input is not of an integer type.
+    """
+    labels = operands.labels
+    shape = (*operands.shape[:axis], *operands.shape[axis + 1 :])
+    _ensure_input(graph, labels, TensorProto.INT64, shape)
+    label_type = next(tensor_of(v.type).dtype for v in graph.input if v.name == labels)
+    if label_type not in _LABEL_TYPES:
+        raise SettingsError(
+            f"the labels {labels!r} are of type {_dtype_name(label_type)}: they are numbers of"
+            " classes",
+            hint="name another input with --labels",
+        )
+    return label_type
 
 
 def mean_squared_error(graph: GraphProto, operands: LossOperands) -> str:

@@ -129,13 +129,9 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
         [p.output for p in running],
         {**RULES, **recipe.rules},
     )
-    parameters = tuple(p for p in selected if p.name in passes.gradients)
     unreached = [p.name for p in selected if p.name not in passes.gradients]
-    # All weights that the user names must be trained. Without names, one trained weight is enough.
-    if not parameters or (recipe.train and unreached):
-        names = ", ".join(unreached[:5]) if recipe.train else "any of the parameters"
-        raise SettingsError(f"the loss does not depend on {names}")
-
+    _require_gradients(selected, unreached, recipe)
+    parameters = tuple(p for p in selected if p.name in passes.gradients)
     gradients = {p.name: passes.gradients[p.name] for p in parameters}
     trained = TrainedTensors(loss, parameters, running, gradients)
     if recipe.optimizer is None:
@@ -159,6 +155,20 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
     )
 
 
+def _require_gradients(
+    selected: Sequence[Parameter], unreached: Sequence[str], recipe: Recipe
+) -> None:
+    """Raise SettingsError if the loss depends on too few of the selected parameters.
+
+    All weights that the user names must be trained. Without names, one trained weight is enough.
+    ``unreached`` are the names of the parameters on which the loss does not depend.
+    """
+    if recipe.train and unreached:
+        raise SettingsError(f"the loss does not depend on {', '.join(unreached[:5])}")
+    if len(unreached) == len(selected):
+        raise SettingsError("the loss does not depend on any of the parameters")
+
+
 def _use_batch_statistics(
     model: ModelProto, loss: str, trained: Sequence[Parameter]
 ) -> tuple[Parameter, ...]:
@@ -175,11 +185,7 @@ def _use_batch_statistics(
     for node in live_nodes(model.graph.node, [loss]):
         if node.op_type != "BatchNormalization" or node.domain:
             continue
-        others = [a for a in node.attribute if a.name != "training_mode"]
-        del node.attribute[:]
-        node.attribute.extend([*others, helper.make_attribute("training_mode", 1)])
-        while len(node.output) < 3:
-            node.output.append("")
+        _set_training_mode(node)
         for index, kind in ((1, "running_mean"), (2, "running_var")):
             # A statistic that nodes compute has no input that could take a new value.
             if node.input[index + 2] not in known:
@@ -188,14 +194,25 @@ def _use_batch_statistics(
             if statistic.name in updated:  # it is trained, or another node updates it
                 name = names.fresh(f"{node.name or node.output[0]}.{kind}")
                 statistic = _separate_statistic(model, node, index, statistic, name)
-            updated.add(statistic.name)
             # Other nodes may read the new value by its former name. As an output of the model it is not
             # needed: the outputs of the step are others.
             if node.output[index]:
                 rename_values(model.graph.node, {node.output[index]: statistic.output})
             node.output[index] = statistic.output
+            updated.add(statistic.name)
             running.append(statistic)
     return tuple(running)
+
+
+def _set_training_mode(node: NodeProto) -> None:
+    """Let a BatchNormalization use the statistics of the batch, and give it three outputs, in place.
+
+    Outputs that are added are omitted ones, with the empty name.
+    """
+    others = [attribute for attribute in node.attribute if attribute.name != "training_mode"]
+    del node.attribute[:]
+    node.attribute.extend([*others, helper.make_attribute("training_mode", 1)])
+    node.output.extend([""] * (3 - len(node.output)))
 
 
 def _separate_statistic(

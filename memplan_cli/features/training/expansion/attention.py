@@ -45,20 +45,23 @@ _PADDED_MASKS_OPSET = 24
 def _reject_unsupported(call: Call) -> None:
     """Raise ModelError for a form of Attention that has no decomposition here."""
     tape, node = call.tape, call.node
+    has_past_or_lengths, has_further_outputs = any(node.input[4:]), any(node.output[1:])
     windows = [call.attribute(f"{side}_window_size", -1) for side in ("left", "right")]
+    has_window = windows != [-1, -1]
     types = {tape.dtype(call.input(i)) for i in range(3)}
     mask_type = tape.dtype(call.input(3)) if call.input(3) else TensorProto.BOOL
-    if (
-        any(node.input[4:])
-        or any(node.output[1:])
-        or windows != [-1, -1]
-        or len(types) > 1
-        or mask_type not in {TensorProto.BOOL, *types}
-    ):
+    has_mixed_types = len(types) > 1 or mask_type not in {TensorProto.BOOL, *types}
+    if has_past_or_lengths or has_further_outputs or has_window or has_mixed_types:
         raise ModelError(
             f"Attention {call.label!r} has past keys, several outputs, a"
             " window or operands of several types: it has no gradient rule for that"
         )
+    _reject_short_mask(call)
+
+
+def _reject_short_mask(call: Call) -> None:
+    """Raise ModelError if an Attention has a mask that hides further keys by being too short."""
+    tape = call.tape
     if not call.input(3) or tape.opset < _PADDED_MASKS_OPSET:
         return  # a mask, if any, broadcasts to all keys
     key_count = tape.shape(call.input(1))[-2]

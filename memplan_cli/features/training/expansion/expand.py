@@ -74,15 +74,14 @@ def expand(
             opset=standard_opset(model),
             rules=rules,
         )
-        graph = model.graph
-        needs_gradient = dependents(graph.node, parameters, tape)
+        needs_gradient = dependents(model.graph.node, parameters, tape)
         on_path = {
             node.output[0]
-            for node in live_nodes(graph.node, [loss])
+            for node in live_nodes(model.graph.node, [loss])
             if not needs_gradient.isdisjoint(node.output)
         }
-        changed = _expand_nodes(graph, tape, on_path)
-        graph.initializer.extend(tape.pool.initializers)
+        changed = _expand_nodes(model.graph, tape, on_path)
+        model.graph.initializer.extend(tape.pool.initializers)
         if not changed:
             return
         fold_shapes(model)

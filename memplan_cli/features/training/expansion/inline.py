@@ -35,17 +35,11 @@ def inline_function(call: Call) -> bool:
     names = dict.fromkeys(function.input, "")  # "": an optional input that the node omits
     names |= dict(zip(function.input, call.node.input, strict=False))
     attributes = {a.name: a for a in (*_attribute_defaults(call), *call.node.attribute)}
-    nodes = []
-    for node in function.node:
-        copy = with_attribute_values(node, attributes)
-        tensor = named_constant(copy)
-        if tensor is None:
-            nodes.append(copy)
-            continue
-        # A Constant becomes an initializer of the model.
-        names[tensor.name] = tape.pool.fresh(f"{call.label}/{tensor.name}")
-        tensor.name = names[tensor.name]
-        tape.pool.initializers.append(tensor)
+    body = [with_attribute_values(node, attributes) for node in function.node]
+    # Constants become initializers of the model; all other nodes are copied.
+    constants = [(node, named_constant(node)) for node in body]
+    names |= _lift_tensors(tape, [t for _, t in constants if t is not None], call.label)
+    nodes = [node for node, tensor in constants if tensor is None]
     new_names = _copy_nodes(tape, nodes, names, call.label)
     for formal, output in zip(function.output, call.node.output, strict=False):
         if output:
@@ -86,7 +80,7 @@ def unroll_loop(call: Call) -> None:
     """
     tape, body = call.tape, call.attribute("body")
     trip_count = _trip_count(call, body)
-    weights = _lift_weights(tape, body, call.label)
+    weights = _lift_tensors(tape, body.initializer, call.label)
     carried = [call.input(i) for i in range(2, len(call.node.input))]
     count = len(carried)
     condition = call.input(1) or tape.constant(True, TensorProto.BOOL)  # noqa: FBT003 - a tensor's value
@@ -146,7 +140,7 @@ def unroll_scan(call: Call) -> None:
     scan_count = call.attribute("num_scan_inputs")
     state_count = len(call.node.input) - scan_count
     inputs = [_scan_input_slices(call, state_count, index) for index in range(scan_count)]
-    weights = _lift_weights(tape, body, call.label)
+    weights = _lift_tensors(tape, body.initializer, call.label)
     states = [call.input(index) for index in range(state_count)]
     scanned: list[list[str]] = [[] for _ in body.output[state_count:]]
     for iteration in range(len(inputs[0])):
@@ -217,10 +211,10 @@ def _copy_nodes(
     return new_names
 
 
-def _lift_weights(tape: Tape, body: GraphProto, prefix: str) -> dict[str, str]:
-    """Add a body's initializers to those of the main graph, and return their new names."""
+def _lift_tensors(tape: Tape, tensors: Iterable[TensorProto], prefix: str) -> dict[str, str]:
+    """Add constants of a body to the initializers of the main graph, and return their new names."""
     names = {}
-    for tensor in body.initializer:
+    for tensor in tensors:
         copy = deepcopy(tensor)
         copy.name = names[tensor.name] = tape.pool.fresh(f"{prefix}/{tensor.name}")
         tape.pool.initializers.append(copy)

@@ -116,23 +116,27 @@ def _cell(
     )
     product = tape.emit("MatMul", x, weight)
     recurrent_bias = ""
-    if call.input(3):
+    if call.input(3):  # both biases in one vector: that of X W^T, then that of H R^T
         width = operator.gates * _hidden_size(call)
-        bias = _of_direction(call, call.input(3), direction)
-        input_bias, second_bias = tape.emit_many(
-            "Split", [bias, tape.ints(width, width)], 2, axis=0
+        both_biases = _of_direction(call, call.input(3), direction)
+        input_bias, recurrent_bias = tape.emit_many(
+            "Split", [both_biases, tape.ints(width, width)], 2, axis=0
         )
-        if operator.separates_bias:
-            recurrent_bias = second_bias
-        else:
-            input_bias = tape.emit("Add", input_bias, second_bias)
+        if not operator.separates_bias:
+            input_bias, recurrent_bias = tape.emit("Add", input_bias, recurrent_bias), ""
         product = tape.emit("Add", product, input_bias)
-    # A node lists the activations of the first direction, then those of the second.
+    cell = Cell(call, recurrent, recurrent_bias, _activations(call, operator, direction))
+    return cell, tape.unstack(product, length, 0)
+
+
+def _activations(call: Call, operator: RecurrentOperator, direction: int) -> tuple[str, ...]:
+    """Return the operators of the activations of a direction: those of the node, or the defaults.
+
+    A node lists the activations of the first direction, then those of the second.
+    """
     count = len(operator.activations)
     named = [_ACTIVATIONS[name.lower()] for name in _activation_names(call)]
-    activations = named[direction * count : (direction + 1) * count] or operator.activations
-    cell = Cell(call, recurrent, recurrent_bias, tuple(activations))
-    return cell, tape.unstack(product, length, 0)
+    return tuple(named[direction * count : (direction + 1) * count]) or operator.activations
 
 
 def _rnn_step(cell: Cell, product: str, state: list[str]) -> list[str]:

@@ -67,26 +67,12 @@ def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> 
     new_names = _new_names(call.tape, branch)
     tape = _branch_tape(call.tape, new_names)
     nodes = [_renamed_copy(node, new_names, tape.pool) for node in branch.node]
-    # The gradients of the branch's outputs are those of the If's.
-    seeds: dict[str, str] = {}
-    for value, gradient in zip(branch.output, call.gradients, strict=True):
-        name = new_names.get(value.name, value.name)
-        if gradient:  # a branch may return one tensor as several outputs
-            seeds[name] = (
-                tape.emit("Add", seeds[name], gradient) if name in seeds else gradient
-            )
+    branch_outputs = [new_names.get(value.name, value.name) for value in branch.output]
     assert call.sweep is not None  # noqa: S101 - there is no gradient without a sweep
+    seeds = _summed_gradients(tape, branch_outputs, call.gradients)
     gradients = call.sweep(nodes, seeds, wanted, tape)
-
     results = _distinct_results(tape, wanted, gradients)
-    # A rule may have added nodes behind a tensor of unknown size that is not computed in the branch. It is
-    # a capture, as the sizes of weights are known. The nodes belong to the graph around the If, where the
-    # capture is computed; `Tape.forward_nodes` leaves them out of the branch.
-    computed = {name for node in nodes for name in node.output}
-    for name, additions in tape.forward_additions.items():
-        if name not in computed:
-            for node in additions:
-                call.tape.add_to_forward(name, node)
+    _move_additions_outward(tape, nodes, call.tape)
     branch_nodes = live_nodes([*tape.forward_nodes(nodes), *tape.nodes], results)
     outputs = [
         helper.make_tensor_value_info(result, tape.dtype(name), tape.tensor(name).shape)
@@ -96,6 +82,40 @@ def _branch_gradients(call: Call, branch: GraphProto, wanted: Sequence[str]) -> 
         _renamed_tensor(tensor, new_names[tensor.name]) for tensor in branch.initializer
     ]
     return helper.make_graph(branch_nodes, f"{branch.name}_grad", [], outputs, weights)
+
+
+def _summed_gradients(
+    tape: Tape, outputs: Sequence[str], gradients: Sequence[str]
+) -> dict[str, str]:
+    """Return the gradient of each tensor that a branch outputs, from those of the If's outputs.
+
+    A branch may return one tensor as several outputs: their gradients are added. Tensors to whose
+    outputs no gradient flows are left out.
+    """
+    sums: dict[str, str] = {}
+    for name, gradient in zip(outputs, gradients, strict=True):
+        if gradient:
+            sums[name] = tape.emit("Add", sums[name], gradient) if name in sums else gradient
+    return sums
+
+
+def _move_additions_outward(tape: Tape, nodes: Sequence[NodeProto], outer: Tape) -> None:
+    """Add to the outer tape the forward nodes that rules added behind captures of a branch.
+
+    A rule may add nodes behind a tensor of unknown size. If no node of the branch computes the
+    tensor, it is a capture, as the sizes of weights are known. Such nodes belong to the graph around
+    the If, where the capture is computed; `Tape.forward_nodes` leaves them out of the branch.
+
+    Args:
+        tape: The tape of the branch.
+        nodes: The nodes of the branch.
+        outer: The tape of the graph around the If.
+    """
+    computed = {name for node in nodes for name in node.output}
+    for name, additions in tape.forward_additions.items():
+        if name not in computed:
+            for node in additions:
+                outer.add_to_forward(name, node)
 
 
 def _distinct_results(

@@ -279,12 +279,14 @@ def _kernel_gradient(
         group=group,
     )
     if None in end_pads:
-        starts, ends = [0] * len(axes), [axis.kernel for axis in axes]
-        spatial_axes = tape.ints(*range(2, len(axes) + 2))
-        product = tape.emit(
-            "Slice", product, tape.ints(*starts), tape.ints(*ends), spatial_axes
-        )
+        product = _first_taps(tape, product, axes)
     return tape.emit("Transpose", product, perm=swapped)
+
+
+def _first_taps(tape: Tape, product: str, axes: tuple[Window, ...]) -> str:
+    """Return a kernel gradient cut behind the last element of the kernel on each spatial axis."""
+    starts, ends = tape.ints(*[0] * len(axes)), tape.ints(*(axis.kernel for axis in axes))
+    return tape.emit("Slice", product, starts, ends, tape.ints(*range(2, len(axes) + 2)))
 
 
 def _end_pad_to_last_read(axis: Window) -> int | None:

@@ -85,23 +85,16 @@ def _vector_product(call: Call) -> Gradients:
     if a_is_row and b_is_column:
         return (tape.emit("Mul", call.dy, b), tape.emit("Mul", call.dy, a))
     dy = tape.emit("Unsqueeze", call.dy, tape.ints(-2 if a_is_row else -1))
+    # From here on one of A and B is a vector: its gradient is a vector, summed over all batches.
     da = db = ""
-    if call.wants(1):
-        if a_is_row:
-            a_transposed = tape.emit("Unsqueeze", a, tape.ints(1))
-        else:
-            a_transposed = _transposed(tape, a)
-        db = tape.emit("MatMul", a_transposed, dy)
-        if b_is_column:
-            db = _vector_gradient(tape, db, b, -1)
-    if call.wants(0):
-        if b_is_column:
-            b_transposed = tape.emit("Unsqueeze", b, tape.ints(0))
-        else:
-            b_transposed = _transposed(tape, b)
-        da = tape.emit("MatMul", dy, b_transposed)
-        if a_is_row:
-            da = _vector_gradient(tape, da, a, -2)
+    if call.wants(1) and a_is_row:
+        db = tape.emit("MatMul", tape.emit("Unsqueeze", a, tape.ints(1)), dy)
+    elif call.wants(1):
+        db = _vector_gradient(tape, tape.emit("MatMul", _transposed(tape, a), dy), b, -1)
+    if call.wants(0) and b_is_column:
+        da = tape.emit("MatMul", dy, tape.emit("Unsqueeze", b, tape.ints(0)))
+    elif call.wants(0):
+        da = _vector_gradient(tape, tape.emit("MatMul", dy, _transposed(tape, b)), a, -2)
     return (da, db)
 
 

@@ -55,27 +55,31 @@ def resize(call: Call) -> Gradients:
     why = "the weights of a resize are computed beforehand"
     input_sizes, output_sizes = tape.sizes(x, why), tape.sizes(call.output(), why)
     scales = _scales(call, input_sizes, output_sizes)
-    rank, dx = len(input_sizes), call.dy
-    for axis in reversed(range(rank)):
+    dx = call.dy
+    for axis in reversed(range(len(input_sizes))):
         resized = ResizedAxis(input_sizes[axis], output_sizes[axis], np.float32(scales[axis]))
         if resized.input_size == resized.output_size and resized.scale == 1.0:
             continue  # R is the identity in all supported modes
-        # MatMul multiplies along the last two axes: dX = dY R for the last, R^T dY for the one before.
         r = _interpolation_matrix(call, resized, _COORDINATES[transformation])
-        if axis == rank - 1:
-            dx = tape.emit("MatMul", dx, tape.constant(r, tape.dtype(x)))
-            continue
-        r_transposed = tape.constant(r.T, tape.dtype(x))
-        if axis == rank - 2:
-            dx = tape.emit("MatMul", r_transposed, dx)
-            continue
-        # Another axis is exchanged with the last but one, and back.
-        perm = [*range(rank)]
-        perm[axis], perm[rank - 2] = rank - 2, axis
-        moved = tape.emit("Transpose", dx, perm=perm)
-        product = tape.emit("MatMul", r_transposed, moved)
-        dx = tape.emit("Transpose", product, perm=perm)
+        dx = _gradient_along(call, dx, r, axis)
     return (dx,)
+
+
+def _gradient_along(call: Call, dy: str, r: Matrix, axis: int) -> str:
+    """Return R^T dY, where R multiplies along one axis of a tensor of the rank of X."""
+    tape, x = call.tape, call.input(0)
+    rank, dtype = tape.rank(x), tape.dtype(x)
+    # MatMul multiplies along the last two axes: dX = dY R for the last, R^T dY for the one before.
+    if axis == rank - 1:
+        return tape.emit("MatMul", dy, tape.constant(r, dtype))
+    r_transposed = tape.constant(r.T, dtype)
+    if axis == rank - 2:
+        return tape.emit("MatMul", r_transposed, dy)
+    # Another axis is exchanged with the last but one, and back.
+    perm = [*range(rank)]
+    perm[axis], perm[rank - 2] = rank - 2, axis
+    moved = tape.emit("Transpose", dy, perm=perm)
+    return tape.emit("Transpose", tape.emit("MatMul", r_transposed, moved), perm=perm)
 
 
 def _scales(

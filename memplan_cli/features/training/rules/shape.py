@@ -66,13 +66,21 @@ def concat(call: Call) -> Gradients:
     dims = [tape.shape(name)[axis] for name in names]
     sizes = [dim for dim in dims if isinstance(dim, int)]
     if len(sizes) == len(dims) and all(call.wanted[: len(names)]):
-        # One Split of dY; otherwise a Slice for each part that is wanted.
         return tape.emit_many("Split", [call.dy, tape.ints(*sizes)], len(names), axis=axis)
+    return _wanted_parts(call, axis)
+
+
+def _wanted_parts(call: Call, axis: int) -> Gradients:
+    """Return for each input of a Concat a Slice of dY, empty if the input's gradient is not wanted.
+
+    Lengths of inputs that are no numbers are computed in the run.
+    """
+    tape = call.tape
     lengths = [
         tape.ints(dim)
-        if isinstance(dim, int)
+        if isinstance(dim := tape.shape(name)[axis], int)
         else tape.emit("Gather", tape.shape_of(name), tape.ints(axis))
-        for dim, name in zip(dims, names, strict=True)
+        for name in call.node.input
     ]
     gradients = []
     start = tape.ints(0)
@@ -218,17 +226,7 @@ def pad(call: Call) -> Gradients:
         inputs = [call.input(1), "", *([call.input(3)] if call.input(3) else [])]
         return (_scatter_to_origins(call, "Pad", inputs, {"mode": mode}),)
     begins, ends = _constant_pads(call)
-    inner_dy = call.dy
-    margin_axes = [axis for axis in range(len(begins)) if begins[axis] > 0 or ends[axis] > 0]
-    if margin_axes:
-        to_end = np.iinfo(np.int64).max  # in place of -0, which would be the first element
-        inner_dy = tape.emit(
-            "Slice",
-            inner_dy,
-            tape.ints(*(max(begins[axis], 0) for axis in margin_axes)),
-            tape.ints(*(-max(ends[axis], 0) or to_end for axis in margin_axes)),
-            tape.ints(*margin_axes),
-        )
+    inner_dy = _without_margin(tape, call.dy, begins, ends)
     dvalue = ""
     if call.wants(2):
         total, inner = (
@@ -238,6 +236,20 @@ def pad(call: Call) -> Gradients:
     # Negative pads removed elements of X: their gradient is 0.
     removed_begins, removed_ends = ([max(-n, 0) for n in side] for side in (begins, ends))
     return (_padded(tape, inner_dy, removed_begins, removed_ends, x), "", dvalue)
+
+
+def _without_margin(tape: Tape, name: str, begins: Sequence[int], ends: Sequence[int]) -> str:
+    """Return a tensor without the elements that a Pad has added at both ends of each axis.
+
+    Negative numbers in ``begins`` and ``ends``, with which the Pad removed elements, are ignored.
+    """
+    axes = [axis for axis in range(len(begins)) if begins[axis] > 0 or ends[axis] > 0]
+    if not axes:
+        return name
+    to_end = np.iinfo(np.int64).max  # in place of -0, which would be the first element
+    starts = tape.ints(*(max(begins[axis], 0) for axis in axes))
+    stops = tape.ints(*(-max(ends[axis], 0) or to_end for axis in axes))
+    return tape.emit("Slice", name, starts, stops, tape.ints(*axes))
 
 
 def _constant_pads(call: Call) -> tuple[list[int], list[int]]:
