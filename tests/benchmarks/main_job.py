@@ -261,18 +261,18 @@ def table(rows: list[Json]) -> list[str]:
 def published() -> dict[tuple[str, str], dict[str, float]]:
     """Return what `runtime.md` has, by way and column, of each model."""
     found: dict[tuple[str, str], dict[str, float]] = {}
-    tables = re.findall(r"(?:^\|.*\n)+", PUBLISHED.read_text(), re.MULTILINE)
-    places = [
-        (tables[0], {5: ("--target cpu", "first run"), 6: ("--target cpu", "held")}),
-        (tables[0], {7: ("--target cpu", "held-w")}),
-        (tables[1], {3: ("optimize", "first run")}),
-    ]
-    for rows, columns in places:
-        for line in rows.splitlines()[2:]:
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
-            for place, key in columns.items():
-                with suppress(ValueError):
-                    found.setdefault(key, {})[cells[0]] = float(cells[place])
+    table = re.findall(r"(?:^\|.*\n)+", PUBLISHED.read_text(), re.MULTILINE)[0]
+    columns = {
+        1: ("optimize", "first run"),
+        6: ("--target cpu", "first run"),
+        7: ("--target cpu", "held"),
+        8: ("--target cpu", "held-w"),
+    }
+    for line in table.splitlines()[2:]:
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for place, key in columns.items():
+            with suppress(ValueError):
+                found.setdefault(key, {})[cells[0]] = float(cells[place])
     return found
 
 

@@ -63,14 +63,12 @@ TARGETS: Mapping[str, Figures] = {
 
 _EQUAL = 0.005
 
-"""Columns of the table of the runtime's own orders."""
-
 
 def tables(rows: Sequence[Row], ratios: Callable[[Row, str], Figures]) -> str:
-    """Return the table of settings and targets, and the one of measured orders."""
+    """Return the table of a page, and the models that were not measured."""
     left = [row for row in rows if "error" in row.get("default", {"error": ""})]
     rows = [row for row in rows if row not in left]
-    parts = [_main(rows, ratios), "", _orders(rows, ratios)]
+    parts = [_main(rows, ratios)]
     if left:
         said = "; ".join(f"{row['name']} ({_error(row)})" for row in left)
         parts += ["", f"Not measured: {said}."]
@@ -82,41 +80,25 @@ def _error(row: Row) -> str:
 
 
 def _main(rows: Sequence[Row], ratios: Callable[[Row, str], Figures]) -> str:
-    names = [*NAMES, *NAMES]
+    """Return the table: the ordering alone (`optimize`), the settings, and the target."""
+    names = ["optimize", *NAMES, *NAMES]
     text = [
         "| model | " + " | ".join(names) + " | same bits | why not less |",
         "|---|" + "---|" * (len(names) + 2),
     ]
+
+    def figures(row: Row) -> Figures:
+        return ratios(row, "portable")[0], *ratios(row, "settings"), *ratios(row, "cpu")
+
     for row in rows:
-        figures = [*ratios(row, "settings"), *ratios(row, "cpu")]
-        cells = " | ".join(map(_cell, figures))
+        cells = " | ".join(map(_cell, figures(row)))
         text.append(f"| {row['name']} | {cells} | {_bits(row)} | {reason(row, ratios)} |")
-    means = [
-        mean([ratios(row, part)[at] for row in rows])
-        for part in ("settings", "cpu")
-        for at in range(len(NAMES))
-    ]
-    asked = [*TARGETS["settings"], *TARGETS["cpu"]]
+    means = [mean(column) for column in zip(*map(figures, rows), strict=True)]
+    asked = [None, *TARGETS["settings"], *TARGETS["cpu"]]
     text.append(
         "| **geometric mean** | " + " | ".join(f"**{_cell(m)}**" for m in means) + " | | |"
     )
     text.append("| asked | " + " | ".join(_cell(goal) for goal in asked) + " | | |")
-    return "\n".join(text)
-
-
-def _orders(rows: Sequence[Row], ratios: Callable[[Row, str], Figures]) -> str:
-    text = ["| model | original | written | ratio | same bits |", "|---|---|---|---|---|"]
-    for row in rows:
-        part = row.get("portable", {"error": "not measured"})
-        if "error" in part:
-            text.append(f"| {row['name']} | | | | {part['error'][:80]} |")
-            continue
-        before, after = (row[p]["observed"]["first_run_peak"] for p in ("default", "portable"))
-        ratio = _cell(ratios(row, "portable")[0])
-        bits = "yes" if part["bits"] else part["outputs"]
-        text.append(f"| {row['name']} | {before} | {after} | {ratio} | {bits} |")
-    middle = mean([ratios(row, "portable")[0] for row in rows])
-    text.append(f"| **geometric mean** | | | **{_cell(middle)}** | |")
     return "\n".join(text)
 
 
@@ -151,10 +133,10 @@ def reason(row: Row, ratios: Callable[[Row, str], Figures]) -> str:
 
 def _bits(row: Row) -> str:
     said = []
-    for name in ("settings", "cpu"):
+    for name in VARIANTS:
         part = row.get(name, {})
         said.append("yes" if part.get("bits") else str(part.get("outputs", "-")))
-    return said[0] if said[0] == said[1] else "/".join(said)
+    return said[0] if len(set(said)) == 1 else "/".join(said)
 
 
 def mean(values: Sequence[float | None]) -> float | None:

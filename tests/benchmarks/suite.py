@@ -45,7 +45,7 @@ from memplan_cli.onnx_io.writing.write import written_model
 from memplan_cli.settings.settings import Settings
 
 from .in_process import keep_jobs_here
-from .pages import MEASUREMENTS, replace_figures
+from .pages import MEASUREMENTS, replace_figures, write_full_table
 from .suite_cases import Case, cases, names
 
 if TYPE_CHECKING:
@@ -369,7 +369,7 @@ def worker() -> None:
 
 
 def table(found: Sequence[Verdict]) -> str:
-    """Return the counts, and each refusal, as Markdown."""
+    """Return the counts as Markdown."""
     kinds = sorted({v.case.partition("/")[0] for v in found})
     lines = [
         "| folder | rewritten | cases | " + " | ".join(VERDICTS) + " | copies |",
@@ -390,7 +390,7 @@ def table(found: Sequence[Verdict]) -> str:
             f"In {other} cases {who} own answer is not the suite's; the rewritten model gives",
             "the same bits as the original there.",
         ]
-    return "\n".join([*lines, *_reasons(found)]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _reasons(found: Sequence[Verdict]) -> list[str]:
@@ -431,6 +431,7 @@ def main() -> int:
     text = table(found)
     if not asked.no_table and not asked.only:
         replace_figures(TABLE, text)
+        write_full_table("suite", _reasons(found))
     print(text)
     return 1 if any(v.verdict in (WRONG, CRASH) for v in found) else 0
 
