@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.certainty import certainty_figures
@@ -142,15 +143,15 @@ def _interface_tensor_figures(
         "weight": [v for v in planned.timeline.values() if v.kind is ValueKind.WEIGHT],
     }
     values = {(kind, v.tensor_id): v for kind, group in values_by_kind.items() for v in group}
-    for kind, name in sorted(recorded.keys() | values.keys()):
-        value, counted = values.get((kind, name)), None
-        if value is not None:
-            _, shape = planned.type_of(value)
-            if shape is None or None in shape:
-                continue
-            if evaluate_sum(_total_bytes(planned, [value]), dims) is None:
-                continue
-            counted = _listed_bytes(planned, kind, value, interface.weights)
+    for kind, name in sorted(recorded.keys() - values.keys()):
+        yield Figure(f"bytes of {kind} {name[:120]!r}", recorded[kind, name], None)
+    for (kind, name), value in sorted(values.items(), key=itemgetter(0)):
+        _, shape = planned.type_of(value)
+        if shape is None or None in shape:
+            continue
+        if evaluate_sum(_total_bytes(planned, [value]), dims) is None:
+            continue
+        counted = _listed_bytes(planned, kind, value, interface.weights)
         yield Figure(f"bytes of {kind} {name[:120]!r}", recorded.get((kind, name)), counted)
 
 

@@ -46,6 +46,7 @@ def check_notes(planned: PlannedModel) -> Iterator[str]:
 
     The model's note ``notes=plan`` states that nodes and values have no notes.
     """
+    yield from _check_model_keys(planned)
     yield from _check_model_notes(planned)
     yield from wrong_figures(_rewrite_notes(planned))
     yield from _check_runtime_settings(planned)
@@ -76,9 +77,8 @@ def _check_no_notes(planned: PlannedModel) -> Iterator[str]:
                 yield f"the model has notes on {proto.name[:120]!r}, but states that it has none"
 
 
-def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
-    """Yield where the model's own notes differ: digest, level, totals and donated inputs."""
-    notes, plan = _notes(planned.model.metadata_props), planned.plan
+def _check_model_keys(planned: PlannedModel) -> Iterator[str]:
+    """Yield keys in the model's metadata that are not memplan's in spite of its prefix, or occur twice."""
     keys = [entry.key for entry in planned.model.metadata_props]
     for key in sorted(keys):
         own_key = key.removeprefix(_PREFIX)
@@ -86,6 +86,11 @@ def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
             yield f"the model has a note {key[:80]!r}, which memplan does not write"
         elif keys.count(key) > 1:
             yield f"the model has the entry {key[:80]!r} twice"
+
+
+def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
+    """Yield where the model's own notes differ: digest, level, totals and donated inputs."""
+    notes, plan = _notes(planned.model.metadata_props), planned.plan
     memory = plan.report.memory
     expected: dict[str, object] = {
         "digest": plan.digest,
@@ -144,16 +149,15 @@ def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
     """
     notes, report = _notes(planned.model.metadata_props), planned.plan.report
     noted, runtime = _json_or_text(notes.get("settings")), report.runtime
-    settings = None if runtime is None else runtime.settings
+    must_run_unoptimized = _must_run_unoptimized(planned)
     if runtime is not None:
         yield from wrong_figures([Figure("runtime.name", runtime.name, "onnxruntime")])
-    if runtime is not None and settings is not None:
-        expected = _flat({"provider": runtime.provider, "settings": to_json(settings)})
-        recorded = _flat(noted)
-        for key in sorted(expected.keys() | recorded.keys()):
-            figure = Figure(f"{key[:120]} in the model", recorded.get(key), expected.get(key))
-            yield from wrong_figures([figure])
-    elif _must_run_unoptimized(planned) and isinstance(noted, dict):
+    settings: RuntimeSettings | None = None  # those in the model
+    if runtime is not None and runtime.settings is not None:
+        settings = runtime.settings
+        expected = {"provider": runtime.provider, "settings": to_json(settings)}
+        yield from wrong_figures(_noted_settings_figures(noted, expected))
+    elif must_run_unoptimized and isinstance(noted, dict):
         try:
             settings = from_json(
                 RuntimeSettings, noted.get("settings"), "the note on settings"
@@ -163,13 +167,21 @@ def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
             return
     elif noted is not None:
         yield "the model has a note on settings, and the plan has none"
-    if _must_run_unoptimized(planned) and not (settings and settings.is_unoptimized):
+    if must_run_unoptimized and not (settings and settings.is_unoptimized):
         yield "the settings in the model do not disable graph optimization, which would undo the plan"
     if settings is not None:
         buffers = {cache.output: cache.input for cache in report.caches.buffers}
         pairs = buffers or {output: name for name, output in report.donated.pairs}
         yield from wrong_figures([Figure("io_binding", dict(settings.io_binding), pairs)])
     yield from _check_model_config(planned, settings or RuntimeSettings())
+
+
+def _noted_settings_figures(noted: object, expected: object) -> Iterator[Figure]:
+    """Yield each entry of the settings in the model's note, beside what is expected."""
+    recorded_entries, expected_entries = _flat(noted), _flat(expected)
+    for key in sorted(expected_entries.keys() | recorded_entries.keys()):
+        name = f"{key[:120]} in the model"
+        yield Figure(name, recorded_entries.get(key), expected_entries.get(key))
 
 
 def _flat(value: object) -> dict[str, object]:

@@ -200,18 +200,19 @@ def _chunked(program: Program, context: _Context) -> Decision:
     if not chunking.facts.regions:
         return decision
     if settings.recompute == "auto":
-
-        def cost(decision: Decision) -> tuple[int, float]:
-            bytes_above_budget = max(decision.allocation.live_peak - (budget or 0), 0)
-            recomputed = decision.candidate.recompute.flops_increase
-            return bytes_above_budget, decision.chunked.flops_increase + recomputed
-
         unchunked = _best_candidate(program, context)
-        if cost(unchunked) < cost(decision):
+        if _rewrite_cost(unchunked, budget or 0) < _rewrite_cost(decision, budget or 0):
             return unchunked
     # The plan is compared with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     return replace(decision, original_allocation=allocate_level(needs, settings.level))
+
+
+def _rewrite_cost(decision: Decision, budget: int) -> tuple[int, float]:
+    """Return the live bytes above a budget, and the added work as a share of the model's work."""
+    bytes_above_budget = max(decision.allocation.live_peak - budget, 0)
+    recomputed = decision.candidate.recompute.flops_increase
+    return bytes_above_budget, decision.chunked.flops_increase + recomputed
 
 
 def _best_candidate(program: Program, context: _Context) -> Decision:

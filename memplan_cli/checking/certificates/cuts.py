@@ -33,7 +33,7 @@ from memplan_cli.checking.certificates.groups import BLOCK_END
 from memplan_cli.checking.certificates.planned_graph import require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.checking.certificates.groups import GroupGraph
     from memplan_cli.core.results.certificate import Cut, Dual
@@ -191,8 +191,30 @@ class _Step:
         Raises:
             ProofError: a share or a multiple of the dual is wrong.
         """
-        groups = self.graph.groups
         coefficients: defaultdict[int, int] = defaultdict(int)  # of x(group), by group
+        for tensor, reader, share in self._checked_shares(dual, tensors):
+            coefficients[self._producer(tensor)] += share
+            coefficients[reader] -= share
+        self._check_pairs_in_order(dual)
+        for first, second, multiple in dual.holds:
+            coefficients[first] -= multiple
+            coefficients[second] += multiple
+        least = self._certain_bytes()
+        for number, coefficient in coefficients.items():
+            if number not in self.decided:
+                least += min(coefficient, 0)  # x may be 0 or 1
+            elif self.decided[number]:
+                least += coefficient  # x is 1
+        return least
+
+    def _checked_shares(
+        self, dual: Dual, tensors: Sequence[str]
+    ) -> Iterator[tuple[str, int, int]]:
+        """Yield the shares of a dual: the tensor, the reader that needs it, and the bytes.
+
+        Raises:
+            ProofError: a reader may not need its share, or a tensor's shares are more than its bytes.
+        """
         total_shares: defaultdict[str, int] = defaultdict(int)  # by tensor
         for index, reader, share in dual.shares:
             tensor = _tensor_name(index, tensors)
@@ -205,8 +227,15 @@ class _Step:
                 total_shares[tensor] <= limit,
                 f"{name} has {limit} bytes, but its shares are {total_shares[tensor]}",
             )
-            coefficients[self._producer(tensor)] += share
-            coefficients[reader] -= share
+            yield tensor, reader, share
+
+    def _check_pairs_in_order(self, dual: Dual) -> None:
+        """Check that the second group of each pair needs the first, and that multiples are positive.
+
+        Raises:
+            ProofError: a pair or a multiple is wrong.
+        """
+        groups = self.graph.groups
         for first, second, multiple in dual.holds:
             require(
                 multiple > 0, f"the cut at {self.group} has a multiple of {multiple} bytes"
@@ -215,15 +244,6 @@ class _Step:
                 second in groups and first in groups[second].predecessors,
                 f"the cut at {self.group} holds {first} before {second}, which does not need it",
             )
-            coefficients[first] -= multiple
-            coefficients[second] += multiple
-        least = self._certain_bytes()
-        for number, coefficient in coefficients.items():
-            if number not in self.decided:
-                least += min(coefficient, 0)  # x may be 0 or 1
-            elif self.decided[number]:
-                least += coefficient  # x is 1
-        return least
 
     def _certain_bytes(self) -> int:
         """Return the bytes at the step in any order: live before it, and needed by its group."""

@@ -169,15 +169,14 @@ def _check_block(
     require(proof.method != NOT_CHECKABLE, "it relies on a block without a witness")
     graph = block_groups(block, planned, proven_bytes)
     if proof.method == "inside":
-        own_subgraphs = {subgraph.path for node in block.nodes for subgraph in node.subgraphs}
+        own_paths = {subgraph.path for node in block.nodes for subgraph in node.subgraphs}
+        path, name = proof.inside, repr(proof.inside[:120])
         require(
-            proof.inside in own_subgraphs and proof.inside in proven_bytes,
-            f"there is no proof for a subgraph {proof.inside[:120]!r} of one of the nodes",
+            path in own_paths and path in proven_bytes,
+            f"there is no proof for a subgraph {name} of one of the nodes",
         )
-        needed = graph.pinned_bytes + proven_bytes[proof.inside]
-        require(
-            needed >= proof.bound, f"{proof.inside[:120]!r} needs {needed}, not {proof.bound}"
-        )
+        needed = graph.pinned_bytes + proven_bytes[path]
+        require(needed >= proof.bound, f"{name} needs {needed}, not {proof.bound}")
         return
     fuse_groups(graph, proof.fusions)
     if proof.method == "search":

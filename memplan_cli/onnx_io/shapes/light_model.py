@@ -147,25 +147,9 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
     sizes: dict[str, int] = {}
     first_input: dict[str, str] = {}
     for value in model.graph.input:
-        shape, dims = shapes.get(value.name), value.type.tensor_type.shape.dim
-        if shape is None:
+        if value.name not in shapes:
             continue
-        if value.type.tensor_type.HasField("shape") and len(dims) != len(shape):
-            raise SettingsError(
-                f"input {value.name!r} has {len(dims)} dims, the shape given has {len(shape)}"
-            )
-        # An input of unknown rank has no dims, and tells nothing.
-        for dim, size in zip(dims, shape, strict=False):
-            if not isinstance(size, int):
-                continue
-            if dim.HasField("dim_value") and dim.dim_value != size:
-                raise SettingsError(
-                    f"input {value.name!r} is fixed to {dim.dim_value} where the shape "
-                    f"given says {size}"
-                )
-            symbol = _single_symbol(dim.dim_param)
-            if symbol is None:
-                continue  # a number, or an expression, whose symbols have to be bound by name
+        for symbol, size in _sizes_of_symbols(value, shapes[value.name]):
             first = first_input.setdefault(symbol, value.name)
             if sizes.setdefault(symbol, size) != size:
                 raise SettingsError(
@@ -174,6 +158,33 @@ def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str
                     hint="give both one size; if they are two dims, rename one in the model",
                 )
     return sizes
+
+
+def _sizes_of_symbols(value: ValueInfoProto, shape: Shape) -> Iterator[tuple[str, int]]:
+    """Yield the named dims of an input, and the size that a given shape has there.
+
+    Expressions are left out: their symbols have to be bound by name.
+
+    Raises:
+        SettingsError: the shape contradicts the input's own.
+    """
+    tensor = value.type.tensor_type
+    if tensor.HasField("shape") and len(tensor.shape.dim) != len(shape):
+        raise SettingsError(
+            f"input {value.name!r} has {len(tensor.shape.dim)} dims, the shape given has {len(shape)}"
+        )
+    # An input of unknown rank has no dims, and tells nothing.
+    for dim, size in zip(tensor.shape.dim, shape, strict=False):
+        if not isinstance(size, int):
+            continue
+        if dim.HasField("dim_value") and dim.dim_value != size:
+            raise SettingsError(
+                f"input {value.name!r} is fixed to {dim.dim_value} where the shape "
+                f"given says {size}"
+            )
+        symbol = _single_symbol(dim.dim_param)
+        if symbol is not None:
+            yield symbol, size
 
 
 def _single_symbol(text: str) -> str | None:

@@ -220,12 +220,7 @@ def copy_along(
             of that folder, to which a model written there could not refer.
     """
     if source.resolve() == target.resolve():
-        for path in (source / name for name in names):
-            if not _link_target(path).is_relative_to(source.resolve()):
-                raise ModelError(
-                    f"{path} is a link out of its folder: a model written beside it cannot load it",
-                    hint="-o FOLDER/NAME.onnx writes into another folder, and the weights with it",
-                )
+        _refuse_links_out(names, source)
         return ()
     created: list[Path] = []
     try:
@@ -242,6 +237,16 @@ def copy_along(
         remove(created)
         raise
     return tuple(created)
+
+
+def _refuse_links_out(names: Sequence[str], folder: Path) -> None:
+    """Raise a ModelError if a data file is a link out of its folder."""
+    for path in (folder / name for name in names):
+        if not _link_target(path).is_relative_to(folder.resolve()):
+            raise ModelError(
+                f"{path} is a link out of its folder: a model written beside it cannot load it",
+                hint="-o FOLDER/NAME.onnx writes into another folder, and the weights with it",
+            )
 
 
 def create(

@@ -98,26 +98,26 @@ class _Sorter:
         index_of = {
             product: index for index, node in enumerate(nodes) for product in _products(node)
         }
-        ops_by_index: list[tuple[int, Op]] = []
+        indexed: list[tuple[int, Op]] = []
         inserted: list[Op] = []
         for op in block.ops:
-            dumped = dumped_nodes[op.source]
             # All products of a node have its index. Unused outputs may be missing in one of the graphs.
-            indices = (
-                index_of[product] for product in _products(dumped) if product in index_of
-            )
-            index = next(indices, None)
+            products = _products(dumped_nodes[op.source])
+            index = next((index_of[p] for p in products if p in index_of), None)
             if index is None:
                 inserted.append(op)
-                continue
-            # A node of the same operator, which has the same subgraphs.
+            else:
+                indexed.append((index, op))
+        ops: list[Op] = []
+        for index, op in sorted(indexed, key=itemgetter(0)):
+            # The node with this index has the same operator as the dumped one, and so the same subgraphs.
             original_graphs = dict(subgraphs(nodes[index]))
+            dumped_graphs = subgraphs(dumped_nodes[op.source])
             bodies = tuple(
                 self.sorted_block(body, graph.node, original_graphs[name].node)
-                for body, (name, graph) in zip(op.bodies, subgraphs(dumped), strict=True)
+                for body, (name, graph) in zip(op.bodies, dumped_graphs, strict=True)
             )
-            ops_by_index.append((index, op._replace(bodies=bodies)))
-        ops = [op for _, op in sorted(ops_by_index, key=itemgetter(0))]
+            ops.append(op._replace(bodies=bodies))
         last_ops = _in_insertion_order(inserted, ops, self.variables)
         return replace(block, ops=(*ops, *last_ops))
 
