@@ -15,7 +15,7 @@ export ORT_DISABLE_TELEMETRY := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs pictures test test-environment test-slow test-cuda test-suite test-commands test-oldest test-pythons test-integrations lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
+.PHONY: help install demo docs pictures test test-environment test-slow test-cuda test-suite test-commands test-oldest test-pythons test-integrations test-install lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,11 @@ dist: $(TOOLS)/.ready ## Build the release in dist/, install each file fresh, ru
 	$(TOOLS)/bin/python -m build --no-isolation --outdir dist .
 	$(TOOLS)/bin/python .ci/sbom.py $(OUT)/release dist
 	$(TOOLS)/bin/python .ci/release.py $(OUT)/release/tried dist
+
+test-install: $(TOOLS)/.ready ## Install the wheel by uvx, by pipx, beside another ONNX Runtime and as the Containerfile does (needs the network)
+	rm -rf $(OUT)/wheel
+	$(TOOLS)/bin/python -m build --no-isolation --wheel --outdir $(OUT)/wheel .
+	$(TOOLS)/bin/python .ci/try_install.py $(OUT)/install $(OUT)/wheel
 
 hostile: $(READY) ## Give memplan files that nobody should have to read
 	$(BIN)/python -m tests.benchmarks.hostile

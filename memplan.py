@@ -1,7 +1,44 @@
-"""``import memplan``: everything of ``memplan_cli`` under the name of the command.
+"""Know the memory of an ONNX model before it runs, and make it smaller.
 
-Here `settings` is what the command of that name does; there a room is called so.
+    import memplan
+
+    plan = memplan.report("model.onnx", dims={"batch": 8}, extras=["process"])
+    print(plan, plan.report.memory.live_peak)
+    result = memplan.optimize("model.onnx", dims={"batch": 8})
+    session = memplan.load(result.model)  # an InferenceSession, with the settings of the file
+
+Each function does what the command of the same name does. A model is a path, the bytes of a file or
+an ``onnx.ModelProto``. Settings are keywords or a `Settings`. What a command ends with exit code 2 for
+raises `MemplanError`; a check that fails is a result. Nothing is printed.
+
+Look at a model
+    report              its plan, or that in a file; with extras=["process"] also the process
+    plan                its plan, also by an allocator of your own
+    why                 which tensors need the memory, or the parts of the process
+    fit                 the largest batch, or other dim, that fits into a size
+    diff                what changed between two models or plans
+    sweep               a table of many models
+    gate                judge models by a limit or a baseline
+
+Write a model
+    optimize            in the order that needs least memory, verified against the original; `Optimized`
+    train_step          a training step of a forward model
+    load                a session with the settings of a written file
+    Decoder             prefill and steps of a file with caches in place
+    validate            a written model against its original; `Check` says how
+    verify_certificate  the proofs of a plan's bounds
+
+ONNX Runtime and the rest
+    settings            the runtime options with which a model needs least memory
+    soak                requests of changing size, and the memory that they leave
+    simulate            dynamic allocators on a run of a model
+    pack                buffers of a CSV file into one arena
+    doctor              what is installed, and which providers work
+    schema              the JSON schema of a file
 """
+
+# Everything of `memplan_cli` under the name of the command. `settings` is the function here, and a room
+# of the package there.
 
 from __future__ import annotations
 

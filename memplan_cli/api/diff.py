@@ -33,6 +33,10 @@ class Changed:
     after: Plan
     difference: Difference
 
+    def __repr__(self) -> str:
+        """Return one line with both plans."""
+        return f"<Changed: {self.before!r} -> {self.after!r}>"
+
 
 def diff(
     before: ModelSource | Plan,

@@ -10,6 +10,7 @@ from memplan_cli.api.request import request_of
 from memplan_cli.api.sweep_jobs import jobs_of, run_jobs
 from memplan_cli.api.sweep_processes import runner
 from memplan_cli.core.progress import Counted, Progress, silent
+from memplan_cli.core.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,11 @@ class Rows(tuple["Row", ...]):
     """The rows of a sweep."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return one line with the number of rows, and of those that failed."""
+        failed = sum(not row.passed for row in self)
+        return f"<Rows: {counted(len(self), 'row')}, {failed} failed>"
 
     @property
     def passed(self) -> bool:

@@ -71,6 +71,11 @@ class PackingResult:
     seconds: NotNegative = field(metadata=_MICROSECONDS)
     capacity: int | None = None
 
+    def __repr__(self) -> str:
+        """Return one line with the number of buffers, and the bytes that they need."""
+        proved = ", proved" if self.layout.proved else f", at least {self.lower_bound}"
+        return f"<PackingResult: {self.buffers} buffers in {self.layout.height} bytes{proved}>"
+
     @property
     def buffers(self) -> Count:
         """Return the number of buffers."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping  # noqa: TC003 - read by the JSON schema
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.results.observations import CPU, CUDA
 from memplan_cli.core.serialization import SPARSE
 from memplan_cli.errors import RuntimeMissingError
@@ -50,6 +51,8 @@ class Diagnosis:
     page_bytes: int = mmap.PAGESIZE
     mapping_bytes: int = mmap.ALLOCATIONGRANULARITY
     file: Mapping[str, str] = field(default_factory=dict, metadata=SPARSE)
+
+    __repr__ = one_line_repr
 
 
 def diagnose(file: Path | None = None) -> Diagnosis:

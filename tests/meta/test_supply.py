@@ -195,6 +195,29 @@ def test_bound_keeps_its_marker_and_loses_its_extras() -> None:
     assert oldest(text) == ["a==1.2 ; python_version < '4'", "b==3", "c==0.1"]
 
 
+def test_base_installation_has_no_runtime_and_the_extras_of_one_do_not_mix() -> None:
+    names = {Requirement(wish).name for wish in project()["dependencies"]}
+    assert names == {"click", "numpy", "onnx", "pyyaml", "rich"}
+    extras = project()["optional-dependencies"]
+    runtimes = {
+        extra: [Requirement(wish).name for wish in extras[extra]] for extra in ("cpu", "gpu")
+    }
+    assert runtimes == {"cpu": ["onnxruntime"], "gpu": ["onnxruntime-gpu"]}
+    # The tests run with what the extras bring, within the same bounds.
+    wanted = [*extras["cpu"], *extras["gpu"], *extras["fast"]]
+    assert {wish.partition(";")[0] for wish in extras["dev"]} >= set(wanted)
+
+
+def test_container_file_installs_extras_and_copies_files_that_are_there() -> None:
+    text = (ROOT / "Containerfile").read_text(encoding="utf-8")
+    (extras,) = re.findall("^ARG EXTRAS=(.*)$", text, re.MULTILINE)
+    assert set(extras.split(",")) <= project()["optional-dependencies"].keys()
+    (python,) = re.findall("^FROM python:([0-9.]+)-slim$", text, re.MULTILINE)
+    assert f"Programming Language :: Python :: {python}" in project()["classifiers"]
+    copied = [line.split()[:-1] for line in re.findall("^COPY (.*)$", text, re.MULTILINE)]
+    assert all((ROOT / source).exists() for sources in copied for source in sources)
+
+
 def test_workflow_runs_targets_that_the_makefile_has() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from memplan_cli.core.binding_options import InputShape  # noqa: TC001 - a type to read by
 from memplan_cli.core.json_types import Condition, Count, Natural, Share, one_of
+from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.results.memory import (
     CERTAINTY,
     OBSERVED,
@@ -377,6 +378,8 @@ class Report:
     fallbacks: tuple[Fallback, ...] = field(default=(), metadata=SPARSE)
     warnings: tuple[str, ...] = ()
 
+    __repr__ = one_line_repr
+
     @property
     def budget_met(self) -> bool:
         """Whether the plan fits the requested budgets, if any."""
@@ -406,6 +409,10 @@ class Proof:
 
     validation: Validation
     runtime: RuntimeSummary | None = None
+
+    def __repr__(self) -> str:
+        """Return one line with the verdict and where it was found."""
+        return f"<Proof: {self.validation.status} on {self.validation.provider}>"
 
     @property
     def passed(self) -> bool:

@@ -12,6 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from memplan_cli.core.json_types import one_of
+from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import Keys, json_form, to_json
 from memplan_cli.core.symbolic.bounds import Bounds  # noqa: TC001 - a type to read by
@@ -164,6 +165,8 @@ class Soak:
     serving: ServingSettings
     runs: tuple[ConfigurationRun, ...]
     notes: tuple[str, ...] = ()
+
+    __repr__ = one_line_repr
 
     @property
     def served(self) -> int:

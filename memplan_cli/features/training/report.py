@@ -8,6 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
+from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.quantities import counted, format_size
 from memplan_cli.core.results.memory import DEFINITIONS, Memory
 from memplan_cli.core.results.rewrites import RecomputeSummary
@@ -60,6 +61,8 @@ class WrittenStep:
     memory: Memory
     symbolic: Mapping[str, str]
     recompute: RecomputeSummary = field(default_factory=RecomputeSummary)
+
+    __repr__ = one_line_repr
 
     @property
     def missed(self) -> str:

@@ -9,6 +9,7 @@ from itertools import accumulate
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
+from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.quantities import format_share, format_size
 from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.placements import Placement  # noqa: TC001 - a type to read by
@@ -100,6 +101,8 @@ class PeakExplanation:
     coverage: float = 1.0
     chunked: ChunkingSummary = field(default_factory=ChunkingSummary, metadata=SPARSE)
 
+    __repr__ = one_line_repr
+
     @property
     def best(self) -> LiveBuffer | None:
         """Return the buffer without which the peak would be lowest; None if none lowers it."""
@@ -157,6 +160,8 @@ class TensorExplanation:
     reason: str
     after: tuple[str, ...]
     at_peak: bool
+
+    __repr__ = one_line_repr
 
 
 def why_peak(plan: Plan) -> PeakExplanation:

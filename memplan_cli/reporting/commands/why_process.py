@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.memory import BoundDim  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.observations import ProcessBytes  # noqa: TC001 - a type to read by
@@ -41,6 +42,8 @@ class ProcessBreakdown:
     bindings: Mapping[str, BoundDim] = field(
         default_factory=dict, metadata={**SPARSE, **SORTED}
     )
+
+    __repr__ = one_line_repr
 
     @property
     def assumed(self) -> dict[str, int]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.results.memory import OBSERVED
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.runtime.profile.in_place import version_warning
@@ -113,6 +114,8 @@ class SettingsChoice:
     notes: tuple[str, ...] = ()
     provider: str = CPU
     bytes_for_speed: int = 0
+
+    __repr__ = one_line_repr
 
     @property
     def rank(self) -> Rank:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.binding_options import binding_options, input_shapes
 from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
+from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.errors import SettingsError, UnknownSizeError
 from memplan_cli.runtime.simulate.arena import ArenaSettings, best_fit_height, held_after_runs
@@ -67,6 +68,8 @@ class AllocatorComparison:
     planned: int | None
     simulations: tuple[Simulation, ...]
     warnings: tuple[str, ...] = ()
+
+    __repr__ = one_line_repr
 
 
 ALLOCATORS: Mapping[str, Callable[[AllocationTrace], int]] = {
