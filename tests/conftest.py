@@ -28,6 +28,9 @@ settings.register_profile(
 )
 settings.load_profile("house")
 
+# Texts are as wide as the terminal, unless this variable is set.
+os.environ["COLUMNS"] = "80"
+
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "sample_models"
 WHOLE = frozenset({"cli", "documents", "e2e", "api"})

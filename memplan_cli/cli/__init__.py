@@ -293,7 +293,9 @@ class _CommandGroup(click.Group):
             hidden = len(owners) - _MAX_LISTED_COMMANDS
             more = f" and {hidden} more" if hidden > 0 else ""
             verb = "have" if len(owners) > 1 else "has"
-            reason = f"{', '.join(owners[:_MAX_LISTED_COMMANDS])}{more} {verb} it"
+            names = owners[:_MAX_LISTED_COMMANDS]
+            listed = " and ".join(names) if len(names) == 2 else ", ".join(names)
+            reason = f"{listed}{more} {verb} it"
         return click.UsageError(f"{command_name} has no option {option}: {reason}", error.ctx)
 
 

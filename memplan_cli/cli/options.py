@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import wraps
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
@@ -19,7 +20,7 @@ from memplan_cli.core.results.observations import DEFAULT_TIMEOUT, PROVIDERS
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from memplan_cli.api import Check
 
@@ -228,6 +229,54 @@ def validation_options(command: Command) -> Command:
         tune_option,
     )
     return add_options(cast("Command", run), options)
+
+
+_ANSWER_OPTIONS = frozenset(
+    (
+        "out",
+        "plan_file",
+        "form",
+        "print_log",
+        "verbose",
+        "explain",
+        "quiet",
+        "no_color",
+        "debug",
+    )
+)
+"""Parameters that decide where and how a result is shown, not what is computed."""
+
+
+def repeated_options(command_name: str) -> tuple[str, ...]:
+    """Return the user's options that another command of the group has too, one text for each.
+
+    They are quoted for a shell. Options that decide how a result is shown are left out.
+    """
+    context = click.get_current_context()
+    group = context.parent.command if context.parent else None
+    command = (
+        group.get_command(context, command_name) if isinstance(group, click.Group) else None
+    )
+    if command is None:
+        return ()
+    shared = {parameter.name for parameter in command.params} - _ANSWER_OPTIONS
+    return tuple(
+        text
+        for option in context.command.params
+        if isinstance(option, click.Option) and option.name in shared
+        if context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+        for text in _as_typed(option, context.params[option.name])
+    )
+
+
+def _as_typed(option: click.Option, value: Any) -> Iterator[str]:  # noqa: ANN401 - of any type
+    """Yield an option with its value as for a shell; once for each value of a repeatable one."""
+    name = max(option.opts, key=len)
+    if option.is_flag:
+        yield name if value else max(option.secondary_opts, key=len)
+        return
+    for each in value if option.multiple else (value,):
+        yield f"{name} {quote(str(each))}"
 
 
 def options_in_use(parameters: Collection[str]) -> tuple[str, ...]:

@@ -88,6 +88,14 @@ _run_option = click.option(
     help="Allow running the model to learn sizes that nothing else tells (default), or never run it.",
 )
 
+expose_option = click.option(
+    "--expose",
+    is_flag=True,
+    default=None,
+    help="Make the excluded tensors outputs of the graph.",
+)
+"""A setting of written models, for the commands that write or describe one; `settings_options` reads it."""
+
 _SETTINGS = (
     click.option(
         "--config",
@@ -108,12 +116,6 @@ _SETTINGS = (
         multiple=True,
         metavar="GLOB",
         help="Give these tensors memory of their own for the whole run. Repeatable.",
-    ),
-    click.option(
-        "--expose",
-        is_flag=True,
-        default=None,
-        help="Make the excluded tensors outputs of the graph.",
     ),
     click.option(
         "--phase",
@@ -227,6 +229,11 @@ _PLAIN_SETTINGS = (
 )  # fmt: skip
 """Settings whose option values need no parsing."""
 
+PLAN_PARAMETERS = (
+    *(name for name in _PLAIN_SETTINGS if name not in ("run", "inputs")), "bounds", "donate",
+)  # fmt: skip
+"""The click parameters of settings that decide a plan, and not the sizes of a run."""
+
 _TABLE_PARSERS: Mapping[str, Callable[[tuple[str, ...]], Mapping[str, object]]] = {
     "dims": parse_dims,
     "bounds": parse_bounds,
@@ -284,7 +291,10 @@ def settings_options(command: Command) -> Command:
     @wraps(command)
     def run(*args: object, **options: Any) -> Any:  # noqa: ANN401 - as the command
         # None means that an option was not given. Options that can be repeated are then empty.
-        overrides: dict[str, object] = {name: options.pop(name) for name in _PLAIN_SETTINGS}
+        # --expose is an option of some commands only.
+        overrides: dict[str, object] = {
+            name: options.pop(name, None) for name in _PLAIN_SETTINGS
+        }
         for name, parse in _TABLE_PARSERS.items():
             overrides[name] = parse(options.pop(name)) or None
         overrides["input"] = parse_values(options.pop("input_values")) or None

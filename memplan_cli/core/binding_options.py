@@ -102,9 +102,9 @@ def sizing_options(inputs: Iterable[InputShape], units: Iterable[str]) -> str:
     return f"{options} {RUN_OPTION}".strip() if depends_on_data else options
 
 
-def dim_option(name: str, number: int) -> str:
-    """Return ``--dim NAME=N``, quoted for a shell."""
-    return f"--dim {quote(f'{name}={number}')}"
+def dim_option(name: str, value: int | str) -> str:
+    """Return ``--dim NAME=VALUE``, quoted for a shell."""
+    return f"--dim {quote(f'{name}={value}')}"
 
 
 def bounds_options(names: Iterable[str]) -> str:

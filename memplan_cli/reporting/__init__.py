@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -38,11 +36,11 @@ def _text(
     print_log: bool = False,
 ) -> str:
     """Return the report for a terminal; ``print_log`` puts a log, one line per tensor, before it."""
-    from memplan_cli.reporting.media.text import Screen, draw
+    from memplan_cli.reporting.media.text import Screen, draw, terminal_width
     from memplan_cli.reporting.plans.report import text_document
 
     document = text_document(plan, _MAX_TEXT_ROWS, detail, sections)
-    report = draw(document, Screen(_terminal_width(), color))
+    report = draw(document, Screen(terminal_width(), color))
     log = "".join(f"{terminal(line)}\n" for line in log_lines(plan)) if print_log else ""
     return f"{log}\n{report}" if log else report
 
@@ -153,11 +151,3 @@ def check_detail(detail: Detail, form: str) -> None:
             f"--verbose and --explain are for --format text: {form} always has all details",
             hint="remove --verbose and --explain",
         )
-
-
-def _terminal_width() -> int:
-    """Return the columns of a text: of the terminal or COLUMNS, in 40 to 160; 100 in a pipe."""
-    columns = shutil.get_terminal_size((100, 24)).columns
-    if not os.environ.get("COLUMNS") and not os.isatty(1):
-        columns = 100
-    return min(max(columns, 40), 160)

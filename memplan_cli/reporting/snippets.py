@@ -25,10 +25,14 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import RuntimeSettings, Setting
 
 
+_MAX_LINE = 80
+"""Columns of a line of Python."""
+
 _LOADED_BY_MEMPLAN = (
-    "memplan.load also does what no option does: while it creates the session, glibc",
-    "maps each large block by itself, and returns it when it is freed. For the same memory,",
-    f"start the process with {LOADING_ENVIRONMENT_TEXT}",
+    "memplan.load also does what no option does: while it creates the session,",
+    "glibc maps each large block by itself, and returns it when it is freed. For",
+    "the same memory, start the process with",
+    f"  {LOADING_ENVIRONMENT_TEXT}",
 )
 """What this code leaves out, on the CPU provider, where weights are packed on the heap."""
 
@@ -42,24 +46,30 @@ def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU)
         text = f"ort.{enum}.{value}" if enum else repr(value)
         lines.append(f"options.{key} = {text}")
     for key, entry in sorted(settings.session_config.items()):
-        lines.append(f"options.add_session_config_entry({key!r}, {entry!r})")
+        lines += _call("options.add_session_config_entry", repr(key), repr(entry))
     provider_options = dict(sorted(settings.provider.items()))
     if settings.arena and provider == CPU:
         lines += _cpu_arena(settings)
     elif settings.arena:  # the CUDA provider takes the keys of its arena as options of its own
         provider_options |= dict(sorted(settings.arena.items()))
-    lines.append(
-        f"session = ort.InferenceSession({model!r}, options, "
-        f"providers=[({provider!r}, {provider_options!r})])"
-    )
+    providers = f"providers=[({provider!r}, {provider_options!r})]"
+    lines += _call("session = ort.InferenceSession", repr(model), "options", providers)
     lines.append("run_options = ort.RunOptions()")
     for key, entry in sorted(settings.run_config.items()):
-        lines.append(f"run_options.add_run_config_entry({key!r}, {entry!r})")
+        lines += _call("run_options.add_run_config_entry", repr(key), repr(entry))
     if settings.io_binding:
         lines += binding_lines(settings.io_binding, provider)
     else:
         lines.append("# outputs = session.run(None, inputs, run_options)")
     return "\n".join(lines) + "\n"
+
+
+def _call(function: str, *arguments: str) -> list[str]:
+    """Return a Python call on one line, or with a line for each argument if it is too long."""
+    line = f"{function}({', '.join(arguments)})"
+    if len(line) <= _MAX_LINE:
+        return [line]
+    return [f"{function}(", *(f"    {argument}," for argument in arguments), ")"]
 
 
 def binding_lines(outputs: Mapping[str, str] | str, provider: str = CPU) -> list[str]:
@@ -107,13 +117,16 @@ def _dict_literal(outputs: Mapping[str, str]) -> str:
 
 def _cpu_arena(settings: RuntimeSettings) -> list[str]:
     """Return Python that registers the CPU arena, which all sessions of the process share."""
-    keys = _arena_numbers(settings)
+    entries = [f"    {key!r}: {value!r}," for key, value in _arena_numbers(settings).items()]
     return [
         "# The arena belongs to the process: register it once, before the first session.",
         "memory = ort.OrtMemoryInfo(",
         '    "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT',
         ")",
-        f"ort.create_and_register_allocator(memory, ort.OrtArenaCfg({keys!r}))",
+        "arena = {",
+        *entries,
+        "}",
+        "ort.create_and_register_allocator(memory, ort.OrtArenaCfg(arena))",
         'options.add_session_config_entry("session.use_env_allocators", "1")',
     ]
 

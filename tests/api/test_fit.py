@@ -280,7 +280,7 @@ def test_fit_of_accepts_process_and_tensors_only() -> None:
 def test_the_command_ends_with_one_when_nothing_fits() -> None:
     code, text = command(str(SAMPLE), "--memory", "10", "--overhead", "0", "--dim", "batch=?")
     assert code == 1
-    assert "nothing fits" in text
+    assert "[failed] Nothing fits: batch=1 needs " in text
 
 
 def test_a_command_without_an_open_dim_is_wrong() -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import time
 from collections.abc import Generator
 from dataclasses import replace
@@ -231,7 +232,7 @@ def test_a_job_that_kills_its_process_is_one_failed_row(
 def test_rows_come_out_as_table_lines_and_csv() -> None:
     (job,) = jobs(2)
     rows = (do_job(job), failed_row(job, 'no, "because"\nof this'))
-    assert "2 rows, 1 failed" in SWEEP["text"](rows)
+    assert "] 1 of 2 rows planned" in SWEEP["text"](rows)
     lines = [from_json(Row, json.loads(s), "it") for s in SWEEP["jsonl"](rows).splitlines()]
     assert lines[0] == rows[0]
     table = list(csv.DictReader(io.StringIO(SWEEP["csv"](rows))))
@@ -239,10 +240,11 @@ def test_rows_come_out_as_table_lines_and_csv() -> None:
     assert table[1]["error"] == 'no, "because" of this'
     assert table[1]["planned"] == ""
     assert len(json.loads(SWEEP["json"](rows))["rows"]) == 2
-    assert SWEEP["text"](rows).endswith("2 rows, 1 failed\n")
+    assert SWEEP["text"](rows).endswith("[failed] 1 of 2 rows planned\n")
     alone = SWEEP["text"](rows[:1])
-    assert alone.endswith("\n1 row\n")
-    assert f"{rows[0].model}  " in alone
+    assert alone.endswith("\n[ok] 1 of 1 rows planned\n")
+    assert alone.splitlines()[0] == f"Memory of the tensors of 1 model in {SAMPLES}/"
+    assert re.search(r"^dynamic_batch\.onnx, batch=2 +20\.31 KiB ", alone, re.MULTILINE)
 
 
 def test_the_command_writes_rows_and_says_by_its_exit_code_if_one_failed(

@@ -407,7 +407,8 @@ def test_a_budget_that_cannot_be_met_is_a_failed_check_in_every_command(
 ) -> None:
     result = run(command, "net.onnx", *options, "--budget", "1000")
     assert result.exit_code == 1, result.output
-    assert "the budget of 1000 B cannot be met: the smallest plan found needs" in result.output
+    words = " ".join(result.output.split())
+    assert "the budget of 1000 B cannot be met: the smallest plan found needs" in words
     assert files(model.parent) == {"net.onnx"}
     assert run(command, "net.onnx", *options, "--budget", "1GiB").exit_code == 0
 

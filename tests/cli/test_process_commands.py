@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +26,9 @@ def test_the_parts_of_a_process_are_listed_with_what_removes_them(model: str) ->
     result = memplan("why", model, "--process")
     assert result.exit_code == 0, result.output
     assert "session and graph" in result.stdout
-    assert "removed by" in result.stdout
+    for number, command in enumerate(("optimize", "settings"), 1):
+        assert re.search(rf"^\[\d\]:  memplan {command} ", result.stdout, re.MULTILINE)
+        assert re.search(rf" \[{number}\]$", result.stdout, re.MULTILINE)
 
 
 def test_the_parts_are_json_too_largest_first(model: str) -> None:

@@ -30,6 +30,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "is for --target portable, not cpu",
         ),
         ("settings a.onnx --provider cuda", "add --measure"),
+        ("why a.onnx --process --level 0", "--level has no effect on the process"),
+        (
+            "why free.onnx --process --bounds batch=1..2",
+            "--bounds has no effect on the process",
+        ),
+        (
+            "why a.onnx --exclude a --expose",
+            "why has no option --expose: report and optimize have it",
+        ),
         ("settings a.onnx --timeout 3", "add --measure"),
         ("fit free.onnx --memory 1GB --dim batch=? --provider cpu", "add --confirm"),
     ],
@@ -148,7 +157,7 @@ def test_a_sweep_binds_the_models_that_have_the_dim_and_says_which_have_not() ->
     lines = done.stdout.splitlines()
     (fixed,) = [line for line in lines if line.startswith("a.onnx")]
     free = [line for line in lines if line.startswith("free.onnx")]
-    assert fixed.endswith("has no dim batch")
+    assert fixed.startswith("a.onnx, has no dim batch ")
     assert len(free) == 3, "1, 2 and one plan for both"
     assert not any("has no dim" in row for row in free)
     rows = json.loads(memplan(*words, "--format", "json").stdout)["rows"]

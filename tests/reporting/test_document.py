@@ -131,9 +131,17 @@ def test_no_name_is_more_than_a_name_in_any_medium(name: str) -> None:
     }
 
 
-def test_lines_of_text_are_never_broken_where_they_are_searched() -> None:
-    long = "word " * 500
-    assert len(draw_document(Document("", (Paragraph(long),)), "text").splitlines()) == 1
+def test_lines_in_a_pipe_fit_80_columns_and_code_is_never_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    rows = ((Name("tensor" * 9), "12.00 KiB", "grew from 9.00 KiB to 12.00 KiB " * 3),) * 2
+    table = Table(columns("tensor", ">size", "why"), rows)
+    shown = draw_document(Document("", (Paragraph("word " * 500), table)), "text")
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.count("9.00 KiB") == shown.count("12.00 KiB") - 2 == 6
+    code = "f(" + "x, " * 50 + ")"
+    assert code in draw_document(Document("", (Code((code,)),)), "text")
 
 
 def test_a_report_has_a_subject_line_then_parts_with_an_empty_line_between_them() -> None:

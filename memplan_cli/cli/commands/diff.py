@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.help import GroupedCommand
+from memplan_cli.cli.next_step import next_step, say_next
 from memplan_cli.cli.options import format_option, output_options
 from memplan_cli.cli.output import say
 from memplan_cli.cli.settings_options import SettingsOptions, settings_options
@@ -49,3 +50,4 @@ def diff(
         say(render(comparison.before, comparison.after, comparison.difference))
     else:
         say(RENDERERS[form](comparison.difference))
+    say_next(form, next_step("See the peak", "why", [after]))

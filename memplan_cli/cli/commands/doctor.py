@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.help import GroupedCommand
+from memplan_cli.cli.next_step import load_step, next_step, say_next
 from memplan_cli.cli.options import format_option, output_options
 from memplan_cli.cli.output import say
 
@@ -35,4 +36,9 @@ def doctor(*, file: Path | None, form: str, output: Output) -> None:
     output.progress("trying each provider")
     diagnosis = api.doctor(file)
     say(DOCTOR[form](diagnosis))
+    if not diagnosis.problems:
+        step = (
+            next_step("Try it", "report", ["MODEL.onnx"]) if file is None else load_step(file)
+        )
+        say_next(form, step)
     raise SystemExit(1 if diagnosis.problems else 0)

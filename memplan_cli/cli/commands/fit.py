@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from memplan_cli.cli.help import GroupedCommand
+from memplan_cli.cli.next_step import next_step, say_next
 from memplan_cli.cli.options import (
     format_option,
     model_argument,
@@ -16,11 +17,14 @@ from memplan_cli.cli.options import (
 )
 from memplan_cli.cli.output import say
 from memplan_cli.cli.settings_options import SettingsOptions, settings_options, unknown_dims
+from memplan_cli.core.binding_options import dim_option
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.cli.output import Output
+    from memplan_cli.planning.fit import Fit
+    from memplan_cli.reporting.document import NextStep
 
 
 @click.command(
@@ -102,4 +106,16 @@ def fit(
         progress=output.progress,
     )
     say(FIT[form](fitted))
+    say_next(form, _next_step(model, fitted))
     raise SystemExit(0 if fitted.passed else 1)
+
+
+def _next_step(model: Path, fitted: Fit) -> NextStep:
+    """Return what confirms an answer, uses a confirmed one, or explains why nothing fits."""
+    if fitted.points and fitted.confirmed is None:
+        return next_step("Confirm it by a run", "fit", [model], "--confirm")
+    dims = fitted.points[0].dims if fitted.points else dict.fromkeys(fitted.unknown, 1)
+    options = [dim_option(name, value) for name, value in {**fitted.dims, **dims}.items()]
+    if fitted.passed:
+        return next_step("Write a model that needs less", "optimize", [model], *options)
+    return next_step("See what needs it", "why", [model], "--process", *options)

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.help import GroupedCommand
+from memplan_cli.cli.next_step import next_step, say_next
 from memplan_cli.cli.options import format_option, output_options, result_option
 from memplan_cli.cli.output import say
 from memplan_cli.cli.settings_options import SettingsOptions, settings_options
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from memplan_cli.api.gate import VerdictFile
+    from memplan_cli.api.gate import VerdictFile, Verdicts
     from memplan_cli.cli.output import Output
+    from memplan_cli.reporting.document import NextStep
 
 FORMATS = ("text", "json", "markdown", "github", "junit", "sarif")
 
@@ -147,7 +149,22 @@ def gate(
         output.note(f"memplan: wrote {path}")
     if out is None:
         say(RENDERERS[form](verdicts))
+        say_next(form, _next_step(models, verdicts))
     raise SystemExit(0 if verdicts.passed else 1)
+
+
+def _next_step(models: tuple[Path, ...], verdicts: Verdicts) -> NextStep:
+    """Return what explains a failure, or what a check that passed is used for."""
+    for verdict in verdicts:
+        if not verdict.passed:
+            of_process = any(result.metric == "process.total" for result in verdict.results)
+            extra = ("--process",) if of_process else ()
+            return next_step("See what needs it", "why", [verdict.snapshot.model], *extra)
+    if any(verdict.recorded for verdict in verdicts):
+        return next_step("Check it", "gate", models, without=("--update-baseline",))
+    if all(verdict.difference is None for verdict in verdicts):
+        return next_step("Record a baseline", "gate", models, "--update-baseline")
+    return next_step("Check it in a CI job", "gate", models, "--format github")
 
 
 def _parse_format_files(texts: tuple[str, ...]) -> tuple[VerdictFile, ...]:

@@ -21,7 +21,12 @@ from memplan_cli.cli.options import (
     validation_options,
 )
 from memplan_cli.cli.output import say
-from memplan_cli.cli.settings_options import SettingsOptions, settings_options, several_dims
+from memplan_cli.cli.settings_options import (
+    SettingsOptions,
+    expose_option,
+    settings_options,
+    several_dims,
+)
 from memplan_cli.cli.values import TargetFile, require_output_file
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.choices import ExternalWeightsChoice, NotesChoice, TargetChoice
@@ -55,6 +60,7 @@ if TYPE_CHECKING:
 )
 @several_dims
 @settings_options
+@expose_option
 @click.option(
     "--target",
     type=click.Choice(get_args(TargetChoice)),

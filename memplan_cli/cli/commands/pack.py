@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.help import GroupedCommand
+from memplan_cli.cli.next_step import next_step, say_next
 from memplan_cli.cli.options import format_option, output_options
 from memplan_cli.cli.output import say
 from memplan_cli.cli.values import Finite, TargetFile
@@ -78,6 +79,8 @@ def pack(
         progress=output.progress,
     )
     say(PACK[form](packed))
+    if packed.passed and out is None:
+        say_next(form, next_step("Write the offsets", "pack", [problem], "-o offsets.csv"))
     if out:
         names = f"{out} and {certificate}" if certificate else str(out)
         output.note(

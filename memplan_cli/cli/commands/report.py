@@ -16,7 +16,12 @@ from memplan_cli.cli.options import (
     result_option,
 )
 from memplan_cli.cli.output import deliver
-from memplan_cli.cli.settings_options import SettingsOptions, settings_options, several_dims
+from memplan_cli.cli.settings_options import (
+    SettingsOptions,
+    expose_option,
+    settings_options,
+    several_dims,
+)
 from memplan_cli.cli.values import SourceFile
 
 if TYPE_CHECKING:
@@ -37,6 +42,7 @@ FORMATS = (
 @click.argument("path", metavar="[PLAN|MODEL]", required=False, type=SourceFile())
 @several_dims
 @settings_options
+@expose_option
 @click.option(
     "--print-log", is_flag=True, help="Print a line for each tensor that reuses memory."
 )

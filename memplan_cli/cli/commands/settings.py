@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.help import GroupedCommand
+from memplan_cli.cli.next_step import next_step
 from memplan_cli.cli.options import (
     TUNE_COST,
     format_option,
@@ -18,7 +19,7 @@ from memplan_cli.cli.options import (
     timeout_option,
     tune_option,
 )
-from memplan_cli.cli.output import deliver
+from memplan_cli.cli.output import deliver, say
 from memplan_cli.cli.settings_options import binding_options, bounds_option, with_bounds
 
 if TYPE_CHECKING:
@@ -102,3 +103,9 @@ def settings(
         advice = api.settings(model, binding, check, output.progress)
         text = SETTINGS[form](advice, str(model))
     deliver(text, out, output)
+    if form == "text" and out is None:
+        is_confirmed = measure or tune
+        label = "Write it to a file" if is_confirmed else "Confirm it by a run"
+        option = "-o settings.py" if is_confirmed else "--measure"
+        step = next_step(label, "settings", [model], option)
+        say(f"\n# {step.label}:  {step.command}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.help import GroupedCommand
+from memplan_cli.cli.next_step import next_step, say_next
 from memplan_cli.cli.options import (
     format_option,
     model_argument,
@@ -64,3 +65,4 @@ def simulate(
     for warning in simulation.warnings:
         output.note(f"warning: {warning}")
     say(SIMULATE[form](simulation))
+    say_next(form, next_step("Get the settings with least memory", "settings", [model]))

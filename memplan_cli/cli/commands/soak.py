@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.help import GroupedCommand
+from memplan_cli.cli.next_step import next_step, say_next
 from memplan_cli.cli.options import (
     format_option,
     model_argument,
@@ -110,4 +111,6 @@ def soak(
         progress=output.progress,
     )
     deliver(SOAK[form](soaked), out, output)
+    if out is None:
+        say_next(form, next_step("Get the chosen settings", "settings", [model]))
     raise SystemExit(0 if soaked.passed else 1)

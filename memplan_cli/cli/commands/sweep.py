@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.help import GroupedCommand
+from memplan_cli.cli.next_step import next_step, say_next
 from memplan_cli.cli.options import format_option, output_options, result_option
 from memplan_cli.cli.output import deliver
 from memplan_cli.cli.settings_options import SettingsOptions, profile_dims, settings_options
 from memplan_cli.cli.values import TargetFile
+from memplan_cli.core.binding_options import dim_option
 
 if TYPE_CHECKING:
     from memplan_cli.api.models.profiles import Profiles
@@ -79,4 +81,13 @@ def sweep(
         **settings.overrides,
     )
     deliver(SWEEP[form](rows), out, output)
+    sized = [row for row in rows if row.total is not None]
+    if sized and out is None:
+        largest = max(sized, key=lambda row: (row.total or 0, row.key))
+        # The dims of the sweep are those of the row only where the model has them.
+        dims = [dim_option(name, value) for name, value in largest.dims.items()]
+        step = next_step(
+            "See the largest", "report", [largest.model], *dims, without=["--dim"]
+        )
+        say_next(form, step)
     raise SystemExit(0 if rows.passed else 1)

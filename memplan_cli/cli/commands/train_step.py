@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
 
 from memplan_cli.cli.help import GroupedCommand
+from memplan_cli.cli.next_step import say_next
 from memplan_cli.cli.options import format_option, model_argument, output_options
 from memplan_cli.cli.output import say
 from memplan_cli.cli.values import Finite, TargetFile
@@ -139,6 +141,7 @@ def train_step(
     from memplan_cli.features.training.optimizers import Optimizer
     from memplan_cli.features.training.report import TRAIN_STEP
     from memplan_cli.features.training.train_step import Recipe, Statistics
+    from memplan_cli.reporting.document import NextStep
     from memplan_cli.settings.keys import budget as read_budget
     from memplan_cli.settings.values import Place, Value
 
@@ -159,6 +162,9 @@ def train_step(
         progress=output.progress,
     )
     say(TRAIN_STEP[form](step))
+    if not step.missed:
+        # Its options are those of the forward model.
+        say_next(form, NextStep("Plan it", f"memplan optimize {quote(str(out))}"))
     if step.missed:
         output.reason(f"memplan: {step.missed}: nothing was written")
         raise SystemExit(1)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.help import GroupedCommand
+from memplan_cli.cli.next_step import load_step, next_step, say_next
 from memplan_cli.cli.options import (
     format_option,
     output_options,
@@ -108,4 +109,8 @@ def validate(
         planned, original, check, extras, Inputs(inputs, parse_values(input_values))
     )
     say(VALIDATE[form](validation))
+    if validation.passed:
+        say_next(form, load_step(planned))
+    else:
+        say_next(form, next_step("Check the installation", "doctor", [planned]))
     raise SystemExit(0 if validation.passed else 1)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from memplan_cli.cli.help import GroupedCommand
+from memplan_cli.cli.next_step import next_step, say_next
 from memplan_cli.cli.options import format_option, output_options
 from memplan_cli.cli.output import say
 
@@ -43,4 +44,6 @@ def verify_certificate(
     output.progress("checking")
     verified = verify_certificate(model, plan, certificate)
     say(VERIFY[form](verified))
+    if verified.passed and plan == model.with_suffix(".json"):
+        say_next(form, next_step("Check the whole plan", "validate", [model]))
     raise SystemExit(0 if verified.passed else 1)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
 
 from memplan_cli.cli.help import GroupedCommand
-from memplan_cli.cli.options import format_option, output_options
+from memplan_cli.cli.next_step import next_step, say_next
+from memplan_cli.cli.options import format_option, output_options, reject_unused
 from memplan_cli.cli.output import say
-from memplan_cli.cli.settings_options import SettingsOptions, settings_options
+from memplan_cli.cli.settings_options import PLAN_PARAMETERS, SettingsOptions, settings_options
 from memplan_cli.cli.values import SourceFile
 from memplan_cli.errors import SettingsError
 
@@ -64,20 +66,32 @@ def why(
         PeakExplanation,
         TensorExplanation,
     )
-    from memplan_cli.reporting.commands.why_process import PROCESS_RENDERERS
+    from memplan_cli.reporting.commands.why_process import PROCESS_RENDERERS, removing_commands
 
     reject_unused_settings((path,), settings.option_names)
     if of_process and tensor is not None:
         raise SettingsError(
             "--tensor and --process cannot be combined", hint="remove one of them"
         )
+    if of_process:
+        # The process runs the model as it is, with the default settings of the runtime.
+        reason = "has no effect on the process, which runs MODEL as it is"
+        reject_unused(PLAN_PARAMETERS, reason, "remove the option, or --process")
     explanation = why(
         path, tensor, of="process" if of_process else "peak", **settings.keywords(output)
     )
     match explanation:
         case PeakExplanation():
             say(PEAK_RENDERERS[form](explanation))
+            largest = quote(explanation.rows[0].tensor)
+            say_next(form, next_step("See one tensor", "why", [path], f"--tensor {largest}"))
         case TensorExplanation():
             say(TENSOR_RENDERERS[form](explanation))
+            say_next(form, next_step("See the peak", "why", [path], without=("--tensor",)))
         case _:
             say(PROCESS_RENDERERS[form](explanation))
+            steps = (
+                next_step(f"[{number}]", command, [path], *options)
+                for number, (command, *options) in enumerate(removing_commands(explanation), 1)
+            )
+            say_next(form, *steps)

@@ -28,13 +28,19 @@ def document(certified: CertificateVerdict) -> doc.Document:
     """Return a row for each bound, and whether all of them were proved."""
     rows = tuple(map(_row, certified.parts))
     columns = doc.columns("part", ">bound", "verdict", "by")
-    table = doc.Table(columns, rows)
-    if not certified.passed:
-        return doc.Document(("Not every bound of the plan is proved.",), (table,))
-    return doc.Document(
-        ("Every bound of the plan is proved.",),
-        (table, doc.Paragraph(CERTIFICATE_SENTENCE)),
+    proved = sum(part.status == VERIFIED for part in certified.parts)
+    number = (
+        "every bound" if certified.passed else f"{proved} of {len(certified.parts)} bounds"
     )
+    blocks: list[doc.Block] = [
+        doc.Table(columns, rows),
+        doc.Check(
+            passed=certified.passed, text=f"{number.capitalize()} of the plan is proved."
+        ),
+    ]
+    if certified.passed:
+        blocks.append(doc.Paragraph(CERTIFICATE_SENTENCE, "soft"))
+    return doc.Document("Bounds of the plan and their proofs", tuple(blocks))
 
 
 def _row(part: PartVerdict) -> tuple[str, str, str, str]:

@@ -11,8 +11,9 @@ from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.serialization import Keys, to_json
 from memplan_cli.features.serving.sizes import BOUNDS_FORM
 from memplan_cli.reporting import document as doc
+from memplan_cli.reporting.commands.settings import comment_text
 from memplan_cli.reporting.escape import html
-from memplan_cli.reporting.media import draw_document, json_text, renderers, result_json
+from memplan_cli.reporting.media import json_text, renderers, result_json
 from memplan_cli.reporting.media.chart import bar_lines, sampled_maxima
 from memplan_cli.reporting.media.html import draw, said
 from memplan_cli.reporting.snippets import c_snippet, cpp_snippet, settings_snippet
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
     from memplan_cli.features.serving.settings import ServingSettings
     from memplan_cli.features.serving.soak import ConfigurationRun, Soak
 
-_SPARKLINE_WIDTH = 24
+_SPARKLINE_WIDTH = 14
 """Characters of a curve in a table."""
 
 _DEFINITIONS = (
     "growth: peak of private memory after a request; highest: peak of resident memory at any time; "
-    "both beyond the process after its session was created. held: peak of the arena, without weights"
+    "both beyond the process after its session was created. held: peak of the arena, without "
+    "weights."
 )
 
 _STYLE = (
@@ -103,11 +105,10 @@ class RangeSettingsReport:
 
 def _python_text(result: RangeSettingsReport) -> str:
     """Return Python code that creates the session, after comments with all candidates."""
-    candidates = doc.Document("", (_candidates_table(result.serving),))
-    table = draw_document(candidates, "text").splitlines()
-    comments = [f"# {comment}".rstrip() for comment in (*result.comments, *table)]
-    snippet = settings_snippet(result.serving.chosen.settings, result.model).splitlines()
-    return draw_document(doc.Document("", (doc.Code((*comments, *snippet)),)), "text")
+    table = _candidates_table(result.serving)
+    snippet = settings_snippet(result.serving.chosen.settings, result.model)
+    document = doc.Document("", (*map(doc.Paragraph, result.comments), table))
+    return comment_text(document) + snippet
 
 
 def _native_text(
@@ -128,67 +129,62 @@ RANGE_SETTINGS: Mapping[str, Callable[[RangeSettingsReport], str]] = {
 
 
 def soak_document(soak: Soak) -> doc.Document:
-    """Return the verdict of a soak test, and the memory and time of each configuration."""
+    """Return the memory and time of each configuration, and the verdicts of a soak test."""
     requested = f" of {soak.requested}" if soak.served < soak.requested else ""
     subject = f"{soak.served}{requested} requests, {soak.sequence}, seed {soak.seed}"
     return doc.Document(
         (doc.Name(soak.model), f", {bounds_text(soak.bounds)}: {subject}"),
         (
-            *_verdicts(soak),
-            doc.Paragraph(bound_text(soak.serving)),
-            _runs_table(soak),
+            *_run_tables(soak),
             doc.Paragraph(_DEFINITIONS, "soft"),
+            *_verdicts(soak),
             *(doc.Note("note", note) for note in soak.notes),
         ),
     )
 
 
 def _verdicts(soak: Soak) -> Iterator[doc.Block]:
-    """Yield the errors of a soak test, or that it passed.
+    """Yield whether the outputs are equal, and whether the arena stayed within its bound.
 
     The arena is checked if a bound was predicted and the run tells what the arena held.
     """
     for name in soak.differing:
-        yield doc.Note("error", f"outputs differ between the defaults and: {name}")
+        text = f"The outputs differ between the defaults and: {name}."
+        yield doc.Check(passed=False, text=text)
+    if not soak.differing:
+        yield doc.Check(passed=True, text="The outputs are the same.")
     bound = soak.serving.chosen.bound
-    is_bound_checked = bound is not None and soak.held is not None
     if soak.exceeded:
-        held = _size_or_dash(soak.held)
-        yield doc.Note(
-            "error", f"the arena held {held}, above its bound of {_size_or_dash(bound)}"
-        )
-    if soak.passed:
-        within = ", and the arena stayed within its bound" if is_bound_checked else ""
-        yield doc.Paragraph(f"The outputs are the same{within}.", "verdict")
+        text = f"The arena held {_size_or_dash(soak.held)}, above its bound of {_size_or_dash(bound)}."
+        yield doc.Check(passed=False, text=text)
+    elif bound is not None and soak.held is not None:
+        yield doc.Check(passed=True, text="The arena stayed within its bound.")
+    yield doc.Note("note", bound_text(soak.serving))
 
 
-def _runs_table(soak: Soak) -> doc.Table:
-    """Return memory, times and a curve of private memory, a row for each configuration."""
+def _run_tables(soak: Soak) -> Iterator[doc.Table]:
+    """Yield the memory with a curve of private memory, and the times, a row for each configuration."""
     max_growth = max((run.growth or 0 for run in soak.runs), default=0)
-    rows = tuple(
-        (
-            run.name,
-            _size_or_dash(run.growth),
-            _size_or_dash(run.highest),
-            _size_or_dash(run.held),
-            f"{run.median_ms:.2f}",
-            f"{run.p99_ms:.2f}",
-            f"{run.cpu_ms:.2f}",
-            _sparkline(run, max_growth),
-        )
-        for run in soak.runs
+    yield doc.Table(
+        doc.columns("settings", ">growth", ">highest", ">held", "private memory"),
+        tuple(
+            (
+                run.name,
+                _size_or_dash(run.growth),
+                _size_or_dash(run.highest),
+                _size_or_dash(run.held),
+                _sparkline(run, max_growth),
+            )
+            for run in soak.runs
+        ),
     )
-    titles = doc.columns(
-        "settings",
-        ">growth",
-        ">highest",
-        ">held",
-        ">median ms",
-        ">99th %",
-        ">CPU ms",
-        "private",
+    yield doc.Table(
+        doc.columns("settings", ">median ms", ">99th % ms", ">CPU ms"),
+        tuple(
+            (run.name, f"{run.median_ms:.2f}", f"{run.p99_ms:.2f}", f"{run.cpu_ms:.2f}")
+            for run in soak.runs
+        ),
     )
-    return doc.Table(titles, rows)
 
 
 def _size_or_dash(size: int | None) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from memplan_cli.core.json_types import Count  # noqa: TC001 - a type to read by
 from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.quantities import counted, format_size
-from memplan_cli.core.results.memory import DEFINITIONS, Memory
+from memplan_cli.core.results.memory import Memory  # noqa: TC001 - a type to read by
 from memplan_cli.core.results.rewrites import RecomputeSummary
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.features.training.train_step import TrainStep  # noqa: TC001 - a type to read by
@@ -98,8 +98,16 @@ class WrittenStep:
 _MAX_ROWS = 12
 """Rows of the table of weights; JSON has them all."""
 
-_FIGURES = ("weights", "inputs", "outputs", "naive", "live_peak", "planned", "total")
-"""Fields of `Memory` that the document shows."""
+_FIGURES: Mapping[str, str] = {
+    "weights": "weights and constants",
+    "inputs": "inputs",
+    "outputs": "outputs",
+    "naive": "intermediates without reuse",
+    "live_peak": "intermediates live at the peak",
+    "planned": "intermediates, planned",
+    "total": "total: weights, inputs, outputs, planned",
+}
+"""Fields of `Memory` that the document shows, and their names in it."""
 
 
 def document(written: WrittenStep) -> doc.Document:
@@ -111,11 +119,9 @@ def document(written: WrittenStep) -> doc.Document:
         f": {written.nodes} nodes, {trained}, loss ",
         doc.Name(step.loss),
     )
-    blocks = [*_trained_weights(step), *_fixed_weights(step), *_memory(written)]
-    if written.written:
-        command = doc.Code((f"memplan optimize {written.path}",), doc.SHELL)
-        blocks += doc.section("Next", command)
-    return doc.Document(title, tuple(blocks))
+    return doc.Document(
+        title, (*_trained_weights(step), *_fixed_weights(step), *_memory(written))
+    )
 
 
 def _trained_weights(step: TrainStep) -> Iterator[doc.Block]:
@@ -191,7 +197,7 @@ def _memory(written: WrittenStep) -> Iterator[doc.Block]:
     for name in _FIGURES:
         size = getattr(written.memory, name)
         value = written.symbolic.get(name, "unknown") if size is None else format_size(size)
-        figures.append(doc.Figure(name.replace("_", " "), value, DEFINITIONS[name]))
+        figures.append(doc.Figure(_FIGURES[name], value, definition=""))
     blocks: list[doc.Block] = [doc.Figures(tuple(figures))]
     if any(figure.value == "unknown" for figure in figures):
         blocks += [

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _MAX_CHANGES = 25
 """Tensors that a comparison lists; JSON has all."""
 
+_MAIN_METRICS = ("process.total", "planned", "total", "weights")
+"""Metrics that a comparison always shows; others only if they changed."""
+
 INTERFACE_KINDS = ("input", "output", "weight")
 """The kinds of tensors that are not planned. Adding ``s`` gives the metric that is their sum."""
 
@@ -314,15 +317,12 @@ def difference_document(difference: Difference) -> doc.Document:
     """Return the metrics of both sides, and the tensors that changed the peak."""
     before, after = difference.before, difference.after
     before_mark, after_mark = (" (partial)" if s.partial else "" for s in (before, after))
-    metrics = doc.Table(
-        doc.columns("", ">before", ">after", ">change"),
-        tuple(metric_cells(metric) for metric in difference.metrics),
-    )
+    peak: tuple[doc.Block, ...]
     if difference.changes:
         table = change_table(difference.changes, _MAX_CHANGES)
         peak = tuple(doc.section("What changed the peak", table))
     else:
-        peak = (doc.Paragraph("No tensor at the peak changed."),)
+        peak = (doc.Check(passed=True, text="No tensor at the peak changed."),)
     interface_changes = largest_first(
         change for kind in INTERFACE_KINDS for change in difference.interface[kind]
     )
@@ -331,7 +331,23 @@ def difference_document(difference: Difference) -> doc.Document:
         peak += tuple(doc.section("Inputs, outputs and weights", table))
     notes = doc.Items(difference.notes) if difference.notes else None
     title = (doc.Name(before.model), f"{before_mark} -> ", doc.Name(after.model), after_mark)
-    return doc.Document(title, (metrics, *peak, *doc.section("Notes", notes)))
+    return doc.Document(
+        title, (_metrics_table(difference.metrics), *peak, *doc.section("Notes", notes))
+    )
+
+
+def _metrics_table(metrics: Sequence[MetricChange]) -> doc.Table:
+    """Return a row for each metric of `_MAIN_METRICS` and for each that changed."""
+    shown = [metric for metric in metrics if metric.name in _MAIN_METRICS or metric.change]
+    equal = sum(metric.change == 0 for metric in metrics if metric not in shown)
+    unknown = len(metrics) - len(shown) - equal
+    hidden = [f"{equal} numbers are equal"] if equal else []
+    hidden += [f"{unknown} are known of one side only"] if unknown else []
+    return doc.Table(
+        doc.columns("", ">before", ">after", ">change"),
+        tuple(map(metric_cells, shown)),
+        f"{', '.join(hidden)}; --format json has all" if hidden else "",
+    )
 
 
 def change_table(changes: Sequence[Change], max_rows: int) -> doc.Table:

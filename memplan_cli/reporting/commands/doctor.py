@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
     """Return the versions, the page size, the state of each provider, the facts of the file, the problems."""
     provider_states = tuple(
-        f"{provider}: works" if probe.works else f"{provider}: does not work: {probe.reason}"
+        f"{provider} works" if probe.works else f"{provider} does not work: {probe.reason}"
         for provider, probe in diagnosis.providers.items()
     )
     file_facts = (
@@ -24,11 +24,7 @@ def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
         if diagnosis.file
         else None
     )
-    problems = (
-        doc.Items(diagnosis.problems)
-        if diagnosis.problems
-        else doc.Paragraph("No problems found.")
-    )
+    problems = tuple(doc.Check(passed=False, text=problem) for problem in diagnosis.problems)
     return doc.Document(
         f"Python {diagnosis.python}",
         (
@@ -39,7 +35,9 @@ def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
             ),
             *doc.section("Providers, each tested with a session", doc.Items(provider_states)),
             *doc.section("The file", file_facts),
-            *doc.section("Problems", problems),
+            *doc.section(
+                "Problems", *(problems or (doc.Check(passed=True, text="No problem found."),))
+            ),
         ),
     )
 

@@ -19,17 +19,15 @@ if TYPE_CHECKING:
 def fit_document(fit: Fit) -> doc.Document:
     """Return the largest values, their memory and that of the next larger value, and the run."""
     fixed_dims = "".join(f", {name}={value}" for name, value in fit.dims.items())
-    base = format_size(fit.overhead - fit.other_imports)
-    limit = f"memory: {format_size(fit.memory)}, of which {base} for the interpreter and the runtime"
-    if fit.of == "process":
-        others = format_size(fit.other_imports)
-        limit += f", and {others} for what else the process imports (--overhead)"
+    unknown = " and ".join(fit.unknown)
     return doc.Document(
-        (doc.Name(fit.model), fixed_dims),
         (
-            doc.Paragraph(limit),
+            doc.Name(fit.model),
+            f"{fixed_dims}: largest {unknown} for {format_size(fit.memory)}",
+        ),
+        (
             *_largest_values(fit),
-            *_margin(fit),
+            *_expressions(fit),
             *_confirmation(fit),
             *(doc.Note("warning", warning) for warning in fit.warnings),
         ),
@@ -40,8 +38,8 @@ def _largest_values(fit: Fit) -> Iterator[doc.Block]:
     """Yield a row for each point of the answer, or what the smallest values need if none fits.
 
     A point has a value for each unknown dim. Its last cell is the need if the first unknown dim is
-    larger by one: a dash if no machine has so much. If there is only one point, the caption gives
-    the terms of its need.
+    larger by one: a dash if no machine has so much. If there is only one point, the terms of its need
+    follow.
     """
     heads = (*(f">{name}" for name in fit.unknown), ">needs", ">with one more")
     rows = tuple(
@@ -54,28 +52,44 @@ def _largest_values(fit: Fit) -> Iterator[doc.Block]:
         for point in fit.points
     )
     if rows:
-        caption = _breakdown(fit.points[0]) if len(rows) == 1 else ""
-        yield doc.Table(doc.columns(*heads), rows, caption)
-    elif fit.least is not None:
-        smallest = binding_text(dict.fromkeys(fit.unknown, 1))
-        yield doc.Paragraph(
-            f"nothing fits: {smallest} needs {format_size(fit.least.total + fit.overhead)}",
-            "verdict",
-        )
-        yield doc.Paragraph(_breakdown(fit.least), "soft")
-    else:
-        yield doc.Paragraph("nothing fits", "verdict")
-    if fit.expressions:
-        yield doc.Paragraph(f"total for any value: {expression(fit.expressions)} bytes")
+        yield doc.Table(doc.columns(*heads), rows)
+    smallest = binding_text(dict.fromkeys(fit.unknown, 1))
+    need = fit.points[0] if len(rows) == 1 else fit.least if not rows else None
+    if not rows and need is None:
+        yield doc.Check(passed=False, text="Nothing fits.")
+    elif not rows and need is not None:
+        size = format_size(need.total + fit.overhead)
+        yield doc.Check(passed=False, text=f"Nothing fits: {smallest} needs {size}.")
+    yield doc.Paragraph(_breakdown(fit, need), "soft")
 
 
-def _margin(fit: Fit) -> Iterator[doc.Block]:
-    """Yield how far the need may be from that of a run, unless a run confirmed the answer."""
+def _breakdown(fit: Fit, need: Need | None) -> str:
+    """Return the terms of a need, and how exact they are; without a need, the terms of all needs."""
+    terms: dict[str, int] = {}
+    if need is not None and need.process is not None:
+        terms |= {"the model": need.process, "its inputs": need.inputs}
+    elif need is not None:
+        names = ("weights", "inputs", "outputs", "planned")
+        terms |= {name: getattr(need, name) for name in names}
+    if fit.of == "process":
+        terms["the interpreter and the runtime"] = fit.overhead - fit.other_imports
+        terms["other imports (--overhead)"] = fit.other_imports
+    elif fit.overhead:
+        terms["everything else (--overhead)"] = fit.overhead
+    text = ", ".join(f"{format_size(size)} for {name}" for name, size in terms.items())
+    margin = ""
     if fit.margin is not None and fit.points and fit.confirmed is None:
-        text = (
-            f"Needs are predicted, usually within {fit.margin:.0%}; --confirm runs the answer."
-        )
-        yield doc.Paragraph(text, "soft")
+        margin = f" Predicted, usually within {fit.margin:.0%}."
+    return (
+        f"Of it {text}.{margin}" if need is not None else f"Each need includes {text}.{margin}"
+    )
+
+
+def _expressions(fit: Fit) -> Iterator[doc.Block]:
+    """Yield the bytes of the tensors for any value, where the answer is about tensors."""
+    if fit.expressions and fit.of == "tensors":
+        total = expression(fit.expressions)
+        yield doc.Paragraph(f"Tensors of one plan for all values: {total} bytes.")
 
 
 _MEASURED: Mapping[str, str] = {
@@ -90,22 +104,11 @@ def _confirmation(fit: Fit) -> Iterator[doc.Block]:
     run = fit.confirmed
     if run is None:
         return
-    verdict = "fits" if run.total <= fit.memory else "does not fit"
     larger = f" (after {run.runs - 1} larger values that did not fit)" if run.runs > 1 else ""
-    yield doc.Paragraph(
-        f"confirmed by a run on {run.provider} with {binding_text(run.dims)}{larger}: "
-        f"{format_size(run.total)}, {verdict}"
-    )
-    yield doc.Paragraph(f"{format_size(run.taken)} {_MEASURED[run.of]}", "soft")
-
-
-def _breakdown(need: Need) -> str:
-    """Return the terms of a need: the process, or the parts of the tensors' memory."""
-    if need.process is not None:
-        return f"process {format_size(need.process)}, inputs {format_size(need.inputs)}"
-    return ", ".join(
-        f"{name} {format_size(getattr(need, name))}"
-        for name in ("weights", "inputs", "outputs", "planned")
+    yield doc.Check(
+        passed=run.total <= fit.memory,
+        text=f"A run on {run.provider} with {binding_text(run.dims)} took {format_size(run.total)}"
+        f"{larger}, {format_size(run.taken)} of it {_MEASURED[run.of]}.",
     )
 
 

@@ -84,7 +84,7 @@ def _metric_rows(verdict: Verdict) -> Iterator[tuple[doc.Prose, ...]]:
     names = [name for name in verdict.checked if name in after]
     for name in names:
         passed = not verdict.failures(name)
-        head = (f"{_pass_or_fail(passed=passed)}{recorded}", model)
+        head = (f"{_mark(passed=passed)}{recorded}", model)
         now = format_size(after[name]) + partial
         if name in before:
             change = format_change(after[name] - before[name])
@@ -92,14 +92,15 @@ def _metric_rows(verdict: Verdict) -> Iterator[tuple[doc.Prose, ...]]:
         else:
             yield (*head, name, "-", now, "-")
     if not names:
-        passed_text = _pass_or_fail(passed=verdict.passed)
-        yield (f"{passed_text}{recorded}", model, "", "-", "-", "-")
+        yield (f"{_mark(passed=verdict.passed)}{recorded}", model, "", "-", "-", "-")
 
 
 def _finding_blocks(verdict: Verdict) -> Iterator[doc.Block]:
     """Yield the findings of a model; if it failed or was recorded, also the changed tensors."""
-    notes = [
-        doc.Note("error" if result.fails else "note", result.message)
+    notes: list[doc.Block] = [
+        doc.Check(passed=False, text=result.message)
+        if result.fails
+        else doc.Note("note", result.message)
         for result in verdict.results
     ]
     table = None
@@ -107,12 +108,12 @@ def _finding_blocks(verdict: Verdict) -> Iterator[doc.Block]:
         notes += [doc.Note("note", note) for note in verdict.difference.notes[:1]]
         causes = verdict.causes()
         table = change_table(causes, _MAX_CHANGES) if causes else None
-    title = (f"{_pass_or_fail(passed=verdict.passed)}: ", doc.Name(verdict.snapshot.model))
-    yield from doc.section(title, *notes, table)
+    yield from doc.section((doc.Name(verdict.snapshot.model),), *notes, table)
 
 
-def _pass_or_fail(*, passed: bool) -> str:
-    return "pass" if passed else "FAIL"
+def _mark(*, passed: bool) -> str:
+    """Return the mark of a row, as of a `Check`."""
+    return "[ok]" if passed else "[failed]"
 
 
 def _markdown(verdicts: tuple[Verdict, ...]) -> str:

@@ -11,7 +11,8 @@ from memplan_cli.core.results.observations import (  # noqa: TC001 - types to re
     RuntimeSettings,
 )
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import draw_document, result_json
+from memplan_cli.reporting.media import result_json
+from memplan_cli.reporting.media.text import Screen, draw
 from memplan_cli.reporting.snippets import (
     c_snippet,
     cpp_snippet,
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from memplan_cli.runtime.settings_search.predicted import SettingsChoice
+
+
+_COMMENT_WIDTH = 78
+"""Columns of a comment without its mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +54,43 @@ class ModelSettings:
 
 
 def settings_document(choice: SettingsChoice, model: str) -> doc.Document:
-    """Return Python code that creates the session, with its memory in comments above."""
-    comments = [f"predicted: {_peaks_text(choice.predicted, 'reserved, no weights')}"]
-    if choice.observed:
-        comments.append(f"observed: {_peaks_text(choice.observed, 'reserved')}")
-    lines = [f"# {comment}" for comment in (*comments, *choice.notes)]
-    snippet = settings_snippet(choice.settings, model, choice.provider)
-    return doc.Document("", (doc.Code((*lines, *snippet.splitlines())),))
-
-
-def _peaks_text(peaks: Peaks, reserved_name: str) -> str:
-    """Return the sizes of a run on one line.
-
-    ``reserved_name`` says whether ``held``, the bytes that the arena reserved, includes weights.
-    """
-    sizes = {
-        "first run peak": peaks.first_run_peak,
-        "steady peak": peaks.steady_peak,
-        reserved_name: peaks.held,
-    }
-    return ", ".join(
-        f"{name} {'unknown' if size is None else format_size(size)}"
-        for name, size in sizes.items()
+    """Return the memory of a run with the settings, predicted and observed, and the notes."""
+    sides = {"predicted": choice.predicted, "observed": choice.observed}
+    known = {name: peaks for name, peaks in sides.items() if peaks is not None}
+    rows = [
+        ("first run, peak", *(_size(peaks.first_run_peak) for peaks in known.values())),
+        ("later runs, peak", *(_size(peaks.steady_peak) for peaks in known.values())),
+        ("reserved by the arena", *(_size(peaks.held) for peaks in known.values())),
+    ]
+    reserved = "The arena's prediction leaves out weights"
+    reserved += ", the observation includes them." if choice.observed else "."
+    return doc.Document(
+        (doc.Name(model), ": session settings"),
+        (
+            doc.Table(
+                doc.columns("memory of a run", *(f">{name}" for name in known)), tuple(rows)
+            ),
+            doc.Paragraph(reserved),
+            *map(doc.Paragraph, choice.notes),
+        ),
+        choice.provider,
     )
+
+
+def comment_text(document: doc.Document) -> str:
+    """Return a document as Python comments, which fit into 80 columns."""
+    lines = draw(document, Screen(_COMMENT_WIDTH)).splitlines()
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
+
+
+def _size(size: int | None) -> str:
+    return "unknown" if size is None else format_size(size)
+
+
+def _settings_code(choice: SettingsChoice, model: str) -> str:
+    """Return Python code that creates the session, with its memory in comments above."""
+    snippet = settings_snippet(choice.settings, model, choice.provider)
+    return comment_text(settings_document(choice, model)) + snippet
 
 
 def _settings_json(choice: SettingsChoice, model: str) -> str:
@@ -100,7 +119,7 @@ def _native_code(
 
 
 SETTINGS: Mapping[str, Callable[[SettingsChoice, str], str]] = {
-    "text": lambda choice, model: draw_document(settings_document(choice, model), "text"),
+    "text": _settings_code,
     "json": _settings_json,
     "c": _native_code(c_snippet),
     "cpp": _native_code(cpp_snippet),

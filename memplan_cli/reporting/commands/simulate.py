@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulate.allocators import AllocatorComparison
 
 _RESERVED_MEANING = (
-    "reserved: bytes that the allocator takes from the system for the intermediates and outputs "
-    "of one run. The static plan counts intermediates only, in the best order found."
+    "reserved: what the allocator takes from the system for the intermediates and outputs of one "
+    "run; never used: the share of it that no tensor occupies. The static plan counts "
+    "intermediates only, in the best order found."
 )
 
 _ORT_MEANING = (
@@ -37,7 +38,10 @@ def comparison_document(comparison: AllocatorComparison) -> doc.Document:
     if any(run.allocator == "ort" for run in comparison.simulations):
         meanings.append(_ORT_MEANING)
     soft = (doc.Paragraph(meaning, "soft") for meaning in meanings)
-    return doc.Document("", (doc.Table(heads, tuple(rows)), *soft))
+    return doc.Document(
+        "Dynamic allocators and the static plan, for one run",
+        (doc.Table(heads, tuple(rows)), *soft),
+    )
 
 
 SIMULATE: Mapping[str, Callable[[AllocatorComparison], str]] = {

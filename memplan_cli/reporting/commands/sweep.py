@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
@@ -172,42 +173,62 @@ def _json_line(row: Row) -> str:
     return json.dumps(to_json(row), sort_keys=True) + "\n"
 
 
-_TABLE_SIZES = ("weights", "naive", "planned", "total")
-"""Sizes in the table of a sweep."""
+_TABLE_SIZES: Mapping[str, str] = {
+    "weights": "weights",
+    "naive": "no reuse",
+    "planned": "planned",
+    "total": "total",
+}
+"""Sizes in the table of a sweep: fields of `Row` and the titles of their columns."""
 
 
 def sweep_document(rows: Sequence[Row]) -> doc.Document:
     """Return a table with a row for each model and binding, and the number of failures."""
-    size_heads = (f">{name}" for name in _TABLE_SIZES)
-    heads = doc.columns("model", "dims", ">nodes", ">coverage", *size_heads, "")
-    failed = sum(not row.passed for row in rows)
-    summary = counted(len(rows), "row") + (f", {failed} failed" if failed else "")
+    size_heads = (f">{title}" for title in _TABLE_SIZES.values())
+    heads = doc.columns("model", *size_heads)
+    planned = sum(row.passed for row in rows)
+    models = len({row.model for row in rows})
+    failures = (
+        doc.Check(passed=False, text=f"{row.model}: {row.error}")
+        for row in rows
+        if not row.passed
+    )
+    folder = _common_folder(rows)
+    title = f"Memory of the tensors of {counted(models, 'model')}"
     return doc.Document(
-        "", (doc.Table(heads, tuple(map(_table_row, rows))), doc.Paragraph(summary))
+        (f"{title} in ", doc.Name(folder)) if folder else title,
+        (
+            doc.Table(heads, tuple(_table_row(row, folder) for row in rows)),
+            *failures,
+            doc.Check(
+                passed=planned == len(rows), text=f"{planned} of {len(rows)} rows planned"
+            ),
+        ),
     )
 
 
-def _table_row(row: Row) -> tuple[doc.Prose, ...]:
-    """Return a row of the table; a model without numbers has empty cells and the reason."""
+def _common_folder(rows: Sequence[Row]) -> str:
+    """Return the folder that all models lie in, with a slash at its end; empty if there is none."""
+    folders = {row.model.rpartition("/")[0] for row in rows}
+    common = "" if "" in folders else os.path.commonprefix([f"{name}/" for name in folders])  # noqa: RUF071 - cut below
+    return common[: common.rfind("/") + 1]
+
+
+def _table_row(row: Row, folder: str) -> tuple[doc.Prose, ...]:
+    """Return a row of the table: the model with its binding, and the sizes, dashes if unknown."""
     # The model is text and not a `doc.Name`, because long names are cut, and a path must not be.
-    head = row.model, _dims_cell(row.dims)
-    if not row.passed:
-        # Nodes, coverage and the sizes are empty.
-        return (*head, *[""] * (2 + len(_TABLE_SIZES)), f"failed: {row.error}")
+    model = row.model.removeprefix(folder)
+    subject = ", ".join(filter(None, [model, _dims_cell(row.dims), *_remarks(row)]))
     sizes = (getattr(row, name) for name in _TABLE_SIZES)
-    return (
-        *head,
-        str(row.nodes),
-        f"{100 * (row.coverage or 0):.0f}%",
-        *("-" if size is None else format_size(int(size)) for size in sizes),
-        ", ".join(_remarks(row)),
-    )
+    return subject, *("-" if size is None else format_size(int(size)) for size in sizes)
 
 
 def _remarks(row: Row) -> Iterator[str]:
-    """Yield what limits the numbers of a row: unknown sizes, unused bindings, assumed dims."""
+    """Yield what limits the numbers of a row: a failure, unknown sizes, unused bindings, assumed dims."""
+    if not row.passed:
+        yield "failed"
     if row.partial:
-        yield "partial"
+        yield f"partial: {100 * (row.coverage or 0):.0f}% of sizes known"
     if row.missing_dims:
         yield f"has no dim {', '.join(row.missing_dims)}"
     if row.missing_inputs:

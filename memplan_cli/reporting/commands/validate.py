@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 _MAX_DIFFERENCES = 20
 """Differing outputs that a text lists; JSON has all."""
 
+_PLAN_MATCHES = "the plan matches the model"
+"""The start of the note of `checking` on a plan without an error."""
+
+_REPLAY = "replay: "
+"""The start of the notes on a replay."""
+
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult(Validation):
@@ -37,15 +43,14 @@ class ValidationResult(Validation):
 def validation_document(proof: Proof) -> doc.Document:
     """Return the verdict, the outputs that differ, the notes, and the memory and time measured."""
     validation = proof.validation
-    lines = (*_verdict_lines(validation), *validation.notes)
     observed = proof.runtime.observed if proof.runtime else {}
     before = _milliseconds(observed.get("original"))
     after = _milliseconds(observed.get("optimized"))
-    times = f"median time of a run: original {before}; written {after}"
+    times = f"Median time of a run: original {before}, written {after}."
     return doc.Document(
-        f"{validation.status} on {validation.provider}",
+        f"Validation {validation.status} on {validation.provider}",
         (
-            *([doc.Items(lines)] if lines else []),
+            *_checks(validation),
             *evidence(proof.runtime),
             *([doc.Paragraph(times)] if before and after else []),
         ),
@@ -59,22 +64,52 @@ def _milliseconds(peaks: Peaks | None) -> str:
     return f"{peaks.milliseconds:.3g} ms"
 
 
-def _verdict_lines(validation: Validation) -> Iterator[doc.Prose]:
-    """Yield the result of each check that was made, then the outputs that differ."""
+def _checks(validation: Validation) -> Iterator[doc.Block]:
+    """Yield the result of each check that was made, the outputs that differ, and the notes."""
     reference = reference_text(validation)
     if validation.bit_identical:
-        yield f"outputs are bit-identical to {reference}"
+        yield doc.Check(passed=True, text=f"outputs are bit-identical to {reference}")
     elif validation.max_abs_diff is not None:
-        yield f"largest difference from {reference}: {validation.max_abs_diff:g}"
-    if validation.replay is not None:
-        yield f"replay of the plan in one arena filled with NaN: {validation.replay}"
-    if validation.donated is not None:
-        yield f"two steps with each donated pair in one buffer: {validation.donated}"
-    for difference in validation.differences[:_MAX_DIFFERENCES]:
-        yield doc.Name(difference.output), f": {_difference_text(difference)}"
+        yield doc.Check(
+            passed=not any(
+                difference.beyond or difference.reason for difference in validation.differences
+            ),
+            text=f"largest difference from {reference}: {validation.max_abs_diff:g}",
+        )
+    replayed = [
+        note.removeprefix(_REPLAY) for note in validation.notes if note.startswith(_REPLAY)
+    ]
+    for text, result, detail in (
+        (
+            "replay of the plan in one arena filled with NaN",
+            validation.replay,
+            "".join(f"; {note}" for note in replayed),
+        ),
+        ("two steps with each donated pair in one buffer", validation.donated, ""),
+    ):
+        if result is not None:
+            yield doc.Check(passed=result == "passed", text=f"{text}: {result}{detail}")
+    passed, limits = validation.status == "passed", ""
+    for note in validation.notes:
+        # A note of a failed validation is a reason, but for the one that begins so.
+        matches = note.startswith(_PLAN_MATCHES)
+        if matches or not passed:
+            text, separator, unchecked = note.partition("; not checked")
+            yield doc.Check(passed=matches, text=text)
+            if separator:
+                limits = f"Not checked{unchecked}."
+        elif not note.startswith(_REPLAY):
+            yield doc.Note("note", note)
+    lines: list[doc.Prose] = [
+        (doc.Name(difference.output), f": {_difference_text(difference)}")
+        for difference in validation.differences[:_MAX_DIFFERENCES]
+    ]
     hidden = len(validation.differences) - _MAX_DIFFERENCES
     if hidden > 0:
-        yield f"and {hidden} more outputs"
+        lines.append(f"and {hidden} more outputs")
+    yield from doc.section("Outputs that differ", doc.Items(tuple(lines)) if lines else None)
+    if limits:
+        yield doc.Paragraph(limits, "soft")
 
 
 def _difference_text(difference: Difference) -> str:
@@ -93,6 +128,6 @@ def _validation_json(proof: Proof) -> str:
 
 
 VALIDATE: Mapping[str, Callable[[Proof], str]] = {
-    **renderers(validation_document, "text"),
+    **renderers(lambda proof: doc.without_definitions(validation_document(proof)), "text"),
     "json": _validation_json,
 }

@@ -79,6 +79,7 @@ class PeakExplanation:
         rows: the live buffers, largest first.
         coverage: the share of intermediates whose size is known; the others are in no row.
         chunked: regions that are computed in chunks, which lowered the peak.
+        model: the model's file.
     """
 
     json_keys: ClassVar[Keys] = (
@@ -100,6 +101,7 @@ class PeakExplanation:
     rows: tuple[LiveBuffer, ...]
     coverage: float = 1.0
     chunked: ChunkingSummary = field(default_factory=ChunkingSummary, metadata=SPARSE)
+    model: str = ""
 
     __repr__ = one_line_repr
 
@@ -197,6 +199,7 @@ def why_peak(plan: Plan) -> PeakExplanation:
         rows=tuple(sorted(buffers, key=lambda row: (-row.bytes, row.tensor))),
         coverage=plan.report.coverage,
         chunked=plan.report.chunked,
+        model=plan.report.model.path,
     )
 
 
@@ -317,11 +320,11 @@ def _later_tensors(plan: Plan, occupancy: Occupancy) -> list[str]:
     ]
 
 
-_HEADS = ("tensor", ">bytes", ">share", "made by", "last read by", ">peak without")
+_HEADS = ("tensor", ">size", ">share", "last read by", ">peak without")
 
 _PEAK_WITHOUT = (
     "peak without: the live peak if the tensor were live only when it is written and last read. "
-    "Recomputing the tensor cannot lower the peak further"
+    "Recomputing the tensor cannot lower the peak further."
 )
 
 
@@ -337,16 +340,19 @@ def peak_document(explanation: PeakExplanation) -> doc.Document:
             doc.Name(row.tensor),
             format_size(row.bytes) + unit,
             format_share(row.bytes, explanation.bytes),
-            doc.Name(row.made_by),
-            doc.Name(row.read_by),
+            # A tensor that lives for the whole run has no last reader.
+            doc.Name(row.read_by or row.made_by),
             format_size(row.peak_without) + unit,
         )
         for row in explanation.rows[:_MAX_ROWS]
     )
     live = f"{format_size(explanation.bytes)}{unit} live at the peak{partial}"
     return doc.Document(
-        (f"{live}: step {explanation.step}, ", doc.Name(explanation.node)),
+        (doc.Name(explanation.model), f": {live}"),
         (
+            doc.Paragraph(
+                (f"The peak is at step {explanation.step}, ", doc.Name(explanation.node))
+            ),
             doc.Table(doc.columns(*_HEADS), rows, caption),
             doc.Paragraph(_advice(explanation)),
             doc.Paragraph(_PEAK_WITHOUT, "soft"),

@@ -51,46 +51,64 @@ class ProcessBreakdown:
         return {n: dim.value for n, dim in self.bindings.items() if dim.source == "assumed"}
 
 
-_SIZES = ("load", "run", "private", "file")
-
-_HEADS = ("part", ">load", ">run", ">private", "removed by")
+_HEADS = ("part", ">load", ">run", ">private", "by")
 
 _MEANINGS = (
     "load: highest resident memory while the session is created; run: the same including the "
-    "first runs; private: memory after the runs that is not shared with other processes. "
-    "Predicted for one thread, beyond a process that has imported the runtime only"
+    "first runs; private: memory after the runs that no other process shares; by: the command "
+    "below that removes the part. Predicted for one thread."
 )
 
 
 def process_document(breakdown: ProcessBreakdown) -> doc.Document:
-    """Return the memory of the process, and a row per part with the option that removes it."""
+    """Return the memory of the process, and a row per part with the number of `removing_commands`."""
     sizes = breakdown.process
     kept = kept_bytes(breakdown.outputs, sizes)
     total = format_size(whole_process(sizes, breakdown.inputs, kept))
-    beyond = ", ".join(f"{name} {format_size(getattr(sizes, name))}" for name in _SIZES)
-    rows = tuple(map(_part_row, breakdown.parts))
-    return doc.Document(
+    commands = removing_commands(breakdown)
+    rows: list[tuple[doc.Prose, ...]] = [
         (
-            doc.Name(breakdown.model),
-            f": about {total}, predicted, usually within {PROFILE.process_margin:.0%}",
-        ),
+            doc.Name(part.name),
+            *map(_size_or_dash, (part.load, part.run, part.private)),
+            f"[{commands.index(command) + 1}]" if (command := removing_command(part)) else "",
+        )
+        for part in breakdown.parts
+    ]
+    whole = tuple(_size_or_dash(getattr(sizes, name)) for name in ("load", "run", "private"))
+    return doc.Document(
+        (doc.Name(breakdown.model), f": a process needs about {total}"),
         (
             *map(doc.Paragraph, assumed_lines(breakdown.assumed)),
             doc.Paragraph(
-                f"interpreter and runtime {format_size(PROFILE.imported_process)}, inputs and kept outputs "
-                f"{format_size(breakdown.inputs + kept)}, and the model: {beyond}"
+                f"Predicted, usually within {PROFILE.process_margin:.0%}. Of it "
+                f"{format_size(PROFILE.imported_process)} for the interpreter and the runtime, "
+                f"{format_size(breakdown.inputs + kept)} for inputs and kept outputs, the rest "
+                "for the model:"
             ),
-            doc.Table(doc.columns(*_HEADS), rows),
-            doc.Paragraph(f"{_MEANINGS} ({breakdown.runtime})", "soft"),
+            doc.Table(doc.columns(*_HEADS), (*rows, (doc.Name("all parts"), *whole, ""))),
+            doc.Paragraph(_MEANINGS, "soft"),
         ),
+        breakdown.runtime,
     )
 
 
-def _part_row(part: Part) -> tuple[doc.Prose, ...]:
-    sizes = (
-        format_size(size) if size else "-" for size in (part.load, part.run, part.private)
-    )
-    return (doc.Name(part.name), *sizes, part.remedy or "-")
+def removing_command(part: Part) -> tuple[str, ...]:
+    """Return the words of the command, without the model, that removes a part; none if none does."""
+    if not part.remedy:
+        return ()
+    if part.remedy.startswith("memplan settings"):
+        return ("settings",)
+    return ("optimize", "--target", "cpu") if "--target cpu" in part.remedy else ("optimize",)
+
+
+def removing_commands(breakdown: ProcessBreakdown) -> list[tuple[str, ...]]:
+    """Return the commands that remove parts, each once, those of the largest parts first."""
+    commands = map(removing_command, breakdown.parts)
+    return list(dict.fromkeys(filter(None, commands)))
+
+
+def _size_or_dash(size: int) -> str:
+    return format_size(size) if size else "-"
 
 
 PROCESS_RENDERERS: Mapping[str, Callable[[ProcessBreakdown], str]] = {

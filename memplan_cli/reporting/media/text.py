@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import shutil
 from dataclasses import dataclass, replace
 from textwrap import indent, wrap
 from typing import TYPE_CHECKING
@@ -48,7 +50,11 @@ _MAX_TABLE_WIDTH = 160
 _UNBROKEN = re.compile(r"(?<=\d) (?=(?:[kKMGTPE]?i?B|ms|s)\b)|(?<= )(--[a-z-]+) (?=[^-\s])")
 """The blank within a figure (``1.5 MiB``), and an option with the blank before its value."""
 
-_NO_BREAK = "\N{NO-BREAK SPACE}"
+_NO_BREAK = "\ue000"
+"""Stands for a blank at which no line ends, until the text is drawn: rich would wrap at a no-break space.
+
+It is a private character, which texts of a model do not contain: these are escaped.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +72,20 @@ class Screen:
     @property
     def line_width(self) -> int:
         """The columns of a line of prose."""
-        return self.width if self is ENDLESS else min(self.width, _MAX_LINE)
+        return min(self.width, _MAX_LINE)
 
 
-ENDLESS = Screen(width=1 << 16)
-"""Lines are never wrapped: for results that are searched line by line."""
+def terminal_width() -> int:
+    """Return the columns of a text: of the terminal or COLUMNS, in 40 to 160; 80 in a pipe."""
+    columns = shutil.get_terminal_size((80, 24)).columns
+    if not os.environ.get("COLUMNS") and not os.isatty(1):
+        columns = 80
+    return min(max(columns, 40), 160)
 
 
-def draw(document: doc.Document, screen: Screen = ENDLESS) -> str:
-    """Return a document as text without trailing blanks."""
+def draw(document: doc.Document, screen: Screen | None = None) -> str:
+    """Return a document as text without trailing blanks; by default as wide as the terminal."""
+    screen = screen or Screen(terminal_width())
     console = Console(
         file=io.StringIO(),
         width=screen.width,
@@ -91,11 +102,12 @@ def draw(document: doc.Document, screen: Screen = ENDLESS) -> str:
         for part in _parts(document, screen):
             # With ``soft_wrap``, rich prints lines that are wider than the console as they are.
             console.print(part, soft_wrap=isinstance(part, _Unwrapped))
-    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    lines = capture.get().replace(_NO_BREAK, " ").splitlines()
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 class _Unwrapped(Text):
-    """Commands to copy, never wrapped: a shell would run each line as a command."""
+    """Code to copy, never wrapped: a shell would run each line as a command."""
 
 
 def _parts(document: doc.Document, screen: Screen) -> Iterator[RenderableType]:
@@ -166,9 +178,8 @@ def _block(block: doc.Block, screen: Screen, inset: int) -> RenderableType:
             return Group(Text("\n".join(lines), style="cyan"), caption)
         case doc.Items(lines):
             return Text("\n".join(map(wrapped, lines)))
-        case doc.Code(lines, language):
-            kind = _Unwrapped if language == doc.SHELL else Text
-            return kind("\n".join(map(printable, lines)), style="dim")
+        case doc.Code(lines):
+            return _Unwrapped("\n".join(map(printable, lines)), style="dim")
         case doc.Note(kind, text):
             return Text(wrapped(text, f"{kind}: "))
         case doc.Check(passed, text):
@@ -185,15 +196,19 @@ def _wrapped(text: str, width: int, label: str) -> str:
 
     No line is broken within a figure or an option.
     """
-    unbroken = _UNBROKEN.sub(lambda match: f"{match[1] or ''}{_NO_BREAK}", text)
     lines = wrap(
-        unbroken,
+        _unbroken(text),
         width,
         initial_indent=label,
         subsequent_indent=" " * len(label),
         break_on_hyphens=False,
     )
-    return "\n".join(lines).replace(_NO_BREAK, " ")
+    return "\n".join(lines)
+
+
+def _unbroken(text: str) -> str:
+    """Return a text whose figures and options have no blank at which a line can end."""
+    return _UNBROKEN.sub(lambda match: f"{match[1] or ''}{_NO_BREAK}", text)
 
 
 def _prose_text(prose: doc.Prose, name_width: int = 1 << 16) -> str:
@@ -272,7 +287,9 @@ def _table(table: doc.Table, width: int) -> RenderableType:
     for row in table.rows:
         # A tuple is a list of names within a sentence, which each get less room.
         cells = (
-            _prose_text(cell, _NAME_IN_LIST if isinstance(cell, tuple) else name_width)
+            _unbroken(
+                _prose_text(cell, _NAME_IN_LIST if isinstance(cell, tuple) else name_width)
+            )
             for cell in row
         )
         grid.add_row(*map(Text, cells))
