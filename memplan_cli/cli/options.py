@@ -21,8 +21,10 @@ from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from memplan_cli.api import Check
+    from memplan_cli.reporting.plans.report import Invocation
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
 
@@ -267,6 +269,21 @@ def repeated_options(command_name: str) -> tuple[str, ...]:
         if context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
         for text in _as_typed(option, context.params[option.name])
     )
+
+
+def invocation(
+    written: Path | None,
+    output: Output,
+    options_of: Callable[[str], tuple[str, ...]] | None = None,
+) -> Invocation:
+    """Return what a report of a plan repeats of the running command.
+
+    ``written`` is the model that was written, if any; ``options_of`` is `repeated_options`, or None if
+    the command read a finished plan, to which no options apply.
+    """
+    from memplan_cli.reporting.plans.report import Invocation
+
+    return Invocation(str(written or ""), options_of, output.debug)
 
 
 def _as_typed(option: click.Option, value: Any) -> Iterator[str]:  # noqa: ANN401 - of any type

@@ -13,7 +13,7 @@ from memplan_cli.core.program import Dim, Origin
 from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from memplan_cli.core.program import Program
 
@@ -78,14 +78,44 @@ def binding_options(
     """
     inputs = tuple(inputs)
     numbers = {**suggested_numbers(inputs), **(numbers or {})}
+
+    def number(dim: Dim, axis: int, rank: int) -> int:
+        bound_dim = bind_dim(dim, numbers)
+        # An undeclared dim has no number, nor has a quotient by zero.
+        return bound_dim if isinstance(bound_dim, int) else _suggested_number(axis, rank)
+
+    return _options(inputs, numbers.__getitem__, number)
+
+
+def binding_form(inputs: Iterable[InputShape]) -> str:
+    """Return the options of `binding_options` with ``N`` in place of each number to fill in."""
+    return _options(
+        tuple(inputs),
+        lambda _symbol: "N",
+        lambda dim, _axis, _rank: dim if isinstance(dim, int) else "N",
+    )
+
+
+def _options(
+    inputs: tuple[InputShape, ...],
+    symbol_value: Callable[[str], int | str],
+    dim_value: Callable[[Dim, int, int], int | str],
+) -> str:
+    """Return the options that bind every free dim of the inputs.
+
+    ``symbol_value`` gives the value of a ``--dim`` from its symbol, ``dim_value`` that of a dim in a
+    ``--shape`` from the dim, its axis and the rank.
+    """
     # A number in a `--shape` binds the symbol of its dim everywhere, as `--dim` does.
     with_nameless_dims = [item for item in inputs if not _has_only_named_dims(item)]
     bound_by_shape = {symbol for item in with_nameless_dims for symbol in item.symbols}
     symbols = dict.fromkeys(symbol for item in inputs for symbol in item.symbols)
     options = [
-        *(dim_option(name, numbers[name]) for name in symbols if name not in bound_by_shape),
-        *(_shape_option(item, numbers) for item in with_nameless_dims),
+        dim_option(name, symbol_value(name)) for name in symbols if name not in bound_by_shape
     ]
+    for name, shape in with_nameless_dims:
+        dims = (str(dim_value(dim, axis, len(shape))) for axis, dim in enumerate(shape))
+        options.append(f"--shape {quote(f'{name}=' + ','.join(dims))}")
     return " ".join(options)
 
 
@@ -110,17 +140,6 @@ def dim_option(name: str, value: int | str) -> str:
 def bounds_options(names: Iterable[str]) -> str:
     """Return ``--bounds NAME=A..B`` for each name, quoted for a shell."""
     return " ".join(f"--bounds {quote(f'{name}=A..B')}" for name in names)
-
-
-def _shape_option(input_shape: InputShape, numbers: Mapping[str, int]) -> str:
-    """Return ``--shape NAME=D,D`` with a number for each dim, quoted for a shell."""
-    dims = []
-    for axis, dim in enumerate(input_shape.shape):
-        bound_dim = bind_dim(dim, numbers)
-        if not isinstance(bound_dim, int):  # an undeclared dim, or a divisor is zero
-            bound_dim = _suggested_number(axis, len(input_shape.shape))
-        dims.append(str(bound_dim))
-    return f"--shape {quote(f'{input_shape.name}=' + ','.join(dims))}"
 
 
 def _has_only_named_dims(input_shape: InputShape) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.pages.plan_page import PageContext
-    from memplan_cli.reporting.plans.report import Detail
+    from memplan_cli.reporting.plans.report import Detail, Invocation
     from memplan_cli.reporting.plans.sections import PlanSection
 
 Renderer = Callable[["Plan"], str]
@@ -34,12 +34,13 @@ def _text(
     detail: Detail = "answer",
     color: bool = False,
     print_log: bool = False,
+    invocation: Invocation | None = None,
 ) -> str:
     """Return the report for a terminal; ``print_log`` puts a log, one line per tensor, before it."""
     from memplan_cli.reporting.media.text import Screen, draw, terminal_width
     from memplan_cli.reporting.plans.report import text_document
 
-    document = text_document(plan, _MAX_TEXT_ROWS, detail, sections)
+    document = text_document(plan, _MAX_TEXT_ROWS, detail, sections, invocation)
     report = draw(document, Screen(terminal_width(), color))
     log = "".join(f"{terminal(line)}\n" for line in log_lines(plan)) if print_log else ""
     return f"{log}\n{report}" if log else report
@@ -51,23 +52,31 @@ def _json(plan: Plan, *, print_log: bool = False) -> str:
 
 
 def _markdown(
-    plan: Plan, sections: Sequence[PlanSection] = (), *, print_log: bool = False
+    plan: Plan,
+    sections: Sequence[PlanSection] = (),
+    *,
+    print_log: bool = False,
+    invocation: Invocation | None = None,
 ) -> str:
     from memplan_cli.reporting.media.markdown import draw
     from memplan_cli.reporting.plans.report import plan_document
     from memplan_cli.reporting.plans.sections import print_log_section
 
-    document = plan_document(plan, _MAX_MARKDOWN_ROWS, sections)
+    document = plan_document(plan, _MAX_MARKDOWN_ROWS, sections, invocation)
     log = print_log_section(plan) if print_log else ()
     return draw(replace(document, blocks=(*document.blocks, *log)))
 
 
 def _html(
-    plan: Plan, sections: Sequence[PlanSection] = (), *, context: PageContext | None = None
+    plan: Plan,
+    sections: Sequence[PlanSection] = (),
+    *,
+    context: PageContext | None = None,
+    invocation: Invocation | None = None,
 ) -> str:
     from memplan_cli.reporting.pages.plan_page import render as plan_page
 
-    return plan_page(plan, context, sections)
+    return plan_page(plan, context, sections, invocation)
 
 
 def _imported(module: str, function: str) -> Renderer:
@@ -107,6 +116,7 @@ def render(
     page_context: PageContext | None = None,
     detail: Detail = "answer",
     sections: Sequence[PlanSection] = (),
+    invocation: Invocation | None = None,
 ) -> str:
     """Return a plan in one of the formats of `RENDERERS`.
 
@@ -119,6 +129,7 @@ def render(
         page_context: What an HTML page shows besides the plan: a second plan, facts of the model.
         detail: How much a text contains: the answer, the tables, or also definitions.
         sections: The features' sections of a text, a Markdown document or an HTML page.
+        invocation: The command line that a text, a Markdown document or an HTML page answers.
 
     Raises:
         SettingsError: The format is unknown, or it does not support ``print_log`` or ``detail``.
@@ -130,13 +141,20 @@ def render(
     check_detail(detail, form)
     match form:
         case "text":
-            return _text(plan, sections, detail=detail, color=color, print_log=print_log)
+            return _text(
+                plan,
+                sections,
+                detail=detail,
+                color=color,
+                print_log=print_log,
+                invocation=invocation,
+            )
         case "json":
             return _json(plan, print_log=print_log)
         case "markdown":
-            return _markdown(plan, sections, print_log=print_log)
+            return _markdown(plan, sections, print_log=print_log, invocation=invocation)
         case "html":
-            return _html(plan, sections, context=page_context)
+            return _html(plan, sections, context=page_context, invocation=invocation)
     return RENDERERS[form](plan)
 
 

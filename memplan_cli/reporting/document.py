@@ -161,8 +161,8 @@ class Note:
 class Check:
     """The result of a check or a proof, as a full sentence."""
 
-    passed: bool
     text: Prose
+    passed: bool = True
 
     @property
     def mark(self) -> str:

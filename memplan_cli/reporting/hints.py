@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.binding_options import (
     RUN_OPTION,
     InputShape,
+    binding_form,
     binding_options,
     dim_option,
 )
@@ -34,15 +35,14 @@ def assumed_dims(report: Report) -> dict[str, int]:
 
 
 def assumed_lines(dims: Mapping[str, int], inputs: Iterable[InputShape] = ()) -> Iterator[str]:
-    """Yield one line with the assumed dims and the options that bind them; none without dims.
+    """Yield a sentence with the assumed dims and the options that set them; none without dims.
 
-    The options contain the assumed values, ready to copy and edit. Without ``inputs`` there is
-    one ``--dim`` for each dim; with their shapes, one ``--shape`` can bind several dims.
+    Without ``inputs`` there is one ``--dim`` for each dim; with their shapes, one ``--shape`` can set
+    several dims.
     """
     if dims:
-        dim_options = " ".join(dim_option(name, value) for name, value in dims.items())
-        options = binding_options(inputs, dims) or dim_options
-        yield f"Sizes assumed: {dims_summary(dims)}. Set yours: {options}"
+        options = binding_form(inputs) or " ".join(dim_option(name, "N") for name in dims)
+        yield f"Sizes are guessed: {dims_summary(dims)}; set them with {options}"
 
 
 def dims_summary(dims: Mapping[str, int]) -> str:

@@ -180,7 +180,7 @@ def test_a_plan_in_a_file_has_the_numbers_and_the_formula(tmp_path: Path) -> Non
     kept = read_plan(out.with_suffix(".json")).report
     assert kept.memory.total == unit_value(kept.symbolic["total"], {"b": 1})
     text = CliRunner().invoke(main, ["report", str(out.with_suffix(".json")), "-v"]).stdout
-    assert "Sizes assumed: b=1. Set yours:" in text
+    assert "Sizes are guessed: b=1; set them with --dim b=N" in text
     assert "For all dims" in text
 
 
@@ -232,7 +232,7 @@ def test_every_command_has_a_number_with_and_without_a_run(
     done = CliRunner().invoke(main, [name, str(path), *options, option])
     assert done.exit_code == 0, done.output
     sizes = "b=1, s=1" if name != "fit" else "b=1"
-    start = "assumed" if name == "sweep" else "Sizes assumed:"  # a cell of its table
+    start = "assumed" if name == "sweep" else "Sizes are guessed:"  # a cell of its table
     assert f"{start} {sizes}" in " ".join(done.output.split())
 
 

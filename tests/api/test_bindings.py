@@ -161,8 +161,8 @@ def test_what_nobody_said_is_assumed_where_a_run_needs_it(net: Path) -> None:
     assert found["bindings"]["batch"] == {"value": 3, "source": "given"}
     assert found["bindings"]["seq"]["source"] == "assumed"
     text = CliRunner().invoke(main, ["report", str(net.with_suffix(".memplan.json"))]).output
-    assert f"Sizes assumed: free_dim0=1, seq={found['bindings']['seq']['value']}." in text
-    assert "Set yours:" in text
+    assert f"Sizes are guessed: free_dim0=1, seq={found['bindings']['seq']['value']};" in text
+    assert "set them with --" in " ".join(text.split())
 
 
 def test_a_plan_is_validated_at_its_own_sizes_only(net: Path, tmp_path: Path) -> None:

@@ -264,11 +264,18 @@ def test_fit_without_a_dim_to_look_for_names_those_of_the_model() -> None:
 
 
 def test_the_next_step_of_a_report_has_the_dims_that_were_given() -> None:
-    step = "next: memplan settings free.onnx"
-    assert (
-        f"{step} --dim batch=3\n" in memplan("report", "free.onnx", "--dim", "batch=3").stdout
-    )
-    assert f"{step}\n" in memplan("report", "free.onnx").stdout
+    step = ":  memplan why free.onnx --process"
+    bound = memplan("report", "free.onnx", "--dim", "batch=3").stdout
+    assert bound.endswith(":  memplan why free.onnx --dim batch=3 --process\n")
+    assert memplan("report", "free.onnx").stdout.endswith(f"{step}\n")
+
+
+def test_the_next_step_of_a_report_repeats_all_options_that_it_takes() -> None:
+    options = ("--level", "1", "--exclude", "a*", "--no-run", "--dim", "batch=3")
+    shown = memplan("report", "free.onnx", *options, "--format", "text", "-v").stdout
+    (step,) = (line for line in shown.splitlines() if "  memplan why " in line)
+    kept = "--level 1 --exclude 'a*' --dim batch=3 --no-run --process"
+    assert step.endswith(f"  memplan why free.onnx {kept}")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Dims = Sequence[int | str | None]
 
 LINE_BEGINNINGS = re.compile(
-    r"^(process, observed|plan|proved|next|given|\[ok\]|\[failed\]|memplan: wrote"
+    r"^(Process memory|Intermediates|\[ok\]|\[failed\]|memplan: wrote"
     r"|Trained|Memory of the training step|  intermediates, planned|No single tensor)"
 )
 """Beginnings of lines that the output for every model has."""

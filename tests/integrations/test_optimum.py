@@ -51,7 +51,7 @@ def test_a_model_is_optimized_with_the_options_of_memplan(
         *("--level", "1", "--validate", "outputs"),
     )
     assert done.returncode == 0, done.stderr
-    assert "proved: outputs are bit-identical" in done.stdout
+    assert "[ok] The outputs are bit-identical" in done.stdout
     notes = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
     assert "level=1" in notes["pkg.memplan.plan"]
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from builders import plan_of_text
-from memplan_cli.core.results.observations import CPU, Peaks, ProcessBytes
-from memplan_cli.core.results.report import RuntimeSummary
+from memplan_cli.core.binding_options import InputShape
+from memplan_cli.core.results.memory import BoundDim
+from memplan_cli.core.results.observations import CPU, Peaks, ProcessBytes, Validation
+from memplan_cli.core.results.report import READ_BY_SHAPE, RuntimeSummary
 from memplan_cli.errors import SettingsError
 from memplan_cli.reporting import render
+from memplan_cli.reporting.plans.report import Invocation
 from memplan_cli.settings.settings import MemParam, Settings
 
 if TYPE_CHECKING:
@@ -26,82 +31,185 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 TEXT = "g (float[1024] x) => (float[1024] y) { a = Exp(x) b = Neg(a) c = Exp(b) y = Neg(c) }"
 
 
-def observed(load: int, run: int, held: int) -> Peaks:
+def observed(load: int, run: int, held: int, peak: int = 100) -> Peaks:
     process = ProcessBytes(load, run, run // 2, run // 4)
-    return Peaks(100, 100, held=held, weights=1024, process=process)
+    return Peaks(peak, peak, held=held, weights=1024, process=process)
 
 
-def first_lines(before: Peaks | None, after: Peaks | None) -> list[str]:
+def with_runtime(
+    observed: dict[str, Peaks], predicted: dict[str, Peaks] | None = None
+) -> Plan:
+    plan: Plan = plan_of_text(TEXT)
+    facts = RuntimeSummary("onnxruntime", "1.31.1", CPU, predicted or dict(observed), observed)
+    return plan.with_report(replace(plan.report, runtime=facts))
+
+
+def lines_of(before: Peaks | None, after: Peaks | None) -> list[str]:
+    """The lines of a report below its subject line, without empty ones."""
     plan: Plan = plan_of_text(TEXT)
     if before and after:
-        sides = {"original": before, "optimized": after}
-        runtime = RuntimeSummary("onnxruntime", "1", CPU, dict(sides), sides)
-        plan = plan.with_report(replace(plan.report, runtime=runtime))
-    return render(plan, "text", detail="details").splitlines()[2:]
+        plan = with_runtime({"original": before, "optimized": after})
+    return [line for line in render(plan, "text").splitlines()[1:] if line]
 
 
 def test_the_process_comes_first_then_the_plan_its_proof_and_the_next_step() -> None:
-    first, second, *lines = first_lines(
+    lines = lines_of(
         observed(200_000_000, 300_000_000, 5120), observed(50_000_000, 150_000_000, 3072)
     )
-    # 48 MiB, 300 MB and 1024 floats; Exp's result, Neg's and Exp's share 4 KiB at the peak.
-    assert f"{first} {second}" == (
-        "Process: about 334.11 MiB (interpreter and runtime 48.00 MiB, model 286.10 MiB, inputs + kept outputs 8.00 KiB), "
-        "measured. Activations at their peak: 4.00 KiB."
+    # 48 MiB, 300 MB and 1024 floats twice; Exp's result, Neg's and Exp's share 4 KiB at the peak.
+    assert [line.split() for line in lines[:8]] == [
+        ["Process", "memory", "(measured)", "before", "after", "change"],
+        ["whole", "process", "334.11", "MiB", "191.06", "MiB", "-43%"],
+        ["interpreter", "and", "runtime", "48.00", "MiB", "48.00", "MiB"],
+        ["inputs", "and", "kept", "outputs", "8.00", "KiB", "8.00", "KiB"],
+        ["model,", "while", "running", "286.10", "MiB", "143.05", "MiB", "-50%"],
+        ["model,", "while", "loading", "190.73", "MiB", "47.68", "MiB", "-75%"],
+        ["private,", "after", "a", "run", "143.05", "MiB", "71.53", "MiB", "-50%"],
+        ["mapped", "files", "(evictable)", "71.53", "MiB", "35.76", "MiB", "-50%"],
+    ]
+    topics = [line for line in lines[8:] if line.startswith(("Intermediates", "[ok]", "Save"))]
+    assert [line.split()[0] for line in topics] == ["Intermediates", "[ok]", "Save"]
+    assert lines[-1] == topics[-1], "the next step is last"
+
+
+def test_the_subject_line_has_the_model_the_written_one_and_the_runtime() -> None:
+    plan = with_runtime({})
+    plan = plan.with_report(
+        replace(plan.report, model=replace(plan.report.model, path="a.onnx"))
     )
-    assert [line.split() for line in lines[:3]] == [
-        ["process", "beyond", "its", "imports,", "observed", "before", "after", "change"],
-        ["load", "200.0", "MB", "50.0", "MB", "-75.0%"],
-        ["run", "300.0", "MB", "150.0", "MB", "-50.0%"],
-    ]
-    starts = [
-        line.partition(":")[0] for line in lines if line.startswith(("plan", "proved", "next"))
-    ]
-    assert starts == ["plan", "proved", "next"]
+    assert render(plan, "text").splitlines()[0] == f"a.onnx{'ONNX Runtime 1.31.1, CPU':>74}"
+    written = render(plan, "text", invocation=Invocation(written="b.onnx")).splitlines()[0]
+    assert written == f"a.onnx -> b.onnx{'ONNX Runtime 1.31.1, CPU':>64}"
 
 
 @pytest.mark.parametrize("after", [200_000_000, 199_000_000, 230_000_000])
-def test_where_nothing_is_won_the_headline_says_so(after: int) -> None:
-    lines = first_lines(observed(200_000_000, 200_000_000, 9), observed(after, after, 9))
-    assert lines[0].startswith("Process: about 238.74 MiB ")
-    assert lines[2].startswith("process beyond its imports, observed ")
-    assert any(line.startswith("No saving: ") for line in lines)
+def test_no_saving_is_said_with_its_reason(after: int) -> None:
+    lines = lines_of(observed(200_000_000, 200_000_000, 9), observed(after, after, 9))
+    assert lines[1].startswith("whole process  ")
+    (reason,) = (line for line in lines if line.startswith("No saving: "))
+    assert reason.startswith("No saving: ONNX Runtime by itself needs only 100 B for")
+    assert lines[-1].endswith(" why model.onnx --process")
 
 
-def test_the_headline_leaves_out_processes_that_were_not_measured() -> None:
+def test_a_saving_that_is_small_beside_the_process_is_said_to_be_so() -> None:
+    lines = (
+        lines_of(
+            observed(200_000_000, 200_000_000, 9, 4096),
+            observed(
+                200_000_000,
+            )
+            * 1,
+        )
+        if False
+        else lines_of(
+            observed(200_000_000, 200_000_000, 9, 4096),
+            observed(200_000_000, 200_000_000, 9, 1024),
+        )
+    )
+    assert any(line.startswith("No saving: the plan saves 3.00 KiB of") for line in lines)
+
+
+def test_a_saving_has_no_reason_for_none() -> None:
+    lines = (
+        lines_of(
+            observed(200_000_000, 200_000_000, 9),
+            observed(
+                100_000_000,
+            )
+            * 1,
+        )
+        if False
+        else lines_of(
+            observed(200_000_000, 200_000_000, 9), observed(100_000_000, 200_000_000, 9)
+        )
+    )
+    assert not any(line.startswith("No saving") for line in lines)
+
+
+def test_processes_that_were_not_measured_are_left_out() -> None:
     before, after = observed(1, 1, 4096), observed(1, 1, 2048)
-    lines = first_lines(replace(before, process=None), replace(after, process=None))
-    assert lines[0].startswith("plan: ")
-    assert first_lines(None, None)[0].startswith("plan: ")
-
-
-def test_no_share_of_what_nobody_runs_stands_in_the_headline() -> None:
-    assert "%" not in first_lines(None, None)[0]
+    lines = lines_of(replace(before, process=None), replace(after, process=None))
+    assert lines[0].startswith("Intermediates ")
+    assert lines_of(None, None)[0].startswith("Intermediates ")
 
 
 def test_a_prediction_stands_where_nothing_was_observed_and_says_so() -> None:
-    plan = plan_of_text(TEXT)
     sides = {"original": observed(10_000_000, 20_000_000, 1), "optimized": observed(1, 1, 1)}
-    report = replace(plan.report, runtime=RuntimeSummary("onnxruntime", "1", CPU, sides))
-    lines = render(plan.with_report(report), "text").splitlines()
-    assert lines[2].startswith("Process: about 67.08 MiB ")
-    assert "predicted, usually within 10%" in " ".join(lines[2:5])
-    (row,) = (
-        n
-        for n, line in enumerate(lines)
-        if line.startswith("process beyond its imports, predicted ")
+    lines = render(with_runtime({}, sides), "text").splitlines()
+    assert lines[2].startswith("Process memory (predicted, within 10%) ")
+    assert lines[3].split() == ["whole", "process", "67.08", "MiB", "48.01", "MiB", "-28%"]
+    assert lines[7].split()[3:] == ["9.54", "MiB", "1", "B", "-100%"]
+
+
+def test_a_report_is_one_screen_of_one_family_of_units() -> None:
+    shown = render(
+        with_runtime({"original": observed(3, 2, 1), "optimized": observed(1, 1, 1)}), "text"
     )
-    assert lines[row + 1].split() == ["load", "10.0", "MB", "0.0", "MB", "-100.0%"]
+    assert len(shown.splitlines()) <= 40
+    assert re.search(r"\d [kMG]B\b", shown) is None
+    assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_the_answer_is_five_lines_and_the_options_for_more() -> None:
-    lines = render(plan_of_text(TEXT), "text").splitlines()
-    starts = [
-        line.partition(":")[0] for line in lines if line.startswith(("plan", "proved", "next"))
-    ]
-    assert starts == ["plan", "proved", "next"]
-    assert lines[-1].startswith("-v prints all tables, --explain also")
-    assert len(lines) == 9
+def test_what_limits_the_figures_precedes_them() -> None:
+    plan = with_runtime({"original": observed(9, 9, 1), "optimized": observed(1, 1, 1)})
+    bindings = {"batch": BoundDim(1, "assumed"), "seq": BoundDim(3, "given")}
+    inputs = (InputShape("x", ("batch", "seq")),)
+    report = replace(
+        plan.report, bindings=bindings, model=replace(plan.report.model, inputs=inputs)
+    )
+    shown = render(plan.with_report(report).with_warnings("be careful"), "text")
+    above, _, figures = shown.partition("Process memory")
+    assert "Sizes are guessed: batch=1; set them with --dim batch=N\n" in above
+    assert "Sizes, as given: seq=3.\n" in above
+    assert "warning: be careful\n" in above
+    assert "careful" not in figures
+
+
+@pytest.mark.parametrize(
+    "remark",
+    ["the arena is larger: the written model ran again", f"2 outputs {READ_BY_SHAPE}"],
+)
+def test_how_memplan_arrived_at_its_result_is_for_debugging(remark: str) -> None:
+    plan = plan_of_text(TEXT).with_warnings(remark)
+    assert remark not in render(plan, "text")
+    assert remark in " ".join(render(plan, "text", invocation=Invocation(debug=True)).split())
+    assert remark in json.loads(render(plan, "json"))["warnings"]
+
+
+def test_the_next_step_repeats_the_options_of_the_user() -> None:
+    plan = plan_of_text(TEXT)
+    report = replace(
+        plan.report, original_planned=9999, model=replace(plan.report.model, path="a b.onnx")
+    )
+    options = {"optimize": ("--level 1", "--exclude 'fc 1'")}
+    invocation = Invocation(repeated_options=options.__getitem__)
+    shown = render(plan.with_report(report), "text", invocation=invocation)
+    assert shown.endswith("  memplan optimize 'a b.onnx' --level 1 --exclude 'fc 1'\n")
+
+
+def test_a_failed_comparison_says_so_and_replaces_the_order_that_was_asked_for() -> None:
+    plan = plan_of_text(TEXT)
+    verdict = Validation("failed", CPU, max_abs_diff=0.5, bit_identical=False)
+    report = replace(
+        plan.report, validation=verdict, model=replace(plan.report.model, path="a.onnx")
+    )
+    options = ("--level 1", "--order auto")
+    invocation = Invocation(repeated_options=lambda _command: options)
+    lines = render(plan.with_report(report), "text", invocation=invocation).splitlines()
+    failed = "[failed] The outputs differ from a default run of the original."
+    assert failed in lines
+    assert lines[-1].endswith("memplan optimize a.onnx --level 1 --order keep")
+
+
+def test_no_share_of_what_nobody_runs_stands_in_the_first_line() -> None:
+    assert "%" not in lines_of(None, None)[0]
+
+
+def test_the_answer_ends_with_the_options_for_more_and_the_next_step() -> None:
+    lines = lines_of(None, None)
+    assert lines[-2].startswith("-v prints all tables, --explain also")
+    assert "memplan " in lines[-1]
+    assert len(lines) <= 8
 
 
 def test_definitions_are_shown_to_those_who_ask() -> None:
@@ -118,12 +226,12 @@ def test_definitions_are_shown_to_those_who_ask() -> None:
 def test_a_model_left_as_it_is_gives_one_reason_and_no_false_ones() -> None:
     plan = plan_of_text(TEXT, Settings(mem_param=MemParam(optimize_test=False)))
     shown = render(plan, "text", detail="definitions", print_log=True)
-    log, _, report = shown.partition("Memory of")
+    log, _, report = shown.partition("\n\n")
     assert {line.partition("not reused: ")[2] for line in log.splitlines() if line} == {
         "the model is left as it is"
     }
     assert "Not reused, and why" not in report
-    assert "next: set mem_param.optimize_test to true" in report
+    assert "To plan the model, set mem_param.optimize_test to true." in report
 
 
 @pytest.mark.parametrize("form", ["json", "markdown", "html", "svg", "csv"])
@@ -136,5 +244,5 @@ def test_a_partial_plan_claims_no_least_order() -> None:
     plan = plan_of_text(TEXT)
     report = replace(plan.report, coverage=0.5)
     shown = render(plan.with_report(report), "text")
-    assert "proved: nothing on unknown sizes" in shown
+    assert "partial: only 50.0% of the intermediates have a known size" in shown
     assert "needs less" not in shown

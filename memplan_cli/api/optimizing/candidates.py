@@ -32,6 +32,7 @@ from memplan_cli.api.output.weight_files import (
     refuse_foreign_weights,
 )
 from memplan_cli.api.request_range import with_size_of_run
+from memplan_cli.core.results.report import READ_BY_SHAPE
 from memplan_cli.core.results.rewrites import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
 from memplan_cli.core.symbolic.sizes import size_of
 
@@ -323,7 +324,7 @@ class TargetCandidates:
         path.write_bytes(model.SerializeToString())
         file = ModelFile.of(path, model)
         rewriting = self._plan_program(dump, file, self._program(dump, file))
-        warning = f"{len(large_unused)} outputs that nobody reads are read by a Shape node, which frees them"
+        warning = f"{len(large_unused)} outputs that nobody reads {READ_BY_SHAPE}"
         plan = rewriting.planned.plan.with_warnings(warning)
         return replace(rewriting, planned=replace(rewriting.planned, plan=plan))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles
+from memplan_cli.core.quantities import format_size
 from memplan_cli.errors import RuntimeUnavailableError
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def _warnings_of_heavy_notes(rewriting: Rewriting, plan: Plan) -> tuple[str, ...
     return (
         (
             "Loading needs more memory than loading the original. The plan in the metadata of nodes "
-            f"and values is about {notes / 1e6:.1f} MB of it. --notes plan omits that metadata."
+            f"and values is about {format_size(notes)} of it. --notes plan omits that metadata."
         ),
     )
 

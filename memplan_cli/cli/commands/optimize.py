@@ -12,11 +12,13 @@ from memplan_cli.cli.options import (
     TUNE_COST,
     detail_options,
     format_option,
+    invocation,
     model_argument,
     options_in_use,
     output_options,
     provider_option,
     reject_unused,
+    repeated_options,
     timeout_option,
     validation_options,
 )
@@ -178,6 +180,7 @@ def optimize(
         print_log=print_log,
         detail=detail,
         sections=FEATURE_SECTIONS,
+        invocation=invocation(optimized.model, output, repeated_options),
     )
     say(report)
     if optimized.model is None:

@@ -12,7 +12,9 @@ from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.options import (
     detail_options,
     format_option,
+    invocation,
     output_options,
+    repeated_options,
     result_option,
 )
 from memplan_cli.cli.output import deliver
@@ -79,6 +81,7 @@ def report(
     from memplan_cli import api
     from memplan_cli.api.graph_facts import facts_for
     from memplan_cli.api.model_or_plan import is_plan_file, reject_unused_settings
+    from memplan_cli.api.models.file_names import model_beside
     from memplan_cli.api.models.plan_files import named_from_here
     from memplan_cli.api.output.output_files import refuse_targets
     from memplan_cli.api.plan_sections import FEATURE_SECTIONS
@@ -122,6 +125,11 @@ def report(
             page_context=page_context,
             detail=detail,
             sections=FEATURE_SECTIONS,
+            invocation=invocation(
+                model_beside(path) if is_plan and model_beside(path).is_file() else None,
+                output,
+                None if is_plan else repeated_options,
+            ),
         )
     deliver(text, out, output)
     if budget_message := over_budget(plan.report):

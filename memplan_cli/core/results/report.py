@@ -42,6 +42,15 @@ SCHEMA = "memplan.report/1"
 NOT_RUN = "the model does not"
 """Begins the warning that no run could observe sizes: the model does not load, or does not run."""
 
+RAN_AGAIN, READ_BY_SHAPE = "ran again", "are read by a Shape node, which frees them"
+"""Parts of the warnings that only tell how memplan arrived at its result."""
+
+
+def is_debug_remark(warning: str) -> bool:
+    """Return whether a warning only tells how memplan arrived at its result, which helps to debug it."""
+    return RAN_AGAIN in warning or READ_BY_SHAPE in warning
+
+
 TARGETS = ("portable", "cpu", "cuda")
 
 

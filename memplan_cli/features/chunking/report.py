@@ -32,9 +32,6 @@ def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
         f"{counted(count, 'region')} computed in chunks: {abs(chunks.nodes)} {more_or_fewer} nodes, "
         f"{100 * chunks.flops_increase:.1f}% more work"
     )
-    if chunks.budget is not None:
-        met = "met" if chunks.met else "not met"
-        line += f". The budget of {format_size(chunks.budget)} is {met}"
     if chunks.needs:
         line += f". Lower bound: {chunks.needs}"
     rows = [_region_row(region) for region in chunks.regions]

@@ -23,9 +23,6 @@ def recompute_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
         return
     increase = f"{100 * recompute.flops_increase:.1f}% more FLOPs"
     line = f"{counted(recompute.nodes, 'node')} recomputed, {increase}"
-    if recompute.budget is not None:
-        met = "met" if recompute.met else "not met"
-        line += f". The budget of {format_size(recompute.budget)} is {met}"
     if recompute.bound is not None:
         line += f". Lower bound for any order and any recomputation: {format_size(recompute.bound)}"
     if recompute.resident_bound is not None:

@@ -64,7 +64,7 @@ def _block(block: doc.Block) -> str:
             return f"<pre>{text}</pre>"
         case doc.Note(kind, text):
             return f'<p class="{kind}">{kind}: {said(text)}</p>'
-        case doc.Check(text=text):
+        case doc.Check(text):
             return f'<p class="{block.mark}">[{block.mark}] {said(text)}</p>'
         case doc.NextStep(label, command):
             return f"<p>{html(label)}:</p><pre>{html(command)}</pre>"

@@ -51,7 +51,7 @@ def _block(block: doc.Block) -> str:
         case doc.Note(kind, text):
             label = kind if kind == "note" else f"**{kind}**"
             return f"- {label}: {_prose_text(text)}"
-        case doc.Check(passed, text):
+        case doc.Check(text, passed):
             mark = block.mark if passed else f"**{block.mark}**"
             return f"- {mark}: {_prose_text(text)}"
         case doc.NextStep(label, command, language):

@@ -120,8 +120,10 @@ def _parts(document: doc.Document, screen: Screen) -> Iterator[RenderableType]:
             yield Text(f"\n{_line(block.text, screen.table_width)}", style="bold cyan")
             inset = 2
         else:
-            if _is_apart(block, previous, document):
+            if _is_apart(block, previous, document, inset):
                 yield Text("")
+            if isinstance(block, doc.NextStep):  # it ends the report, not the last section
+                inset = 0
             content = _block(block, screen, inset)
             if isinstance(content, _Unwrapped):  # rich wraps what is in a Padding
                 yield _Unwrapped(indent(content.plain, " " * inset), style=content.style)
@@ -130,10 +132,12 @@ def _parts(document: doc.Document, screen: Screen) -> Iterator[RenderableType]:
         previous = block
 
 
-def _is_apart(block: doc.Block, previous: doc.Block | None, document: doc.Document) -> bool:
+def _is_apart(
+    block: doc.Block, previous: doc.Block | None, document: doc.Document, inset: int
+) -> bool:
     """Return whether an empty line separates a block from the previous one, or from the title (None).
 
-    Tables stand apart, as do lists of notes, of checks and of next steps.
+    Lists of notes, of checks and of next steps stand apart, and tables that are in no section (``inset`` is 0).
     """
     if previous is None:
         return bool(document.title)
@@ -142,7 +146,8 @@ def _is_apart(block: doc.Block, previous: doc.Block | None, document: doc.Docume
     is_drawing = isinstance(previous, doc.Table | doc.Figures | doc.Chart | doc.Code)
     is_list_end = isinstance(previous, _LISTS) and type(previous) is not type(block)
     is_list_start = isinstance(block, _LISTS) and type(previous) is not type(block)
-    return is_drawing or is_list_end or is_list_start
+    is_own_table = isinstance(block, doc.Table) and not inset
+    return is_drawing or is_list_end or is_list_start or is_own_table
 
 
 _LISTS = (doc.Note, doc.Check, doc.NextStep)
@@ -182,7 +187,7 @@ def _block(block: doc.Block, screen: Screen, inset: int) -> RenderableType:
             return _Unwrapped("\n".join(map(printable, lines)), style="dim")
         case doc.Note(kind, text):
             return Text(wrapped(text, f"{kind}: "))
-        case doc.Check(passed, text):
+        case doc.Check(text, passed):
             style = _STYLES["verdict"] if passed else "bold red"
             return Text(wrapped(text, f"[{block.mark}] "), style=style)
         case doc.NextStep(label, command):

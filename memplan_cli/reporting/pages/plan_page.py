@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import html, script
 from memplan_cli.reporting.media.html import broken, draw, said
 from memplan_cli.reporting.pages.page_data import page_data
 from memplan_cli.reporting.plans.memory import memory_figures, total_figures
-from memplan_cli.reporting.plans.report import plan_document
-from memplan_cli.reporting.plans.sections import known_only
+from memplan_cli.reporting.plans.report import answer_document, plan_document
+from memplan_cli.reporting.plans.sections import generic_sections, known_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
     from memplan_cli.reporting.pages.graph_facts import GraphFacts
+    from memplan_cli.reporting.plans.report import Invocation
     from memplan_cli.reporting.plans.sections import PlanSection
 
 _MAX_ROWS = 1000
@@ -76,18 +78,24 @@ class PageContext:
 
 
 def render(
-    plan: Plan, context: PageContext | None = None, sections: Sequence[PlanSection] = ()
+    plan: Plan,
+    context: PageContext | None = None,
+    sections: Sequence[PlanSection] = (),
+    invocation: Invocation | None = None,
 ) -> str:
-    """Return the page of a plan as HTML, with the features' sections below the map."""
+    """Return the page of a plan as HTML: the short answer, the map, and all sections below it."""
     context = context or PageContext()
     report = plan.report
-    head, section_elements = draw(plan_document(plan, _MAX_ROWS, sections))
+    answer = answer_document(plan, sections, invocation)
+    details = doc.Document("", tuple(generic_sections(plan, _MAX_ROWS, sections)))
+    head, _ = draw(answer)
+    _, section_elements = draw(details)
     data = page_data(plan, context.facts, context.plan)
     # "bytes" has the numbers; "size" has the expressions, if there are any.
     is_symbolic = any(arena.unit != "1" for arena in plan.arenas)
     columns = {key: column for key, column in _COLUMNS.items() if is_symbolic or key != "size"}
     parts = {
-        "title": html(report.model.path or "model"),
+        "title": said(answer.title),
         "head": head,
         "cards": "".join(_cards(report)),
         "one_arena": " hidden" if len(plan.arenas) < 2 else "",
@@ -183,7 +191,7 @@ def _cards(report: Report) -> Iterator[str]:
         ("naive", "without reuse", memory["naive"]),
         ("planned", f"planned at level {report.level}", memory[f"level {report.level}"]),
         ("lower bound", "lower bound", memory["lower bound"]),
-        ("total", "whole model", totals["total"]),
+        ("total", "all tensors", totals["total"]),
     ):
         saved = f'<span class="saved"> ({row.saved} saved)</span>' if row.saved else ""
         certainty = f"{row.certainty}: " if row.certainty else ""

@@ -1,9 +1,9 @@
-"""The memory of a plan: the verdict in a line, the process, and the figures with definitions."""
+"""The memory of a plan: the process, the intermediates, and all figures with definitions."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from memplan_cli.core.quantities import counted, format_share, format_size
 from memplan_cli.core.results.memory import (
@@ -14,17 +14,17 @@ from memplan_cli.core.results.memory import (
     UNKNOWN,
     WORKSPACE,
 )
-from memplan_cli.core.results.observations import CPU
-from memplan_cli.loading.heap import LOADING_ENVIRONMENT_TEXT
 from memplan_cli.reporting import document as doc
 from memplan_cli.runtime.process.parts import kept_bytes, whole_process
 from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from memplan_cli.core.results.observations import Peaks, ProcessBytes
     from memplan_cli.core.results.report import Report
+
+T = TypeVar("T", int, float)
 
 LEVELS: Mapping[str, str] = {
     "0": "a free slot is reused by a tensor of the same dtype and shape",
@@ -47,17 +47,6 @@ _TRAINING: Mapping[str, tuple[str, str]] = {
 """Key of `Report.training_estimate` -> the name and the meaning of the figure."""
 
 
-def training_lines(report: Report) -> Iterator[str]:
-    """Yield the memory of a training step of the model, a phrase for each figure of `_TRAINING`.
-
-    Nothing is yielded unless ``--dry-run`` planned a training step.
-    """
-    for key, (name, _) in _TRAINING.items():
-        size = report.training_estimate.get(key)
-        if size is not None:
-            yield f"{name} {format_size(size)}"
-
-
 def headline(report: Report) -> str:
     """Return one line with the phase, the level and the size of the planned graph."""
     model = report.model
@@ -72,17 +61,30 @@ def headline(report: Report) -> str:
 
 def verdict(report: Report) -> str:
     """Return the planned bytes against the bytes without reuse, or why there are no totals."""
+    if reason := reason_without_totals(report):
+        return reason
     memory = report.memory
-    if memory.naive is None or memory.planned is None:
-        if report.partial:
-            share = f"{100 * report.coverage:.1f}%"
-            return f"only {share} of the intermediates have a known size: no totals"
-        return "sizes depend on dims without a value: no totals"
-    if not memory.naive and not memory.planned and not report.partial:
-        return "no intermediate has any bytes"
+    assert memory.planned is not None and memory.naive is not None  # noqa: S101, PT018 - known, as above
     planned, naive = format_size(memory.planned), format_size(memory.naive)
     partial = " (partial)" if report.partial else ""
     return f"plan: {planned} for the intermediates{_graph_note(report)}, {naive} without reuse{partial}"
+
+
+def reason_without_totals(report: Report) -> str:
+    """Return why the bytes of the intermediates are unknown, or are none; empty if they are known."""
+    memory = report.memory
+    if memory.naive is None or memory.planned is None:
+        if report.partial:
+            return f"{known_intermediates(report)}: no totals"
+        return "sizes depend on dims without a value: no totals"
+    if not memory.naive and not memory.planned and not report.partial:
+        return "no intermediate has any bytes"
+    return ""
+
+
+def known_intermediates(report: Report) -> str:
+    """Return which share of the intermediates of a partial report has a known size."""
+    return f"only {100 * report.coverage:.1f}% of the intermediates have a known size"
 
 
 def _graph_note(report: Report) -> str:
@@ -92,49 +94,132 @@ def _graph_note(report: Report) -> str:
     return f" of the graph that ONNX Runtime optimized for {report.target}"
 
 
+def intermediates_table(report: Report) -> doc.Table | None:
+    """Return the bytes of the intermediates without reuse, in the file's order, and as planned.
+
+    A training step that ``--dry-run`` planned follows. None if the bytes are unknown.
+    """
+    memory, naive = report.memory, report.memory.naive
+    if reason_without_totals(report) or naive is None:
+        return None
+    owner = "the file" if report.target == "portable" else "ONNX Runtime"
+    step = report.training_estimate
+    sizes = (
+        ("without reuse", naive, naive),
+        (f"in the order of {owner}", report.original_planned, naive),
+        ("as planned", memory.planned, naive),
+        *((name, step.get(key), step.get("raw", 0)) for key, (name, _) in _TRAINING.items()),
+    )
+    rows = tuple(
+        (name, format_size(size), format_share(whole - size, whole) if size != whole else "")
+        for name, size, whole in sizes
+        if size is not None
+    )
+    caption = f"partial: {known_intermediates(report)}" if report.partial else ""
+    graph = (
+        "" if report.target == "portable" else f" of the graph optimized for {report.target}"
+    )
+    return doc.Table(doc.columns(f"Intermediates{graph}", ">size", ">saved"), rows, caption)
+
+
 _MIN_SAVING = 0.01
 """Share of the process memory; smaller differences are within the noise of measuring."""
 
 
-def process_blocks(report: Report) -> Iterator[doc.Block]:
-    """Yield the memory of the whole process, that of the process before and after, and what is saved.
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """The runs of the original and of the written model, both with the bytes of their process.
 
-    Observed sizes are preferred to predicted ones. Nothing is yielded if neither are known.
+    Attributes:
+        certainty: whether these bytes were measured or predicted, with the margin.
+        peaks: the bytes and times of both runs.
+        processes: the bytes of both processes.
     """
+
+    certainty: str
+    peaks: tuple[Peaks, Peaks]
+    processes: tuple[ProcessBytes, ProcessBytes]
+
+
+def _comparison(report: Report) -> _Comparison | None:
+    """Return the measured runs of both models, else the predicted ones, else None."""
     runtime = report.runtime
     if runtime is None:
-        return
-    for source, sides in (("observed", runtime.observed), ("predicted", runtime.predicted)):
+        return None
+    margin = f"predicted, within {PROFILE.process_margin:.0%}"
+    for certainty, sides in (("measured", runtime.observed), (margin, runtime.predicted)):
         before, after = sides.get("original"), sides.get("optimized")
-        if not before or not after or not before.process or not after.process:
-            continue  # this source lacks one of the models
-        predicted = runtime.predicted.get("original")
-        processes = (before.process, predicted.process if predicted else None)
-        kept = kept_bytes(report.memory.outputs, *processes)
-        yield doc.Paragraph(_process_line(report, before.process, kept, source), "verdict")
-        sizes = {
-            "load": (before.process.load, after.process.load),
-            "run": (before.process.run, after.process.run),
-        }
-        is_saving = any(new < (1 - _MIN_SAVING) * old for old, new in sizes.values())
-        rows = tuple(
-            (name, f"{old / 1e6:.1f} MB", f"{new / 1e6:.1f} MB", _percent_change(old, new))
-            for name, (old, new) in sizes.items()
+        if before and after and before.process and after.process:
+            return _Comparison(certainty, (before, after), (before.process, after.process))
+    return None
+
+
+def process_table(report: Report) -> doc.Table | None:
+    """Return the memory of the process before and after, with files and time; None if it is unknown."""
+    comparison = _comparison(report)
+    if comparison is None or report.runtime is None:
+        return None
+    predicted = report.runtime.predicted
+    old, new = (
+        _process_sizes(report, process, predicted.get(side))
+        for side, process in zip(("original", "optimized"), comparison.processes, strict=True)
+    )
+    rows = [
+        _change_row(name, size, new.get(name, 0), format_size) for name, size in old.items()
+    ]
+    rows += _file_and_time_rows(report, *comparison.peaks)
+    topic = f"Process memory ({comparison.certainty})"
+    return doc.Table(doc.columns(topic, ">before", ">after", ">change"), tuple(rows))
+
+
+def reason_for_no_saving(report: Report) -> str:
+    """Return why neither loading nor running needs noticeably less memory than before.
+
+    Empty if one does, or the process is unknown.
+    """
+    comparison = _comparison(report)
+    if comparison is None:
+        return ""
+    before, after = comparison.processes
+    pairs = ((before.load, after.load), (before.run, after.run))
+    if any(new < (1 - _MIN_SAVING) * old for old, new in pairs):
+        return ""
+    old_peak, new_peak = (peaks.first_run_peak for peaks in comparison.peaks)
+    if old_peak is None or new_peak is None:
+        return "the process needs as much memory as before"
+    if new_peak >= old_peak:
+        return (
+            f"ONNX Runtime by itself needs only {format_size(old_peak)} for intermediates and outputs, "
+            "which the plan does not lower"
         )
-        rows += tuple(_file_and_time_rows(report, before, after))
-        heads = doc.columns(
-            f"process beyond its imports, {source}", ">before", ">after", ">change"
-        )
-        yield doc.Table(heads, rows)
-        if runtime.provider == CPU:
-            yield doc.Paragraph(
-                "after: loaded by memplan.load. Other programs with these settings also need "
-                f"{LOADING_ENVIRONMENT_TEXT} in their environment.",
-                "soft",
-            )
-        if not is_saving:
-            yield doc.Paragraph("No saving: the process needs as much memory as before.")
-        return
+    return (
+        f"the plan saves {format_size(old_peak - new_peak)} of intermediates and outputs, which is "
+        f"less than {_MIN_SAVING:.0%} of the process"
+    )
+
+
+def _process_sizes(
+    report: Report, process: ProcessBytes, predicted: Peaks | None
+) -> Mapping[str, int]:
+    """Return the highest memory of a process that runs a model, and its parts, by name.
+
+    What kept outputs take is in ``predicted`` if the process was measured.
+    """
+    inputs = report.memory.inputs
+    predicted_process = predicted.process if predicted else None
+    kept = kept_bytes(report.memory.outputs, process, predicted_process)
+    sizes = {
+        "whole process": whole_process(process, inputs, kept),
+        "  interpreter and runtime": PROFILE.imported_process,
+        "  inputs and kept outputs": (inputs or 0) + kept,
+        "  model, while running": process.run,
+        "  model, while loading": process.load,
+        "  private, after a run": process.private,
+        "  mapped files (evictable)": process.file,
+    }
+    if process.device is not None:
+        sizes["  on the CUDA device"] = process.device
+    return sizes
 
 
 def _file_and_time_rows(
@@ -146,44 +231,21 @@ def _file_and_time_rows(
     """
     files = report.files
     if files.written:
-        old_size, new_size = f"{files.original / 1e6:.1f} MB", f"{files.written / 1e6:.1f} MB"
-        change = _percent_change(files.original, files.written)
-        yield "files on disk", old_size, new_size, change
-    has_effort = before.effort is not None and after.effort is not None
-    old, new = before.milliseconds, after.milliseconds
-    if has_effort:
-        old, new = before.effort, after.effort
+        yield _change_row("files on disk", files.original, files.written, format_size)
+    old, new = before.effort, after.effort
+    if old is None or new is None:
+        old, new = before.milliseconds, after.milliseconds
     if old and new:
-        yield "time of a run", f"{old:.1f} ms", f"{new:.1f} ms", _percent_change(old, new)
+        yield _change_row("time of a run", old, new, "{:.3g} ms".format)
 
 
-def _process_line(report: Report, process: ProcessBytes, kept: int, source: str) -> str:
-    """Return the highest memory of the process that runs the model as it is, with all its parts.
-
-    ``kept`` are the bytes that outputs cost because the caller keeps them. ``source`` is ``observed`` or
-    ``predicted``.
-    """
-    inputs = report.memory.inputs
-    parts = (
-        f"interpreter and runtime {format_size(PROFILE.imported_process)}, "
-        f"model {format_size(process.run)}, "
-        f"inputs + kept outputs {format_size((inputs or 0) + kept)}"
-    )
-    total = format_size(whole_process(process, inputs, kept))
-    certainty = "measured"
-    if source == "predicted":
-        certainty = f"predicted, usually within {PROFILE.process_margin:.0%}"
-    peak = (
-        report.memory.live_peak
-        if report.original_live_peak is None
-        else report.original_live_peak
-    )
-    activations = f" Activations at their peak: {format_size(peak)}." if peak else ""
-    return f"Process: about {total} ({parts}), {certainty}.{activations}"
-
-
-def _percent_change(old: float, new: float) -> str:
-    return f"{100 * (new - old) / old:+.1f}%" if old else "-"
+def _change_row(
+    name: str, old: T, new: T, text: Callable[[T], str]
+) -> tuple[str, str, str, str]:
+    """Return a figure's name, both values as ``text`` writes them, and the change, empty if there is none."""
+    percent = round(100 * (new - old) / old) if old else 0
+    change = "" if new == old else f"{percent:+d}%" if percent else "0%"
+    return name, text(old), text(new), change
 
 
 def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
@@ -209,7 +271,7 @@ def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
             _figure_with_saving(report, "slot bound", report.slot_bound, _SLOT_BOUND)
         )
     if memory.order_bound is not None and not memory.order_proved:
-        meaning = f"{DEFINITIONS['order_bound']} of these nodes (fused nodes may need less)"
+        meaning = f"{DEFINITIONS['order_bound']} of these nodes"
         figures.append(_figure_with_saving(report, "order bound", memory.order_bound, meaning))
     if report.original_planned is not None:
         owner = "the file" if report.target == "portable" else "the runtime's own graph"
@@ -238,7 +300,7 @@ def _lower_bound(report: Report) -> doc.Figure:
     """
     memory, meaning = report.memory, DEFINITIONS["live_peak"]
     if memory.order_proved:
-        meaning += "; no other order of these nodes needs less (fused nodes may)"
+        meaning += "; no other order of these nodes needs less"
     if memory.live_peak is None and "live_peak" in report.symbolic:
         # At dims of 0 the expression may be too low: it is derived for dims of at least 1.
         meaning += "; dims from 1 on"

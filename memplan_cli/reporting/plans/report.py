@@ -1,26 +1,41 @@
-"""The report of a plan as a document: whole, or as the short answer that a terminal shows."""
+"""The report of a plan as a document: the answer on one screen, and all sections below it."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.quantities import format_size
+from memplan_cli.core.results.observations import CPU, CUDA
+from memplan_cli.core.results.report import is_debug_remark
 from memplan_cli.planning.print_log import is_left_alone
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.hints import model_arguments, unknown_sizes_hint
-from memplan_cli.reporting.plans.memory import process_blocks, training_lines, verdict
+from memplan_cli.reporting.hints import (
+    model_arguments,
+    over_budget,
+    path_argument,
+    report_command,
+    unknown_sizes_hint,
+)
+from memplan_cli.reporting.plans.memory import (
+    intermediates_table,
+    process_table,
+    reason_for_no_saving,
+    reason_without_totals,
+)
 from memplan_cli.reporting.plans.runtime import reference_text
 from memplan_cli.reporting.plans.sections import (
-    bindings_section,
-    dims_blocks,
+    bindings_blocks,
     generic_sections,
     size_blocks,
-    warnings_section,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
     from memplan_cli.reporting.plans.sections import PlanSection
@@ -28,161 +43,250 @@ if TYPE_CHECKING:
 Detail = Literal["answer", "details", "definitions"]
 """How much a text contains: the short answer; all sections; also the meaning of each number."""
 
-_MORE = "-v prints all tables, --explain also what each number means"
+_MORE = "-v prints all tables, --explain also what each number means."
+
+_PROVIDERS = {CPU: "CPU", CUDA: "CUDA"}
+"""ONNX Runtime's names of providers, as people write them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """The command line that a report answers.
+
+    Attributes:
+        written: the model that was written, or that lies beside the plan; empty: there is none.
+        repeated_options: command -> the user's options that it has too, quoted for a shell, for the next step.
+            None: they are not known, and the next step sets the sizes that the report has.
+        debug: whether warnings that only tell how memplan arrived at its result are shown.
+    """
+
+    written: str = ""
+    repeated_options: Callable[[str], Sequence[str]] | None = None
+    debug: bool = False
 
 
 def plan_document(
-    plan: Plan, max_rows: int, sections: Sequence[PlanSection] = ()
+    plan: Plan,
+    max_rows: int,
+    sections: Sequence[PlanSection] = (),
+    invocation: Invocation | None = None,
 ) -> doc.Document:
     """Return the whole report of a plan, with ``max_rows`` rows of each table."""
-    report = plan.report
-    # If the saving is undefined, the verdict only tells why, which is not worth stressing.
-    verdict_tone: Literal["plain", "verdict"] = "plain" if report.saved is None else "verdict"
-    first = (
-        *size_blocks(plan),
-        *process_blocks(report),
-        doc.Paragraph(verdict(report), verdict_tone),
+    invocation = invocation or Invocation()
+    blocks = (
+        *_answer(plan, invocation),
+        *generic_sections(plan, max_rows, sections),
+        *_next_step(plan, invocation),
     )
-    return doc.Document(_title(report), (*first, *generic_sections(plan, max_rows, sections)))
+    return _document(plan, invocation, blocks)
 
 
 def text_document(
-    plan: Plan, max_rows: int, detail: Detail, sections: Sequence[PlanSection] = ()
+    plan: Plan,
+    max_rows: int,
+    detail: Detail,
+    sections: Sequence[PlanSection] = (),
+    invocation: Invocation | None = None,
 ) -> doc.Document:
-    """Return the report of a plan for a terminal: the short answer, then what ``detail`` asks for.
-
-    For ``answer``, a few lines of the sections follow; for the other two, all sections.
-    """
+    """Return the report of a plan for a terminal: the short answer, or all that ``detail`` asks for."""
     if detail == "answer":
-        blocks = (
-            *answer(plan),
-            doc.Paragraph(_MORE, "soft"),
-            *_repeated_paragraphs(plan, sections),
-        )
-        return doc.Document(_title(plan.report), blocks)
-    blocks = (*answer(plan), *generic_sections(plan, max_rows, sections))
-    document = doc.Document(_title(plan.report), blocks)
+        return answer_document(plan, sections, invocation, doc.Paragraph(_MORE, "soft"))
+    document = plan_document(plan, max_rows, sections, invocation)
     return document if detail == "definitions" else doc.without_definitions(document)
 
 
-def _title(report: Report) -> doc.Prose:
-    return "Memory of ", doc.Name(report.model.path or "model")
+def answer_document(
+    plan: Plan,
+    sections: Sequence[PlanSection] = (),
+    invocation: Invocation | None = None,
+    *more: doc.Block,
+) -> doc.Document:
+    """Return the short answer: what a plan needs, what was checked, and the next step.
+
+    The plain paragraphs of the features' ``sections`` and ``more`` precede the next step.
+    """
+    invocation = invocation or Invocation()
+    paragraphs = (
+        block
+        for section in sections
+        for block in section(plan.report, 0)  # no rows: tables are left out
+        if isinstance(block, doc.Paragraph) and block.tone != "soft"
+    )
+    blocks = (
+        *_answer(plan, invocation),
+        *paragraphs,
+        *bindings_blocks(plan.report),
+        *more,
+        *_next_step(plan, invocation),
+    )
+    return _document(plan, invocation, blocks)
 
 
-def answer(plan: Plan) -> Iterator[doc.Block]:
-    """Yield what was not done as asked, assumed sizes, memory of process and plan, proofs, and the next step."""
+def _document(
+    plan: Plan, invocation: Invocation, blocks: tuple[doc.Block, ...]
+) -> doc.Document:
+    """Return a document whose subject line has the model, the written model and the runtime."""
     report = plan.report
-    yield from _not_as_asked(report)
+    model = doc.Name(report.model.path or "model")
+    title = (model, " -> ", doc.Name(invocation.written)) if invocation.written else (model,)
+    runtime = report.runtime
+    context = ""
+    if runtime is not None:
+        provider = _PROVIDERS.get(runtime.provider, runtime.provider)
+        context = f"ONNX Runtime {runtime.version}, {provider}"
+    return doc.Document(title, blocks, context)
+
+
+def _answer(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
+    """Yield what limits the figures, the figures of the process and of the intermediates, and the checks."""
+    report = plan.report
     yield from size_blocks(plan)
-    yield from process_blocks(report)
-    plan_line = verdict(report)
-    # Without planned bytes the verdict has no number that another order could be compared with.
-    if report.original_planned is not None and report.memory.planned:
-        plan_line += f", {format_size(report.original_planned)} in the original order"
-    yield doc.Paragraph(plan_line, "plain" if report.saved is None else "verdict")
-    proofs = "; ".join(_proofs(report)) or "nothing"
-    not_run = "" if report.validation else "; the model was not run to compare outputs"
-    yield doc.Paragraph(f"proved: {proofs}{not_run}")
-    yield from _next_step(plan)
+    yield from _limits(report, invocation)
+    if table := process_table(report):
+        yield table
+    if reason := reason_for_no_saving(report):
+        yield doc.Paragraph(f"No saving: {reason}.")
+    if reason := reason_without_totals(report):
+        yield doc.Paragraph(f"{reason[0].upper()}{reason[1:]}.")
+    elif table := intermediates_table(report):
+        yield table
+    yield from _checks(report)
 
 
-def _not_as_asked(report: Report) -> Iterator[doc.Block]:
-    """Yield a line for each fallback, and one if a run takes noticeably longer than the original's."""
+def _limits(report: Report, invocation: Invocation) -> Iterator[doc.Block]:
+    """Yield an unoptimized reference, what was done otherwise than requested, and the warnings."""
+    validation = report.validation
+    if validation is not None and validation.reference == "unoptimized":
+        yield doc.Note("note", f"outputs are compared with {reference_text(validation)}")
     for fallback in report.fallbacks:
-        yield doc.Paragraph(str(fallback), "verdict")
+        yield doc.Note("warning", str(fallback))
     time = report.runtime.time if report.runtime else None
     if time is not None and time.is_slower:
-        yield doc.Paragraph(str(time), "verdict")
+        yield doc.Note("warning", str(time))
+    for warning in report.warnings:
+        if invocation.debug or not is_debug_remark(warning):
+            yield doc.Note("warning", warning)
 
 
-def _proofs(report: Report) -> Iterator[str]:
-    """Yield what was proved on outputs and on memory, at most one phrase each.
-
-    Nothing is yielded on outputs if the model was not run. On memory, an order is proved if no
-    other has a lower live peak; a layout, if it needs no more than the live peak of its order.
-    Nothing is yielded if neither is. The phrase of a partial report is that unknown sizes prevent
-    such a proof.
-    """
-    validation, memory = report.validation, report.memory
+def _checks(report: Report) -> Iterator[doc.Check]:
+    """Yield the comparison of outputs and further runs, the budget, and what was proved about the plan."""
+    validation = report.validation
     if validation is not None:
-        if not validation.passed:
-            yield f"nothing on outputs: their comparison {validation.status} on {validation.provider}"
-        elif validation.bit_identical:
-            yield f"outputs are bit-identical on {validation.provider} to {reference_text(validation)}"
-        else:
-            yield f"outputs are within the tolerance on {validation.provider} of {reference_text(validation)}"
-    if report.partial:
-        yield "nothing on unknown sizes"
-        return
+        yield doc.Check(_output_sentence(validation), passed=validation.status == "passed")
+        for outcome, runs in (
+            (validation.replay, "A run with each tensor at its place in the plan has"),
+            (validation.donated, "Two steps with donated buffers have"),
+        ):
+            if outcome == "passed":
+                yield doc.Check(f"{runs} the same outputs.")
+            elif outcome is not None:
+                yield doc.Check(f"{runs} other outputs.", passed=False)
+    budget = report.chunked.budget or report.recompute.budget
+    if message := over_budget(report):
+        yield doc.Check(f"{message[0].upper()}{message[1:]}.", passed=False)
+    elif budget is not None:
+        yield doc.Check(f"The plan is within the budget of {format_size(budget)}.")
+    if proof := _proof(report):
+        yield doc.Check(proof)
+
+
+def _output_sentence(validation: Validation) -> str:
+    """Return the result of the comparison of outputs."""
+    reference = reference_text(validation)
+    if validation.status == "passed":
+        if validation.bit_identical:
+            return f"The outputs are bit-identical to {reference}."
+        return f"The outputs are within the tolerance of {reference}."
+    if validation.status == "nondeterministic":
+        return "The outputs could not be compared: two runs of the original differ."
+    if validation.did_not_run:
+        return "The outputs could not be compared: the written model did not run."
+    return f"The outputs differ from {reference}."
+
+
+def _proof(report: Report) -> str:
+    """Return what was proved about the node order or the layout; empty if nothing was.
+
+    An order is proved if no other has a lower live peak; a layout, if it needs no more than the live peak
+    of its order. Unknown sizes prevent both.
+    """
+    memory = report.memory
     has_best_layout = memory.live_peak is not None and memory.live_peak == memory.planned
-    if memory.order_proved and has_best_layout:
-        yield "no order of these nodes needs less"
-    elif memory.order_proved:
-        yield "no order of these nodes has a lower live peak"
-    elif has_best_layout:
-        yield "no plan of this order is smaller"
+    if report.partial:
+        return ""
+    if memory.order_proved:
+        lower = "needs less memory" if has_best_layout else "has a lower live peak"
+        return f"The node order is optimal: no other order of these nodes {lower}."
+    return "The plan is optimal for this order of the nodes." if has_best_layout else ""
 
 
-def _next_step(plan: Plan) -> Iterator[doc.Block]:
-    """Yield the most useful next step: a command to copy, or a sentence; nothing if there is none."""
+def _next_step(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
+    """Yield what most readers do next: a command to copy, or a sentence; nothing if there is nothing."""
     report = plan.report
-    model = model_arguments(report) if report.model.path else "MODEL"
     validation, recompute, chunks = report.validation, report.recompute, report.chunked
+
+    def step(label: str, command: str, *options: str) -> doc.NextStep:
+        arguments = _arguments(report, command, invocation, options)
+        return doc.NextStep(label, f"memplan {command} {arguments}")
+
     if is_left_alone(plan):
-        yield _sentence(f"set mem_param.optimize_{report.phase} to true to plan the model")
+        setting = f"mem_param.optimize_{report.phase}"
+        yield doc.Paragraph(f"To plan the model, set {setting} to true.")
     elif validation is not None and not validation.passed:
         # The next attempt has the runtime's fusions in the file, or keeps the order of the nodes.
         budget = chunks.budget or recompute.budget
-        technique = "--chunk" if chunks.budget else "--recompute"
+        technique = "--chunk auto" if chunks.budget else "--recompute auto"
         if budget and report.target == "portable" and validation.has_other_outputs:
-            yield _command(
-                f"memplan optimize {model} {technique} auto --budget {budget} --target cpu"
+            limit = f"--budget {budget}"
+            yield step(
+                "Keep the runtime's fusions", "optimize", technique, limit, "--target cpu"
             )
         else:
-            yield _command(f"memplan optimize {model} --order keep")
+            yield step("Keep the node order", "optimize", "--order keep")
     elif recompute.budget is not None and not recompute.met and chunks.budget is None:
         # Recomputation missed the budget, and chunking was not tried.
-        yield _command(f"memplan optimize {model} --chunk auto --budget {recompute.budget}")
+        limit = f"--budget {recompute.budget}"
+        yield step("Compute in slices", "optimize", "--chunk auto", limit)
     elif chunks.budget is not None and not chunks.met and report.memory.resident is not None:
         # The smallest plan found, as a budget that can be met.
-        budget = report.memory.resident
-        yield _command(f"memplan optimize {model} --chunk auto --budget {budget}")
+        limit = f"--budget {report.memory.resident}"
+        yield step("Write the smallest plan found", "optimize", "--chunk auto", limit)
     elif report.memory.planned is None or report.partial:
-        hint = unknown_sizes_hint(plan)
-        if hint:
-            yield _sentence(hint)
+        if not report.partial and (command := report_command(report)):
+            yield doc.NextStep("Get numbers", command)
+        elif hint := unknown_sizes_hint(plan):
+            yield doc.Paragraph(f"Next: {hint}.")
     elif validation is not None:
         # Only `optimize` validates, so that the model was written.
-        yield _sentence("memplan.load(PATH) opens the written model with its settings")
+        path = json.dumps(invocation.written or "PATH")
+        yield doc.NextStep("Run it", f"session = memplan.load({path})", "python")
+    elif invocation.written:
+        models = f"{quote(invocation.written)} --original {path_argument(report)}"
+        yield doc.NextStep("Compare the outputs", f"memplan validate {models}")
+    elif reason_for_no_saving(report):
+        yield step("See what takes the memory", "why", "--process")
     elif report.memory.planned == report.original_planned:
-        # Writing the model gains nothing, but the settings of the runtime may still lower its memory.
-        yield _command(f"memplan settings {model}")
+        # Another order gains nothing, but the settings of the runtime may still lower its memory.
+        yield step("Save memory by settings", "settings")
     else:
-        yield _command(f"memplan optimize {model}")
+        yield step("Write the smaller model", "optimize")
 
 
-def _sentence(text: str) -> doc.Block:
-    return doc.Paragraph(f"next: {text}")
+def _arguments(
+    report: Report, command: str, invocation: Invocation, options: Sequence[str]
+) -> str:
+    """Return the model, the user's options that a command has too, and ``options``, which replace others.
 
-
-def _command(text: str) -> doc.Block:
-    return doc.Code((f"next: {text}",), doc.SHELL)
-
-
-def _repeated_paragraphs(plan: Plan, sections: Sequence[PlanSection]) -> Iterator[doc.Block]:
-    """Yield the parts of the report that the short answer repeats.
-
-    These are the dims, the paragraphs of the features that are not soft, the memory of a training
-    step, the table of bindings and warnings.
+    Without the user's options, those that set the sizes of the report are in their place.
     """
-    report = plan.report
-    yield from dims_blocks(report)
-    for section in sections:
-        for block in section(report, 0):  # no rows: tables are left out below
-            if isinstance(block, doc.Paragraph) and block.tone != "soft":
-                yield block
-    training = ", ".join(training_lines(report))
-    if training:
-        yield doc.Paragraph(training)
-    yield from bindings_section(report)
-    yield from warnings_section(report)
+    if not report.model.path:
+        return " ".join(("MODEL", *options))
+    if invocation.repeated_options is None:
+        return " ".join((model_arguments(report), *options))
+    replaced = {option.partition(" ")[0] for option in options}
+    repeated = (
+        option
+        for option in invocation.repeated_options(command)
+        if option.partition(" ")[0] not in replaced
+    )
+    return " ".join((path_argument(report), *repeated, *options))

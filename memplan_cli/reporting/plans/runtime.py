@@ -1,18 +1,20 @@
-"""The sections on the runtime: memory predicted and observed, settings, and validation."""
+"""The sections on the runtime: its memory, predicted and observed, and its settings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
+from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.serialization import to_json
+from memplan_cli.loading.heap import LOADING_ENVIRONMENT_TEXT
 from memplan_cli.reporting import document as doc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from memplan_cli.core.results.observations import Peaks, Validation
-    from memplan_cli.core.results.report import Report, RuntimeSummary
+    from memplan_cli.core.results.report import RuntimeSummary
 
 _MEASURES: Mapping[str, str] = {
     "first run peak": "most bytes of intermediates and outputs live in the first run",
@@ -29,7 +31,7 @@ _MEASURES: Mapping[str, str] = {
     "process, device": "bytes on CUDA devices after these runs, the context included",
 }
 
-_HEADS = ("", ">original: predicted", ">observed", ">optimized: predicted", ">observed")
+_HEADS = ("", ">before: predicted", ">observed", ">after: predicted", ">observed")
 
 
 def size_or_dash(size: int | None) -> str:
@@ -128,7 +130,15 @@ def settings_section(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
     written = runtime.observed.get("optimized")
     if written is None or (written.first_run_peak is None and written.process is None):
         title += ", predicted and not confirmed by a run"
-    yield from doc.section(title, doc.Items(tuple(lines)) if lines else None)
+    hint = None
+    if runtime.provider == CPU:
+        hint = doc.Paragraph(
+            "memplan.load applies them. Other programs also need "
+            f"{LOADING_ENVIRONMENT_TEXT} in their environment.",
+            "soft",
+        )
+    if lines:
+        yield from doc.section(title, doc.Items(tuple(lines)), hint)
 
 
 def reference_text(validation: Validation) -> str:
@@ -140,27 +150,3 @@ def reference_text(validation: Validation) -> str:
         return "a run of the original without graph optimization"
     distance = f"by up to {difference:.2g}" if difference else "in no element"
     return f"a run of the original without graph optimization, which differs from a default run {distance}"
-
-
-def validation_section(report: Report) -> Iterator[doc.Block]:
-    """Yield the results of validation, or that there was none.
-
-    These are the comparison of outputs, the replay of the plan node by node in one arena, and two
-    steps with each donated pair in one buffer.
-    """
-    validation = report.validation
-    results = ["not validated"]
-    if validation is not None:
-        results = [f"{validation.status} on {validation.provider}"]
-        if validation.bit_identical is not None:
-            reference = reference_text(validation)
-            results.append(
-                f"bit-identical to {reference}"
-                if validation.bit_identical
-                else f"outputs differ from those of {reference}"
-            )
-        if validation.replay is not None:
-            results.append(f"replay {validation.replay}")
-        if validation.donated is not None:
-            results.append(f"two steps with donated buffers {validation.donated}")
-    yield from doc.section("Validation", doc.Paragraph(", ".join(results)))

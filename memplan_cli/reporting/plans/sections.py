@@ -18,9 +18,9 @@ from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.hints import (
     assumed_dims,
-    dim_options,
+    assumed_lines,
     dims_summary,
-    report_command,
+    free_inputs,
 )
 from memplan_cli.reporting.plans import runtime
 from memplan_cli.reporting.plans.memory import (
@@ -58,42 +58,38 @@ def generic_sections(
     """
     report = plan.report
     plan = with_bound_symbols(plan)
-    yield doc.Paragraph(headline(report), "soft")
-    yield from dims_blocks(report)
     yield from _memory_sections(report)
     yield from _symbolic_section(report)
     yield from _live_bytes_section(plan)
     yield from _peak_section(plan, max_rows)
     yield from float32_section(plan, max_rows)
-    yield from bindings_section(report)
+    yield from doc.section("Each binding", *bindings_blocks(report))
     for section in feature_sections:
         yield from section(report, max_rows)
     yield from _orders_section(report)
     yield from runtime.evidence(report.runtime)
     yield from runtime.settings_section(report.runtime)
-    yield from runtime.validation_section(report)
     # In a model that is left as it is no tensor reuses memory: no reason for each is listed.
     if not is_left_alone(plan):
         yield from _not_reused_section(plan, max_rows)
-    fallbacks = tuple(map(str, report.fallbacks))
-    yield from doc.section("Fallbacks", doc.Items(fallbacks) if fallbacks else None)
-    yield from warnings_section(report)
-
-
-def warnings_section(report: Report) -> Iterator[doc.Block]:
-    """Yield the warnings; nothing if there are none."""
-    yield from doc.section("Warnings", doc.Items(report.warnings) if report.warnings else None)
 
 
 def size_blocks(plan: Plan) -> Iterator[doc.Block]:
-    """Yield the size that the figures are for, if it was chosen, and for which sizes the settings are.
+    """Yield the sizes that the figures are for: guessed, given, of the inputs, or within bounds.
 
-    A size is chosen within bounds, or assumed; then the options that set it follow.
+    For guessed sizes, the options that set them follow. For bounds, the sizes that the settings are for
+    follow.
     """
     report = plan.report
+    for line in assumed_lines(assumed_dims(report), free_inputs(report)):
+        yield doc.Paragraph(line, "verdict")
+    for source, label in (("given", "as given"), ("inputs", "from the inputs")):
+        dims = {n: dim.value for n, dim in report.bindings.items() if dim.source == source}
+        if dims:
+            yield doc.Paragraph(f"Sizes, {label}: {dims_summary(dims)}.", "soft")
     bounds = bounds_of(plan)
     in_run = {n: dim.value for n, dim in report.bindings.items() if dim.source == "bounds"}
-    if in_run:
+    if in_run and report.runtime is not None:
         is_largest = all(value == bounds[name].high for name, value in in_run.items())
         which = "the largest size" if is_largest else "not the largest size"
         yield doc.Paragraph(
@@ -105,37 +101,24 @@ def size_blocks(plan: Plan) -> Iterator[doc.Block]:
         if scope == ALL_SIZES:
             more = "the process was measured with those for one size"
         yield doc.Paragraph(f"Settings: for {scope}; {more}.")
-    if assumed := assumed_dims(report):
-        yield doc.Paragraph(f"Sizes assumed: {dims_summary(assumed)}. Set yours:")
-        yield doc.Code((dim_options(report),), doc.SHELL)
-
-
-def dims_blocks(report: Report) -> Iterator[doc.Block]:
-    """Yield the values of dims that were given or are of the inputs, and a command with other values.
-
-    There is no command if values were assumed (`size_blocks`), or no dim of an input is free.
-    """
-    for source, label in (("given", "given"), ("inputs", "from the inputs")):
-        dims = {
-            name: dim.value for name, dim in report.bindings.items() if dim.source == source
-        }
-        if dims:
-            yield doc.Paragraph(f"{label}: {dims_summary(dims)}", "soft")
-    command = "" if assumed_dims(report) else report_command(report)
-    if command:
-        yield doc.Paragraph("to choose values for the dims:", "soft")
-        yield doc.Code((command,), doc.SHELL)
 
 
 def _memory_sections(report: Report) -> Iterator[doc.Block]:
-    """Yield the figures of the intermediates and of the whole model, and their certainty."""
+    """Yield the figures of the intermediates and of all tensors, and their certainty."""
     certainty = certainty_lines(report)
-    yield from doc.section("Intermediates", doc.Figures(memory_figures(report)))
-    yield doc.Paragraph(order_note(report), "soft")
-    yield from doc.section("Whole model", doc.Figures(total_figures(report)))
+    yield from doc.section(
+        "Intermediates",
+        doc.Paragraph(headline(report), "soft"),
+        doc.Figures(memory_figures(report)),
+        doc.Paragraph(order_note(report), "soft"),
+    )
+    yield from doc.section("All tensors of the model", doc.Figures(total_figures(report)))
     if certainty:
         yield doc.Meaning("; ".join(certainty), "soft")
 
+
+_BINDING_SIZES = ("inputs", "outputs", "planned", "total")
+"""Sizes of the table with a row for each binding, which fits 80 columns."""
 
 _SIZES = ("inputs", "outputs", "naive", "live_peak", "resident", "planned", "total")
 """Sizes that depend on dims."""
@@ -261,7 +244,7 @@ def float32_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
     yield from doc.section("Not at 16 bits", doc.Paragraph(line), table)
 
 
-def bindings_section(report: Report) -> Iterator[doc.Block]:
+def bindings_blocks(report: Report) -> Iterator[doc.Block]:
     """Yield the memory of a separate plan for each binding, if this plan holds for several.
 
     A binding is one set of values for the dims, such as ``batch=8, seq=128``.
@@ -270,16 +253,17 @@ def bindings_section(report: Report) -> Iterator[doc.Block]:
         return
     planned = report.memory.planned
     size = "" if planned is None else f" needs {format_size(planned)}, and"
-    line = f"this plan{size} was checked at each binding; a plan for one binding alone needs:"
+    line = f"This plan{size} was checked at each binding. A plan for one binding alone needs:"
     rows = tuple(
         (
             binding_text(profile.dims),
-            *(runtime.size_or_dash(getattr(profile.memory, name)) for name in _SIZES),
+            *(runtime.size_or_dash(getattr(profile.memory, name)) for name in _BINDING_SIZES),
         )
         for profile in report.profiles
     )
-    heads = doc.columns("dims", *(f">{name.replace('_', ' ')}" for name in _SIZES))
-    yield from doc.section("Each binding", doc.Paragraph(line), doc.Table(heads, rows))
+    heads = doc.columns("dims", *(f">{name}" for name in _BINDING_SIZES))
+    yield doc.Paragraph(line)
+    yield doc.Table(heads, rows)
 
 
 def _orders_section(report: Report) -> Iterator[doc.Block]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.results.observations import CPU
-from memplan_cli.core.results.report import RuntimeSummary
+from memplan_cli.core.results.report import RAN_AGAIN, RuntimeSummary
 from memplan_cli.onnx_io.weights.stored import stored_model
 from memplan_cli.runtime.graph.recorded import graph_of_run, with_recorded_order
 from memplan_cli.runtime.installed import required_version
@@ -157,7 +157,7 @@ class Confirmation:
         self.run = self._run(self.choice)
         self.notes.append(
             "without optimization the outputs differ from those of the defaults: the model "
-            "ran again with optimization"
+            f"{RAN_AGAIN} with optimization"
         )
 
     def _optimize_if_slower(self) -> None:
@@ -177,7 +177,7 @@ class Confirmation:
             return
         self.run, self.choice, self.time = optimized_run, choice, None
         self.notes.append(
-            "without optimization the written model takes longer than allowed: it ran again with optimization"
+            f"without optimization the written model takes longer than allowed: it {RAN_AGAIN} with optimization"
         )
 
     def _time_if_slower(self, run: WrittenRun) -> TimeRatio | None:
@@ -214,7 +214,7 @@ class Confirmation:
         self._replace_run(
             run_with_graph,
             "the runtime runs nodes that the file does not have: predictions are made for its own "
-            "graph, and the written model ran again to show that graph",
+            f"graph, and the written model {RAN_AGAIN} to show that graph",
         )
 
     def _fit_arena(self) -> None:
@@ -231,7 +231,7 @@ class Confirmation:
         is_predicted = self.choice.predicted.held is not None
         reason = "differs from its prediction" if is_predicted else "was not predictable"
         self.choice = better
-        self._replace_run(second_run, f"the arena {reason}: the written model ran again")
+        self._replace_run(second_run, f"the arena {reason}: the written model {RAN_AGAIN}")
 
     def _better_arena(self) -> SettingsChoice | None:
         """Return the settings of the reported run with another arena, if that is worth a second run.
