@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memplan_cli.api.plan_sections import FEATURE_SECTIONS
 from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.results.placements import BlockOrder, Placement, PlannedArena
 from memplan_cli.core.symbolic.dims import canonical_dim
@@ -20,7 +23,9 @@ from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting import RENDERERS, render
 from memplan_cli.reporting.commands.diff import compare
+from memplan_cli.reporting.media import text
 from memplan_cli.reporting.media.html import broken
+from memplan_cli.reporting.media.text import Screen
 from memplan_cli.reporting.pages import diff_page, plan_page
 from memplan_cli.reporting.pages.graph_facts import (
     GraphFacts,
@@ -29,6 +34,7 @@ from memplan_cli.reporting.pages.graph_facts import (
     regions,
 )
 from memplan_cli.reporting.pages.page_data import evaluable
+from memplan_cli.reporting.plans.report import answer_document
 from memplan_cli.reporting.snapshot import snapshot_of
 
 if TYPE_CHECKING:
@@ -126,12 +132,22 @@ def test_a_page_without_symbols_hides_their_fields() -> None:
 
 def test_a_long_expression_has_its_own_line_and_breaks_at_operators() -> None:
     plan = plan_named("dynamic")
-    text = "528*(s15 + 1)*s25 + 16*(s48 + s69) + 2048*s25"
-    report = replace(plan.report, symbolic={**plan.report.symbolic, "planned": text})
+    expression = "528*(s15 + 1)*s25 + 16*(s48 + s69) + 2048*s25"
+    report = replace(plan.report, symbolic={**plan.report.symbolic, "planned": expression})
     page = plan_page.render(replace(plan, report=report))
-    assert f"<code>{broken(text)}</code>" in page
-    assert re.sub("<wbr>", "", broken(text)) == text
+    assert f"<code>{broken(expression)}</code>" in page
+    assert re.sub("<wbr>", "", broken(expression)) == expression
     assert broken("a<b*c") == "a&lt;b*<wbr>c"
+
+
+@pytest.mark.parametrize("name", ["branchy", "dynamic", "nested", "train_level1"])
+def test_the_first_screen_of_a_page_says_what_the_text_says(name: str) -> None:
+    plan = plan_named(name)
+    page = render(plan, "html", sections=FEATURE_SECTIONS)
+    head = page[page.index("<header>") : page.index('<section class="cards"')]
+    words = unescape(re.sub(r"<[^>]+>", " ", head)).split()
+    said = text.draw(answer_document(plan, FEATURE_SECTIONS), Screen(80)).split()
+    assert Counter(said) - Counter(words) == Counter()
 
 
 def test_a_chart_of_known_sizes_alone_says_so_in_every_medium() -> None:
