@@ -136,7 +136,7 @@ def test_processes_that_were_not_measured_are_left_out() -> None:
 def test_a_prediction_stands_where_nothing_was_observed_and_says_so() -> None:
     sides = {"original": observed(10_000_000, 20_000_000, 1), "optimized": observed(1, 1, 1)}
     lines = render(with_runtime({}, sides), "text").splitlines()
-    assert lines[2].startswith("Process memory (predicted, within 10%) ")
+    assert lines[2].startswith("Process memory (predicted, usually within 10%) ")
     assert lines[3].split() == ["whole", "process", "67.08", "MiB", "48.01", "MiB", "-28%"]
     assert lines[7].split()[3:] == ["9.54", "MiB", "1", "B", "-100%"]
 

@@ -146,7 +146,7 @@ def _comparison(report: Report) -> _Comparison | None:
     runtime = report.runtime
     if runtime is None:
         return None
-    margin = f"predicted, within {PROFILE.process_margin:.0%}"
+    margin = f"predicted, usually within {PROFILE.process_margin:.0%}"
     for certainty, sides in (("measured", runtime.observed), (margin, runtime.predicted)):
         before, after = sides.get("original"), sides.get("optimized")
         if before and after and before.process and after.process:

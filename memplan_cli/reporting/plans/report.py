@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import PurePath
 from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
@@ -127,8 +128,11 @@ def _document(
 ) -> doc.Document:
     """Return a document whose subject line has the model, the written model and the runtime."""
     report = plan.report
-    model = doc.Name(report.model.path or "model")
-    title = (model, " -> ", doc.Name(invocation.written)) if invocation.written else (model,)
+    model, written = PurePath(report.model.path or "model"), PurePath(invocation.written)
+    # A model that was written beside the original needs no folder.
+    target = written.name if written.parent == model.parent else str(written)
+    arrow = (" -> ", doc.Name(target)) if invocation.written else ()
+    title = (doc.Name(str(model)), *arrow)
     runtime = report.runtime
     context = ""
     if runtime is not None:
