@@ -87,7 +87,7 @@ def binding_lines(outputs: Mapping[str, str] | str, provider: str = CPU) -> list
         "",
         "",
         "def bind(inputs):",
-        '    """Return a binding whose buffers are the arrays given: runs write into them."""',
+        '    """Return a binding to these arrays; runs write into them."""',
         "    of = ort.OrtValue.ortvalue_from_numpy",
         f"    buffers = {{name: of(array, {device!r}, 0) for name, array in inputs.items()}}",
         "    binding = session.io_binding()",
@@ -102,7 +102,7 @@ def binding_lines(outputs: Mapping[str, str] | str, provider: str = CPU) -> list
         "",
         "",
         "# binding = bind(inputs)  # inputs: name -> array",
-        "# session.run_with_iobinding(binding, run_options)  # a step; and again, the next",
+        "# session.run_with_iobinding(binding, run_options)  # one step; repeat",
         "# outputs = binding.copy_outputs_to_cpu()",
     ]
 

@@ -26,7 +26,7 @@ from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting import RENDERERS as FORMATS
 from memplan_cli.reporting import render
-from memplan_cli.reporting.document import NextStep
+from memplan_cli.reporting.document import Code, NextStep
 from memplan_cli.reporting.media import text
 from memplan_cli.reporting.media.chart import bar_lines, sampled_maxima
 from memplan_cli.reporting.media.text import Screen
@@ -247,8 +247,8 @@ def test_an_offset_beyond_32_bits_is_refused_for_tflm() -> None:
 @pytest.mark.parametrize("name", PLANS)
 def test_text_keeps_to_the_width_of_the_screen(name: str, width: int) -> None:
     document = plan_document(plan_named(name), 12, FEATURE_SECTIONS)
-    # Commands to copy are never broken.
-    blocks = tuple(b for b in document.blocks if not isinstance(b, NextStep))
+    # Code and commands to copy are never broken.
+    blocks = tuple(b for b in document.blocks if not isinstance(b, Code | NextStep))
     lines = text.draw(replace(document, blocks=blocks), Screen(width)).splitlines()
     assert max(len(line) for line in lines) <= width
 

@@ -54,6 +54,7 @@ def _binding_code(report: Report) -> tuple[str, ...]:
         "import onnxruntime as ort",
         "session = ...  # of the written model, with the settings of this report",
         'plan = json.load(open("PLAN.memplan.json"))',
+        'pairs = plan["report"]["donated"]["pairs"]',
     )
-    pairs = '{output: input for input, output in plan["report"]["donated"]["pairs"]}'
-    return (*lines, *filter(None, binding_lines(pairs, provider)))
+    donated = "{output: input for input, output in pairs}"
+    return (*lines, *filter(None, binding_lines(donated, provider)))
