@@ -231,22 +231,16 @@ def first_overlap(
     ]
     by_end = iter(sorted(indices, key=ends.__getitem__))
     next_to_end = next(by_end, 0)  # without buffers it is not used
-    live_offsets: list[int] = []
-    index_at: dict[int, int] = {}  # offset of a live buffer -> its index
-    top_at: dict[int, int] = {}  # offset of a live buffer -> the byte after its last
+    live: list[tuple[int, int]] = []  # offset and index of each live buffer, sorted
     for index in sorted(indices, key=starts.__getitem__):
         start, offset = starts[index], offsets[index]
         # This buffer ends after `start`, so the iterator is not exhausted.
         while ends[next_to_end] <= start:
-            del live_offsets[bisect_left(live_offsets, offsets[next_to_end])]
+            del live[bisect_left(live, (offsets[next_to_end], next_to_end))]
             next_to_end = next(by_end)
-        place = bisect_left(live_offsets, offset)
-        if place and top_at[live_offsets[place - 1]] > offset:
-            return index_at[live_offsets[place - 1]], index
-        top = offset + sizes[index]
-        if place < len(live_offsets) and live_offsets[place] < top:
-            return index_at[live_offsets[place]], index
-        live_offsets.insert(place, offset)
-        top_at[offset] = top
-        index_at[offset] = index
+        place = bisect_left(live, (offset, index))
+        for other_offset, other in live[max(place - 1, 0) : place + 1]:
+            if other_offset < offset + sizes[index] and offset < other_offset + sizes[other]:
+                return other, index
+        live.insert(place, (offset, index))
     return None

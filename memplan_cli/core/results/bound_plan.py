@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.core.symbolic.sizes import unit_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.placements import Placement, PlannedArena
     from memplan_cli.core.results.plan import Plan
 
 
@@ -26,36 +25,57 @@ def with_bound_symbols(plan: Plan) -> Plan:
         return plan
     dims = {name: dim.value for name, dim in plan.report.bindings.items()}
     try:
-        factors = {
-            arena.id: 1 if arena.unit == "1" else unit_value(arena.unit, dims)
-            for arena in plan.arenas
-        }
+        arenas = _arenas_in_bytes(plan.arenas, dims)
     except ValueError:  # a symbol is not bound
         return plan
-    # Each arena starts where the one before it ends; the last sum, the end of all, is not used.
-    heights = [arena.height * factors[arena.id] for arena in plan.arenas]
-    starts = dict(
-        zip((arena.id for arena in plan.arenas), accumulate(heights, initial=0), strict=False)
-    )
     joined = replace(
         plan.arenas[0],
         unit="1",
-        height=sum(heights),
-        lower_bound=sum(arena.lower_bound * factors[arena.id] for arena in plan.arenas),
+        height=sum(arena.height * arenas[arena.id].factor for arena in plan.arenas),
+        lower_bound=sum(arena.lower_bound * arenas[arena.id].factor for arena in plan.arenas),
         alignment=1,  # the arenas before an arena may have any height
     )
 
     def placed(tensor: Placement) -> Placement:
         """Return a tensor with numbers for symbols, at its place in the joined arena."""
-        factor = factors[tensor.arena]
+        arena = arenas[tensor.arena]
         return tensor._replace(
             shape=tuple(_bound_or_same(dim, dims) for dim in tensor.shape),
-            bytes=tensor.bytes * factor,
+            bytes=tensor.bytes * arena.factor,
             arena=joined.id,
-            offset=starts[tensor.arena] + tensor.offset * factor,
+            offset=arena.start + tensor.offset * arena.factor,
         )
 
     return replace(plan, arenas=(joined,), tensors=tuple(map(placed, plan.tensors)))
+
+
+class _ArenaInBytes(NamedTuple):
+    """Where a symbolic arena lies in the joined one.
+
+    Attributes:
+        start: its first byte.
+        factor: the value of its unit. Sizes and offsets in the arena are multiples of its unit.
+    """
+
+    start: int
+    factor: int
+
+
+def _arenas_in_bytes(
+    arenas: Sequence[PlannedArena], dims: Mapping[str, int]
+) -> dict[int, _ArenaInBytes]:
+    """Return the place of each arena, by its id; each starts where the one before it ends.
+
+    Raises:
+        ValueError: ``dims`` lacks a symbol of a unit.
+    """
+    placed = {}
+    start = 0
+    for arena in arenas:
+        factor = 1 if arena.unit == "1" else unit_value(arena.unit, dims)
+        placed[arena.id] = _ArenaInBytes(start, factor)
+        start += arena.height * factor
+    return placed
 
 
 def _bound_or_same(dim: int | str, dims: Mapping[str, int]) -> int | str:

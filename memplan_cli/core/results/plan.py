@@ -214,26 +214,32 @@ def _problems(plan: Plan) -> Iterator[tuple[Problem, Layout]]:
     if len(arena_ids) != len(plan.arenas):
         raise InvalidLayoutError("two arenas have one id")
     _refuse_invalid_rows(plan.tensors)
-    buffers: dict[int, dict[BufferId, Buffer]] = {arena: {} for arena in arena_ids}
-    offsets: dict[int, dict[BufferId, int]] = {arena: {} for arena in arena_ids}
     bases = {tensor.id: tensor for tensor in plan.tensors if tensor.alias_of is None}
+    tensors_of: dict[int, list[Placement]] = {arena: [] for arena in arena_ids}
     for tensor in plan.tensors:
         if tensor.arena not in arena_ids:
             raise InvalidLayoutError(f"tensor {tensor.id!r} is placed in no arena of the plan")
         if tensor.alias_of is not None:
             _refuse_wrong_alias(tensor, tensor.alias_of, bases)
+        tensors_of[tensor.arena].append(tensor)
+    for arena in plan.arenas:
+        yield _problem_of(arena, tensors_of[arena.id])
+
+
+def _problem_of(arena: PlannedArena, tensors: Sequence[Placement]) -> tuple[Problem, Layout]:
+    """Return an arena as a packing problem and its layout, with one buffer for each base tensor."""
+    buffers: dict[BufferId, Buffer] = {}
+    offsets: dict[BufferId, int] = {}
+    for tensor in tensors:
         buffer_id = BufferId(tensor.alias_of or tensor.id)
         live = LiveRange(tensor.first, tensor.last)
-        merged = buffers[tensor.arena].get(buffer_id)  # None for the first tensor of a buffer
-        if merged is not None:
-            live = LiveRange(
-                min(live.start, merged.live.start), max(live.end, merged.live.end)
-            )
-        buffers[tensor.arena][buffer_id] = Buffer(buffer_id, tensor.bytes, live)
-        offsets[tensor.arena][buffer_id] = tensor.offset
-    for arena in plan.arenas:
-        problem = Problem(tuple(buffers[arena.id].values()), arena.alignment)
-        yield problem, Layout(offsets[arena.id], arena.height)
+        if buffer_id in buffers:  # the tensor or another alias of it came before
+            other = buffers[buffer_id].live
+            live = LiveRange(min(live.start, other.start), max(live.end, other.end))
+        buffers[buffer_id] = Buffer(buffer_id, tensor.bytes, live)
+        offsets[buffer_id] = tensor.offset
+    problem = Problem(tuple(buffers.values()), arena.alignment)
+    return problem, Layout(offsets, arena.height)
 
 
 def _refuse_invalid_rows(tensors: Sequence[Placement]) -> None:

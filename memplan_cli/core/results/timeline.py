@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.core.problem import Problem, pressure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.placements import Placement, PlannedArena
     from memplan_cli.core.results.plan import Plan
@@ -167,10 +167,7 @@ def _subgraph_paths(
     for path in orders:
         if not path:
             continue
-        parent = path.rpartition("/")[0]
-        # Node names may contain slashes: the parent is the longest prefix that is a block.
-        while parent and parent not in orders:
-            parent = parent.rpartition("/")[0]
+        parent = _parent_block(path, orders)
         label = path.removeprefix(f"{parent}/" if parent else "").rpartition(".")[0]
         # A node without a name is `Type#index` in a path and `#index` in an order.
         for node in (label, f"#{label.rpartition('#')[2]}"):
@@ -178,3 +175,14 @@ def _subgraph_paths(
                 paths.setdefault((parent, node), []).append(path)
                 break
     return paths
+
+
+def _parent_block(path: str, blocks: Collection[str]) -> str:
+    """Return the path of the block around a subgraph; empty for the main graph.
+
+    Node names may contain slashes, so it is the longest prefix before a slash that is a block.
+    """
+    parent = path.rpartition("/")[0]
+    while parent and parent not in blocks:
+        parent = parent.rpartition("/")[0]
+    return parent
