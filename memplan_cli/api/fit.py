@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shlex import quote
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memplan_cli.api.fit_needs import ConfirmationRuns, confirm, read_needs
 from memplan_cli.api.models.binding import bind, refuse_run
@@ -16,6 +16,7 @@ from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from memplan_cli.api.fit_needs import ModelNeeds
     from memplan_cli.api.models.sources import ModelSource
@@ -66,7 +67,6 @@ def fit(
     Raises:
         MemplanError: the model has no such dim, it has a value, or another has none.
     """
-    from memplan_cli.api.models.resolve_sizes import free_dim_names
     from memplan_cli.runtime.workers.session import resolve_provider
 
     names = (unknown,) if isinstance(unknown, str) else tuple(unknown)
@@ -76,22 +76,9 @@ def fit(
         settings = settings_of(path, settings, config, options)
         if provider is not None:
             refuse_run(settings, "--confirm")
-        _refuse_settings(settings, names)
-        file = read_model(path)
-        settings = bind(file.model, settings)
-        _refuse_decided(names, settings)  # again: the data of inputs may decide a dim
-        if not names:
-            raise _nothing_to_find(free_dim_names(file.lazy, path, settings))
-        needs = read_needs(file, settings, names, memory_bytes, of, progress)
-        del file  # of a large model, most of what is in memory
-        counted = "process" if needs.process else "tensors"
-        other_imports = 0
-        if needs.process:  # predicted beyond the imports
-            other_imports = OTHER_IMPORTS if overhead is None else _bytes(overhead)
-            overhead_bytes = PROFILE.imported_process + other_imports
-        else:
-            overhead_bytes = PROFILE.session_process if overhead is None else _bytes(overhead)
-        question = Question(names[0], {}, memory_bytes, overhead_bytes)
+        needs = _needs_of(path, settings, names, memory_bytes, of, progress)
+        kept = _kept_bytes(needs, overhead)
+        question = Question(names[0], {}, memory_bytes, kept.total)
         points = tuple(frontier(needs.at, question, names[1:], needs.guess))
         confirmation = None
         if provider is not None and points:
@@ -103,8 +90,8 @@ def fit(
         result = Fit(
             model=str(path),
             memory=memory_bytes,
-            overhead=overhead_bytes,
-            other_imports=other_imports,
+            overhead=kept.total,
+            other_imports=kept.other_imports,
             margin=PROFILE.process_margin if needs.process else None,
             unknown=names,
             dims=needs.settings.dims,
@@ -113,10 +100,63 @@ def fit(
             expressions=needs.totals,
             plans=len(needs.known),
             confirmed=confirmation,
-            of=counted,
+            of="process" if needs.process else "tensors",
             warnings=needs.notes(points),
         )
         return files.without_folder(result)
+
+
+def _needs_of(
+    path: Path,
+    settings: Settings,
+    searched_dims: tuple[str, ...],
+    memory: int,
+    of: str,
+    progress: Progress | None,
+) -> ModelNeeds:
+    """Read a model and return its memory needs at numbers of the searched dims.
+
+    ``memory`` is the memory size in bytes, and ``of`` is what has to fit (`read_needs`). The model is
+    not kept in memory: of a large one, it would be most of what is there.
+
+    Raises:
+        MemplanError: the settings contradict the search, or there is no dim to search.
+    """
+    from memplan_cli.api.models.resolve_sizes import free_dim_names
+
+    _refuse_settings(settings, searched_dims)
+    file = read_model(path)
+    settings = bind(file.model, settings)
+    _refuse_decided(searched_dims, settings)  # again: the data of inputs may decide a dim
+    if not searched_dims:
+        raise _nothing_to_find(free_dim_names(file.lazy, path, settings))
+    return read_needs(file, settings, searched_dims, memory, of, progress)
+
+
+class _KeptBytes(NamedTuple):
+    """Bytes of the memory size that are kept for what the needs do not count.
+
+    Attributes:
+        total: all of them.
+        other_imports: those for imports besides Python, NumPy and the runtime; 0 if tensors are
+            counted, where no part is known by itself.
+    """
+
+    total: int
+    other_imports: int
+
+
+def _kept_bytes(needs: ModelNeeds, overhead: int | str | None) -> _KeptBytes:
+    """Return what is kept beside the needs, for the argument ``overhead`` of `fit`.
+
+    A predicted process does not count imports: those of Python, NumPy and the runtime are measured, and
+    ``overhead`` is for all others. Beside planned tensors, ``overhead`` is the whole rest of a process.
+    """
+    if needs.process:
+        other_imports = OTHER_IMPORTS if overhead is None else _bytes(overhead)
+        return _KeptBytes(PROFILE.imported_process + other_imports, other_imports)
+    total = PROFILE.session_process if overhead is None else _bytes(overhead)
+    return _KeptBytes(total, other_imports=0)
 
 
 def _bytes(size: int | str) -> int:

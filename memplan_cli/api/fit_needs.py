@@ -128,21 +128,14 @@ class ModelNeeds:
             program = bind_program(self.program, dims)
             memory = make_plan(program, self.settings, _SOURCE, REWRITES).plan.report.memory
             if self.by_run:
-                known_bytes = memory.weights + (memory.planned or 0)
-                if known_bytes > self.limit:
-                    return Need(
-                        weights=memory.weights,
-                        inputs=memory.inputs or 0,
-                        outputs=memory.outputs or 0,
-                        planned=memory.planned or 0,
-                    )
+                if memory.weights + (memory.planned or 0) > self.limit:
+                    return _need_of_known_sizes(memory)
                 memory = self.by_run.memory(dims)
         except ModelError:  # sizes exceed 64 bits, or (`UnknownSizeError`) the run lacks some
             return None
-        numbers = (memory.weights, memory.inputs, memory.outputs, memory.planned)
-        if None in numbers:
+        if None in (memory.inputs, memory.outputs, memory.planned):
             raise UnknownSizeError("an input's or output's size is not known for some dims")
-        need = Need(*(number for number in numbers if number is not None))
+        need = _need_of_known_sizes(memory)
         if self.process is None or need.total > _HOPELESS * self.limit:
             return need
         return replace(need, process=self.process.highest(dims))
@@ -156,6 +149,16 @@ class ModelNeeds:
         by_run = self.by_run.warnings if self.by_run else ()
         extrapolated = self.growth.extrapolation_notes(points) if self.growth else ()
         return (*self.warnings, *by_run, *extrapolated)
+
+
+def _need_of_known_sizes(memory: Memory) -> Need:
+    """Return the need of a plan's memory, in which unknown sizes count as 0."""
+    return Need(
+        weights=memory.weights,
+        inputs=memory.inputs or 0,
+        outputs=memory.outputs or 0,
+        planned=memory.planned or 0,
+    )
 
 
 def read_needs(
@@ -195,12 +198,10 @@ def read_needs(
     by_data = _dims_by_data(program, free_input_dims, bound_settings)
     _check_dims(program, (*searched_dims, *by_data), bound_settings)
     planned = make_plan(program, bound_settings, _SOURCE, REWRITES, progress=progress)
-    interface_bytes = input_bytes(program), output_bytes(program)
-    has_unknown_sizes = planned.plan.report.coverage < 1.0 or None in interface_bytes
     # A searched dim has a number at each binding, also if data would decide it in a run.
     dims_to_observe = set(by_data) - set(searched_dims)
     by_run = None
-    if has_unknown_sizes or dims_to_observe:
+    if dims_to_observe or _has_unknown_sizes(program, planned.plan):
         by_run = NeedsByRun(file.lazy, file.path, bound_settings)
         # Called to raise now if runs do not tell the sizes.
         by_run.memory(dict.fromkeys(searched_dims, 1))
@@ -219,6 +220,12 @@ def read_needs(
         process=process,
         by_run=by_run,
     )
+
+
+def _has_unknown_sizes(program: Program, plan: Plan) -> bool:
+    """Whether the size of some intermediate, input or output is neither a number nor a formula."""
+    interface_bytes = input_bytes(program), output_bytes(program)
+    return plan.report.coverage < 1.0 or None in interface_bytes
 
 
 def bind_program(program: Program, dims: Mapping[str, int]) -> Program:

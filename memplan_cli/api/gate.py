@@ -246,27 +246,39 @@ def _judge_files(
     )
     _refuse_overwriting(call, paths, {case.folder_rules.baseline for case in cases})
     earlier = _read_baselines(cases, call)
-    # The new entries of each baseline: the earlier ones, and those that this call replaces.
-    recorded = {baseline: dict(entries) for baseline, entries in earlier.items()}
     verdicts = []
     for case in cases:
         entries = earlier[case.absolute_baseline]
         rules = case.folder_rules.in_force(case.key, baseline_has_entries=bool(entries))
         snapshot = _snapshot(case, request, rules, entries.get(case.key), call)
-        verdict = _verdict(snapshot, entries.get(case.key), rules, call)
-        if verdict.recorded:
-            recorded[case.absolute_baseline][case.key] = snapshot
-        verdicts.append(verdict)
-    contents: dict[Path, str] = {}
-    if call.updates:
-        changed = (path for path, entries in recorded.items() if entries != earlier[path])
-        contents = {path: baseline_text(recorded[path]) for path in changed}
+        verdicts.append(_verdict(snapshot, entries.get(case.key), rules, call))
+    contents = _new_baselines(cases, verdicts, earlier)
     contents |= {
         file.path: RENDERERS[file.form](tuple(verdicts)) for file in call.verdict_files
     }
     if contents:
         write_files({path: text.encode() for path, text in contents.items()})
     return tuple(verdicts)
+
+
+def _new_baselines(
+    cases: Sequence[_Case],
+    verdicts: Sequence[Verdict],
+    earlier: Mapping[Path, Mapping[str, Snapshot]],
+) -> dict[Path, str]:
+    """Return the text of each baseline in which a verdict has recorded other numbers, by its path.
+
+    A baseline keeps its earlier entries, except those that are recorded anew.
+    """
+    entries_by_path = {path: dict(entries) for path, entries in earlier.items()}
+    for case, verdict in zip(cases, verdicts, strict=True):
+        if verdict.recorded:
+            entries_by_path[case.absolute_baseline][case.key] = verdict.snapshot
+    return {
+        path: baseline_text(entries)
+        for path, entries in entries_by_path.items()
+        if entries != earlier[path]
+    }
 
 
 def _refuse_overwriting(

@@ -53,17 +53,24 @@ def facts_for(path: FilePath, plan: Plan) -> GraphFacts | None:
         phases = find_phases(program, loss=plan.report.loss, recorded=recorded_phases(model))
     except (MemplanError, OSError):
         return None
-    op_types = {}
-    for block, op in walk(program.body):
-        # Orders name a node by its label or by its index in the file.
-        prefix = f"{block.path}/" if block.path else ""
-        op_types[f"{prefix}#{op.source}"] = op_types[f"{prefix}{op.label}"] = op.type
     categories = {
         str(var): _CATEGORIES[phase]
         for var, phase in phases.phase_of.items()
         if phase in _CATEGORIES
     }
-    return GraphFacts(op_types, categories, _bytes_by_category(program, phases))
+    return GraphFacts(_op_types(program), categories, _bytes_by_category(program, phases))
+
+
+def _op_types(program: Program) -> dict[str, str]:
+    """Return the operator type of each node, by both names that an order may have for it.
+
+    These are its label and its index in the file, behind the path of its block: ``body/#7``.
+    """
+    op_types = {}
+    for block, op in walk(program.body):
+        prefix = f"{block.path}/" if block.path else ""
+        op_types[f"{prefix}#{op.source}"] = op_types[f"{prefix}{op.label}"] = op.type
+    return op_types
 
 
 def _bytes_by_category(program: Program, phases: Phases) -> dict[str, int]:

@@ -237,7 +237,7 @@ def _write_best_of(
 def _refuse_combined(
     settings: Settings, targets: Targets, profiles: Profiles | None, check: Check | None
 ) -> None:
-    """Refuse settings that cannot be combined."""
+    """Raise SettingsError for settings, output files, profiles and a check that cannot be combined."""
     if targets.certificate and settings.target != "portable":
         raise SettingsError(
             "--certificate needs --target portable: it proves bounds of the model's own graph",
@@ -250,16 +250,20 @@ def _refuse_combined(
         )
     if profiles:
         refuse_settings_of_one_size(settings, profiles)
-    if check is None or settings.target == "portable":
-        return
+    if check is not None and settings.target != "portable":
+        _refuse_check_of_target(settings.target, check)
+
+
+def _refuse_check_of_target(target: str, check: Check) -> None:
+    """Raise SettingsError if a check cannot be made of a model that is optimized for a target."""
     if check.reference == "unoptimized":
         raise SettingsError(
-            f"--reference unoptimized needs --target portable: a model for {settings.target} has the runtime's "
+            f"--reference unoptimized needs --target portable: a model for {target} has the runtime's "
             "optimizations in it",
             hint="remove --reference or --target",
         )
-    if check.provider not in ("auto", settings.target, PROVIDERS[settings.target]):
+    if check.provider not in ("auto", target, PROVIDERS[target]):
         raise SettingsError(
-            f"a model for {settings.target} is validated on {settings.target}, not on {check.provider}",
+            f"a model for {target} is validated on {target}, not on {check.provider}",
             hint="remove the provider",
         )

@@ -59,19 +59,26 @@ def pack(
     )
     # A layout above the capacity is not written: a script could use it as a result.
     if layout_file is not None and packed.passed:
-        from memplan_cli.onnx_io.load import file_digest
-
-        layout = problem_file.layout_csv(packed).encode()
-        contents = {layout_file: layout}
-        if certificate_file is not None:
-            # The layout may replace the problem, and is then checked as both.
-            is_replaced = layout_file.exists() and layout_file.samefile(problem)
-            digest = sha256(layout).hexdigest()
-            problem_digest = digest if is_replaced else file_digest(problem)
-            certificate_of_layout = _certificate(packed, problem_digest, digest)
-            contents[certificate_file] = certificate_of_layout.dumps().encode()
-        write_files(contents)
+        _write_layout(packed, problem, layout_file, certificate_file)
     return packed
+
+
+def _write_layout(
+    packed: PackingResult, problem: Path, layout_file: Path, certificate_file: Path | None
+) -> None:
+    """Write a layout, which may replace the problem's file, and its certificate if asked for."""
+    from memplan_cli.onnx_io.load import file_digest
+
+    layout = problem_file.layout_csv(packed).encode()
+    contents = {layout_file: layout}
+    if certificate_file is not None:
+        # If the layout replaces the problem, a check reads it as both.
+        is_replaced = layout_file.exists() and layout_file.samefile(problem)
+        digest = sha256(layout).hexdigest()
+        problem_digest = digest if is_replaced else file_digest(problem)
+        certificate = _certificate(packed, problem_digest, digest)
+        contents[certificate_file] = certificate.dumps().encode()
+    write_files(contents)
 
 
 def _certificate(

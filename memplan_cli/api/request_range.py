@@ -248,13 +248,9 @@ def with_range_settings(
     facts = plan.report.runtime
     if not settings.bounds or facts is None or facts.settings is None:
         return plan
-    if facts.provider != CPU:
-        return _for_one_size(plan, f"on {facts.provider} no range is looked at")
-    # The confirming runs have the largest sizes, which must not exhaust the machine.
-    largest_bytes = _known_bytes(plan.report.memory)
-    if largest_bytes > _half_of_machine():
-        reason = f"the largest takes {format_size(largest_bytes)}, and was not run"
-        return _for_one_size(plan, reason)
+    obstacle = _range_obstacle(facts, plan.report.memory)
+    if obstacle:
+        return _for_one_size(plan, obstacle)
     progress("choosing settings for the range")
     # Feeds and assumed dims were resolved for one run: they are resolved again for the largest sizes.
     unbound_inputs = replace(settings.inputs, feeds=None, assumed=None)
@@ -271,6 +267,20 @@ def with_range_settings(
     )
     plan = plan.with_report(replace(plan.report, runtime=facts_for_range))
     return plan.with_warnings(_range_warning(result, facts), *result.notes)
+
+
+def _range_obstacle(facts: RuntimeSummary, memory: Memory) -> str:
+    """Return why settings for a range are not searched for; empty if they are.
+
+    ``facts`` are of the one size that was run, and ``memory`` is the plan's for the largest size, at
+    which the search runs the model: it must not exhaust the machine.
+    """
+    if facts.provider != CPU:
+        return f"on {facts.provider} no range is looked at"
+    largest_bytes = _known_bytes(memory)
+    if largest_bytes > _half_of_machine():
+        return f"the largest takes {format_size(largest_bytes)}, and was not run"
+    return ""
 
 
 def _known_bytes(memory: Memory) -> int:

@@ -101,26 +101,42 @@ def jobs_of(
         read_config(config)
     models = found_models(paths)
     bounds = overrides.get("bounds")
-    # Models are read here only if dims have to be looked up in them.
     asked_dims = dict.fromkeys((*profiles, *(bounds if isinstance(bounds, dict) else ())))
-    dims_by_model = (
-        {model: _dims_of(model, config, overrides) for model in models} if asked_dims else {}
-    )
-    _reject_unknown("dim", asked_dims, dims_by_model.values())
+    missing_by_model = _missing_dims(models, tuple(asked_dims), config, overrides)
     if any(overrides.get(key) for key in ("input", "inputs", "shapes")):
         _reject_unknown_inputs(models, config, overrides)
     config_name = None if config is None else str(config)
     jobs = []
     for model in models:
-        model_dims = dims_by_model.get(model)
-        missing: tuple[str, ...] = ()
-        if model_dims is not None:
-            missing = tuple(name for name in asked_dims if name not in model_dims)
+        missing = missing_by_model[model]
         own = {name: values for name, values in profiles.items() if name not in missing}
         jobs += [
             Job(str(model), dims, config_name, overrides, missing) for dims in _all_dims(own)
         ]
     return tuple(jobs)
+
+
+def _missing_dims(
+    models: Sequence[Path],
+    names: Sequence[str],
+    config: Path | None,
+    overrides: Mapping[str, object],
+) -> dict[Path, tuple[str, ...]]:
+    """Return for each model the dims in ``names`` that it does not have.
+
+    None is missing in a model that cannot be read. Without names, no model is read.
+
+    Raises:
+        SettingsError: no model has one of the dims.
+    """
+    if not names:
+        return dict.fromkeys(models, ())
+    dims_by_model = {model: _dims_of(model, config, overrides) for model in models}
+    _reject_unknown("dim", names, dims_by_model.values())
+    return {
+        model: () if dims is None else tuple(name for name in names if name not in dims)
+        for model, dims in dims_by_model.items()
+    }
 
 
 def _all_dims(profiles: Profiles) -> tuple[Mapping[str, int | str], ...]:

@@ -34,6 +34,8 @@ from memplan_cli.settings.values import Place, Value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.files import Content
@@ -100,16 +102,31 @@ def train_step(
         report = _report_of(step, target)
         result = WrittenStep(str(target), step, report.memory, report.symbolic, recompute)
         if not result.missed:
-            written_step = checked(step.model, lambda: forward)
-            contents: dict[Path, Content] = {
-                target: written_step.SerializeToString(deterministic=True)
-            }
-            if state_file is not None:
-                contents[state_file] = first_archive(forward, step, source.parent)
-            weights = locations(external_tensors(step.model))
-            with OutputFiles(weights, source.parent, target.parent) as written:
-                written.write(contents)
+            _write_step(step, forward, source.parent, target, state_file)
         return files.without_folder(result)
+
+
+def _write_step(
+    step: TrainStep, forward: ModelProto, folder: Path, target: Path, state_file: Path | None
+) -> None:
+    """Write a training step, its weight files, and the first values of its inputs if asked for.
+
+    Args:
+        step: The training step.
+        forward: The forward model.
+        folder: The folder of the forward model's file, with its weight files.
+        target: The file of the training step.
+        state_file: The file for the first value of each ``in.*``, or None.
+    """
+    written_step = checked(step.model, lambda: forward)
+    contents: dict[Path, Content] = {
+        target: written_step.SerializeToString(deterministic=True)
+    }
+    if state_file is not None:
+        contents[state_file] = first_archive(forward, step, folder)
+    weights = locations(external_tensors(step.model))
+    with OutputFiles(weights, folder, target.parent) as written:
+        written.write(contents)
 
 
 def _recipe(loss: str | None, loss_fn: str | None, optimizer: str | None) -> Recipe:

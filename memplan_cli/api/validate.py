@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from shlex import quote
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memplan_cli.api.models.binding import binding_of
 from memplan_cli.api.models.file_names import default_original, plan_beside
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report, RuntimeSummary
     from memplan_cli.core.results.rewrites import CacheSummary
+    from memplan_cli.runtime.settings_search.written_model import WrittenModel
 
 Extra = Literal["replay", "measure"]
 
@@ -74,11 +75,7 @@ def validate(
     with model_paths(*models) as files:
         written = files.path
         source = _original_of(written) if original is None else files.paths[1]
-        if written.exists() and source.exists() and written.samefile(source):
-            raise ModelError(
-                f"{source} is the written model itself, not its original",
-                hint="name with --original the model that it was made from",
-            )
+        _refuse_same_file(written, source)
         model = load_model(written)
         notes = read_notes(model)
         if not notes:
@@ -88,15 +85,12 @@ def validate(
             )
         has_plan = bool(extras) or plan_beside(written).exists()
         plan = _plan_of(written, notes.get("digest")) if has_plan else None
-        agreement: tuple[str, ...] = ()
-        if plan is not None:
-            comparison = compare_with_model(model, plan, source)
-            if comparison.disagreements:
-                reasons = tuple(f"plan: {text}" for text in comparison.disagreements)
-                provider = PROVIDERS.get(check.provider, CPU)
-                verdict = Validation(status="failed", provider=provider, notes=reasons)
-                return files.without_folder(Proof(verdict))
-            agreement = (comparison.summary(),)
+        comparison = None if plan is None else compare_with_model(model, plan, source)
+        if comparison is not None and comparison.disagreements:
+            reasons = tuple(f"plan: {text}" for text in comparison.disagreements)
+            provider = PROVIDERS.get(check.provider, CPU)
+            verdict = Validation(status="failed", provider=provider, notes=reasons)
+            return files.without_folder(Proof(verdict))
         check = replace(check, reference=recorded_reference(model))
         caches = recorded_caches({entry.key: entry.value for entry in model.metadata_props})
         if caches is not None:
@@ -105,9 +99,20 @@ def validate(
             proof = _compared(
                 source, written, model, plan, check, extras, inputs_of(inputs or ())
             )
-        verdict = proof.validation
-        verdict = replace(verdict, notes=(*verdict.notes, *agreement))
-        return files.without_folder(replace(proof, validation=verdict))
+        if comparison is not None:
+            verdict = proof.validation
+            verdict = replace(verdict, notes=(*verdict.notes, comparison.summary()))
+            proof = replace(proof, validation=verdict)
+        return files.without_folder(proof)
+
+
+def _refuse_same_file(written: Path, original: Path) -> None:
+    """Raise ModelError if both paths are one file; a missing file is found when it is read."""
+    if written.exists() and original.exists() and written.samefile(original):
+        raise ModelError(
+            f"{original} is the written model itself, not its original",
+            hint="name with --original the model that it was made from",
+        )
 
 
 def _original_of(written: Path) -> Path:
@@ -197,12 +202,7 @@ def _compared(
     from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, metadata_of
     from memplan_cli.onnx_io.settings_metadata import recorded_settings
     from memplan_cli.runtime.settings_search.written_model import WrittenModel
-    from memplan_cli.runtime.verification.verify import (
-        compare_models,
-        measure_models,
-        with_time,
-    )
-    from memplan_cli.runtime.workers.spec import RunConditions
+    from memplan_cli.runtime.verification.verify import compare_models
 
     first_dims, second_dims = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
     binding = _binding(ModelFile.of(written, model), plan, inputs).at(first_dims)
@@ -214,33 +214,62 @@ def _compared(
         # The buffers of donated pairs are bound in the comparison of two steps below.
         recorded_settings=replace(recorded.settings, io_binding={}) if recorded else None,
     )
-    facts: RuntimeSummary | None = None
-    notes: tuple[str, ...] = ()
     with warm_workers():
         if plan is not None and "measure" in extras:
-            report = plan.report
-            # Optimization would merge copies and change the order in which pairs are safe.
-            needs_order = bool(pairs or report.recompute.nodes or report.chunked.regions)
+            # Optimization would change the order in which pairs are safe.
+            needs_order = bool(pairs) or _has_copies(plan)
             as_planned = replace(written_model, spoiled_by_optimization=needs_order)
-            result = measure_models(original, as_planned, check, binding)
-            facts = result.facts
-            if facts is not None and facts.settings is not None:
-                conditions = RunConditions.of_check(check, binding)
-                facts, notes = with_time(facts, original, written, conditions)
+            result = _measured(original, as_planned, check, binding)
         else:
-            result = compare_models(original, written_model, check, binding)
-        if second_dims != first_dims and result.verdict.passed:
-            other = compare_models(original, written_model, check, binding.at(second_dims))
-            result = result if other.verdict.passed else other
+            compared = compare_models(original, written_model, check, binding)
+            result = _Measured(compared.verdict)
         verdict = result.verdict
+        if second_dims != first_dims and verdict.passed:
+            other = compare_models(original, written_model, check, binding.at(second_dims))
+            verdict = verdict if other.verdict.passed else other.verdict
         if pairs and verdict.passed:
-            models = original, written
-            steps = donated_steps(models, pairs, check, binding)
+            steps = donated_steps((original, written), pairs, check, binding)
             verdict = with_donated_steps(verdict, steps)
-        verdict = replace(verdict, notes=(*verdict.notes, *notes))
+        verdict = replace(verdict, notes=(*verdict.notes, *result.notes))
         if plan is not None and "replay" in extras:
             verdict = _replayed(verdict, written, plan, check, binding)
-    return Proof(verdict, facts and with_donated_buffers(facts, pairs))
+    return Proof(verdict, result.facts and with_donated_buffers(result.facts, pairs))
+
+
+def _has_copies(plan: Plan) -> bool:
+    """Whether ops run more than once in a plan's model; ONNX Runtime's optimization merges copies."""
+    return bool(plan.report.recompute.nodes or plan.report.chunked.regions)
+
+
+class _Measured(NamedTuple):
+    """The verdict on a written model, and what was measured besides.
+
+    Attributes:
+        facts: memory and run time of both models; None if they were not measured.
+        notes: on the run time.
+    """
+
+    verdict: Validation
+    facts: RuntimeSummary | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _measured(
+    original: Path, written_model: WrittenModel, check: Check, binding: Binding
+) -> _Measured:
+    """Compare a written model with its original, and measure memory and run time of both.
+
+    Run time is measured only if the comparison found settings for the written model.
+    """
+    from memplan_cli.runtime.verification.verify import measure_models, with_time
+    from memplan_cli.runtime.workers.spec import RunConditions
+
+    result = measure_models(original, written_model, check, binding)
+    if result.facts is None or result.facts.settings is None:
+        return _Measured(result.verdict, result.facts)
+    conditions = RunConditions.of_check(check, binding)
+    facts, notes = with_time(result.facts, original, written_model.path, conditions)
+    return _Measured(result.verdict, facts, notes)
 
 
 def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:

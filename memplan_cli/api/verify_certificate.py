@@ -79,21 +79,11 @@ def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel
         move_to_planned_order,
     )
     from memplan_cli.core.program import blocks
-    from memplan_cli.onnx_io.load import graph_digest
     from memplan_cli.onnx_io.metadata import read_notes
 
     is_written = read_notes(model).get("digest") == plan.digest
-    if not is_written and graph_digest(model) != plan.graph_sha256:
-        raise PlanError(
-            f"{path} is neither the model that was planned nor the model that was written",
-            hint="name the model that was planned, or its .memplan.onnx",
-        )
-    has_other_nodes = plan.report.recompute.nodes or plan.report.folded.tensors
-    if has_other_nodes and not is_written:
-        raise PlanError(
-            f"the plan has nodes that {path} does not have, or leaves some out",
-            hint="name the model that was written with the plan",
-        )
+    if not is_written:
+        _require_planned_graph(model, plan, path)
     loaded = read_as_planned(model, plan)
     if is_written:
         # A block's path contains node indices where nodes have no names. The written model has other
@@ -111,3 +101,19 @@ def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel
         dict(zip(paths, block_types, strict=True)),
         bounds_of(plan),
     )
+
+
+def _require_planned_graph(model: ModelProto, plan: Plan, path: Path) -> None:
+    """Raise PlanError if a model that was not written with a plan has other nodes than the plan."""
+    from memplan_cli.onnx_io.load import graph_digest
+
+    if graph_digest(model) != plan.graph_sha256:
+        raise PlanError(
+            f"{path} is neither the model that was planned nor the model that was written",
+            hint="name the model that was planned, or its .memplan.onnx",
+        )
+    if plan.report.recompute.nodes or plan.report.folded.tensors:
+        raise PlanError(
+            f"the plan has nodes that {path} does not have, or leaves some out",
+            hint="name the model that was written with the plan",
+        )

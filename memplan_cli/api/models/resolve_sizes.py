@@ -294,13 +294,10 @@ class _SizeSearch:
                 trials, result = further_trials, further_result
         if not result.ran:
             return self._assume_smallest(loaded, constraints, result, unresolved)
-        index = result.ran[0]  # in the candidates by default, or in those from messages
+        index = result.ran[0]
         dims = trials[index].dims
-        # Later candidates of either may be larger than needed in some dims. A single free dim is not:
-        # its numbers are tried in rising order.
-        may_be_too_large = index >= _SMALL_CANDIDATES and len(self.free_dims) > 1
         # Sizes that were observed hold for the dims of their run only, which stay.
-        if may_be_too_large and not unresolved:
+        if self._may_be_too_large(index) and not unresolved:
             dims = self._lowered(dims)
         if not result.known:  # no sizes were observed
             return ResolvedModel(_with_assumed(self.settings, dims), loaded)
@@ -309,6 +306,14 @@ class _SizeSearch:
         bindings = replace(self.bindings, dims=settings.dims)
         observed = read_observed(self.source, bindings, result.known, loaded.program, inputs)
         return ResolvedModel(settings, observed)
+
+    def _may_be_too_large(self, index: int) -> bool:
+        """Whether some dim of candidate number ``index`` may be larger than the model needs.
+
+        The first candidates are small. A single free dim is tried with rising numbers, so the first one
+        that runs is the smallest.
+        """
+        return index >= _SMALL_CANDIDATES and len(self.free_dims) > 1
 
     def _first_that_runs(
         self, trials: Sequence[_Trial], unresolved: Sequence[VarId] = ()

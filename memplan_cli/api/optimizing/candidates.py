@@ -307,15 +307,7 @@ class TargetCandidates:
 
         file = ModelFile.of(dump.path, load_model(dump.path))
         program = self._program(dump, file)
-        sizes = {
-            v.name: size_of(v.shape, v.dtype) for v in program.vars.values() if not v.block
-        }
-        # At any numbers of its dims, a tensor has at least as many bytes as its coefficient.
-        large_unused = [
-            name
-            for name in unread_outputs(file.model)
-            if (size := sizes.get(name)) is not None and size.coefficient > _SHAPE_OUTPUT_BYTES
-        ]
+        large_unused = _larger_than_shapes(unread_outputs(file.model), program)
         if not large_unused:
             return self._plan_program(dump, file, program)
         path = dump.path.with_name(f"{dump.path.stem}.read{dump.path.suffix}")
@@ -381,6 +373,24 @@ class TargetCandidates:
             optimized_from=self._file,
             notes=offline_metadata(required_version(), provider),
         )
+
+
+def _larger_than_shapes(names: Sequence[str], program: Program) -> list[str]:
+    """Return those of some tensors of the main graph that need more memory than a Shape's output.
+
+    Tensors of unknown size are left out.
+    """
+    sizes = {
+        var.name: size_of(var.shape, var.dtype)
+        for var in program.vars.values()
+        if not var.block
+    }
+    # At any numbers of its dims, a tensor has at least as many bytes as its coefficient.
+    return [
+        name
+        for name in names
+        if (size := sizes.get(name)) is not None and size.coefficient > _SHAPE_OUTPUT_BYTES
+    ]
 
 
 def runtime_aliasing(provider: str) -> Aliasing:

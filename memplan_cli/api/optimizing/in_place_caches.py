@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.rewrites import CacheSummary
     from memplan_cli.features.kv_cache.buffered import CacheAttempt
     from memplan_cli.settings.settings import Settings
 
@@ -230,16 +231,7 @@ class _DecoderPlanner:
         caches = self.decoder.caches
         if decoding is not None:
             caches = replace(caches, tokens=decoding.tokens)
-        # The model's metadata has what a run needs: neither the caches without a buffer (``kept``) nor
-        # the figures, which only the report has.
-        metadata = caches_note(replace(caches, kept=()))
-        report_caches = replace(
-            caches,
-            bytes=sum(_bytes(planned.program, cache.output) for cache in caches.buffers),
-            before=self._original_memory(decoding),
-            planned_at=self._last_position(decoding),
-            steps=() if decoding is None else decoding.steps,
-        )
+        report_caches = self._with_figures(caches, planned.program, decoding)
         plan = planned.plan.with_report(replace(planned.plan.report, caches=report_caches))
         plan = replace(
             plan,
@@ -253,8 +245,25 @@ class _DecoderPlanner:
             replace(planned, plan=plan),
             resolved.settings,
             request.targets,
-            notes=metadata,
+            # The model's metadata has what a run needs: neither the caches without a buffer (``kept``)
+            # nor the figures, which only the report has.
+            notes=caches_note(replace(caches, kept=())),
             caches=report_caches,
+        )
+
+    def _with_figures(
+        self, caches: CacheSummary, program: Program, decoding: OriginalDecoding | None
+    ) -> CacheSummary:
+        """Return the caches with what the report says of their memory and of the decode loop.
+
+        ``program`` is the rewritten graph; ``decoding`` is None if nothing is run.
+        """
+        return replace(
+            caches,
+            bytes=sum(_bytes(program, cache.output) for cache in caches.buffers),
+            before=self._original_memory(decoding),
+            planned_at=self._last_position(decoding),
+            steps=() if decoding is None else decoding.steps,
         )
 
     def _last_step_settings(

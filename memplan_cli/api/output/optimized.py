@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import RuntimeSummary
 
 _BYTES_PER_NODE_NOTE, _BYTES_PER_VALUE_NOTE = 600, 1_700
 """Memory of a session for the metadata of one node, and of one value, approximately."""
@@ -104,42 +105,55 @@ def _with_predicted_facts(rewriting: Rewriting, plan: Plan) -> Plan:
     The settings of a portable file leave ONNX Runtime's optimization on, so that outputs have the bits that
     they have by default. What cannot be predicted is null, and a warning says why if nothing can.
     """
-    from memplan_cli.api.models.model_file import bind_all_dims
-    from memplan_cli.api.process import prediction_conditions
-
-    if rewriting.settings.target == "cuda":
-        return plan.with_warnings("memory and settings are predicted for the CPU only")
-    report = plan.report
-    if report.memory.weights > _MAX_WEIGHTS or report.model.nodes > _MAX_NODES:
-        return plan.with_warnings(
-            "memory and settings are not predicted: a session of so large a model takes longer than its "
-            "plan; `memplan report` predicts them"
-        )
-    if rewriting.settings.bounds:  # such settings are confirmed at the largest size
-        return plan.with_warnings("memory and settings are not predicted for a range of sizes")
-    file = rewriting.original_file
+    obstacle = _prediction_obstacle(rewriting, plan)
+    if obstacle:
+        return plan.with_warnings(obstacle)
     try:
-        from memplan_cli.runtime.settings_search.model_prediction import (
-            RunPolicy,
-            predicted_facts,
-        )
-
-        conditions = prediction_conditions(bind_all_dims(file, rewriting.settings))
-        facts = predicted_facts(
-            file.path,
-            rewriting.planned.program,
-            replace(conditions, policy=RunPolicy.NEVER),
-            [node.name for node in file.model.graph.node],
-            None,
-            optimization="off" if rewriting.unoptimized_only else "on",
-            weights=rewriting.file.path,
-        )
+        facts = _predicted_facts(rewriting)
     except RuntimeUnavailableError as error:
         return plan.with_warnings(f"memory and settings are not predicted: {error}")
     if facts.settings is not None:
         output_to_input = {output: input_ for input_, output in plan.report.donated.pairs}
         facts = replace(facts, settings=replace(facts.settings, io_binding=output_to_input))
     return plan.with_report(replace(plan.report, runtime=facts))
+
+
+def _prediction_obstacle(rewriting: Rewriting, plan: Plan) -> str:
+    """Return the warning why memory and settings are not predicted; empty if they can be tried."""
+    if rewriting.settings.target == "cuda":
+        return "memory and settings are predicted for the CPU only"
+    report = plan.report
+    if report.memory.weights > _MAX_WEIGHTS or report.model.nodes > _MAX_NODES:
+        return (
+            "memory and settings are not predicted: a session of so large a model takes longer than its "
+            "plan; `memplan report` predicts them"
+        )
+    if rewriting.settings.bounds:  # settings for a range need a run at its largest size
+        return "memory and settings are not predicted for a range of sizes"
+    return ""
+
+
+def _predicted_facts(rewriting: Rewriting) -> RuntimeSummary:
+    """Predict memory and settings of an original and its rewritten model; neither is run.
+
+    Raises:
+        RuntimeUnavailableError: ONNX Runtime is not installed, or cannot load the original.
+    """
+    from memplan_cli.api.models.model_file import bind_all_dims
+    from memplan_cli.api.process import prediction_conditions
+    from memplan_cli.runtime.settings_search.model_prediction import RunPolicy, predicted_facts
+
+    file = rewriting.original_file
+    conditions = prediction_conditions(bind_all_dims(file, rewriting.settings))
+    return predicted_facts(
+        file.path,
+        rewriting.planned.program,
+        replace(conditions, policy=RunPolicy.NEVER),
+        [node.name for node in file.model.graph.node],
+        None,
+        optimization="off" if rewriting.unoptimized_only else "on",
+        weights=rewriting.file.path,
+    )
 
 
 def publish(rewriting: Rewriting, files: RewrittenFiles, plan: Plan) -> Optimized:

@@ -37,13 +37,7 @@ def refuse_targets(
     for option, path in targets.items():
         if path is None or _is_device_or_pipe(path, option):  # nothing is overwritten in these
             continue
-        if path.is_dir():
-            raise ModelError(f"{option}: {path} is a folder", hint="name a file")
-        if not path.parent.is_dir():
-            raise ModelError(
-                f"{option}: there is no folder {path.parent} to write into",
-                hint="create it first",
-            )
+        _refuse_folder(path, option)
         place = _without_links(path)
         if any(_is_same(place, source) for source in read):
             raise ModelError(
@@ -64,6 +58,17 @@ def refuse_targets(
                 hint="name another file for one of them",
             )
         options[place] = option
+
+
+def _refuse_folder(path: Path, option: str) -> None:
+    """Raise ModelError if a path is a folder, or names a file in a folder that does not exist."""
+    if path.is_dir():
+        raise ModelError(f"{option}: {path} is a folder", hint="name a file")
+    if not path.parent.is_dir():
+        raise ModelError(
+            f"{option}: there is no folder {path.parent} to write into",
+            hint="create it first",
+        )
 
 
 def _model_with_weights(path: Path, sources: Iterable[Path]) -> str | None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.files import Content
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.rewrites import CacheSummary
+    from memplan_cli.onnx_io.settings_metadata import RecordedSettings
     from memplan_cli.planning.planner import PlannedProgram
     from memplan_cli.settings.settings import Settings
 
@@ -313,34 +314,45 @@ def _total_bytes(files: Iterable[Path]) -> int:
 def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
     """Return metadata, as protobuf bytes to append to the model, with the settings to run it with.
 
-    They are those of the report, measured or predicted. Without these, a model that must run without
-    graph optimization gets settings that ensure this and bind donated outputs to their inputs; other
-    models get none.
-    A model whose outputs were compared with an unoptimized run also gets an entry that says so.
+    A model whose outputs were compared with an unoptimized run also gets an entry that says so. Empty
+    if any settings will do.
     """
     from memplan_cli.onnx_io.metadata import reference_entry
-    from memplan_cli.onnx_io.settings_metadata import (
-        RecordedSettings,
-        config_entry,
-        settings_entry,
-    )
+    from memplan_cli.onnx_io.settings_metadata import config_entry, settings_entry
 
-    runtime, validation = plan.report.runtime, plan.report.validation
+    validation = plan.report.validation
     is_unoptimized = validation is not None and validation.reference == "unoptimized"
-    if runtime is not None and runtime.settings is not None:
-        provider, runtime_settings = runtime.provider, runtime.settings
-    elif rewriting.unoptimized_only or is_unoptimized:
-        from memplan_cli.runtime.simulate.predict import ARENA_REUSE_ONLY
-
-        provider = PROVIDERS.get(rewriting.settings.target, CPU)
-        output_to_input = {output: input_ for input_, output in plan.report.donated.pairs}
-        # No optimization, the file's order, and, unmeasured, the simplest reuse of memory.
-        runtime_settings = replace(ARENA_REUSE_ONLY, io_binding=output_to_input)
-    else:
+    recorded = _settings_to_record(rewriting, plan, needs_file_graph=is_unoptimized)
+    if recorded is None:
         return b""
-    entry = settings_entry(RecordedSettings(provider, runtime_settings))
+    entry = settings_entry(recorded)
     entry += reference_entry("unoptimized") if is_unoptimized else b""
-    return entry + config_entry(runtime_settings, rewriting.file.model)
+    return entry + config_entry(recorded.settings, rewriting.file.model)
+
+
+def _settings_to_record(
+    rewriting: Rewriting, plan: Plan, *, needs_file_graph: bool
+) -> RecordedSettings | None:
+    """Return the settings of the report, measured or predicted, or the simplest ones that are right.
+
+    Without settings in the report, a model that must run without graph optimization gets settings that
+    ensure this and bind donated outputs to their inputs; for other models None is returned.
+
+    ``needs_file_graph``: the model was compared with an unoptimized run, so it must run in the same way.
+    """
+    from memplan_cli.onnx_io.settings_metadata import RecordedSettings
+
+    runtime = plan.report.runtime
+    if runtime is not None and runtime.settings is not None:
+        return RecordedSettings(runtime.provider, runtime.settings)
+    if not rewriting.unoptimized_only and not needs_file_graph:
+        return None
+    from memplan_cli.runtime.simulate.predict import ARENA_REUSE_ONLY
+
+    provider = PROVIDERS.get(rewriting.settings.target, CPU)
+    output_to_input = {output: input_ for input_, output in plan.report.donated.pairs}
+    # No optimization, the file's order, and, unmeasured, the simplest reuse of memory.
+    return RecordedSettings(provider, replace(ARENA_REUSE_ONLY, io_binding=output_to_input))
 
 
 def _named_from(folder: Path, plan: Plan) -> Plan:

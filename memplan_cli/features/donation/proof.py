@@ -97,14 +97,16 @@ def donated_steps(
         folder = Path(name)
         (folder / "steps").mkdir()
         original, written = _seeded(models, folder)
+        settings = UNOPTIMIZED if check.reference == "unoptimized" else RuntimeSettings()
+        original_session = SessionSpec(original, provider, settings).deterministic()
+        written_session = SessionSpec(written, provider, RUN_AS_WRITTEN).deterministic()
         job = {
             "inputs": to_json(inputs),
             "pairs": to_json(pairs),
             "folder": str(folder / "steps"),
         }
-        settings = UNOPTIMIZED if check.reference == "unoptimized" else RuntimeSettings()
-        session = SessionSpec(original, provider, settings).deterministic()
-        original_job = {**job, "session": to_json(session), "buffers": "separate"}
+        original_job = {**job, "session": to_json(original_session), "buffers": "separate"}
+        written_job = {**job, "session": to_json(written_session), "buffers": "donated"}
         baseline = _run_steps(original_job, "save", check.tolerance, check.timeout).require(
             f"{original} takes no two steps"
         )
@@ -113,8 +115,6 @@ def donated_steps(
             # Two runs of the original may differ there: these differences are tolerated.
             repetition = _run_steps(original_job, "compare", tolerance, check.timeout)
             tolerance = widened(tolerance, differences_in(repetition.result))
-        session = SessionSpec(written, provider, RUN_AS_WRITTEN).deterministic()
-        written_job = {**job, "session": to_json(session), "buffers": "donated"}
         outcome = _run_steps(written_job, "compare", tolerance, check.timeout)
     return DonatedSteps(
         differences_in(outcome.result),

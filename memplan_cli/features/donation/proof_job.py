@@ -25,7 +25,7 @@ from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.observations import Difference
@@ -55,30 +55,41 @@ def run(job: Json) -> Json:
     not_finite: list[str] = []
     for number in range(1, STEPS + 1):
         outputs = steps.step()
-        names, values = list(outputs), list(outputs.values())
-        step_folder = folder / str(number)
         if job["task"] == "save":
-            step_folder.mkdir()
-            save_values(step_folder, all_names=names, names=names, values=values)
+            _save(outputs, folder / str(number))
             not_finite += [name for name, value in outputs.items() if not _is_finite(value)]
         else:
             differences += [
                 dataclasses.replace(difference, output=f"{difference.output}@{number}")
-                for difference in compare_with_saved(
-                    step_folder,
-                    all_names=names,
-                    names=names,
-                    values=values,
-                    tolerance=tolerance,
-                )
+                for difference in _differences(outputs, folder / str(number), tolerance)
             ]
         steps.feed_back(outputs)
-        # Before the next step, so that the outputs of two steps are not in memory at once.
-        del outputs, values
+        del outputs  # so that the outputs of two steps are not in memory at once
     return {
         "differences": to_json(differences),
         "not_finite": list(dict.fromkeys(not_finite)),
     }
+
+
+def _save(outputs: Mapping[str, Any], folder: Path) -> None:
+    """Write the outputs of a step into a folder, which is created."""
+    folder.mkdir()
+    names = list(outputs)
+    save_values(folder, all_names=names, names=names, values=list(outputs.values()))
+
+
+def _differences(
+    outputs: Mapping[str, Any], folder: Path, tolerance: Tolerance
+) -> Iterable[Difference]:
+    """Return how the outputs of a step differ from those in a folder."""
+    names = list(outputs)
+    return compare_with_saved(
+        folder,
+        all_names=names,
+        names=names,
+        values=list(outputs.values()),
+        tolerance=tolerance,
+    )
 
 
 class Steps:

@@ -72,16 +72,8 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
     program = candidate.program
     patterns = tuple(task.settings.donate.items())
     result = donations(program, patterns)
-    # The candidate may have copies, and sizes of its own.
-    planned_vars = replace(task.planned_vars, sizes=candidate.sizes)
-    # The bytes that a runtime allocates: graph outputs count, which a plan may leave out.
-    peak_of = planned_vars.resident.live_peak
     if result.program is not program:  # ops were moved
-        before, peak = peak_of(program), peak_of(result.program)
-        budget = candidate.recompute.budget
-        # A budget that is missed in any case does not count.
-        breaks_budget = candidate.recompute.met and budget is not None and peak > budget
-        if breaks_budget or peak - before > _saved_bytes(program, result.pairs):
+        if _is_too_costly(result, candidate, task):
             result = donations(program, patterns, may_reorder=False)
         else:
             # A measurement of the former order does not hold for the new one.
@@ -98,6 +90,22 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
         ),
     )
     return replace(candidate, donated=facts)
+
+
+def _is_too_costly(result: Donations, candidate: Candidate, task: PlanningTask) -> bool:
+    """Whether the order of donations takes more memory than they save, or breaks the budget.
+
+    A budget that the candidate misses already does not count.
+    """
+    # The candidate may have copies, and sizes of its own.
+    planned_vars = replace(task.planned_vars, sizes=candidate.sizes)
+    # The bytes that a runtime allocates: graph outputs count, which a plan may leave out.
+    peak_of = planned_vars.resident.live_peak
+    before, peak = peak_of(candidate.program), peak_of(result.program)
+    budget = candidate.recompute.budget
+    if candidate.recompute.met and budget is not None and peak > budget:
+        return True
+    return peak - before > _saved_bytes(candidate.program, result.pairs)
 
 
 def _saved_bytes(program: Program, pairs: Iterable[Pair]) -> int:
@@ -125,8 +133,27 @@ def donations(
         SettingsError: a pattern has more than one ``*``, or matches no pair.
     """
     matches = [pair for pattern in patterns for pair in _matching_pairs(program, *pattern)]
-    refused: list[RefusedPair] = []
+    fit_pairs, refused = _fit_pairs(program, matches)
+    order = _DonationOrder(program)
+    safe_pairs = []
+    for pair in fit_pairs:
+        reason = order.add_pair(pair, may_reorder=may_reorder)
+        if reason:
+            refused.append(RefusedPair(*pair, reason))
+        else:
+            safe_pairs.append(pair)
+    return Donations(order.ordered(program), tuple(safe_pairs), tuple(refused))
+
+
+def _fit_pairs(
+    program: Program, matches: Iterable[Pair]
+) -> tuple[list[Pair], list[RefusedPair]]:
+    """Return the pairs that may share memory in some order, and the refused ones.
+
+    Each var is in one pair: of several pairs with a var in common, the first is returned.
+    """
     pairs: list[Pair] = []
+    refused: list[RefusedPair] = []
     paired_vars: set[VarId] = set()
     for pair in dict.fromkeys(matches):
         reason = _why_unfit(program, pair)
@@ -137,15 +164,7 @@ def donations(
         else:
             paired_vars.update(pair)
             pairs.append(pair)
-    order = _DonationOrder(program)
-    safe_pairs = []
-    for pair in pairs:
-        reason = order.add_pair(pair, may_reorder=may_reorder)
-        if reason:
-            refused.append(RefusedPair(*pair, reason))
-        else:
-            safe_pairs.append(pair)
-    return Donations(order.ordered(program), tuple(safe_pairs), tuple(refused))
+    return pairs, refused
 
 
 def _matching_pairs(program: Program, input_glob: str, output_glob: str) -> Iterator[Pair]:

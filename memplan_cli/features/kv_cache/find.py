@@ -8,7 +8,7 @@ present itself. An output that passes an input on unchanged is a constant cache.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import (
@@ -197,7 +197,7 @@ def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> CacheSearc
         reason = ""
         if extended[match.input] > 1:
             reason = "several outputs extend or repeat it: each needs the old values"
-        elif {match.input, match.output} & set(excluded):
+        elif match.input in excluded or match.output in excluded:
             reason = "it is excluded: its value must outlive the step"
         if reason:
             kept.append(KeptCache(match.input, match.output, reason))
@@ -250,21 +250,30 @@ def _concatenated_cache(
             return None
         return _rearranged_cache(output, producer, index)
     rank = index.ranks[past]
-    axes_before = index.permutation(before, rank)
     (axis,) = attribute(concat, "axis") or (0,)
     if len(concat.input) < 2:
         return None  # nothing is appended
-    if len(axes_before) != rank or not -rank <= axis < rank:
+    if len(index.permutation(before, rank)) != rank or not -rank <= axis < rank:
         return None  # the model is invalid
-    if not index.keeps_axes((*before, *after), rank):
-        return KeptCache(past, output, _OTHER_AXES)
     form = "cast" if index.rounds((*before, *after)) else "concat"
     node = index.producer[concat.output[0]]
-    match = CacheMatch(past, output, axes_before[axis % rank], form, node, before, after)
-    return _checked(match, index.graph)
+    match = CacheMatch(past, output, axis % rank, form, node, before, after)
+    return _with_input_axis(match, index)
 
 
-_OTHER_AXES = "the output has its axes in another order"
+def _with_input_axis(match: CacheMatch, index: GraphIndex) -> CacheMatch | KeptCache:
+    """Return a match of a growing cache whose ``axis`` is still one of the node that extends it.
+
+    The axis is replaced by that of the graph input. A `KeptCache` with the reason if the cache's input
+    and output must stay two tensors.
+    """
+    rank = index.ranks[match.input]
+    input_axes = index.permutation(match.before, rank)  # by axis of the node
+    has_other_axes = not index.keeps_axes((*match.before, *match.after), rank)
+    if has_other_axes or match.axis >= rank:
+        reason = "the output has its axes in another order"
+        return KeptCache(match.input, match.output, reason)
+    return _checked(replace(match, axis=input_axes[match.axis]), index.graph)
 
 
 def _operator_cache(
@@ -286,16 +295,11 @@ def _operator_cache(
     past, before = index.trace_back(node.input[cache.past_input])
     if not index.is_input(past):
         return None
-    rank = index.ranks[past]
-    if not index.keeps_axes((*before, *after), rank) or cache.axis >= rank:
-        return KeptCache(past, output, _OTHER_AXES)
     # Past and present of the operator can be one buffer only if they are the graph input and output.
     is_shared = _operator_key(node) in SHARED and not before and not after
     form = "shared" if is_shared else "operator"
-    input_axes = index.permutation(before, rank)  # by axis of the operator's past
-    axis = input_axes[cache.axis]
-    match = CacheMatch(past, output, axis, form, node_index, before, after)
-    return _checked(match, index.graph)
+    match = CacheMatch(past, output, cache.axis, form, node_index, before, after)
+    return _with_input_axis(match, index)
 
 
 def _checked(match: CacheMatch, graph: GraphProto) -> CacheMatch | KeptCache:

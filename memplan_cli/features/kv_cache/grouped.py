@@ -181,12 +181,7 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
     edit = GraphEditor(model)
     replaced: set[str] = set()  # results of the nodes that are replaced
     for repeat in repeats:
-        right = repeat.unsqueezed
-        for move in repeat.moves:
-            if move.op_type == "Transpose":  # `_SWAP` with the axis ``times`` inserted
-                right = _add_node(edit, "Transpose", [right], right, perm=[0, 1, 2, 4, 3])
-            else:  # a Mul or Div by the number in input 1
-                right = _add_node(edit, move.op_type, [right, move.input[1]], right)
+        right = _moved_heads(edit, repeat)
         left, output = repeat.product.input[0], repeat.product.output[0]
         left_shape = _shape_with_heads(edit, left, _RANK, (repeat.heads, repeat.times), left)
         grouped_left = _add_node(edit, "Reshape", [left, left_shape], left)
@@ -202,6 +197,17 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
         edit.add_named_node("Reshape", [result, output_shape], output)
     nodes = [node for node in model.graph.node if node.output[0] not in replaced]
     edit.set_nodes(nodes)  # with the added nodes, in order, without unused ones
+
+
+def _moved_heads(edit: GraphEditor, repeat: _Repeat) -> str:
+    """Add the moves of a repetition behind its heads before they are repeated; return the result."""
+    heads = repeat.unsqueezed
+    for move in repeat.moves:
+        if move.op_type == "Transpose":  # `_SWAP` with the axis ``times`` inserted
+            heads = _add_node(edit, "Transpose", [heads], heads, perm=[0, 1, 2, 4, 3])
+        else:  # a Mul or Div by the number in input 1
+            heads = _add_node(edit, move.op_type, [heads, move.input[1]], heads)
+    return heads
 
 
 def _shape_with_heads(
@@ -260,13 +266,7 @@ def _elements(index: GraphIndex, name: str) -> tuple[int | None, ...]:
         return tuple(int(value) for value in index.constants[name])
     node = index.producer_of(name)
     if node is not None and node.op_type == "Where":
-        # PyTorch exports Where(Equal(shape, -1), 1, shape) as the shape of an Expand. Its elements are
-        # those of ``shape``, if that has no -1.
-        equal, shape = index.producer_of(node.input[0]), node.input[2]
-        compares_shape = (
-            equal is not None and equal.op_type == "Equal" and shape in equal.input
-        )
-        return _elements(index, shape) if compares_shape else ()
+        return _elements_of_where(index, node)
     if node is None or node.op_type != "Concat":
         return ()
     elements: list[int | None] = []
@@ -274,3 +274,13 @@ def _elements(index: GraphIndex, name: str) -> tuple[int | None, ...]:
         values = index.constants.get(operand)
         elements += [None] if values is None else [int(value) for value in values]
     return tuple(elements)
+
+
+def _elements_of_where(index: GraphIndex, node: NodeProto) -> tuple[int | None, ...]:
+    """Return the elements of ``shape`` if a node is Where(Equal(shape, -1), 1, shape); else empty.
+
+    PyTorch exports it as the shape of an Expand. It equals ``shape`` if that has no -1.
+    """
+    equal, shape = index.producer_of(node.input[0]), node.input[2]
+    compares_shape = equal is not None and equal.op_type == "Equal" and shape in equal.input
+    return _elements(index, shape) if compares_shape else ()

@@ -34,28 +34,15 @@ def with_tensor_scatter(model: ModelProto) -> ModelProto:
     Raises:
         ModelError: ONNX's converter refuses the model, or renames its outputs.
     """
-    from onnx import helper, version_converter
+    from onnx import helper
 
-    own = standard_opset(model)
     copy = type(model)()
     copy.CopyFrom(model)
-    if own >= _TENSOR_SCATTER_OPSET:
+    if standard_opset(model) >= _TENSOR_SCATTER_OPSET:
         return copy
     # The converter does not need declared shapes, and refuses wrong ones.
     del copy.graph.value_info[:]
-    try:
-        converted_model = version_converter.convert_version(copy, _TENSOR_SCATTER_OPSET)
-    except Exception as error:
-        raise ModelError(
-            f"--kv-cache in-place needs opset {_TENSOR_SCATTER_OPSET}, and ONNX cannot convert the model from "
-            f"{own}: {_last_line(error)}",
-            hint=f"export the model with opset {_TENSOR_SCATTER_OPSET}",
-        ) from error
-    if [v.name for v in converted_model.graph.output] != [v.name for v in model.graph.output]:
-        raise ModelError(
-            f"ONNX's conversion from opset {own} to {_TENSOR_SCATTER_OPSET} renames outputs of the model",
-            hint=f"export the model with opset {_TENSOR_SCATTER_OPSET}",
-        )
+    converted_model = _converted(copy)
     standard = [o for o in converted_model.opset_import if o.domain in STANDARD_DOMAINS]
     converted_model.ir_version = max(
         model.ir_version, helper.find_min_ir_version_for(standard)
@@ -63,6 +50,31 @@ def with_tensor_scatter(model: ModelProto) -> ModelProto:
     # The model's own metadata, whatever the converter kept of it.
     del converted_model.metadata_props[:]
     converted_model.metadata_props.extend(model.metadata_props)
+    return converted_model
+
+
+def _converted(model: ModelProto) -> ModelProto:
+    """Return a model in the first opset with TensorScatter, by ONNX's converter.
+
+    Raises:
+        ModelError: the converter refuses the model, or renames its outputs.
+    """
+    from onnx import version_converter
+
+    own, hint = standard_opset(model), f"export the model with opset {_TENSOR_SCATTER_OPSET}"
+    try:
+        converted_model = version_converter.convert_version(model, _TENSOR_SCATTER_OPSET)
+    except Exception as error:
+        raise ModelError(
+            f"--kv-cache in-place needs opset {_TENSOR_SCATTER_OPSET}, and ONNX cannot convert the model from "
+            f"{own}: {_last_line(error)}",
+            hint=hint,
+        ) from error
+    if [v.name for v in converted_model.graph.output] != [v.name for v in model.graph.output]:
+        raise ModelError(
+            f"ONNX's conversion from opset {own} to {_TENSOR_SCATTER_OPSET} renames outputs of the model",
+            hint=hint,
+        )
     return converted_model
 
 

@@ -61,19 +61,17 @@ def with_sizes_that_run(service: Service, program: Program) -> tuple[Service, tu
     ran = (*ran, *ran_later)
     failures |= other_failures
     tried = len(ran) + len(failures)
+    reasons = [f"{_text(extent, point)}: {why}" for point, why in failures.items()]
     if not ran:
-        texts = [f"at {_text(extent, point)}: {why}" for point, why in failures.items()]
+        first_reasons = "; ".join(f"at {reason}" for reason in reasons[:2])
         raise RuntimeUnavailableError(
-            f"{service.model} runs at none of {tried} sizes within the bounds; "
-            f"{'; '.join(texts[:2])}",
+            f"{service.model} runs at none of {tried} sizes within the bounds; {first_reasons}",
             hint="--bounds NAME=A..B:STEP gives a dim a step, --dim NAME=N one number",
         )
     largest_first = sorted(ran, key=lambda point: (prod(point), point), reverse=True)
-    point, why = next(iter(failures.items()))
     note = (
         f"the model runs at {len(ran)} of {tried} sizes that were tried within the bounds, and only these "
-        f"are used; --bounds NAME=A..B:STEP gives a dim a step. It does not run at "
-        f"{_text(extent, point)}: {why}"
+        f"are used; --bounds NAME=A..B:STEP gives a dim a step. It does not run at {reasons[0]}"
     )
     return replace(service, extent=replace(extent, only=tuple(largest_first))), (note,)
 

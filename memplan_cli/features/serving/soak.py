@@ -30,6 +30,7 @@ from memplan_cli.runtime.workers.worker import run_job
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan_cli.core.json_types import Json
     from memplan_cli.features.serving.loads import Service
     from memplan_cli.features.serving.sizes import Point
 
@@ -282,22 +283,8 @@ def _run_configuration(
     Raises:
         RuntimeUnavailableError: the process failed.
     """
-    distinct_sizes = tuple(dict.fromkeys(sequence.sizes))
-    index_of_size = {size: index for index, size in enumerate(distinct_sizes)}
-    count = len(sequence.sizes)
     session = SessionSpec(service.model.absolute(), CPU, settings.updated(_ONE_THREAD))
-    # Evenly spaced, from the first request on.
-    compared = {index * count // _COMPARED_REQUESTS for index in range(_COMPARED_REQUESTS)}
-    job = {
-        "session": to_json(session),
-        "sizes": [
-            [to_json(spec) for spec in specs] for specs in service.specs(distinct_sizes)
-        ],
-        "order": [index_of_size[size] for size in sequence.sizes],
-        "every": max(count // _MEMORY_SAMPLES, 1),
-        "compared": sorted(compared),
-        "seconds": sequence.seconds,
-    }
+    job = {"session": to_json(session), **_requests_of_job(service, sequence)}
     outcome = run_job(_SOAK_JOB, job, timeout=service.timeout)
     result: Any = outcome.require(f"{service.model} could not be served under {name}")
     milliseconds = sorted(result["milliseconds"])
@@ -313,3 +300,21 @@ def _run_configuration(
         cpu_ms=median(result["cpu_milliseconds"]),
         digests=result["digests"],
     )
+
+
+def _requests_of_job(service: Service, sequence: RequestSequence) -> Json:
+    """Return the entries of a job of `soak_job` that say which requests to serve and to sample."""
+    distinct_sizes = tuple(dict.fromkeys(sequence.sizes))
+    index_of_size = {size: index for index, size in enumerate(distinct_sizes)}
+    count = len(sequence.sizes)
+    # Evenly spaced, from the first request on.
+    compared = {index * count // _COMPARED_REQUESTS for index in range(_COMPARED_REQUESTS)}
+    return {
+        "sizes": [
+            [to_json(spec) for spec in specs] for specs in service.specs(distinct_sizes)
+        ],
+        "order": [index_of_size[size] for size in sequence.sizes],
+        "every": max(count // _MEMORY_SAMPLES, 1),
+        "compared": sorted(compared),
+        "seconds": sequence.seconds,
+    }

@@ -58,10 +58,8 @@ def run(job: Json) -> Json:
     milliseconds: list[float] = []
     cpu_milliseconds: list[float] = []
     digests: dict[str, str] = {}
-    samples: list[tuple[int, int]] = []
     with tempfile.TemporaryDirectory(prefix="memplan-soak-") as folder:
-        arena = _ArenaReader(spec, Path(folder))
-        start = baseline()
+        memory = _MemorySampler(_ArenaReader(spec, Path(folder)))
         for request, size in enumerate(job["order"]):
             if request and time.monotonic() > deadline:
                 break
@@ -74,24 +72,48 @@ def run(job: Json) -> Json:
                 digests[str(request)] = _digest(outputs)
             # Outputs lie in the arena: kept, they would count in the next run.
             del outputs, feed
-            memory = resident()
-            if memory and start and not request % job["every"]:
-                samples.append((request, memory.anonymous - start.anonymous))
-                if not len(samples) % _SAMPLES_PER_READING:
-                    arena.read()
-        end = resident()
+            if not request % job["every"]:
+                memory.sample(request)
+        return {
+            "milliseconds": milliseconds,
+            "cpu_milliseconds": cpu_milliseconds,
+            "digests": digests,
+            **memory.end(last_request=len(milliseconds) - 1),
+        }
+
+
+class _MemorySampler:
+    """Samples the memory of this process, beyond what it takes when the object is created.
+
+    There are no samples where the operating system does not tell the memory of a process.
+    """
+
+    def __init__(self, arena: _ArenaReader) -> None:
+        """Begin with the memory of now, in which requests have no part yet."""
+        self._arena = arena
+        self._samples: list[tuple[int, int]] = []
+        self._start = baseline()
+
+    def sample(self, request: int) -> None:
+        """Sample the memory after a request, and the arena once for several samples."""
+        memory = resident()
+        if memory is None or self._start is None:
+            return
+        self._samples.append((request, memory.anonymous - self._start.anonymous))
+        if not len(self._samples) % _SAMPLES_PER_READING:
+            self._arena.read()
+
+    def end(self, *, last_request: int) -> dict[str, Any]:
+        """Sample once more; return ``samples``, ``highest`` and ``held`` as the job returns them."""
+        end, start = resident(), self._start
         if end and start:
-            samples.append((len(milliseconds) - 1, end.anonymous - start.anonymous))
-        arena.read()
-        held = arena.end()
-    return {
-        "milliseconds": milliseconds,
-        "cpu_milliseconds": cpu_milliseconds,
-        "digests": digests,
-        "samples": samples,
-        "highest": end.highest - start.now if end and start else None,
-        "held": held,
-    }
+            self._samples.append((last_request, end.anonymous - start.anonymous))
+        self._arena.read()
+        return {
+            "samples": self._samples,
+            "highest": end.highest - start.now if end and start else None,
+            "held": self._arena.end(),
+        }
 
 
 class _ArenaReader:
