@@ -71,7 +71,7 @@ def settings_json(settings: Settings, source: Source) -> Json:
         "profile_shapes": source.sizes_observed,
         "order": settings.order,
         **({"fold_constants": True} if settings.fold_constants else {}),
-        **({"notes": settings.notes} if settings.notes != "model" else {}),
+        **({} if settings.has_notes_in_model else {"notes": "plan"}),
         **({"chunk": settings.chunk} if settings.chunk != "none" else {}),
         **({"kv_cache": settings.kv_cache} if settings.kv_cache != "keep" else {}),
         **({"capacity": settings.capacity} if settings.capacity is not None else {}),

@@ -14,7 +14,7 @@ TargetChoice = Literal["portable", "cpu", "cuda"]
 ChunkChoice = Literal["none", "auto"]
 CacheChoice = Literal["keep", "in-place"]
 ExternalWeightsChoice = Literal["auto", "keep"]
-NotesChoice = Literal["model", "plan"]
+NotesChoice = Literal["auto", "model", "plan"]
 RecomputeChoice = Literal["none", "checkpoints", "auto"]
 
 DEFAULT_ALIGNMENT = 64

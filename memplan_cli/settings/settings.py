@@ -87,9 +87,9 @@ class Settings:
     of it for this provider, reordered."""
     external_weights: ExternalWeightsChoice = "auto"
     """Whether weights become external data if that lowers the peak of loading the model."""
-    notes: NotesChoice = "model"
-    """Where the plan is written: beside the model only, or also as metadata of nodes and values,
-    which a session keeps in memory."""
+    notes: NotesChoice = "auto"
+    """Where the plan is written: beside the model only (``plan``), or also as metadata of nodes and
+    values (``model``), which a session keeps in memory. ``auto``: see `has_notes_in_model`."""
     alignment: int | None = None
     """Bytes, a power of two. None: 64, or less for models of tiny tensors (levels must not grow)."""
     time_limit: float | None = None
@@ -104,6 +104,15 @@ class Settings:
         """
         object.__setattr__(self, "inputs", inputs_of(self.inputs))
         read_fields(self)
+
+    @property
+    def has_notes_in_model(self) -> bool:
+        """Whether nodes and values of the written model get the plan as metadata.
+
+        With ``notes: auto``, those of a portable file do, for viewers. A file of a target does not: it
+        exists to take less memory.
+        """
+        return self.notes == "model" or (self.notes == "auto" and self.target == "portable")
 
     @property
     def excluded(self) -> tuple[str, ...]:

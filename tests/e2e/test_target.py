@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from memplan_cli.runtime.run.baseline import Baseline
-    from memplan_cli.settings.choices import TargetChoice
+    from memplan_cli.settings.choices import NotesChoice, TargetChoice
 
 CPU = Settings(target="cpu")
 
@@ -53,6 +53,28 @@ def test_the_graph_optimized_offline_says_what_it_is_tied_to(
         "net.onnx",
         "net.onnx.data",
     ]
+
+
+@pytest.mark.parametrize(
+    ("target", "notes", "annotated"),
+    [
+        ("cpu", "auto", False),
+        ("cpu", "model", True),
+        ("portable", "auto", True),
+        ("portable", "plan", False),
+    ],
+)
+def test_nodes_of_a_file_for_a_target_have_no_notes_by_default(
+    samples: Path,
+    tmp_path: Path,
+    target: TargetChoice,
+    notes: NotesChoice,
+    annotated: bool,
+) -> None:
+    original, out = samples / "branchy_cnn.onnx", tmp_path / "net.onnx"
+    api.optimize(original, Settings(target=target, notes=notes), out=out, check=None)
+    assert any(node.metadata_props for node in load_model(out).graph.node) is annotated
+    assert api.validate(out, original, Check(provider="cpu")).passed
 
 
 def test_an_earlier_output_keeps_its_weights_where_a_new_one_fails(

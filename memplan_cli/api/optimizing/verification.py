@@ -299,7 +299,7 @@ def _name_of_candidate(plan: Plan) -> str:
     report, settings = plan.report, plan.settings
     if report.target != "portable":
         return f"a graph that was optimized for {report.target}"
-    # A plan records ``notes`` only if the setting is not the default, which writes metadata.
+    # A plan records ``notes`` only if the model has none on its nodes and values.
     keeps_order, has_notes = settings.get("order") == "keep", settings.get("notes") != "plan"
     changes = {
         "recomputed nodes": report.recompute.nodes > 0,

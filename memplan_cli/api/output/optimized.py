@@ -184,7 +184,7 @@ def _warnings_of_heavy_notes(rewriting: Rewriting, plan: Plan) -> tuple[str, ...
     reason.
     """
     runtime = plan.report.runtime
-    if runtime is None or rewriting.settings.notes != "model":
+    if runtime is None or not rewriting.settings.has_notes_in_model:
         return ()
     facts = runtime.observed or runtime.predicted
     before, after = facts.get("original"), facts.get("optimized")

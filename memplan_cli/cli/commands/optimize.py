@@ -85,8 +85,8 @@ if TYPE_CHECKING:
     "--notes",
     type=click.Choice(get_args(NotesChoice)),
     help=(
-        "Write the plan into the metadata of the model's nodes and values too (default), or "
-        "into the plan file only."
+        "Write the plan into the metadata of the model's nodes and values too (model), or "
+        "into the plan file only (plan). The default, auto, is plan for --target cpu|cuda."
     ),
 )
 @click.option(
