@@ -9,8 +9,8 @@ pattern, no reuse). Nothing of a prediction is run but what data decides. Rows a
 
 ``--of shared``: the shared collection, weights beside the file. ``--of held-out``: models that no
 constant was picked on, with weights in them: models of the onnx package, the exporters' own of the
-shared collection, the samples, and drawn nets. ``--of parts``: what three predictions are made of, nothing is run.
-Without models, tables go into docs/measurements/process_prediction.md.
+shared collection, the samples, and drawn nets.
+Without models, sums go into docs/measurements/process_prediction.md.
 
 Guards the claim of docs/measurements/process_prediction.md: the predicted memory of a process is within
 2 % or 2 MB of the observed.
@@ -81,7 +81,6 @@ WAYS = {
     ),
 }
 NUMBERS = ("load", "run", "private")
-ATTRIBUTED = ("resnet50", "bert_base_dyn", "gpt2_small")
 SHARE, BYTES = 0.02, 2_000_000
 """What is asked: within one of both."""
 
@@ -133,8 +132,6 @@ def megabytes(size: float) -> str:
 def names(chosen: str) -> list[str]:
     if chosen == "held-out":
         return held_out_names()
-    if chosen == "parts":
-        return list(ATTRIBUTED)
     found = {path.stem for path in SHARED.glob("*.onnx")} - TOO_LARGE
     return sorted(found)
 
@@ -278,15 +275,6 @@ def before(chosen: str) -> list[Row]:
     return found
 
 
-def attribution(found: Row) -> Iterator[str]:
-    assert found.predicted is not None
-    yield f"\n### {found.model}, {found.way}\n"
-    yield "| part | load | run | private | removed by |\n|---|---|---|---|---|"
-    for part in found.predicted.parts:
-        sizes = " | ".join(map(megabytes, (part.load, part.run, part.private)))
-        yield f"| {part.name} | {sizes} | {part.remedy or '-'} |"
-
-
 HEAD = """| model | settings | load | observed | run | observed | private | observed | within |
 |---|---|---|---|---|---|---|---|---|"""
 
@@ -319,28 +307,24 @@ def written(chosen: str, text: str) -> None:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="processes observed of each")
-    parser.add_argument("--of", choices=("shared", "held-out", "parts"), default="shared")
+    parser.add_argument("--of", choices=("shared", "held-out"), default="shared")
     parser.add_argument("--no-page", action="store_true", help="print, do not write")
     parser.add_argument("models", nargs="*")
     asked = parser.parse_args(arguments)
     found = []
     left = asked.models or names(asked.of)
-    if asked.of != "parts" and not asked.models:
+    if not asked.models:
         found = before(asked.of)
         done = [each.model for each in found]
         left = [name for name in left if done.count(name) < len(WAYS)]
-    for each in rows(left, 0 if asked.of == "parts" else asked.runs):
+    for each in rows(left, asked.runs):
         found.append(each)
         if each.observed:
             print(f"| {' | '.join(each.cells())} |", flush=True)
-    if asked.of == "parts":
-        text = "\n".join(line for each in found for line in attribution(each))
-    else:
-        text = sums(found)
+    text = sums(found)
     if not asked.no_page and not asked.models:
         written(asked.of, text)
-        if asked.of != "parts":
-            write_full_table(f"process_prediction_{asked.of}", rows_of(found))
+        write_full_table(f"process_prediction_{asked.of}", rows_of(found))
     print(text)
 
 
