@@ -3,7 +3,8 @@
     PYTHONPATH=tests:tests/e2e python -m documents.page_outputs [PAGE...]
 
 runs the commands of the named pages, or of all, on real models, and writes what they print into the
-text blocks below them. A block marked `<!-- excerpt -->` is left as it is.
+text blocks below them. A block marked ``<!-- first 9 lines -->`` gets that many. A block marked
+``<!-- excerpt -->`` is left as it is.
 """
 
 from __future__ import annotations
@@ -145,12 +146,18 @@ def write_outputs(page: Path, folder: Path) -> None:
         print(f"{page.name}:{step.line} {shlex.join(step.words)}", flush=True)
         printed = printed_by(step.words, folder, step.code)
         if step.output and step.output.remark != "excerpt":
-            outputs[step.output.line] = printed
+            outputs[step.output.line] = shown_part(printed, step.output.remark)
     lines = page.read_text(encoding="utf-8").split("\n")
     for line, printed in sorted(outputs.items(), reverse=True):
         end = lines.index("```", line)
         lines[line:end] = printed.splitlines()
     page.write_text("\n".join(lines), encoding="utf-8")
+
+
+def shown_part(printed: str, remark: str) -> str:
+    """Return an output, or the first lines of it if the remark asks for these alone."""
+    first = re.fullmatch(r"first (\d+) lines", remark)
+    return "\n".join(printed.splitlines()[: int(first[1])]) if first else printed
 
 
 def main(names: list[str]) -> None:

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 Dims = Sequence[int | str | None]
 
 LINE_BEGINNINGS = re.compile(
-    r"^(Process memory|Intermediates|\[ok\]|\[failed\]|memplan: wrote"
-    r"|Trained|Memory of the training step|  intermediates, planned|No single tensor)"
+    r"^(Process memory|whole process|  interpreter|  inputs and kept|  model, while|  private|  mapped"
+    r"|files on disk|time of a run|Intermediates|without reuse|in the order of|as planned"
+    r"|\[ok\]|\[failed\]|Run it:|memplan: wrote|Trained|Memory of the training step"
+    r"|  intermediates, planned|No single tensor)"
 )
 """Beginnings of lines that the output for every model has."""
 
