@@ -1,6 +1,6 @@
 """Compilation of inner loops by numba, cached on disk for later processes.
 
-Without numba the loops run as the Python they are written in: several hundred times slower, with
+Without numba the loops run as the Python they are written in: some fifty times slower, with
 equal results.
 
 Importing this module imports numba, which takes tenths of a second. Only modules with compiled

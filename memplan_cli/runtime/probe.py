@@ -73,7 +73,7 @@ def probe_table(provider: str) -> Json:
     """Run every probe on a provider, and return the table for `memplan_cli.runtime.profile`.
 
     Returns:
-        ``version``, ``provider``: ONNX Runtime's. By op, positions of inputs on which its first output
+        ``versions`` (of one), ``provider``: ONNX Runtime's. By op, positions of inputs on which its first output
         lies: ``alias`` even if the input is read again, ``in_place`` only if it is not; ``later``: see
         `_later_outputs`; ``allocates``: see `_allocating_dtypes`.
     """
@@ -85,7 +85,7 @@ def probe_table(provider: str) -> Json:
     alias = {(result.op, result.position) for result in sharing if result.input_is_read_again}
     in_place = {(result.op, result.position) for result in sharing} - alias
     return {
-        "version": answer["version"],
+        "versions": [answer["version"]],
         "provider": provider,
         "alias": _positions_by_op(alias),
         "in_place": _positions_by_op(in_place),
@@ -196,10 +196,16 @@ def _requested_bytes(probe: Probe, provider: str) -> int | None:
 
 
 def main(provider: str = "cpu") -> Path:
-    """Probe one provider, write its table into the package, and return the file."""
+    """Probe one provider, write its table into the package, and return the file.
+
+    If the stored table has the same answers, the installed version is added to its versions.
+    """
     table = probe_table(resolve_provider(provider))
     TABLES.mkdir(exist_ok=True)
     path = TABLES / f"{table['provider']}.json"
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if stored | {"versions": table["versions"]} == table:
+        table["versions"] = list(dict.fromkeys([*stored["versions"], *table["versions"]]))
     path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     return path
 

@@ -114,7 +114,7 @@ def test_a_shape_with_a_hole_gives_no_size() -> None:
 def test_the_planner_shares_by_what_the_runtime_knows() -> None:
     program = program_of("a = Exp(x) b = Exp(a) c = Exp(b) y = Exp(c)")
     seen = planner_shapes(program, {"a": ("float32", (None,)), "c": ("float32", ("n",))})
-    rules = PlannerSettings(InPlaceTable("test", {}, {}), file_order, reuses_buffers=True)
+    rules = PlannerSettings(InPlaceTable(("test",), {}, {}), file_order, reuses_buffers=True)
     known = plan_block(program, program.body, None, rules)
     assert known.buffer[VarId("c")] == "a"
     less = runtime_program(ExecutedGraph(program, planner_shapes=seen))

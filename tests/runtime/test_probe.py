@@ -37,8 +37,10 @@ def test_the_stored_table_is_what_the_runtime_answers() -> None:
     assert later == stored.later
 
 
-def test_the_probed_version_gives_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    version = load_table(CPU).version
+@pytest.mark.parametrize("version", load_table(CPU).versions)
+def test_a_probed_version_gives_no_warning(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
     monkeypatch.setattr(in_place, "runtime_version", lambda: version)
     assert version_warning(CPU) is None
 
@@ -54,7 +56,7 @@ def test_another_version_is_a_warning_that_says_what_to_do(
 
 
 def test_a_provider_never_probed_is_a_warning() -> None:
-    if load_table(CUDA).version:
+    if load_table(CUDA).versions:
         pytest.skip("CUDA was probed")
     warning = version_warning(CUDA)
     assert warning is not None

@@ -16,7 +16,7 @@ from memplan_cli.runtime.simulate.planner import (
 )
 
 TABLE = InPlaceTable(
-    "test",
+    ("test",),
     {"Reshape": (0,)},
     {"Relu": (0,), "Cast": (0,)},
     {"Relu": ("float64",)},
@@ -122,7 +122,7 @@ def test_a_shared_buffer_is_freed_by_the_last_reader_of_any_member() -> None:
 def test_the_stored_table_is_the_one_that_was_measured() -> None:
     # Facts, section 2: probed op by op on 1.31.1.
     table = load_table()
-    assert table.version
+    assert table.versions
     assert {"Relu", "Sigmoid", "Softmax", "Cast", "ScatterElements"} <= set(table.in_place)
     assert {"Scatter", "TensorScatter", "BitCast"} <= set(table.in_place)
     assert table.later == {"BatchNormalization": ((3, 1), (4, 2))}

@@ -26,7 +26,7 @@ class InPlaceTable:
     """The inputs whose buffers kernels use for their outputs.
 
     Attributes:
-        version: the runtime that was probed.
+        versions: the versions of the runtime that were probed, all with these answers.
         alias: op -> inputs that the first output shares, whether or not others read the input.
         in_place: op -> inputs that the first output overwrites if the op is their last reader and
             element size and shape are the same.
@@ -34,7 +34,7 @@ class InPlaceTable:
         later: op -> pairs of an input and a later output that shares it like an alias.
     """
 
-    version: str
+    versions: tuple[str, ...]
     alias: Mapping[str, tuple[int, ...]]
     in_place: Mapping[str, tuple[int, ...]]
     allocates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -46,10 +46,10 @@ def load_table(provider: str = CPU) -> InPlaceTable:
     """Return the table of a provider, empty if it was never probed."""
     path = TABLES / f"{provider}.json"
     if not path.exists():
-        return InPlaceTable("", {}, {})
+        return InPlaceTable((), {}, {})
     data = json.loads(path.read_text(encoding="utf-8"))
     return InPlaceTable(
-        data["version"],
+        tuple(data["versions"]),
         {op: tuple(inputs) for op, inputs in data["alias"].items()},
         {op: tuple(inputs) for op, inputs in data["in_place"].items()},
         {op: tuple(dtypes) for op, dtypes in data["allocates"].items()},
@@ -64,11 +64,11 @@ def version_warning(provider: str = CPU) -> str | None:
     """Return a warning if the installed runtime is not the one that was probed."""
     table = load_table(provider)
     installed = runtime_version() or "none"
-    if not table.version:
+    if not table.versions:
         return f"no in-place table was probed for {provider}: predictions assume that all ops allocate"
-    if installed != table.version:
+    if installed not in table.versions:
         return (
-            f"predictions use the in-place table of onnxruntime {table.version}, installed "
+            f"predictions use the in-place table of onnxruntime {table.versions[-1]}, installed "
             f"is {installed}: `python -m memplan_cli.runtime.probe` makes one for it"
         )
     return None
