@@ -23,7 +23,7 @@ from memplan_cli.core.program import Dataflow, Origin
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, MutableMapping
 
     from memplan_cli.core.program import Op, Program, VarId
 
@@ -152,10 +152,23 @@ def _train(
         elif index in before_gradients or not backward.isdisjoint(flow.reads[index]):
             phases[index] = "backward"
             backward.update(op.outputs)
-    # Ops whose results the update reads belong to it, such as the power of a step count. The ops that
-    # remain, for running statistics and metrics, depend on the forward part only and count as
-    # forward.
-    for index in range(len(flow.ops) - 1, -1, -1):
+    _add_to_update(flow, forward, phases)
+    # The ops that remain, for running statistics and metrics, depend on the forward part only and
+    # count as forward.
+    phase_of = {
+        var: phase for index, phase in phases.items() for var in flow.ops[index].outputs if var
+    }
+    return Phases("train", loss, phase_of, trained.parameters, trained.gradients)
+
+
+def _add_to_update(
+    flow: Dataflow, forward: Collection[int], phases: MutableMapping[int, Phase]
+) -> None:
+    """Add to the update the ops without a phase whose results it reads, such as the power of a step count.
+
+    ``phases`` is changed: the phases of ops outside of the forward part, by the index of the op.
+    """
+    for index in reversed(range(len(flow.ops))):
         if index in forward or index in phases:
             continue
         consumers = (
@@ -163,10 +176,6 @@ def _train(
         )
         if "update" in map(phases.get, consumers):
             phases[index] = "update"
-    phase_of = {
-        var: phase for index, phase in phases.items() for var in flow.ops[index].outputs if var
-    }
-    return Phases("train", loss, phase_of, trained.parameters, trained.gradients)
 
 
 def _is_marked_backward(op: Op) -> bool:

@@ -69,16 +69,23 @@ def check_clock(plan: Plan) -> None:
     entries = {order.block: frozenset(order.nodes) for order in plan.order}
     nodes = [_OrderedNode(moment, entries[moment.block]) for moment in clock]
     _check_releases(plan, {node.moment.end: node for node in nodes})
+    _check_released_tensors(plan, clock)
+    _check_peak_node(plan, nodes)
+
+
+def _check_peak_node(plan: Plan, nodes: Iterable[_OrderedNode]) -> None:
+    """Refuse a peak that names another node than the one that starts or ends at its step."""
     peak = plan.report.peak
-    if peak is not None:
-        node_at: dict[int, _OrderedNode] = {}
-        for node in nodes:  # no two nodes start or end at the same tick
-            node_at[node.moment.start] = node_at[node.moment.end] = node
-        peak_node = node_at.get(peak.step)
-        # At a step without a node, as in a plan without nodes, the peak must not name one.
-        agrees = not peak.node if peak_node is None else peak_node.has_label(peak.node)
-        if not agrees:
-            raise PlanError(f"peak is recorded at {peak.node[:120]!r}, step {peak.step}")
+    if peak is None:
+        return
+    node_at: dict[int, _OrderedNode] = {}
+    for node in nodes:  # no two nodes start or end at the same tick
+        node_at[node.moment.start] = node_at[node.moment.end] = node
+    node_at_peak = node_at.get(peak.step)
+    # At a step without a node, as in a plan without nodes, the peak must not name one.
+    agrees = not peak.node if node_at_peak is None else node_at_peak.has_label(peak.node)
+    if not agrees:
+        raise PlanError(f"peak is recorded at {peak.node[:120]!r}, step {peak.step}")
 
 
 def _check_order(plan: Plan) -> None:
@@ -114,16 +121,10 @@ def _check_live_ranges(plan: Plan, clock: Sequence[Moment]) -> None:
 
 
 def _check_releases(plan: Plan, nodes_by_end: Mapping[int, _OrderedNode]) -> None:
-    """Refuse releases that do not agree with the order or with the live ranges.
-
-    The ``step`` of a release must be the last tick of its node. Steps must ascend. Each unpinned tensor
-    of the main graph must be released once, at the last tick of the node that uses it last. A tensor of
-    a subgraph may be released so, or not at all.
+    """Refuse releases whose steps do not ascend, or are not the last ticks of their nodes.
 
     ``nodes_by_end`` has all nodes, by their last tick.
     """
-    due_step_of = _release_steps(plan, [node.moment for node in nodes_by_end.values()])
-    unreleased = set(due_step_of)
     previous_step = -1
     for release in plan.releases:
         node = nodes_by_end.get(release.step)
@@ -136,6 +137,17 @@ def _check_releases(plan: Plan, nodes_by_end: Mapping[int, _OrderedNode]) -> Non
         if release.step <= previous_step:
             raise PlanError(f"releases: step {release.step} comes too late, or twice")
         previous_step = release.step
+
+
+def _check_released_tensors(plan: Plan, clock: Sequence[Moment]) -> None:
+    """Refuse tensors that are released at another step than after their last use, or not once.
+
+    Each unpinned tensor of the main graph must be released once, at the last tick of the node that uses
+    it last. A tensor of a subgraph may be released so, or not at all.
+    """
+    due_step_of = _release_steps(plan, clock)
+    unreleased = set(due_step_of)
+    for release in plan.releases:
         for name in release.tensors:
             if name not in unreleased:
                 reason = "occurs twice" if name in due_step_of else "is pinned, or not planned"

@@ -103,20 +103,17 @@ def _check_slots(
     require(
         all(row.alias_of is None for row in rows.values()), "tensors of the arena share bytes"
     )
+    require(
+        level == 0 or all(entry.shape is None for entry in proof.slots),
+        "at level 1 tensors of different shapes share slots, but the proof counts them separately",
+    )
     entries_by_kind: dict[tuple[str, Shape | None], list[SlotLoad]] = defaultdict(list)
     for entry in proof.slots:
-        require(
-            level == 0 or entry.shape is None,
-            "at level 1 tensors of different shapes share slots, but the proof counts them "
-            "separately",
-        )
         entries_by_kind[entry.dtype, entry.shape].append(entry)
-    dtypes_of_any_shape = {dtype for dtype, shape in entries_by_kind if shape is None}
+    of_any_shape = {entry.dtype for entry in proof.slots if entry.shape is None}
+    of_one_shape = {entry.dtype for entry in proof.slots if entry.shape is not None}
     require(
-        all(
-            shape is None or dtype not in dtypes_of_any_shape
-            for dtype, shape in entries_by_kind
-        ),
+        of_any_shape.isdisjoint(of_one_shape),
         "tensors are counted twice: of one shape, and of all",
     )
     total = 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from onnx import GraphProto, NodeProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.checking.timeline import TensorTypes, Timeline
+    from memplan_cli.checking.timeline import TensorTypes, Timeline, Value
     from memplan_cli.core.results.placements import BlockOrder, Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.bounds import Bounds
@@ -251,19 +251,7 @@ def _sized_tensors(
         require(
             value.kind is not ValueKind.WEIGHT, f"{name} of the plan is a weight of the model"
         )
-        types = model.types.get(value.block.path, {})
-        dtype, shape = types.get(value.name, ("unknown", None))
-        exact_size = size_of(shape, dtype)
-        if exact_size is None:
-            raise UnknownSizeError(f"the model does not contain the size of {name}")
-        # The plan has a size as bytes, times the unit of the arena: "1", or "batch*seq".
-        size = largest_size(exact_size, model.bounds)
-        require(
-            (row.bytes, units[row.arena]) == (size.coefficient, size.unit)
-            and (dtype, shape) == (row.dtype, row.shape),
-            f"{name} has {size} bytes in the model, and {row.bytes}*{units[row.arena]} in the "
-            "plan",
-        )
+        size = _checked_size(row, units[row.arena], value, model)
         first, end = timeline.whole_run if row.pinned else (value.first, value.end)
         require(
             (row.first, row.last) == (first, end),  # both half-open
@@ -272,6 +260,30 @@ def _sized_tensors(
         )
         tensors[row.id] = SizedTensor(row, size)
     return tensors
+
+
+def _checked_size(row: Placement, unit: str, value: Value, model: CertifiedModel) -> Size:
+    """Return the size of a tensor in the model; the plan must have the same size and type.
+
+    The plan has a size as bytes, times the unit of the arena: "1", or "batch*seq".
+
+    Raises:
+        ProofError: the plan has another size or type.
+        UnknownSizeError: the model does not contain the size.
+    """
+    name = f"tensor {row.id[:120]!r}"
+    types = model.types.get(value.block.path, {})
+    dtype, shape = types.get(value.name, ("unknown", None))
+    exact_size = size_of(shape, dtype)
+    if exact_size is None:
+        raise UnknownSizeError(f"the model does not contain the size of {name}")
+    size = largest_size(exact_size, model.bounds)
+    has_size = (row.bytes, unit) == (size.coefficient, size.unit)
+    require(
+        has_size and (dtype, shape) == (row.dtype, row.shape),
+        f"{name} has {size} bytes in the model, and {row.bytes}*{unit} in the plan",
+    )
+    return size
 
 
 def _view_bases(timeline: Timeline, tensors: Mapping[str, SizedTensor]) -> Mapping[str, str]:

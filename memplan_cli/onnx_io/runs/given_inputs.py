@@ -91,14 +91,14 @@ def read_given(inputs: Inputs, model: ModelProto) -> Feeds:
     total_bytes = 0
     for entry in _given_entries(inputs, tuple(wanted.values())):
         value = wanted.get(entry.name)
+        if value is None and inputs.others == "leave":
+            continue
         if value is None:
-            if inputs.others == "leave":
-                continue
             names = ", ".join(repr(name[:100]) for name in list(wanted)[:8])
+            all_names = f"its inputs are {names}" if names else "it takes no inputs"
             raise SettingsError(
                 f"{entry.where}: the model has no input {entry.name[:100]!r}",
-                hint=nearest(entry.name[:100], wanted)
-                or (f"its inputs are {names}" if names else "it takes no inputs"),
+                hint=nearest(entry.name[:100], wanted) or all_names,
             )
         if entry.name in entries:
             raise SettingsError(f"{entry.where}: input {entry.name[:100]!r} is given twice")

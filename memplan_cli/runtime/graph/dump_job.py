@@ -184,7 +184,8 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
             dtype, dims = types[whole]
             # No dims mean an unknown rank.
             types[piece] = [dtype, [*dims[:-1], columns] if dims else []]
-    return {"types": types, "cut": len({whole for whole, _ in pieces.values()})}
+    products = {whole for whole, _ in pieces.values()}
+    return {"types": types, "cut": len(products)}
 
 
 def _replace_uniform_constants(

@@ -220,25 +220,12 @@ def _in_insertion_order(
     casts = {op.outputs[0]: op for op in inserted if op.type == "Cast"}
     if not casts:
         return list(inserted)
-    casts_to_float16: dict[VarId, list[Op]] = defaultdict(list)
+    casts_to_float16: dict[VarId, list[Op]] = defaultdict(list)  # by the var that is cast
     for var, cast in casts.items():
         if variables[var].dtype == "float16":
             casts_to_float16[cast.inputs[0]].append(cast)
-
-    def before_casts(var: VarId) -> VarId:
-        """Return the value that inserted Casts made a variable from."""
-        while var in casts:
-            var = casts[var].inputs[0]
-        return var
-
-    without_casts = (
-        op._replace(inputs=tuple(before_casts(var) for var in op.inputs)) for op in ops
-    )
-    order = default_order(Block((), (), tuple(without_casts)))
-    # An op and its copy in ``order`` have one source.
-    op_by_source = {op.source: op for op in ops}
     ordered: dict[int, Op] = {}  # the Casts, also by source
-    for op in (op_by_source[copy.source] for copy in order):
+    for op in _default_order_without(casts, ops):
         input_casts = [
             casts[var]
             for var in op.inputs
@@ -248,3 +235,17 @@ def _in_insertion_order(
         for cast in (*input_casts, *output_casts):
             ordered.setdefault(cast.source, cast)  # a Cast that several ops read is made once
     return [*ordered.values(), *(op for op in inserted if op.source not in ordered)]
+
+
+def _default_order_without(casts: Mapping[VarId, Op], ops: Sequence[Op]) -> list[Op]:
+    """Return ops in the default order of the graph without some Casts, which are given by their result."""
+
+    def before_casts(var: VarId) -> VarId:
+        """Return the value that Casts made a variable from."""
+        while var in casts:
+            var = casts[var].inputs[0]
+        return var
+
+    copies = [op._replace(inputs=tuple(before_casts(var) for var in op.inputs)) for op in ops]
+    op_by_source = {op.source: op for op in ops}  # an op and its copy have one source
+    return [op_by_source[copy.source] for copy in default_order(Block((), (), tuple(copies)))]
