@@ -99,6 +99,7 @@ def optimize(
             stack.enter_context(warm_workers())
         file = read_model(files.path)
         request = OptimizeRequest(file, settings, targets, check, progress or silent, profiles)
+        # A model in memory is read from a temporary folder, which the texts of the result must not name.
         return files.without_folder(_optimize_file(request))
 
 
