@@ -67,21 +67,26 @@ class _Clusters:
     A cluster is named by one of its ops. That op has the rows of the cluster; the rows of the other
     ops are not read any more. A tensor that one cluster alone accesses is *private*: it dies in the
     cluster's step, so it is in no row.
+
+    Attributes:
+        graph: the ops before the fusions. ``preds``, ``succs``, ``accesses``, ``defines``,
+            ``in_place_inputs``, ``step_bytes`` and ``defined_bytes`` are as there, for clusters.
+        members: for each cluster, its ops in the order in which they run; empty for an op that was
+            fused with another.
+        fusions: the fusions so far, in order.
+        users: for each tensor that is not private, the clusters that access it.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
-        """Make each op a cluster of its own. Tables without a comment are those of the graph."""
+        """Make each op a cluster of its own."""
         self.graph = graph
-        """The ops before the fusions."""
         self.preds = [set(preds) for preds in graph.preds]
         self.succs = [set(succs) for succs in graph.succs]
         self.in_place_inputs = [set(inputs) for inputs in graph.in_place_inputs]
         self.step_bytes = list(graph.step_bytes)
         self.members = [[op] for op in range(graph.size)]
-        """For each cluster, its ops in the order in which they run; empty for an op that is fused."""
         self.fusions: list[Fusion] = []
         self.users: list[set[int]] = [set() for _ in graph.tensor_bytes]
-        """For each tensor that is not private, the clusters that access it."""
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
                 self.users[tensor].add(op)

@@ -104,15 +104,27 @@ class StateSpace:
     """The states of one graph and the moves between them.
 
     Sets of ops are integers used as bit masks. The *users* of a tensor are the mask of all ops that
-    access it.
+    access it. The tables have an entry for each op.
+
+    Attributes:
+        work: number of steps examined so far.
+        _work_per_move: a unit, and one more for every 256 bits of the masks that a move copies.
+        _bit: the mask of the op alone.
+        _preds: the ops that it waits for.
+        _all: all ops, and the bit after the last op. That bit stands for an op that never runs and
+            accesses all results of the block: as the last user of a result, it keeps other ops from
+            freeing the result.
+        _accesses: the users and the bytes of each tensor that it accesses.
+        _in_place_users: the users of each tensor that it may write over.
+        _sharing_ops: the other ops that access one of its tensors.
+        _descendants: the op and the ops that depend on it.
+        _late: the ops that free nothing, so that they run only just before an op that waits for them.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
         """Make the masks. Ops must be numbered in a topological order."""
         size = graph.size
         self.work = 0
-        """Number of steps examined so far."""
-        # A unit, and one more for every 256 bits of the masks that a move copies.
         self._work_per_move = 1 + size // 256
         self._succs = graph.succs
         self._step_bytes = graph.step_bytes
@@ -121,11 +133,8 @@ class StateSpace:
         self._initial_bytes = graph.initial_bytes
         self._bit = [1 << op for op in range(size)]
         self._preds = [sum(1 << pred for pred in preds) for preds in graph.preds]
-        # The bit after the last op stands for an op that never runs and accesses all results of the
-        # block. It is always the last user of a result, so no other op frees one.
         reader_of_results = 1 << size
         self._all = sum(self._bit) | reader_of_results
-        # For each tensor, the mask of the ops that access it.
         users = [reader_of_results if is_result else 0 for is_result in graph.is_result]
         for op, accessed in enumerate(graph.accesses):
             for tensor in accessed:
@@ -134,20 +143,15 @@ class StateSpace:
             tuple((users[tensor], graph.tensor_bytes[tensor]) for tensor in accessed)
             for accessed in graph.accesses
         ]
-        """For each op, the users and the bytes of each tensor that it accesses."""
         self._in_place_users = [
             tuple(users[tensor] for tensor in row) for row in graph.in_place_inputs
         ]
-        """For each op, the users of each tensor that it may write over."""
         self._sharing_ops = _ops_with_common_tensors(graph)
-        """For each op, the other ops that access one of its tensors."""
         self._descendants = list(self._bit)
-        """For each op, the mask of it and of the ops that depend on it."""
         for op in reversed(range(size)):
             for succ in self._succs[op]:
                 self._descendants[op] |= self._descendants[succ]
         self._late = {op for op in range(size) if _is_late(graph, op)}
-        """The ops that free nothing, so that they run only just before an op that waits for them."""
 
     def initial_state(self, lowest_peak: int) -> State:
         """Return the state in which only free ops have run.

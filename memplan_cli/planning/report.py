@@ -72,9 +72,21 @@ class Decision:
     """The planned program and its allocation, which the plan and the report describe.
 
     Attributes:
+        source: What is known of the file beside the program.
+        settings: What decided the plan.
+        phases: Which ops are forward, backward and update.
         original: The program in the order of the file, constants folded.
+        scope: Which variables are planned, pinned or left out.
+        candidate: The program in the planned order, and how it was found.
+        needs: The sizes and live ranges that were allocated.
+        allocation: The planned arenas.
         heights_by_level: The height of each arena by unit, at levels 0, 1 and 2.
         original_allocation: At the level of the settings, in the order of the file.
+        warnings: For the user.
+        fallbacks: Where the plan is not what the settings ask for first.
+        folded: The constants that were computed ahead.
+        chunked: The regions that are computed in chunks.
+        constants: The values of new weights that chunks read.
     """
 
     source: Source

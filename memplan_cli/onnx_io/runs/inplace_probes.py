@@ -33,7 +33,18 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class OneOp:
-    """An op to probe, with operands for which its result has the shape of its first operand."""
+    """An op to probe, with operands for which its result has the shape of its first operand.
+
+    Attributes:
+        type: the operator.
+        operands: its inputs.
+        attributes: its attributes.
+        domain: of the operator; ``""`` is the standard one.
+        result: the dtype of output 0.
+        opset: the version of the standard domain.
+        later: (input, output) positions that ONNX Runtime's sources declare to share memory, output 0
+            aside. The outputs are 1, 2, and so on, each once.
+    """
 
     type: str
     operands: tuple[Operand, ...]
@@ -42,10 +53,6 @@ class OneOp:
     result: str = "float32"
     opset: int = 21
     later: tuple[tuple[int, int], ...] = ()
-    """(input, output) positions that ONNX Runtime's sources declare to share memory, output 0 aside.
-
-    The outputs are 1, 2, and so on, each once.
-    """
 
     @property
     def key(self) -> str:

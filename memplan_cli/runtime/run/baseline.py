@@ -135,6 +135,17 @@ class BaselineRun:
 
     Used as a context manager. At its end a run in progress is stopped, and the files of the
     result are removed.
+
+    Attributes:
+        path: the file that runs.
+        check: what is asked of the run.
+        binding: dims and inputs, with a value for each dim.
+        _files: the folder of saved outputs and of the optimized graph.
+        _random: the random ops of the model.
+        _nodes: the names of its nodes.
+        _settings: of the session.
+        _spec: the run.
+        _job: its process.
     """
 
     def __init__(

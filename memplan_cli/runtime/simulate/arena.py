@@ -144,6 +144,18 @@ class SimulatedArena:
 
     Attributes:
         addresses: address of each allocation of the last run, by its index.
+        _max_dead: a chunk is split if at least so much of it, or half of it, would remain unused.
+        _growth: the size of the next region, which doubles with each region up to _max_extension.
+        _is_exact: whether a region has the size of the request that needs it.
+        _limit: a run stops when the arena holds more.
+        _place_region: where regions lie; None places each above the ones before.
+        _top: the end of the highest region.
+        _held: the total size of the regions.
+        _free: size and address of each free chunk, sorted.
+        _free_addresses: the addresses of the free chunks.
+        _sizes: the size of each chunk, by address.
+        _previous: the chunk before each chunk in its region, by address; None at the region's start.
+        _following: the chunk after each chunk in its region, by address; None at the region's end.
     """
 
     __slots__ = (
@@ -184,17 +196,12 @@ class SimulatedArena:
         self._limit = limit // CHUNK
         self._place_region = place_region
         self._top = 0
-        """The end of the highest region."""
         self._held = 0
         self._free: list[tuple[int, int]] = []
-        """The size and address of each free chunk, sorted."""
         self._free_addresses: set[int] = set()
         self._sizes: dict[int, int] = {}
-        """The size of each chunk, by address."""
         self._previous: dict[int, int | None] = {}
-        """The chunk before each chunk in its region, by address; None at the start of the region."""
         self._following: dict[int, int | None] = {}
-        """The chunk after each chunk in its region, by address; None at the end of the region."""
 
     @property
     def held(self) -> int:
