@@ -68,6 +68,12 @@ def test_dims_have_the_names_of_every_block() -> None:
     assert dim_names(parse(text)) == {"n", "rows", "inner"}
 
 
+def test_dims_of_tensors_in_sequences_and_optionals_are_dims_of_the_model() -> None:
+    text = """g (seq(float[n,4]) s, optional(float[m]) o, optional(seq(float[k])) q) => (int64 y) {
+        y = SequenceLength (s) }"""
+    assert dim_names(parse(text)) == {"n", "m", "k"}
+
+
 def test_a_dim_without_a_name_gets_one_that_no_other_dim_has() -> None:
     found = open_inputs(
         parse("g (float[?] x, float[x_dim0] z) => (float[?] y) { y = Neg(x) }")

@@ -212,7 +212,7 @@ def _loop(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
     """Return the inferred body; outputs are the final states and the stacked rows (trip count, ..).
 
     The type of stacked rows has a constant trip count as its dim. A run may have fewer rows, because the
-    condition may end the Loop earlier: a plan must hold the most.
+    condition may end the Loop earlier: a plan must hold the most (docs/limits.md has the exception).
     """
     (attribute, subgraph), *_ = subgraphs(node)
     initial = [outer.type_of(name) for name in node.input[2:]]
