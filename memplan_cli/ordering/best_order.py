@@ -88,23 +88,23 @@ def best_order(
     else:
         ordered = replace(program, body=main_block.block)
         choice = _Choice(main_block.search.chosen, ordered, main_block.search.peaks)
-    chosen, ordered, peaks = choice
     measurement = None
-    if chosen != "file":
+    if choice.method != "file":
         # The search counts with a `TaskGraph`: its result is measured on the program.
-        measurement = meter.measured(ordered)
-        peaks = {**peaks, chosen: meter.peak_of(measurement)}
-    if peaks[chosen] >= peaks["file"] or _is_worse_for_other_symbols(program, ordered, meter):
-        chosen, ordered, measurement = "file", program, None
-    if meter.is_symbolic:
-        # Peaks and bounds hold for one value of the symbols only, so none is returned.
-        return Ordering(ordered, {}, chosen, None, proved=False, measured=measurement)
+        measurement = meter.measured(choice.program)
+        peaks = {**choice.peaks, choice.method: meter.peak_of(measurement)}
+        choice = choice._replace(peaks=peaks)
+    is_no_better = choice.peak >= choice.peaks["file"]
+    if is_no_better or _is_worse_for_other_symbols(program, choice.program, meter):
+        choice, measurement = _Choice("file", program, choice.peaks), None
+    # Peaks and bounds hold for one value of the symbols only: with symbols, none is returned.
+    bound = None if meter.is_symbolic else main_block.bound
     return Ordering(
-        ordered,
-        candidates=peaks,
-        chosen=chosen,
-        bound=main_block.bound,
-        proved=peaks[chosen] <= main_block.bound,
+        choice.program,
+        candidates={} if meter.is_symbolic else choice.peaks,
+        chosen=choice.method,
+        bound=bound,
+        proved=bound is not None and choice.peak <= bound,
         measured=measurement,
     )
 
@@ -121,6 +121,11 @@ class _Choice(NamedTuple):
     method: str
     program: Program
     peaks: Mapping[str, int]
+
+    @property
+    def peak(self) -> int:
+        """The live peak of the best order."""
+        return self.peaks[self.method]
 
 
 def _choose_measured(

@@ -121,24 +121,14 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
     Raises:
         SettingsError: a shape was given that the value's node contradicts.
     """
-    from memplan_cli.onnx_io.shapes.contradictions import contradictions
-
-    def contradictions_that_run(loaded: Loaded) -> list[Contradiction]:
-        """Return the contradictions outside of blocks that are never run."""
-        return [
-            contradiction
-            for contradiction in contradictions(source.model, loaded.program)
-            if not is_inside(contradiction.var.block, loaded.skipped)
-        ]
-
     loaded = read_program(source, bindings)
-    first_found = remaining = contradictions_that_run(loaded)
+    first_found = remaining = _contradictions_that_run(source, loaded)
     untrusted: frozenset[str] = frozenset()  # names of values, those of all blocks together
     # A wrong declaration may hide another one. Names are added in each round until none is new.
     while new_names := frozenset(c.var.name for c in remaining) - untrusted:
         untrusted |= new_names
         loaded = read_program(source, replace(bindings, untrusted=untrusted))
-        remaining = contradictions_that_run(loaded)
+        remaining = _contradictions_that_run(source, loaded)
     if loaded.skipped:
         loaded = _without_never_run(loaded, bindings.values)
     if not first_found:
@@ -151,6 +141,17 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
         program = without_shapes(program, frozenset(c.var.id for c in remaining))
         warnings.append(f"the nodes do not agree on sizes, which are unknown: {remaining[0]}")
     return replace(loaded, program=program, warnings=(*loaded.warnings, *warnings))
+
+
+def _contradictions_that_run(source: LazyModel, loaded: Loaded) -> list[Contradiction]:
+    """Return the contradictions outside of blocks that are never run."""
+    from memplan_cli.onnx_io.shapes.contradictions import contradictions
+
+    return [
+        contradiction
+        for contradiction in contradictions(source.model, loaded.program)
+        if not is_inside(contradiction.var.block, loaded.skipped)
+    ]
 
 
 def _without_never_run(loaded: Loaded, input_values: Mapping[str, TensorProto]) -> Loaded:
