@@ -278,16 +278,11 @@ class _OrderedBlock:
 def _scheduled_programs(
     program: Program, facts: StorageFacts, schedulers: Mapping[str, Scheduler]
 ) -> Iterator[tuple[str, Program]]:
-    """Yield the name of each scheduler but the file's, and the program in its order."""
+    """Yield the name of each scheduler but the file's, and the program in its order, subgraphs too."""
     for name, scheduler in schedulers.items():
         if name != "file":
-            yield name, _scheduled_program(program, facts, scheduler)
-
-
-def _scheduled_program(program: Program, facts: StorageFacts, scheduler: Scheduler) -> Program:
-    """Return a program in the order of one scheduler, subgraphs too."""
-    method = partial(_scheduled_block, scheduler)
-    return replace(program, body=_order_nested(program.body, facts, method).block)
+            method = partial(_scheduled_block, scheduler)
+            yield name, replace(program, body=_order_nested(program.body, facts, method).block)
 
 
 def _scheduled_block(scheduler: Scheduler, graph: TaskGraph) -> BlockOrder:

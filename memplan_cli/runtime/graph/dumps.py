@@ -45,12 +45,9 @@ _DUMP_JOBS = "memplan_cli.runtime.graph.dump_job"
 
 
 def executed_graph(
-    model: Path,
-    settings: RuntimeSettings,
-    dims: Mapping[str, int],
-    provider: str = CPU,
+    model: Path, settings: RuntimeSettings, dims: Mapping[str, int]
 ) -> ExecutedGraph:
-    """Return the graph that a session with these settings runs, with its shapes; nothing is run.
+    """Return the graph that a session on the CPU with these settings runs, with its shapes; nothing is run.
 
     Without optimization, the ops are in the order of the runtime's node indices, from which
     every execution order follows. With optimization the indices are unknown, and the ops are in
@@ -61,7 +58,7 @@ def executed_graph(
         RuntimeUnavailableError: weights are missing, or the model does not load.
     """
     require_weights(model)
-    session = SessionSpec(model, provider, settings)
+    session = SessionSpec(model, CPU, settings)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as folder:
         graph = _light_graph(session, Path(folder) / "dump.onnx", dims)
         return graph or whole_graph(session, Path(folder) / "whole.onnx", dims)

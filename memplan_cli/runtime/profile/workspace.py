@@ -70,7 +70,8 @@ def _conv(op: Op, inputs: Operands, output: Dims) -> Requests:
     if filters is None or _is_pointwise(op, filters):
         return ()
     pixels = prod(output[2:])
-    filters_of_group = filters[0] // _integer(op, "group", 1)
+    groups = op.attributes.get("group", 1)
+    filters_of_group = filters[0] // groups if isinstance(groups, int) else filters[0]
     if filters_of_group <= pixels:
         return (PROFILE.image_piece,)
     return (prod(filters[1:]) * pixels * _FLOAT,)
@@ -239,11 +240,6 @@ def _element_size(dtype: str) -> int:
     if dtype == "string":
         return PROFILE.string_size
     return -(-BITS[dtype] // 8) if dtype in BITS else _FLOAT
-
-
-def _integer(op: Op, name: str, default: int) -> int:
-    value = op.attributes.get(name, default)
-    return value if isinstance(value, int) else default
 
 
 def _is_pointwise(op: Op, filters: Dims) -> bool:

@@ -163,17 +163,10 @@ def start_run(spec: RunSpec, *, timeout: float = DEFAULT_TIMEOUT) -> Job:
     return start_job(_RUN_JOB, {"spec": to_json(spec)}, timeout=timeout)
 
 
-def require_weights(
-    path: Path,
-    alternative: str = "--no-validate leaves the comparison out",
-    model: ModelProto | None = None,
-) -> None:
+def require_weights(path: Path, model: ModelProto | None = None) -> None:
     """Raise an error if external data of a model is missing.
 
-    Args:
-        path: the file.
-        alternative: what the user can do without the data, for the hint; may be empty.
-        model: the parsed file, if it is loaded already.
+    ``model`` is the parsed file, if it is loaded already.
 
     Raises:
         RuntimeUnavailableError: the message names the missing file.
@@ -182,7 +175,7 @@ def require_weights(
     if missing:
         raise RuntimeUnavailableError(
             f"{path} cannot run: its weights file {missing[0]} is not in {path.parent}",
-            hint=f"put the file there; {alternative}" if alternative else "put the file there",
+            hint="put the file there; --no-validate leaves the comparison out",
         )
 
 

@@ -158,23 +158,6 @@ class SimulatedArena:
         _following: the chunk after each chunk in its region, by address; None at the region's end.
     """
 
-    __slots__ = (
-        "_following",
-        "_free",
-        "_free_addresses",
-        "_growth",
-        "_held",
-        "_is_exact",
-        "_limit",
-        "_max_dead",
-        "_max_extension",
-        "_place_region",
-        "_previous",
-        "_sizes",
-        "_top",
-        "addresses",
-    )
-
     def __init__(
         self,
         settings: ArenaSettings,

@@ -68,9 +68,9 @@ class RunTimes:
     elapsed: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
 
-    def without_first(self, count: int) -> RunTimes:
-        """Return the times without those of the first runs."""
-        return RunTimes(self.elapsed[count:], self.processor[count:])
+    def without_first(self) -> RunTimes:
+        """Return the times without those of the first run, which grows the arena."""
+        return RunTimes(self.elapsed[1:], self.processor[1:])
 
 
 def run(job: Json) -> Json:
@@ -94,7 +94,7 @@ def run(job: Json) -> Json:
         model_run.run()
         gc.collect()  # ONNX Runtime writes the statistics when it destroys the session
         workspace = _workspace_by_node(Path(name) / _STATISTICS)
-    times = model_run.times.without_first(1)  # the first run grows the arena
+    times = model_run.times.without_first()
     types = None
     if not model_run.has_stopped:
         model_run.run_other_input_sets()

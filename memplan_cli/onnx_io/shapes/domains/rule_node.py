@@ -99,22 +99,19 @@ def like(*inputs: int) -> Rule:
     ]
 
 
-def typed(elem_type: int, index: int = 0) -> Rule:
-    """Return a rule: the output has the shape of input ``index`` and a fixed element type."""
-    return lambda node: [OutputType(elem_type, node.input_shape(index))]
+def typed(elem_type: int) -> Rule:
+    """Return a rule: the output has the shape of the first input and a fixed element type."""
+    return lambda node: [OutputType(elem_type, node.input_shape(0))]
 
 
-def broadcasting(*inputs: int, elem_type: int = 0) -> Rule:
-    """Return a rule: the output has the broadcast shape of these inputs.
-
-    Its element type is that of the first of them, unless one is named (``elem_type`` not 0).
-    """
+def broadcasting(*inputs: int) -> Rule:
+    """Return a rule: the output has the broadcast shape of these inputs, and the first one's element type."""
 
     def rule(node: RuleNode) -> Sequence[OutputType]:
         """Broadcast these inputs; the shape is unknown if one of theirs is."""
         shapes = [shape for shape in map(node.input_shape, inputs) if shape is not None]
         shape = broadcast_shapes(shapes) if len(shapes) == len(inputs) else None
-        return [OutputType(elem_type or node.elem_type(inputs[0]), shape)]
+        return [OutputType(node.elem_type(inputs[0]), shape)]
 
     return rule
 
