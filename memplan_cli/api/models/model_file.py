@@ -94,9 +94,8 @@ def bind_all_dims(
     from memplan_cli.onnx_io.interface import free_dims
 
     bound = bind(file.model, settings)
-    if (
-        bound.inputs.assumed is not None
-    ):  # `resolve_sizes` has given each free dim a number before
+    # Once dims are assumed, each free dim has a number.
+    if bound.inputs.assumed is not None:
         return bound
     if free_dims(file.model).keys() <= bound.dims.keys():
         return bound
