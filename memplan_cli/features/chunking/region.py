@@ -19,7 +19,6 @@ whole while the region runs: its boundary, and tensors that only pass by.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.features.chunking.axes.split import Role
@@ -33,10 +32,6 @@ if TYPE_CHECKING:
 
 _MAX_OPS = 400
 """Ops of a region; bounds the time of growing one."""
-
-_MERGED_SHARE = 0.9
-"""A light op that lowers the whole bytes to this share always belongs to the region, so the
-region without it is not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +71,14 @@ class GrowthStage(NamedTuple):
 def regions_from(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
     """Yield regions around a tensor, sliced along one axis, each with fewer whole bytes.
 
-    A region is left out if it has at least as many whole bytes as a smaller one. It is also left out
-    if the next op that joins is light and saves a tenth of its whole bytes.
+    A region is left out if it has at least as many whole bytes as a smaller one.
     """
     for stages in growth_series(graph, seed, axis):
         fewest_bytes: int | None = None
-        for stage, next_stage in zip_longest(stages, stages[1:]):
-            if fewest_bytes is not None and stage.whole_bytes >= fewest_bytes:
-                continue
-            fewest_bytes = stage.whole_bytes
-            if next_stage is None or not _grows_by_light_op(stage, next_stage):
-                yield _without_growing_ends(graph, stage.region)
+        for region, region_bytes in stages:
+            if fewest_bytes is None or region_bytes < fewest_bytes:
+                fewest_bytes = region_bytes
+                yield _without_growing_ends(graph, region)
 
 
 def growth_series(graph: Graph, seed: VarId, axis: int) -> Iterator[list[GrowthStage]]:
@@ -171,20 +163,6 @@ def _has_outside_reader(
     return var in graph.outputs or any(
         reader not in ops or reader in duplicated for reader in graph.consumers(var)
     )
-
-
-def _grows_by_light_op(stage: GrowthStage, next_stage: GrowthStage) -> bool:
-    """Whether the next growth stage has a tenth fewer whole bytes, for almost no work.
-
-    That is so if the op that joins is light: split along elements or samples (`Role.FREE`), not along
-    rows of a product. It is not so if other ops are duplicated then, as these also run whole.
-    """
-    region, larger_region = stage.region, next_stage.region
-    (added_op,) = larger_region.splits.keys() - region.splits.keys()  # a stage adds one op
-    is_light = larger_region.splits[added_op].role is Role.FREE
-    same_duplicates = larger_region.duplicated == region.duplicated
-    saves_enough = next_stage.whole_bytes <= stage.whole_bytes * _MERGED_SHARE
-    return is_light and same_duplicates and saves_enough
 
 
 def _without_growing_ends(graph: Graph, region: Region) -> Region:
