@@ -97,22 +97,24 @@ def fold(program: Program, kept: Mapping[VarId, str]) -> Folding:
     read_vars = frozenset(_read_vars(body))
     weights = {var.id for var in program.vars.values() if var.origin is Origin.WEIGHT}
     read_by_folded = {var for op in folded.values() for var in op.inputs}
-    dropped = (weights - read_vars) & read_by_folded
-    body = _without_ops(body, dropped)  # a weight may be the output of a Constant op
+    dropped_weights = (weights - read_vars) & read_by_folded
+    body = _without_ops(body, dropped_weights)  # a weight may be the output of a Constant op
     # Of a chain of folded ops only the tensors that remaining ops read are stored.
-    new_weights = {var: op for var, op in folded.items() if var in read_vars}
+    stored = {var: op for var, op in folded.items() if var in read_vars}
+    removed_vars = dropped_weights | (folded.keys() - stored.keys())
     vars_ = {
-        identity: var._replace(origin=Origin.WEIGHT) if identity in new_weights else var
+        identity: var._replace(origin=Origin.WEIGHT) if identity in stored else var
         for identity, var in program.vars.items()
-        if identity not in dropped and (identity not in folded or identity in new_weights)
+        if identity not in removed_vars
     }
+    new_weights = tuple(
+        ConstantTensor(var, op.type, _bytes(program.vars[var])) for var, op in stored.items()
+    )
     facts = FoldingSummary(
-        tuple(
-            ConstantTensor(var, op.type, _bytes(vars_[var])) for var, op in new_weights.items()
-        ),
+        new_weights,
         refusals,
-        added=sum(_bytes(vars_[var]) for var in new_weights),
-        dropped=sum(_bytes(program.vars[var]) for var in dropped),
+        added=sum(weight.bytes for weight in new_weights),
+        dropped=sum(_bytes(program.vars[var]) for var in dropped_weights),
     )
     return Folding(replace(program, body=body, vars=vars_), facts)
 

@@ -129,6 +129,18 @@ def _trained_weights(step: TrainStep) -> Iterator[doc.Block]:
 
     The column of remarks is left out if it is empty.
     """
+    rows = _rows_of_weights(step)
+    heads: tuple[str, ...] = ("weight", ">shape", ">elements", "remarks")
+    if not any(row[-1] for row in rows):
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
+    noun = "weights and statistics" if step.running else "weights"
+    table = doc.first_rows(heads, rows, noun, _MAX_ROWS)
+    elements = sum(prod(weight.sizes) for weight in step.parameters)
+    yield from doc.section(f"Trained: {elements:,} elements", table)
+
+
+def _rows_of_weights(step: TrainStep) -> list[tuple[doc.Prose, ...]]:
+    """Return name, shape, elements and remarks of each updated weight and running statistic."""
     # The optimizer keeps the same number of tensors for each parameter: two for Adam.
     state_count = len(step.state) // len(step.parameters)
     rows: list[tuple[doc.Prose, ...]] = [
@@ -149,13 +161,7 @@ def _trained_weights(step: TrainStep) -> Iterator[doc.Block]:
         )
         for statistic in step.running
     ]
-    heads: tuple[str, ...] = ("weight", ">shape", ">elements", "remarks")
-    if not any(row[-1] for row in rows):
-        heads, rows = heads[:-1], [row[:-1] for row in rows]
-    noun = "weights and statistics" if step.running else "weights"
-    table = doc.first_rows(heads, rows, noun, _MAX_ROWS)
-    elements = sum(prod(weight.sizes) for weight in step.parameters)
-    yield from doc.section(f"Trained: {elements:,} elements", table)
+    return rows
 
 
 def _remarks(reader_count: int, state_count: int) -> str:
