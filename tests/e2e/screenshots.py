@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from click.testing import CliRunner
-
 from browser import IS_LOADED, Browser
-from memplan_cli.cli import main as memplan
 
 ROOT = Path(__file__).parents[2]
 TARGET = ROOT / "docs" / "screenshots"
@@ -130,10 +128,14 @@ def made(picture: Picture, models: Path, work: Path) -> Path:
                 if first in folders:
                     shutil.copy(folders[first] / rest, work)
                 words.append(Path(rest).name if first in folders else word)
-            ended = CliRunner().invoke(memplan, words)
-            if ended.exit_code:
-                raise RuntimeError(f"{' '.join(words)}: {ended.output}")
-            page.write_text(ended.stdout, encoding="utf-8")
+            # A process of its own: the figures of processes are those that a user gets.
+            process = subprocess.run(
+                [sys.executable, "-m", "memplan_cli", *words], check=False, text=True,
+                capture_output=True,
+            )  # fmt: skip
+            if process.returncode:
+                raise RuntimeError(f"{' '.join(words)}: {process.stderr}")
+            page.write_text(process.stdout, encoding="utf-8")
     return page
 
 
