@@ -202,7 +202,12 @@ def _memory(written: WrittenStep) -> Iterator[doc.Block]:
     figures = []
     for name in _FIGURES:
         size = getattr(written.memory, name)
-        value = written.symbolic.get(name, "unknown") if size is None else format_size(size)
+        if size is not None:
+            value = format_size(size)
+        elif name in written.symbolic:
+            value = f"{written.symbolic[name]} bytes"
+        else:
+            value = "unknown"
         figures.append(doc.Figure(_FIGURES[name], value, definition=""))
     blocks: list[doc.Block] = [doc.Figures(tuple(figures))]
     if any(figure.value == "unknown" for figure in figures):

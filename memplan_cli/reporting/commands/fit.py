@@ -69,8 +69,12 @@ def _breakdown(fit: Fit, need: Need | None) -> str:
     if need is not None and need.process is not None:
         terms |= {"the model": need.process, "its inputs": need.inputs}
     elif need is not None:
-        names = ("weights", "inputs", "outputs", "planned")
-        terms |= {name: getattr(need, name) for name in names}
+        terms |= {
+            "weights": need.weights,
+            "inputs": need.inputs,
+            "outputs": need.outputs,
+            "the planned intermediates": need.planned,
+        }
     if fit.of == "process":
         terms["the interpreter and the runtime"] = fit.overhead - fit.other_imports
         terms["other imports (--overhead)"] = fit.other_imports
