@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ def load_step(path: Path) -> NextStep:
     """Return the Python statement that opens a written model with its settings."""
     from memplan_cli.reporting.document import NextStep
 
-    return NextStep("Run it", f"session = memplan.load({str(path)!r})", "python")
+    return NextStep("Run it", f"session = memplan.load({json.dumps(str(path))})", "python")
 
 
 def say_next(form: str, *steps: NextStep) -> None:

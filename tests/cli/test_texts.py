@@ -99,5 +99,5 @@ def test_validation_states_each_check_and_how_to_run_the_model() -> None:
     lines = memplan("validate", "branchy_cnn.memplan.onnx", "--replay").stdout.splitlines()
     assert lines[0] == "Validation passed on CPUExecutionProvider"
     checks = [line for line in lines if line.startswith("[ok] ")]
-    assert [check.split()[1] for check in checks] == ["outputs", "replay", "the"]
-    assert lines[-1] == "Run it:  session = memplan.load('branchy_cnn.memplan.onnx')"
+    assert [check.split()[1] for check in checks] == ["The", "Replay", "The"]
+    assert lines[-1] == 'Run it:  session = memplan.load("branchy_cnn.memplan.onnx")'

@@ -68,34 +68,34 @@ def _checks(validation: Validation) -> Iterator[doc.Block]:
     """Yield the result of each check that was made, the outputs that differ, and the notes."""
     reference = reference_text(validation)
     if validation.bit_identical:
-        yield doc.Check(passed=True, text=f"outputs are bit-identical to {reference}")
+        yield doc.Check(passed=True, text=f"The outputs are bit-identical to {reference}.")
     elif validation.max_abs_diff is not None:
         yield doc.Check(
             passed=not any(
                 difference.beyond or difference.reason for difference in validation.differences
             ),
-            text=f"largest difference from {reference}: {validation.max_abs_diff:g}",
+            text=f"The largest difference from {reference} is {validation.max_abs_diff:g}.",
         )
     replayed = [
         note.removeprefix(_REPLAY) for note in validation.notes if note.startswith(_REPLAY)
     ]
     for text, result, detail in (
         (
-            "replay of the plan in one arena filled with NaN",
+            "Replay of the plan in one arena filled with NaN",
             validation.replay,
             "".join(f"; {note}" for note in replayed),
         ),
-        ("two steps with each donated pair in one buffer", validation.donated, ""),
+        ("Two steps with each donated pair in one buffer", validation.donated, ""),
     ):
         if result is not None:
-            yield doc.Check(passed=result == "passed", text=f"{text}: {result}{detail}")
+            yield doc.Check(passed=result == "passed", text=f"{text}: {result}{detail}.")
     passed, limits = validation.status == "passed", ""
     for note in validation.notes:
         # A note of a failed validation is a reason, but for the one that begins so.
         matches = note.startswith(_PLAN_MATCHES)
         if matches or not passed:
             text, separator, unchecked = note.partition("; not checked")
-            yield doc.Check(passed=matches, text=text)
+            yield doc.Check(passed=matches, text=f"{text[:1].upper()}{text[1:]}.")
             if separator:
                 limits = f"Not checked{unchecked}."
         elif not note.startswith(_REPLAY):

@@ -88,7 +88,7 @@ def process_document(breakdown: ProcessBreakdown) -> doc.Document:
             doc.Table(doc.columns(*_HEADS), (*rows, (doc.Name("all parts"), *whole, ""))),
             doc.Paragraph(_MEANINGS, "soft"),
         ),
-        breakdown.runtime,
+        f"{breakdown.runtime.replace('onnxruntime', 'ONNX Runtime')}, CPU",
     )
 
 
