@@ -53,6 +53,7 @@ def settings(
     """
     from memplan_cli.onnx_io.metadata import metadata_of
     from memplan_cli.onnx_io.settings_metadata import recorded_settings
+    from memplan_cli.runtime.settings_search.predicted import released_between_runs
 
     with model_paths(model) as files:
         given = settings_of(files.path, given, config, options)
@@ -66,9 +67,12 @@ def settings(
         # other files the search may replace every recorded option.
         must_stay_unoptimized = recorded is not None and recorded.settings.is_unoptimized
         fixed = recorded if must_stay_unoptimized else None
+        releases = recorded is not None and bool(recorded.settings.run_config)
         if check is None:
             choice = _predicted(file, bound_settings, fixed)
+            choice = released_between_runs(choice) if releases else choice
         else:
+            check = replace(check, idle="release" if releases else "keep")
             choice = _confirmed_choice(file, bound_settings, check, fixed, progress or silent)
         if recorded is not None:  # the outputs that the file writes over inputs stay bound
             io_binding = recorded.settings.io_binding

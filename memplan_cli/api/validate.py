@@ -219,6 +219,8 @@ def _compared(
             # Optimization would change the order in which pairs are safe.
             needs_order = bool(pairs) or _has_copies(plan)
             as_planned = replace(written_model, spoiled_by_optimization=needs_order)
+            releases = recorded is not None and bool(recorded.settings.run_config)
+            check = replace(check, idle="release" if releases else "keep")
             result = _measured(original, as_planned, check, binding)
         else:
             compared = compare_models(original, written_model, check, binding)

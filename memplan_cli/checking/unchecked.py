@@ -20,6 +20,7 @@ PLAN_FIELDS: Mapping[str, Mapping[str, str]] = {
         "the memory that they need is not checked",
         "report.runtime.settings_sources": "",
         "report.runtime.time": "",
+        "report.runtime.idle": "",
         "report.validation": "",
         "report.files": "",
     },

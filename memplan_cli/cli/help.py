@@ -40,7 +40,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
         "--donate", "--fold-constants", "--external-weights",
     ),
     "Runtime and validation": (
-        "--confirm", "--measure", "--replay", "--validate", "--no-validate", "--reference", "--tune",
+        "--confirm", "--measure", "--replay", "--validate", "--no-validate", "--reference", "--tune", "--idle",
         "--provider", "--runs", "--rtol", "--atol", "--run", "--timeout",
     ),
     "Output": (

@@ -154,11 +154,13 @@ class Validation:
         search: how the best session settings are found: from predicted memory (``foreseen``), or
             by running the model under many settings (``measured``).
         reference: the run of the original whose outputs the written model must have.
+        idle: what the arena does between runs; None: it is released if a run gets at most 5 % longer.
     """
 
     depth: Literal["outputs", "full"] | None
     search: Literal["foreseen", "measured"]
     reference: Literal["defaults", "unoptimized"]
+    idle: Literal["release", "keep"] | None
 
     def check(self, provider: str, timeout: float) -> Check | None:
         """Return how models are run and compared; None if they are not run."""
@@ -172,11 +174,12 @@ class Validation:
             depth=self.depth,
             search=self.search,
             reference=self.reference,
+            idle=self.idle,
         )
 
 
 def validation_options(command: Command) -> Command:
-    """Add ``--validate``, ``--no-validate``, ``--reference`` and ``--tune``; the argument is ``validation``.
+    """Add ``--validate``, ``--no-validate``, ``--reference``, ``--tune`` and ``--idle`` as ``validation``.
 
     The command raises a SettingsError if two of the options contradict each other.
     """
@@ -188,6 +191,7 @@ def validation_options(command: Command) -> Command:
         no_validate: bool,
         reference: Literal["defaults", "unoptimized"],
         tune: bool,
+        idle: Literal["release", "keep"] | None,
         **options: object,
     ) -> Any:  # noqa: ANN401 - as the command
         if no_validate and validate not in (None, "none"):
@@ -201,7 +205,13 @@ def validation_options(command: Command) -> Command:
                 "--tune measures the memory of both models, which needs --validate full",
                 hint="remove --no-validate and --validate",
             )
-        validation = Validation(depth, "measured" if tune else "foreseen", reference)
+        if idle and depth != "full":
+            raise SettingsError(
+                f"--idle {idle} needs --validate full, which measures both ways",
+                hint="remove --no-validate and --validate",
+            )
+        search: Literal["foreseen", "measured"] = "measured" if tune else "foreseen"
+        validation = Validation(depth, search, reference, idle)
         return command(*args, validation=validation, **options)
 
     options = (
@@ -229,6 +239,14 @@ def validation_options(command: Command) -> Command:
             ),
         ),
         tune_option,
+        click.option(
+            "--idle",
+            type=click.Choice(["release", "keep"]),
+            help=(
+                "Give the arena's memory back after each run, or hold it for shorter runs.  "
+                "[default: release if a run gets at most 5 % longer]"
+            ),
+        ),
     )
     return add_options(cast("Command", run), options)
 

@@ -13,6 +13,9 @@ Depth = Literal["outputs", "full"]
 Search = Literal["foreseen", "measured"]
 """Predict the best runtime settings and confirm them by the validation run, or measure many."""
 
+Idle = Literal["release", "keep"]
+"""What the arena does between runs: its memory is given back to the system, or held for the next run."""
+
 Reference = Literal["defaults", "unoptimized"]
 """The run of the original whose outputs a written model must have: under ONNX Runtime's default options, or
 with graph optimization disabled. Both have other bits where ONNX Runtime fuses nodes."""
@@ -44,6 +47,8 @@ class Check:
         rtol, atol: the tolerance of outputs, see `Tolerance`.
         timeout: the time limit in seconds of each process that runs a model.
         reference: the run of the original that outputs are compared with.
+        idle: what the arena of the written model does between runs; None: it is released if a run gets at
+            most 5 % longer.
     """
 
     provider: str = "auto"
@@ -54,6 +59,7 @@ class Check:
     depth: Depth = "full"
     search: Search = "foreseen"
     reference: Reference = "defaults"
+    idle: Idle | None = None
 
     @property
     def tolerance(self) -> Tolerance:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's ``mallopt``."""
@@ -25,8 +25,8 @@ LOADING_THRESHOLD = 128 << 10
 `memplan_cli.load` creates a session."""
 
 LOADED_THRESHOLD = 32 << 20
-"""The same after `memplan_cli.load`: the most that glibc ever raises it to
-(``DEFAULT_MMAP_THRESHOLD_MAX``)."""
+"""The same after `memplan_cli.load` of a file whose arena is kept between runs: the most that glibc ever raises it
+to (``DEFAULT_MMAP_THRESHOLD_MAX``)."""
 
 LOADING_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(LOADING_THRESHOLD),
@@ -63,13 +63,22 @@ def trim_heap() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def threshold_of_runs(run_config: Mapping[str, str]) -> int:
+    """Return the bytes from which glibc maps blocks while a session with these run entries is used.
+
+    If runs release the arena, its regions need mappings of their own: freed on the heap they stay resident.
+    """
+    return LOADING_THRESHOLD if run_config else LOADED_THRESHOLD
+
+
 @contextmanager
-def release_after_loading() -> Iterator[None]:
+def release_after_loading(run_config: Mapping[str, str]) -> Iterator[None]:
     """Return the memory to the system that a session, created in this block, no longer needs.
 
     Packing weights and folding constants leave up to a quarter of the size of the session free.
+    ``run_config`` are the run entries of the session.
     """
-    with map_large_blocks():
+    with map_large_blocks(threshold_of_runs(run_config)):
         yield
     trim_heap()
     unmap_runtime_code()
@@ -114,14 +123,14 @@ def _has_changed_pages(start: int, size: int) -> bool:
 
 
 @contextmanager
-def map_large_blocks() -> Iterator[None]:
+def map_large_blocks(threshold_afterwards: int = LOADED_THRESHOLD) -> Iterator[None]:
     """Make glibc map each large block by itself in this block, so that freeing returns it.
 
     By default glibc raises the size from which it maps with each mapping that is freed. A packed
     operand of 9 MB then lies on the heap between others and leaves a hole when it is freed:
     loading a BERT took 26 MB instead of 16.5 in every second process. glibc cannot be set back
-    to adapting, so afterwards the threshold is the largest that it would have reached. Settings
-    in the environment are kept.
+    to adapting, so afterwards the threshold is by default the largest that it would have reached.
+    Settings in the environment are kept.
     """
     if any(name in os.environ for name in _THRESHOLD_VARIABLES):
         yield
@@ -130,7 +139,7 @@ def map_large_blocks() -> Iterator[None]:
     try:
         yield
     finally:
-        _set_mapping_threshold(LOADED_THRESHOLD)
+        _set_mapping_threshold(threshold_afterwards)
 
 
 def _set_mapping_threshold(size: int) -> None:

@@ -144,7 +144,7 @@ def load_session(
     elif settings.arena and provider == CPU:
         _use_arena(settings.arena)
         options.add_session_config_entry("session.use_env_allocators", "1")
-    with options_of_file_ignored(), release_after_loading():
+    with options_of_file_ignored(), release_after_loading(settings.run_config):
         session = PlannedSession(path, options, settings, **more_arguments)
     value_names = {value.name for value in (*session.get_inputs(), *session.get_outputs())}
     for output, input_name in settings.io_binding.items():

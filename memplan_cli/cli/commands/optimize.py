@@ -148,7 +148,9 @@ def optimize(
     if not model_settings.run:
         # --no-run turns validation off; options that ask for it contradict --no-run.
         run_options = (
-            options_in_use(("tune", "validate", "reference")) if validation.depth else ()
+            options_in_use(("tune", "validate", "reference", "idle"))
+            if validation.depth
+            else ()
         )
         if run_options:
             refuse_run(model_settings, run_options[0])

@@ -176,6 +176,24 @@ class TimeRatio:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class IdleArena:
+    """What the arena of a written model does between runs, and what the other choice would cost.
+
+    Attributes:
+        after_run: ``release``: its memory is given back to the system after each run; ``keep``: it is held
+            for the next run.
+        keep: bytes of the process if the arena is kept.
+        release: bytes of the process if it is released.
+        time: the time of a run that releases it, divided by that of a run that keeps it; null: not measured.
+    """
+
+    after_run: Annotated[str, one_of("release", "keep")]
+    keep: ProcessBytes
+    release: ProcessBytes
+    time: TimeRatio | None
+
+
 _INFINITE_AS_NULL = json_form(
     type_hint=float | None, read=lambda number: math.inf if number is None else number
 )

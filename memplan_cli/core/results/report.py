@@ -21,6 +21,7 @@ from memplan_cli.core.results.memory import (
     Profile,
 )
 from memplan_cli.core.results.observations import (
+    IdleArena,
     Peaks,
     ProcessBytes,
     RuntimeSettings,
@@ -232,6 +233,7 @@ class RuntimeSummary:
         settings_scope: if dims have bounds: whether the settings are for all sizes within them.
         settings_sources: the settings, as ``scope.key``, that were derived from a recorded run.
         time: the time ratio of both models, if they were run alternately.
+        idle: what the arena does between runs; None if only one way was measured.
     """
 
     name: str
@@ -244,6 +246,7 @@ class RuntimeSummary:
         default_factory=dict, metadata=SPARSE
     )
     time: TimeRatio | None = field(default=None, metadata=SPARSE)
+    idle: IdleArena | None = field(default=None, metadata=SPARSE)
     settings_scope: Annotated[str, one_of("", ALL_SIZES, ONE_SIZE)] = field(
         default="", metadata=SPARSE
     )

@@ -19,6 +19,7 @@ from memplan_cli.runtime.simulate.arena import ArenaSettings, simulate_arena
 from memplan_cli.runtime.simulate.regions import (
     EXACT_UNSPLIT,
     OWN_INITIALIZERS,
+    RELEASE_AFTER_RUN,
     one_region,
     shared_region,
 )
@@ -38,12 +39,11 @@ NO_ARENA = "no arena"
 SHRUNK = "exact growth, shrunk after each run"
 ONE_REGION = "one region for the largest request"
 
-_SHRINKING = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
 _MANUAL_SETTINGS: Mapping[str, RuntimeSettings] = {
     NO_ARENA: RuntimeSettings(session={"enable_cpu_mem_arena": False}),
     SHRUNK: RuntimeSettings(
-        arena=EXACT_UNSPLIT, session_config=OWN_INITIALIZERS, run_config=_SHRINKING
+        arena=EXACT_UNSPLIT, session_config=OWN_INITIALIZERS, run_config=RELEASE_AFTER_RUN
     ),
 }
 """Common settings that users choose without a search, besides the defaults, by name. They are used

@@ -222,6 +222,27 @@ def _process_sizes(
     return sizes
 
 
+def idle_sentence(report: Report) -> str:
+    """Return what the arena does between runs, and the private memory and time of the other choice.
+
+    Empty if both ways were not compared.
+    """
+    idle = report.runtime.idle if report.runtime else None
+    if idle is None:
+        return ""
+    kept, released = (format_size(process.private) for process in (idle.keep, idle.release))
+    time = f", and a run takes {idle.time.median:.2f} times as long" if idle.time else ""
+    if idle.after_run == "release":
+        return (
+            f"Between runs the arena is given back: {released} stay private instead of {kept}{time} "
+            "as with --idle keep."
+        )
+    return (
+        f"Between runs the arena is kept. With --idle release {released} stay private instead of "
+        f"{kept}{time}."
+    )
+
+
 def _file_and_time_rows(
     report: Report, before: Peaks, after: Peaks
 ) -> Iterator[tuple[str, str, str, str]]:

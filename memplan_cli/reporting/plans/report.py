@@ -21,6 +21,7 @@ from memplan_cli.reporting.hints import (
     unknown_sizes_hint,
 )
 from memplan_cli.reporting.plans.memory import (
+    idle_sentence,
     intermediates_table,
     process_table,
     reason_for_no_saving,
@@ -150,6 +151,8 @@ def _answer(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
         yield table
     if reason := reason_for_no_saving(report):
         yield doc.Paragraph(f"No saving: {reason}.")
+    if sentence := idle_sentence(report):
+        yield doc.Paragraph(sentence)
     if reason := reason_without_totals(report):
         yield doc.Paragraph(f"{reason[0].upper()}{reason[1:]}.")
     elif table := intermediates_table(report):

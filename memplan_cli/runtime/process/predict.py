@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import walk
 from memplan_cli.core.results.observations import CPU, ProcessBytes
 from memplan_cli.core.symbolic.sizes import BITS
-from memplan_cli.loading.heap import LOADED_THRESHOLD, LOADING_THRESHOLD
+from memplan_cli.loading.heap import LOADING_THRESHOLD, threshold_of_runs
 from memplan_cli.runtime.process.parts import (
     ARENA,
     ARENA_TABLES,
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from memplan_cli.onnx_io.weights.stored import StoredModel
     from memplan_cli.runtime.profile.packed_weights import WeightRead
     from memplan_cli.runtime.profile.workspace import Workspace
+    from memplan_cli.runtime.simulate.arena import AfterRun
     from memplan_cli.runtime.simulate.predict import ExecutedGraph
     from memplan_cli.runtime.simulate.trace import AllocationTrace
 
@@ -105,7 +106,7 @@ def simulate_process(
     loading = SessionLoading(
         memory, stored, executed.program, executed.dims, packs_weights(settings)
     )
-    _simulate_loading(loading, measurements)
+    _simulate_loading(loading, measurements, settings)
     load_peak, load_parts = memory.peak_bytes, dict(memory.peak_parts)
     if not measurements.opened_by_memplan:
         memory.map_file(RUNTIME_CODE, PROFILE.run_code)
@@ -120,11 +121,10 @@ def simulate_process(
     except UnknownBytesError:  # a size depends on data
         return None
     runs = (traces.first, *[traces.later] * (MEASURED_RUNS - 1))
-    arena = ArenaSettings.from_settings(settings.arena)
     heap_sizes = heap_workspace(executed.program, executed.dims)
     memory_with_outputs = deepcopy(memory)
-    _simulate_runs(memory, runs, arena, heap_sizes)
-    _simulate_runs(memory_with_outputs, (with_kept_outputs(runs),), arena, heap_sizes)
+    _simulate_runs(memory, runs, settings, heap_sizes)
+    _simulate_runs(memory_with_outputs, (with_kept_outputs(runs),), settings, heap_sizes)
     process = ProcessBytes(
         load=load_peak,
         run=memory.peak_bytes,
@@ -180,7 +180,9 @@ def _workspace(executed: ExecutedGraph, measurements: ProcessMeasurements) -> Wo
     return requests_from_totals(program, dims, measurements.workspace)
 
 
-def _simulate_loading(loading: SessionLoading, measurements: ProcessMeasurements) -> None:
+def _simulate_loading(
+    loading: SessionLoading, measurements: ProcessMeasurements, settings: RuntimeSettings
+) -> None:
     """Simulate how the session is created, which changes ``loading`` and its memory.
 
     If `memplan_cli.load` opens the file, it fixes the size from which glibc maps blocks, and returns
@@ -194,20 +196,21 @@ def _simulate_loading(loading: SessionLoading, measurements: ProcessMeasurements
     if measurements.opened_by_memplan:
         memory.trim()
         memory.unmap_file(RUNTIME_CODE, PROFILE.loaded_code)
-        memory.heap.fix_threshold(LOADED_THRESHOLD)
+        memory.heap.fix_threshold(threshold_of_runs(settings.run_config))
 
 
 def _simulate_runs(
     memory: SimulatedMemory,
     runs: Sequence[AllocationTrace],
-    settings: ArenaSettings,
+    settings: RuntimeSettings,
     heap_sizes: Sequence[int],
 ) -> None:
     """Simulate runs of a new session one after the other; ``memory`` is changed.
 
-    ``heap_sizes`` are bytes that kernels of a run allocate on the heap, and free at their end.
+    Run entries of the settings release the arena after each run. ``heap_sizes`` are bytes that kernels of a run allocate on the heap, and free at their end.
     """
-    arena = _ResidentArena(memory, settings)
+    after_run: AfterRun = "shrink" if settings.run_config else "keep"
+    arena = _ResidentArena(memory, ArenaSettings.from_settings(settings.arena), after_run)
     for run in runs:
         arena.run(run)
         for size in heap_sizes:
@@ -221,6 +224,7 @@ class _ResidentArena:
     Attributes:
         memory: the memory of the process.
         settings: of the arena.
+        after_run: whether empty regions are given back at the end of a run.
         _arena: which decides where tensors lie; its regions are placed by `_place_region`.
         _starts: addresses of the regions in chunks, sorted.
         _regions: the block of each region, by its address.
@@ -229,6 +233,7 @@ class _ResidentArena:
 
     memory: SimulatedMemory
     settings: ArenaSettings
+    after_run: AfterRun
     _arena: SimulatedArena = field(init=False)
     _starts: list[int] = field(default_factory=list)
     _regions: dict[int, MemoryBlock] = field(default_factory=dict)
@@ -238,12 +243,21 @@ class _ResidentArena:
         self._arena = SimulatedArena(self.settings, place_region=self._place_region)
 
     def run(self, trace: AllocationTrace) -> None:
-        """Serve the requests of one run, and write to everything that it allocates."""
-        self._arena.run(trace)
+        """Serve the requests of one run, and write to everything that it allocates.
+
+        ONNX Runtime gives back empty regions before the caller frees the outputs.
+        """
+        end = len(trace.steps) - trace.outputs
+        self._arena.run(replace(trace, steps=trace.steps[:end]))
         for address, size in zip(self._arena.addresses, trace.sizes, strict=True):
             if size:
                 start = self._starts[bisect_right(self._starts, address) - 1]
                 self.memory.touch(self._regions[start], (address - start) * CHUNK, size)
+        if self.after_run == "shrink":
+            for start in self._arena.shrink():
+                self.memory.free(self._regions.pop(start))
+                self._starts.remove(start)
+        self._arena.serve(trace.steps[end:])
 
     def _place_region(self, chunks: int) -> int:
         """Reserve a region in ``memory``, record it, and return its address in chunks.

@@ -14,13 +14,15 @@ from memplan_cli.analysis.cost import FLOPS_PER_BYTE, KERNEL_LAUNCH, node_work
 from memplan_cli.core.operators import NCHWC, operator
 from memplan_cli.core.program import walk
 from memplan_cli.core.results.observations import SLOWEST, TimeRatio
+from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.runtime.run.run_model import run_model
 from memplan_cli.runtime.simulate.trace import tensor_bytes
 from memplan_cli.runtime.workers.spec import RunSpec
+from memplan_cli.runtime.workers.worker import run_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.observations import Peaks
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 """How often two models are timed, in turn."""
+
+_RELEASE_JOB = "memplan_cli.runtime.workers.release_times:run"
 
 _SIGNIFICANT_MILLISECONDS = 1.0
 """Differences of a few runs by less than this are not significant."""
@@ -53,10 +57,27 @@ def time_ratio(
         time_before, time_after = _comparable_times(*peaks)
         if time_before and time_after is not None:
             ratios.append(time_after / time_before)
-    if len(ratios) < ROUNDS:
-        return None
+    return None if len(ratios) < ROUNDS else _median_ratio(ratios)
+
+
+def release_time_ratio(
+    session: SessionSpec, inputs: InputSet, timeout: float
+) -> TimeRatio | None:
+    """Return the time of a run that releases the arena, divided by that of a run that keeps it.
+
+    Both are runs of one session, in turn. ``session`` has run options that release the arena. None if the
+    runs fail, or are too short for the processor's clock.
+    """
+    job = {"session": to_json(session), "inputs": to_json(inputs)}
+    outcome = run_job(_RELEASE_JOB, job, timeout=timeout)
+    ratios = outcome.result["ratios"] if outcome.ok else []
+    return _median_ratio(ratios) if len(ratios) > 1 else None
+
+
+def _median_ratio(ratios: Sequence[float]) -> TimeRatio:
+    """Return the median and quartiles of two or more ratios."""
     low, median, high = quantiles(ratios, n=4, method="inclusive")
-    return TimeRatio(round(median, 3), round(low, 3), round(high, 3), ROUNDS)
+    return TimeRatio(round(median, 3), round(low, 3), round(high, 3), len(ratios))
 
 
 def _measure_times(session: SessionSpec, inputs: InputSet, timeout: float) -> Peaks:

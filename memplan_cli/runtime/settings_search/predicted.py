@@ -35,6 +35,7 @@ from memplan_cli.runtime.simulate.regions import (
     EXACT,
     EXACT_UNSPLIT,
     OWN_INITIALIZERS,
+    RELEASE_AFTER_RUN,
     ArenaChoice,
     best_arena,
     one_region,
@@ -255,6 +256,15 @@ def in_one_region(choice: SettingsChoice) -> SettingsChoice:
         settings=replace(choice.settings, arena=one_region(size)),
         predicted=replace(choice.predicted, held=size),
     )
+
+
+def released_between_runs(choice: SettingsChoice) -> SettingsChoice:
+    """Return the choice with an arena that is given back to the system after each run.
+
+    Its regions have the sizes of tensors, and what it holds between runs is not predicted.
+    """
+    settings = replace(choice.settings, arena=EXACT, run_config=RELEASE_AFTER_RUN)
+    return replace(choice, settings=settings, predicted=replace(choice.predicted, held=None))
 
 
 def without_pattern(settings: RuntimeSettings) -> RuntimeSettings:

@@ -21,10 +21,10 @@ from memplan_cli.runtime.profile.record import PROFILE
 from memplan_cli.runtime.simulate.trace import CHUNK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from memplan_cli.core.results.observations import Setting
-    from memplan_cli.runtime.simulate.trace import AllocationTrace
+    from memplan_cli.runtime.simulate.trace import AllocationTrace, TraceStep
 
 UNLIMITED = sys.maxsize
 """A number of bytes that no arena holds."""
@@ -196,7 +196,12 @@ class SimulatedArena:
         return len(self._sizes) == len(self._free) == 1
 
     def run(self, trace: AllocationTrace) -> bool:
-        """Serve the requests of one run. Return False if the arena exceeded its limit: it stopped there.
+        """Serve the requests of one run. Return False if the arena exceeded its limit: it stopped there."""
+        self.addresses = [0] * len(trace.sizes)
+        return self.serve(trace.steps)
+
+    def serve(self, steps: Sequence[TraceStep]) -> bool:
+        """Serve a part of the requests of the last run. Return False if the arena exceeded its limit.
 
         Allocating and freeing are written out in one loop, because searches simulate thousands of arenas, in
         which calls would take much of the time. ``free`` is sorted by size, then address. ``previous`` and
@@ -205,8 +210,8 @@ class SimulatedArena:
         """
         free, free_addresses, sizes = self._free, self._free_addresses, self._sizes
         previous, following, max_dead = self._previous, self._following, self._max_dead
-        addresses = self.addresses = [0] * len(trace.sizes)
-        for wanted, allocation in trace.steps:  # ``wanted`` chunks; 0: the allocation is freed
+        addresses = self.addresses
+        for wanted, allocation in steps:  # ``wanted`` chunks; 0: the allocation is freed
             if wanted:  # allocate the smallest free chunk that fits
                 position = bisect_left(free, (wanted, 0))
                 if position == len(free):
@@ -249,11 +254,13 @@ class SimulatedArena:
                 insort(free, (size, address))
         return True
 
-    def shrink(self) -> None:
-        """Return empty regions to the system, except the first one if regions grow by powers of two.
+    def shrink(self) -> list[int]:
+        """Return empty regions to the system, and their addresses.
 
-        The first region is the one at address 0, where regions are placed by default.
+        The first one is kept if regions grow by powers of two: it is the one at address 0, where regions are
+        placed by default.
         """
+        released = []
         for address in sorted(self._free_addresses):
             is_region = self._previous[address] is None and self._following[address] is None
             is_kept = address == 0 and not self._is_exact
@@ -263,6 +270,8 @@ class SimulatedArena:
                 del self._previous[address], self._following[address]
                 self._free.remove((size, address))
                 self._held -= size
+                released.append(address)
+        return released
 
     def _extend(self, wanted: int) -> bool:
         """Reserve a region for a request of so many chunks. Return False if that exceeds the limit.

@@ -81,6 +81,11 @@ EXACT_UNSPLIT: Mapping[str, Setting] = {"arena_extend_strategy": "kSameAsRequest
 """Exact growth, with chunks split by the default rule."""
 
 
+RELEASE_AFTER_RUN: Mapping[str, str] = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
+"""Run entries with which the arena gives empty regions back to the system at the end of a run. Outputs are
+alive then, so each tensor needs a region of its own (`EXACT`): one region for all would never be empty."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArenaChoice:
     """Settings of the arena, and the bytes that it is predicted to hold.

@@ -95,6 +95,8 @@ def verify(
     verdict = _with_reference(confirmation.verdict, baseline)
     if not confirmation.passed:
         return Verification(verdict)
+    progress("comparing an arena that is kept between runs with one that is released")
+    confirmation.choose_idle()
     facts = confirmation.facts()
     warnings = (
         *graph.warnings,
@@ -229,6 +231,9 @@ def choose_settings(
         raise RuntimeUnavailableError(
             f"{baseline.path}: no settings could be confirmed: {reason}"
         )
+    if baseline.check.idle == "release":  # only a file of memplan's may say so
+        confirmation.choose_idle()
+        run = confirmation.run
     # "optimized" is the key of the report for the memory of the second model: here the baseline's own file
     # under the confirmed settings.
     facts = confirmation.facts()

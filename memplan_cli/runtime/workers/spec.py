@@ -88,7 +88,8 @@ class SessionSpec:
             location = {_WEIGHTS_FOLDER: str(self.weights_folder)}
             settings = settings.updated(RuntimeSettings(session_config=location))
             return make_session(self.model.read_bytes(), settings, self.provider)
-        with release_after_loading() if self.opened_by_memplan else nullcontext():
+        run_config = settings.run_config
+        with release_after_loading(run_config) if self.opened_by_memplan else nullcontext():
             return make_session(self.model, settings, self.provider)
 
 
