@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.packing_instances import crowded, mosaic, square, thinned
-from builders import block, op, plan_program, program
+from builders import block, op, program
+from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.packing import portfolio
+from memplan_cli.planning.candidate import Source
+from memplan_cli.planning.planner import make_plan
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,8 +26,11 @@ WORK = 150_000
 """Units of work for each problem: up to a second without numba."""
 
 
-def plan_with_buffers_of(problem: Problem) -> str:
-    """Return the plan of a model whose tensors are live when the buffers of a problem are."""
+def searched_plan(problem: Problem) -> str:
+    """Return the plan of a model whose tensors are live when the buffers of a problem are.
+
+    Its layout has to be searched.
+    """
     last = max(buffer.live.end for buffer in problem.buffers)
     sizes = {str(buffer.id): buffer.size for buffer in problem.buffers}
     ops = []
@@ -33,7 +39,16 @@ def plan_with_buffers_of(problem: Problem) -> str:
         read = [str(b.id) for b in problem.buffers if b.live.start < tick == b.live.end - 1]
         ops.append(op(f"{' '.join(written)} t{tick} <- {' '.join(read)}"))
     made = program(block("", f"t{last - 1}", *ops), sizes=sizes)
-    return plan_program(made, Settings(order="keep")).dumps()
+    messages: list[str] = []
+    planned = make_plan(
+        made,
+        Settings(order="keep"),
+        Source("model.onnx", "0" * 64, "1" * 64),
+        REWRITES,
+        progress=messages.append,
+    )
+    assert any(message.startswith("searching for a lower layout") for message in messages)
+    return planned.plan.dumps()
 
 
 def results() -> list[object]:
@@ -45,7 +60,7 @@ def results() -> list[object]:
         assert len(searches) > 1
         offsets = {str(buffer): offset for buffer, offset in layout.offsets.items()}
         found.append([layout.height, layout.proved, offsets])
-    return [*found, plan_with_buffers_of(mosaic(60, 2))]
+    return [*found, searched_plan(square(120, 2))]
 
 
 def test_layouts_and_plans_are_those_of_compiled_searches() -> None:
