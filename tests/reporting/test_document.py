@@ -216,3 +216,9 @@ def test_rows_that_are_left_out_are_counted() -> None:
     whole = first_rows(("a",), (("x",),), "rows", max_rows=4)
     assert whole is not None
     assert whole.caption == ""
+
+
+def test_a_short_column_of_names_leaves_its_room_to_the_others() -> None:
+    table = Table(columns("tensor", "node", ">size"), ((Name("n" * 60), Name("Add"), "1 B"),))
+    row = text.draw(Document("", (table,)), text.Screen(80)).splitlines()[1]
+    assert row.startswith(f"{'n' * 60}  Add ")

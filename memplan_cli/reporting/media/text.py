@@ -315,19 +315,28 @@ def _without_empty_columns(table: doc.Table) -> doc.Table:
 
 
 def _name_width(table: doc.Table, width: int) -> int:
-    """Return the width of each column of names, if a row of the table is to fit in ``width``.
+    """Return the most characters of a name in its column, if a row of the table is to fit in ``width``.
 
-    The other columns get their own width, and the columns of names share the rest equally. A
-    name keeps at least `_SHORTEST_NAME` characters, even if the row is then too wide.
+    The other columns get their own width. Columns whose longest name is shorter than an equal share of
+    the rest leave what they do not need to the others. A name keeps at least `_SHORTEST_NAME`
+    characters, even if the row is then too wide.
     """
-    taken, name_columns = 0, 0
+    room = width
+    longest_names = []
     for index, column in enumerate(table.columns):
         cells = [row[index] for row in table.rows]
-        if any(isinstance(cell, doc.Name) for cell in cells):
-            name_columns += 1
+        names = [cell.text for cell in cells if isinstance(cell, doc.Name)]
+        room -= _COLUMN_GAP
+        if names:
+            longest_names.append(
+                max(len(column.title), *(len(terminal(name)) for name in names))
+            )
             continue
         longest = max((len(_prose_text(cell, _NAME_IN_LIST)) for cell in cells), default=0)
         longest = longest if column.align == "right" else min(longest, _MAX_PROSE_WIDTH)
-        taken += max(longest, len(column.title)) + _COLUMN_GAP
-    room = (width - taken) // max(name_columns, 1) - _COLUMN_GAP
-    return min(max(room, _SHORTEST_NAME), _LONGEST_NAME)
+        room -= max(longest, len(column.title))
+    longest_names.sort()
+    while longest_names and longest_names[0] <= room // len(longest_names):
+        room -= longest_names.pop(0)
+    share = room // len(longest_names) if longest_names else _LONGEST_NAME
+    return min(max(share, _SHORTEST_NAME), _LONGEST_NAME)
