@@ -193,8 +193,8 @@ def reason_for_no_saving(report: Report) -> str:
             "which the plan does not lower"
         )
     return (
-        f"the plan saves {format_size(old_peak - new_peak)} of intermediates and outputs, which is "
-        f"less than {_MIN_SAVING:.0%} of the process"
+        f"of the {format_size(old_peak)} that ONNX Runtime needs for intermediates and outputs, the plan "
+        f"saves {format_size(old_peak - new_peak)}, less than {_MIN_SAVING:.0%} of the process"
     )
 
 

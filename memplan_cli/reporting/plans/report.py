@@ -165,14 +165,12 @@ def _limits(report: Report, invocation: Invocation) -> Iterator[doc.Block]:
     validation = report.validation
     if validation is not None and validation.reference == "unoptimized":
         yield doc.Note("note", f"outputs are compared with {reference_text(validation)}")
-    for fallback in report.fallbacks:
-        yield doc.Note("warning", str(fallback))
     time = report.runtime.time if report.runtime else None
-    if time is not None and time.is_slower:
-        yield doc.Note("warning", str(time))
-    for warning in report.warnings:
-        if invocation.debug or not is_debug_remark(warning):
-            yield doc.Note("warning", warning)
+    slower = (str(time),) if time is not None and time.is_slower else ()
+    # The warnings of `--tune` repeat the time.
+    for text in dict.fromkeys((*map(str, report.fallbacks), *slower, *report.warnings)):
+        if invocation.debug or not is_debug_remark(text):
+            yield doc.Note("warning", text)
 
 
 def _checks(report: Report) -> Iterator[doc.Check]:
