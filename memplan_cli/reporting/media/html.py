@@ -67,7 +67,7 @@ def _block(block: doc.Block) -> str:
         case doc.Check(text):
             return f'<p class="{block.mark}">[{block.mark}] {said(text)}</p>'
         case doc.NextStep(label, command):
-            return f"<p>{html(label)}:</p><pre>{html(command)}</pre>"
+            return f"<p>{html(label)}: <code>{html(command)}</code></p>"
     return _table(block)  # the only kind of block without a case
 
 
