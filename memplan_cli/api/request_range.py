@@ -316,7 +316,8 @@ def _range_warning(result: RangeSettings, facts: RuntimeSummary) -> str:
     held = (
         "no bound of the arena was found"
         if bound is None
-        else f"the arena holds at most {format_size(bound)}, whatever their sequence"
+        else f"in any sequence of them the arena holds at most {format_size(bound)}, if the outputs of "
+        "each are released before the next"
     )
-    observed = "; what was observed ran under settings for one size" if facts.observed else ""
+    observed = "; the measured run had the settings for one size" if facts.observed else ""
     return f"the settings are for all requests with {sizes}: {held}{observed}"

@@ -276,7 +276,7 @@ def test_what_the_arena_holds_is_compared_without_weights(form: str) -> None:
         (whole,) = (re.findall(r"-(?= )|[\d.]+ MiB", line) for line in lines
                     if re.match(r"\W*reserved\s[^,]*MiB", line))  # fmt: skip
         (aside,) = (re.findall(r"-(?= )|[\d.]+ MiB", line) for line in lines
-                    if re.match(r"\W*reserved, no weights\b.*MiB", line))  # fmt: skip
+                    if re.match(r"\W*without weights\b.*MiB", line))  # fmt: skip
         assert whole == ["-", "-", "-", "8.00 MiB"], "a prediction knows no weights"
         assert aside == ["-", "-", "3.00 MiB", "3.00 MiB"]
 

@@ -20,7 +20,7 @@ _MEASURES: Mapping[str, str] = {
     "first run peak": "most bytes of intermediates and outputs live in the first run",
     "steady peak": "the same from the second run on, the memory pattern's block included",
     "reserved": "what the runtime's arena reserved from the system, weights included",
-    "reserved, no weights": "the same without the weights that are in the arena",
+    "without weights": "the same without the weights that are in the arena",
     "process, load": "highest resident bytes until the session is created, beyond a process "
     "that has loaded nothing",
     "process, run": "the same including the first runs",
@@ -86,7 +86,7 @@ def _predicted_sizes(peaks: Peaks) -> Mapping[str, int | None]:
     return {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
-        "reserved, no weights": peaks.held,
+        "without weights": peaks.held,
         **_process_sizes(peaks),
     }
 
@@ -100,7 +100,7 @@ def _observed_sizes(peaks: Peaks) -> Mapping[str, int | None]:
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
         "reserved": peaks.held,
-        "reserved, no weights": without_weights,
+        "without weights": without_weights,
         **_process_sizes(peaks),
     }
 
