@@ -129,7 +129,7 @@ RULES = (
     rule("what is pinned shares nothing",
          "storage_of", replace("var not in unshared", "True"), "test_a_pinned_var_is_live_for_the_whole_run_and_shares_with_none"),
     rule("the checker sees overlaps",
-         "first_overlap", replace("place + 1", "place"), "test_overlap_in_time_and_memory_is_a_violation"),
+         "first_overlap", replace("place + 1", "place"), "test_problem"),
     rule("the checker sees what lies over its start",
          "first_overlap", replace("max(place - 1, 0)", "place"), "test_overlap_in_time_and_memory_is_a_violation"),
     rule("the checker sees what sticks out",
