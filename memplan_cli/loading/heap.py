@@ -1,4 +1,4 @@
-"""Return memory of this process to the system that a session no longer needs: free heap, and unused code.
+"""Return free heap memory of this process to the system.
 
 Memory that was freed stays resident while the C library keeps it, and would count as memory of a
 session.
@@ -9,9 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import sys
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,13 +37,6 @@ LOADING_ENVIRONMENT_TEXT = " ".join(
     f"{key}={value}" for key, value in LOADING_ENVIRONMENT.items()
 )
 """The same, as before a command in a shell."""
-
-_MADV_DONTNEED = 4
-"""Unmaps pages of this process (``madvise``); those of a file stay in the system's cache."""
-
-_ENTRY_BYTES = 8
-_IN_MEMORY, _IN_SWAP, _IS_FILE_PAGE = 0x80, 0x40, 0x20
-"""Bytes of an entry of ``/proc/self/pagemap``, which has one for each page, and flags in its highest byte."""
 
 _THRESHOLD_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 """Environment variables with which users set the same parameters."""
@@ -81,45 +72,6 @@ def release_after_loading(run_config: Mapping[str, str]) -> Iterator[None]:
     with map_large_blocks(threshold_of_runs(run_config)):
         yield
     trim_heap()
-    unmap_runtime_code()
-
-
-def unmap_runtime_code() -> None:
-    """Unmap the pages of ONNX Runtime's code in this process. No effect except on Linux.
-
-    Creating a session executes 8 MB of code that no run needs: it parses the file and registers
-    all kernels. A run maps the pages that it executes again, without reading a file, because they are in
-    the system's cache. Code that was changed in memory, by a debugger for example, stays mapped.
-    """
-    with suppress(OSError, AttributeError):  # another system
-        library = ctypes.CDLL(None)
-        for start, size in _mapped_code("onnxruntime"):
-            if not _has_changed_pages(start, size):
-                library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _MADV_DONTNEED)
-
-
-def _mapped_code(name: str) -> Iterator[tuple[int, int]]:
-    """Yield address and bytes of each mapping of executable code from a file with ``name`` in its name."""
-    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            # 7f0000000000-7f0001000000 r-xp 00400000 fe:00 1234    /path/of/the/file
-            addresses, permissions, _offset, _device, _inode, *path = line.split(maxsplit=5)
-            if permissions == "r-xp" and path and name in path[0].rpartition("/")[2]:
-                start, end = (int(address, 16) for address in addresses.split("-"))
-                yield start, end - start
-
-
-def _has_changed_pages(start: int, size: int) -> bool:
-    """Return whether a mapping of a file has pages that differ from the file: unmapping would lose them."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    with Path("/proc/self/pagemap").open("rb") as pagemap:
-        pagemap.seek(start // page * _ENTRY_BYTES)
-        entries = pagemap.read(size // page * _ENTRY_BYTES)
-    highest_byte = _ENTRY_BYTES - 1 if sys.byteorder == "little" else 0
-    return any(
-        flags & (_IN_MEMORY | _IN_SWAP) and not flags & _IS_FILE_PAGE
-        for flags in set(entries[highest_byte::_ENTRY_BYTES])
-    )
 
 
 @contextmanager

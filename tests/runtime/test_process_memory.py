@@ -14,7 +14,6 @@ import pytest
 
 from memplan_cli.core.results.observations import ProcessBytes, RuntimeSettings
 from memplan_cli.loading.heap import map_large_blocks, trim_heap
-from memplan_cli.onnx_io.runs.prepared_models import smallest_model
 from memplan_cli.runtime.run.run_model import process_of_run
 from memplan_cli.runtime.workers import process_memory
 from memplan_cli.runtime.workers.process_memory import (
@@ -188,58 +187,4 @@ assert not mapped(12 * MIB) and mapped(40 * MIB)
 """
     if not hasattr(ctypes.CDLL(None), "mallinfo2"):
         pytest.skip("this C library does not say what it has mapped")
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-UNMAPPED = """
-import sys
-import numpy
-import onnxruntime
-import memplan_cli
-import memplan_cli.loading.session
-
-def resident(name):
-    with open("/proc/self/status") as lines:
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
-
-imported = resident("RssFile")
-session = {create}(sys.argv[1])
-print(resident("RssFile") - imported)
-session.run(None, {{"x": numpy.ones(4, numpy.float32)}})
-"""
-
-
-@linux
-def test_code_that_only_creates_sessions_is_not_mapped_afterwards(tmp_path: Path) -> None:
-    """ONNX Runtime maps 7 MB of its code to create any session."""
-    model = tmp_path / "model.onnx"
-    model.write_bytes(smallest_model())
-    grown = {}
-    for create in ("onnxruntime.InferenceSession", "memplan_cli.load"):
-        command = [sys.executable, "-c", UNMAPPED.format(create=create), str(model)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        grown[create] = int(done.stdout)
-    assert grown["onnxruntime.InferenceSession"] > 4_000_000
-    assert grown["memplan_cli.load"] < 1_000_000
-
-
-@linux
-def test_code_that_was_changed_in_memory_is_kept() -> None:
-    code = """
-import ctypes, mmap
-import onnxruntime
-from memplan_cli.loading.heap import unmap_runtime_code
-library = ctypes.CDLL(None)
-with open("/proc/self/maps") as lines:
-    line = next(line for line in lines if "onnxruntime_pybind" in line and "r-xp" in line)
-end = int(line.split()[0].split("-")[1], 16)
-page, size = ctypes.c_void_p(end - mmap.PAGESIZE), ctypes.c_size_t(mmap.PAGESIZE)
-assert library.mprotect(page, size, 7) == 0  # read, write, execute
-last = (ctypes.c_ubyte * 1).from_address(end - 1)
-changed = last[0] ^ 1
-last[0] = changed
-assert library.mprotect(page, size, 5) == 0
-unmap_runtime_code()
-assert last[0] == changed
-"""
     subprocess.run([sys.executable, "-c", code], check=True)

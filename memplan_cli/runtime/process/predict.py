@@ -108,8 +108,7 @@ def simulate_process(
     )
     _simulate_loading(loading, measurements, settings)
     load_peak, load_parts = memory.peak_bytes, dict(memory.peak_parts)
-    if not measurements.opened_by_memplan:
-        memory.map_file(RUNTIME_CODE, PROFILE.run_code)
+    memory.map_file(RUNTIME_CODE, PROFILE.run_code)
     memory.add_objects(SESSION_GRAPH, PROFILE.run_node_heap * stored.nodes)
     weights = _mapped_weight_bytes(loading)
     # Pages that loading left resident are not read again.
@@ -186,8 +185,7 @@ def _simulate_loading(
     """Simulate how the session is created, which changes ``loading`` and its memory.
 
     If `memplan_cli.load` opens the file, it fixes the size from which glibc maps blocks, and returns
-    free memory and unmaps the runtime's code afterwards. Runs then map less code than importing the
-    runtime had mapped: at most 2 MB less, which counts as none.
+    free memory afterwards.
     """
     memory = loading.memory
     if measurements.opened_by_memplan:
@@ -195,7 +193,6 @@ def _simulate_loading(
     loading.run()
     if measurements.opened_by_memplan:
         memory.trim()
-        memory.unmap_file(RUNTIME_CODE, PROFILE.loaded_code)
         memory.heap.fix_threshold(threshold_of_runs(settings.run_config))
 
 

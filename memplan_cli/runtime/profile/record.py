@@ -52,7 +52,7 @@ class RuntimeProfile:
         run_node_heap: heap that runs leave for each node (measured).
         loaded_code: pages of the runtime's library that are touched until a session exists
             (measured).
-        run_code: further pages of the runtime's library that the kernels of a run touch (measured).
+        run_code: pages of the runtime's library that the kernels of a run touch (measured).
         inline_weight: a weight up to this size stays where it was parsed (measured).
         read_buffer: bytes of a file that are read at a time while it is parsed (measured).
         reserved_text: protobuf reserves the whole of a text up to this size; a longer one doubles
