@@ -167,14 +167,19 @@ def _add_to_update(
     """Add to the update the ops without a phase whose results it reads, such as the power of a step count.
 
     ``phases`` is changed: the phases of ops outside of the forward part, by the index of the op.
+
+    The last op comes first, so that a consumer has its phase before the producers that it reads from:
+    a chain of ops that leads to the update is added as a whole.
     """
     for index in reversed(range(len(flow.ops))):
         if index in forward or index in phases:
             continue
-        consumers = (
-            op for var in flow.ops[index].outputs for op in flow.consumers.get(var, ())
+        is_read_by_update = any(
+            phases.get(consumer) == "update"
+            for var in flow.ops[index].outputs
+            for consumer in flow.consumers.get(var, ())  # the index of an op
         )
-        if "update" in map(phases.get, consumers):
+        if is_read_by_update:
             phases[index] = "update"
 
 

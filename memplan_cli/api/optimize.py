@@ -191,11 +191,15 @@ def _write_best_of(
 
     Of the candidates whose outputs are the original's, the best is the one with the least predicted
     memory: the candidates after it are not run. If ``check`` asks to search by measuring, all candidates
-    are run, and the best is the one with the least measured memory. Candidates over the budget are
-    not run. If none is left or none passes, nothing is written, and the result has the plan of the
-    first one that failed.
+    are run, and the best is the one with the least measured memory.
 
-    ``rejected_before`` are plans that failed earlier, which the report names.
+    Without a check nothing is run: the first candidate is written if it is within the budget.
+
+    Candidates over the budget are not run. If all are over it, nothing is written, and the result has the
+    plan of the first. If no candidate has the outputs of the original, nothing is written either, and the
+    result has the first plan that was rejected, which may be from ``rejected_before``.
+
+    ``rejected_before`` are plans that failed earlier. The report names all that were rejected.
     """
     check = request.check
     if check is None:
@@ -206,11 +210,13 @@ def _write_best_of(
     # All candidates have the same original, with which the verifier compares.
     verifier = baseline.verifier(within_budget[0], check, request.progress)
     searches_by_measuring = check.search == "measured"
+    all_files: list[RewrittenFiles] = []
     verified: list[_VerifiedCandidate] = []
     rejected = list(rejected_before)
     with ExitStack() as stack:
         for candidate in verifier.by_predicted_memory(within_budget):
             files = stack.enter_context(RewrittenFiles(candidate))
+            all_files.append(files)
             plan = verifier.verify(candidate, files)
             if not is_verified(plan):
                 rejected.append(plan)
@@ -228,10 +234,10 @@ def _write_best_of(
             best = verified[0]
             plan = with_rejected(best.plan, rejected)
         result = publish(best.candidate, best.files, plan)
-        # At the end of the block, the weight files of the other candidates are removed. The weights
-        # of an earlier version, which they set aside, must not be restored: it was replaced.
-        for each in verified:
-            each.files.discard_earlier_weights()
+        # The files of each candidate, rejected ones too, may have set weights of the previous output aside,
+        # which the end of the block would restore. The previous output is replaced now.
+        for files in all_files:
+            files.discard_earlier_weights()
         return result
 
 

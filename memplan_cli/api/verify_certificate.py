@@ -69,6 +69,9 @@ def _file_bytes(path: Path) -> bytes:
 def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel:
     """Return what the check of a certificate needs of a model: its graph, order, types and bounds.
 
+    The model is the one that was planned, whose nodes are then put into the plan's order; or one that was
+    written with the plan, whose nodes are in that order already.
+
     Raises:
         PlanError: the plan is of another model, has nodes that this one does not have, or does
             not contain the sizes it was made for.
@@ -81,14 +84,15 @@ def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel
     from memplan_cli.core.program import blocks
     from memplan_cli.onnx_io.metadata import read_notes
 
-    is_written = read_notes(model).get("digest") == plan.digest
-    if not is_written:
+    # A model that memplan writes has the digest of its plan in its metadata.
+    is_written_with_plan = read_notes(model).get("digest") == plan.digest
+    if not is_written_with_plan:
         _require_planned_graph(model, plan, path)
     loaded = read_as_planned(model, plan)
-    if is_written:
+    if is_written_with_plan:
         # A block's path contains node indices where nodes have no names. The written model has other
-        # indices than the plan, which has those of the original. Its blocks are those of the plan,
-        # in the plan's order.
+        # indices than the plan, which has those of the original, so the plan's paths are taken. Both
+        # have the same blocks in the same order: that of the nodes whose bodies they are.
         paths = [order.block for order in plan.order]
     else:
         paths = [block.path for block in blocks(loaded.program.body)]
@@ -97,7 +101,7 @@ def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel
         raise PlanError(f"{path} has {len(block_types)} blocks, and the plan {len(paths)}")
     return CertifiedModel(
         model.graph,
-        keep_written_order if is_written else move_to_planned_order,
+        keep_written_order if is_written_with_plan else move_to_planned_order,
         dict(zip(paths, block_types, strict=True)),
         bounds_of(plan),
     )

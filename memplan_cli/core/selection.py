@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.binding_options import input_shapes, suggested_numbers
+from memplan_cli.core.binding_options import input_shapes
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.errors import SettingsError
 
@@ -86,13 +86,17 @@ def free_dims(program: Program, requested: Iterable[str]) -> list[str]:
         requested: names that must be among them.
 
     Raises:
-        SettingsError: a requested name is not a free dim. The hint has the nearest names.
+        SettingsError: a requested name is not a free dim. The hint has the nearest names of dims of
+            inputs, or all of these if none is near.
     """
     dims = {dim for var in program.vars.values() for dim in var.shape or ()}
     names = sorted({name for dim in dims for name in symbols_of(dim)})
     for name in requested:
         if name not in names:
-            input_dims = sorted(suggested_numbers(input_shapes(program)))
+            # Only dims of inputs are suggested: the others follow from them, or data decides them.
+            input_dims = sorted(
+                {dim for item in input_shapes(program) for dim in item.symbols}
+            )
             examples = (
                 f"free dims are {', '.join(map(repr, input_dims))}" if input_dims else ""
             )

@@ -46,12 +46,15 @@ def _import_alone(name: str) -> ModuleType:
     """Import a module of onnx. In memplan's own process (`ALONE`), skip ``onnx/__init__.py``, which is slow.
 
     A later ``import onnx`` then lacks the module as an attribute of the package, so other programs get the
-    usual import. It is also used if the package is imported already, or if the module's file is not found.
+    usual import. The usual import is also made if the package or the module is imported already, or if the
+    module's file is not found.
     """
-    package = find_spec("onnx") if ALONE.get() and "onnx" not in sys.modules else None
-    places = package.submodule_search_locations if package else None
-    spec = PathFinder.find_spec(name, places) if places else None
-    if name in sys.modules or spec is None or spec.loader is None:
+    if not ALONE.get() or "onnx" in sys.modules or name in sys.modules:
+        return import_module(name)
+    package = find_spec("onnx")
+    folders = package.submodule_search_locations if package else None
+    spec = PathFinder.find_spec(name, folders) if folders else None
+    if spec is None or spec.loader is None:
         return import_module(name)
     # As import does: the module is registered before it runs, and removed if it fails.
     module = sys.modules[name] = module_from_spec(spec)

@@ -431,10 +431,10 @@ def _is_extrapolated(value: int, samples: Samples) -> bool:
 
 
 def _extrapolate(samples: Samples, value: int) -> Need:
-    """Return the need of a value above all that were run.
+    """Return the need of a value above all that were run, each at twice the value of the one before.
 
-    Each part is extrapolated for itself, from the last `_MAX_SAMPLES` runs. Without a process in the
-    last run, there is none in the result.
+    Each part is extrapolated for itself, from the last `_MAX_SAMPLES` runs. The result has a process only
+    if all of these runs have one.
     """
     needs = [sample.need for sample in samples[-_MAX_SAMPLES:]]
     parts = (
@@ -442,11 +442,12 @@ def _extrapolate(samples: Samples, value: int) -> Need:
         [need.inputs for need in needs],
         [need.outputs for need in needs],
         [need.planned for need in needs],
-        [need.process or 0 for need in needs],
     )
     ratio = value / samples[-1].value
-    weights, inputs, outputs, planned, process = (_extend(part, ratio) for part in parts)
-    return Need(weights, inputs, outputs, planned, process if needs[-1].process else None)
+    weights, inputs, outputs, planned = (_extend(part, ratio) for part in parts)
+    processes = [need.process for need in needs if need.process is not None]
+    process = _extend(processes, ratio) if len(processes) == len(needs) else None
+    return Need(weights, inputs, outputs, planned, process)
 
 
 def _extend(numbers: list[int], ratio: float) -> int:

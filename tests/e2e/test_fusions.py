@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 from memplan_cli import Check, Settings, api
+from memplan_cli.api.optimizing.verification import Verifier
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.onnx_io.load import load_model
@@ -24,6 +26,9 @@ from memplan_cli.runtime.workers.spec import SessionSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles
+    from memplan_cli.core.results.plan import Plan
 
 LAYERS = """
 <ir_version: 10, opset_import: ["" : 20]>
@@ -99,6 +104,30 @@ def test_a_target_competes_without_the_costly_fusion(wide_layer: Path, tmp_path:
     assert "BiasGelu" not in {node.op_type for node in load_model(out).graph.node}
     data = {path.name for path in tmp_path.iterdir()} - {"layer.onnx", "out.onnx", "out.json"}
     assert data == {"out.unfused.onnx.data"}
+
+
+def test_weights_of_the_previous_output_are_gone_although_the_graph_with_their_name_failed(
+    wide_layer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify = Verifier.verify
+
+    def passes_if_unfused(
+        verifier: Verifier, candidate: Rewriting, files: RewrittenFiles
+    ) -> Plan:
+        plan = verify(verifier, candidate, files)
+        assert plan.report.validation is not None
+        status = "passed" if "unfused" in candidate.file.path.name else "failed"
+        validation = replace(plan.report.validation, status=status)
+        return plan.with_report(replace(plan.report, validation=validation))
+
+    out, settings = tmp_path / "out.onnx", Settings(target="cpu", dims={"batch": 1})
+    api.optimize(wide_layer, settings, out=out, check=None)
+    assert (tmp_path / "out.onnx.data").is_file()
+    monkeypatch.setattr(Verifier, "verify", passes_if_unfused)
+    check = Check("cpu", search="measured")
+    assert api.optimize(wide_layer, settings, out=out, check=check).passed
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"layer.onnx", "out.onnx", "out.json", "out.unfused.onnx.data"}
 
 
 def test_a_program_without_such_fusions_is_tried_once() -> None:

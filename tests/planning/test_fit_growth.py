@@ -137,3 +137,11 @@ def test_answers_that_were_not_run_are_said_each_for_the_other_dims() -> None:
         "batch=300 was not run: its need is extrapolated from runs at up to 256; --confirm runs it",
         "batch=300 was not run: its need is extrapolated from runs at up to 4; --confirm runs it",
     )
+
+
+def test_a_process_is_extrapolated_only_from_runs_that_all_have_one() -> None:
+    def needed(dims: Mapping[str, int]) -> Need:
+        value = dims["batch"]
+        return Need(0, 0, 0, value * 1000 * MEBI, value * 2000 * MEBI if value > 1 else None)
+
+    assert need(Growth(needed, "batch"), 8) == Need(0, 0, 0, 8000 * MEBI, None)

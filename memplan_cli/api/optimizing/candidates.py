@@ -143,7 +143,7 @@ class TargetCandidates:
     """
 
     def __init__(self, request: OptimizeRequest, baseline: BackgroundBaseline) -> None:
-        """Check that the provider works; plan nothing yet.
+        """Check the provider and the output files, and make a folder for the dumps; plan nothing yet.
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.
@@ -159,10 +159,11 @@ class TargetCandidates:
         self._folder = tempfile.TemporaryDirectory(prefix="memplan-offline-")
         # How weights are packed in the dumps of the latest round; None before the first round.
         self._packing: Packing | None = None
-        # Whether operands are cut in a dump of the latest round.
+        # Whether the dumps of the latest round have an operand that is cut into pieces. If outputs
+        # differ then, a round with whole operands follows.
         self._has_cut_operands = False
-        # Types and shapes from a run of the original, if data decides some of them. Most of these
-        # values are in the dumps too, under the same names.
+        # Types and shapes of values from a run of the original, if data decides some of them. The values
+        # of a dump that have the names of these get their types and shapes without a run of the dump.
         self._observed: Known = {}
 
     def __enter__(self) -> Self:

@@ -81,8 +81,9 @@ class _Sorter:
     ) -> Block:
         """Return a block with its ops, and those of its bodies, in the order of their node indices.
 
-        The inlining of the original nodes is repeated. A dumped node has the index of the repeated node
-        with which it shares a product: the same operator and the same output name.
+        ONNX Runtime's execution orders start from the indices that nodes have after the inlining, which the
+        dump has lost. So the inlining of the original nodes is repeated. A dumped node has the index of the
+        repeated node with which it shares a product: the same operator and the same output name.
 
         Dumped nodes without such an index come last, in the order of `_in_insertion_order`: the runtime
         has inserted them, or inlined a function whose body is not known. Their bodies stay in the order of
@@ -93,6 +94,7 @@ class _Sorter:
             dumped_nodes: the nodes of the block, as the runtime wrote them.
             original_nodes: its nodes in the model, before inlining.
         """
+        # A call whose products are in the dump was not inlined.
         dumped_products = {product for node in dumped_nodes for product in _products(node)}
         nodes = self._inlined(original_nodes, dumped_products)
         index_of = {
@@ -108,18 +110,24 @@ class _Sorter:
                 inserted.append(op)
             else:
                 indexed.append((index, op))
-        ops: list[Op] = []
-        for index, op in sorted(indexed, key=itemgetter(0)):
-            # The node with this index has the same operator as the dumped one, and so the same subgraphs.
-            original_graphs = dict(subgraphs(nodes[index]))
-            dumped_graphs = subgraphs(dumped_nodes[op.source])
-            bodies = tuple(
-                self.sorted_block(body, graph.node, original_graphs[name].node)
-                for body, (name, graph) in zip(op.bodies, dumped_graphs, strict=True)
-            )
-            ops.append(op._replace(bodies=bodies))
+        ops = [
+            self._with_sorted_bodies(op, dumped_nodes[op.source], nodes[index])
+            for index, op in sorted(indexed, key=itemgetter(0))
+        ]
         last_ops = _in_insertion_order(inserted, ops, self.variables)
         return replace(block, ops=(*ops, *last_ops))
+
+    def _with_sorted_bodies(self, op: Op, dumped: NodeProto, original: NodeProto) -> Op:
+        """Return an op with its bodies sorted, given its dumped node and the node with the same index.
+
+        Both nodes have the same operator, and so the same subgraphs.
+        """
+        original_graphs = dict(subgraphs(original))
+        bodies = tuple(
+            self.sorted_block(body, graph.node, original_graphs[name].node)
+            for body, (name, graph) in zip(op.bodies, subgraphs(dumped), strict=True)
+        )
+        return op._replace(bodies=bodies)
 
     def _inlined(
         self, original_nodes: Sequence[NodeProto], dumped: Collection[_Product]
@@ -224,7 +232,8 @@ def _in_insertion_order(
     for var, cast in casts.items():
         if variables[var].dtype == "float16":
             casts_to_float16[cast.inputs[0]].append(cast)
-    ordered: dict[int, Op] = {}  # the Casts, also by source
+    # The Casts in the order in which they were made, by the place of their node in the dump (``source``).
+    ordered: dict[int, Op] = {}
     for op in _default_order_without(casts, ops):
         input_casts = [
             casts[var]

@@ -53,7 +53,7 @@ class SessionLoading:
         program: the graph that the session will run.
         dims: the numbers of its symbolic dims.
         packs: whether kernels pack their weights.
-        values: blocks of weights on the heap, by name.
+        heap_weights: blocks of weights on the heap, by name.
         stored_weights: the weights of the file, by name.
         sizes: bytes of each variable.
         _packed_before: weights that were packed, each with the operator of the kernel.
@@ -65,7 +65,7 @@ class SessionLoading:
     program: Program
     dims: Mapping[str, int]
     packs: bool
-    values: dict[str, MemoryBlock] = field(default_factory=dict)
+    heap_weights: dict[str, MemoryBlock] = field(default_factory=dict)
     stored_weights: Mapping[str, StoredWeight] = field(default_factory=dict)
     sizes: Mapping[VarId, int] = field(default_factory=dict)
     _packed_before: set[tuple[str, str, VarId]] = field(default_factory=set)
@@ -92,8 +92,8 @@ class SessionLoading:
             var.name for var in self.program.vars.values() if var.origin is Origin.WEIGHT
         }
         # Optimization has replaced the other weights of the file.
-        for name in [name for name in self.values if name not in weights]:
-            self.memory.free(self.values.pop(name))
+        for name in [name for name in self.heap_weights if name not in weights]:
+            self.memory.free(self.heap_weights.pop(name))
         if self.packs:
             self._pack()
 
@@ -111,7 +111,7 @@ class SessionLoading:
         texts = [self._read_text(weight.size) for weight in inside]
         memory.free(buffer)
         for weight, text in zip(inside, texts, strict=True):
-            self.values[weight.name] = memory.allocate(INLINE_WEIGHTS, weight.size)
+            self.heap_weights[weight.name] = memory.allocate(INLINE_WEIGHTS, weight.size)
             memory.free(text)
 
     def _read_text(self, size: int) -> MemoryBlock:
@@ -165,7 +165,7 @@ class SessionLoading:
             for weight in operands
             if not weight.inside and weight.size > PROFILE.inline_weight
         ]
-        self.values[name] = self.memory.allocate(FOLDED_CONSTANTS, size)
+        self.heap_weights[name] = self.memory.allocate(FOLDED_CONSTANTS, size)
         for copy in copies:
             self.memory.free(copy)
 
@@ -180,7 +180,7 @@ class SessionLoading:
         source = memory.allocate(BLOCKED_FILTERS, size)
         reordered = memory.allocate(BLOCKED_FILTERS, size, SMALL_ALIGNMENT)
         serialized = memory.allocate(BLOCKED_FILTERS, size + _STRING_END, SMALL_ALIGNMENT)
-        self.values[name] = memory.allocate(BLOCKED_FILTERS, size)
+        self.heap_weights[name] = memory.allocate(BLOCKED_FILTERS, size)
         for block in (serialized, reordered, source):
             memory.free(block)
 
@@ -230,26 +230,29 @@ class SessionLoading:
                         self._free_weight(var)
 
     def _pack_operand(self, read: WeightRead) -> None:
-        """Pack the weight that an op reads. A weight that is not on the heap is mapped first.
+        """Simulate how a kernel packs a weight that its op reads.
 
-        Kernels of one operator share the packed copy of a weight. A later kernel packs it too,
-        finds the copy, and frees its own; likewise if the file has the packed copy.
+        To be read, a weight that has no block on the heap is mapped from its file, unless it is mapped already.
+
+        Kernels of one operator share one packed copy of a weight. A later kernel packs the weight too, finds
+        that copy, and frees its own. A kernel also frees its own copy if the file has a packed one.
         """
         op, var = read.op, read.weight
         memory, name = self.memory, self.program.vars[var].name
-        if name not in self.values and var not in self._mapped:
+        if name not in self.heap_weights and var not in self._mapped:
             self._mapped.add(var)
             memory.map_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
-        packed = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", read.packed_copy)
+        packed_copy = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", read.packed_copy)
+        kernel_weight = (op.domain, op.type, var)
         weight = self.stored_weights.get(name)
-        key = (op.domain, op.type, var)
-        if key in self._packed_before or (weight is not None and weight.packed_in_file):
-            memory.free(packed)
-        self._packed_before.add(key)
+        is_in_file = weight is not None and weight.packed_in_file
+        if is_in_file or kernel_weight in self._packed_before:
+            memory.free(packed_copy)
+        self._packed_before.add(kernel_weight)
 
     def _free_weight(self, var: VarId) -> None:
         """Free a weight on the heap, or drop the resident pages of a mapped one."""
-        value = self.values.pop(self.program.vars[var].name, None)
+        value = self.heap_weights.pop(self.program.vars[var].name, None)
         if value is not None:
             self.memory.free(value)
         else:

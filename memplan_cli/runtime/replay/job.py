@@ -251,6 +251,9 @@ class _Replay:
     def run_node(self, node: NodeProto) -> None:
         """Run one node; its placed inputs and outputs lie in the arenas.
 
+        Placed outputs are added to `in_arenas`. The bytes of pinned ones, which no later tensor may
+        overwrite, are hashed into `digests`: `overwritten` compares them at the end.
+
         Raises:
             ValueError: an input was not computed yet.
         """
@@ -261,7 +264,8 @@ class _Replay:
                     f"node {node.name or node.op_type!r} reads {name!r} before the plan's order "
                     "makes it"
                 )
-        # Maps have no type here: they keep their declaration in the whole model.
+        # The model of one node declares its inputs by the types of their values. Values of an ONNX map
+        # type do not show it, so `one_op` copies the declaration of the whole model for them.
         types = {
             name: self._runtime_type(name)
             for name in inputs
@@ -271,6 +275,7 @@ class _Replay:
         settings = UNOPTIMIZED.updated(deterministic(self.provider))
         session = make_session(model, settings, self.provider)
         outputs = [name for name in node.output if name]
+        # Strings, sequences and maps cannot be bound to memory: the node reads and writes copies.
         reads_unbindable = any(_is_unbindable(self.values.get(name)) for name in inputs)
         writes_unbindable = any(
             output.type.startswith(_UNBINDABLE_TYPES) for output in session.get_outputs()

@@ -358,8 +358,11 @@ def _with_leading_dims(tape: Tape, name: str, dims: tuple[int, ...], like: str) 
 def _transposed_windows(call: Call) -> tuple[Window, ...]:
     """Return the windows of the convolution from Y to X whose data gradient a ConvTranspose computes.
 
-    They have the node's pads and output padding, or those of SAME. With ``output_shape``, the pads follow
-    from the sizes of X and Y as in the standard:
+    X is the input of the ConvTranspose and Y its output. ``output_padding`` is the number of elements at the
+    end of Y that no window of that convolution reads: its `Window.tail`.
+
+    The pads are the node's, or those of ``auto_pad`` SAME (`windows` computes either). With ``output_shape``,
+    they follow from the sizes of X and Y as in the standard:
 
         pads = stride (x_size - 1) + span + output_padding - y_size
 
@@ -381,7 +384,7 @@ def _transposed_windows(call: Call) -> tuple[Window, ...]:
         pads = max((x_size - 1) * axis.stride + axis.span + padding - y_size, 0)
         is_upper = call.attribute("auto_pad") == "SAME_UPPER"
         begin = pads // 2 if is_upper else pads - pads // 2
-        # The sizes give the tail, so ``output_padding`` stays None.
+        # The window's ``output_padding`` stays None: `Window.tail` is computed from sizes and pads.
         resolved.append(replace(axis, begin=begin, end=pads - begin))
     return tuple(resolved)
 
