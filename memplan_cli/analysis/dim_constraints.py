@@ -213,9 +213,10 @@ def _best_change(
     Ties go to the first name, then to the smallest value. None if no value tried satisfies it.
     """
     ranked = []
-    lengths = sorted({*COMMON_LENGTHS, *_lengths_in(violated)})
+    lengths = {*COMMON_LENGTHS, *_lengths_in(violated)}
     for priority, name in enumerate(names):
-        for value in (*lengths, values[name] + 1):
+        # Also the next value: a dim may have to exceed another by one, or be above all these lengths.
+        for value in sorted({*lengths, values[name] + 1}):
             changed = {**values, name: value}
             if value != values[name] and violated.is_satisfied(changed):
                 violations = sum(not c.is_satisfied(changed) for c in constraints_on[name])

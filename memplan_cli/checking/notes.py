@@ -101,8 +101,8 @@ def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
         "total": memory.total,
     }
     expected = {name: value for name, value in expected.items() if value is not None}
-    items = (item.partition("=") for item in notes.get("plan", "").split(","))
-    recorded = {name: value for name, _, value in items}
+    items = notes["plan"].split(",") if "plan" in notes else ()
+    recorded = {name: value for name, _, value in (item.partition("=") for item in items)}
     for name in sorted(recorded.keys() | expected.keys()):
         if name not in expected or recorded.get(name) != str(expected[name]):
             yield (

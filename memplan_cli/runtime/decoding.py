@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from memplan_cli.core.results.observations import CPU
+from memplan_cli.core.results.observations import CUDA
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.runtime.profile.type_names import dtype_of
 from memplan_cli.runtime.workers.ort_values import NOT_IN_NUMPY, array_of, ort_value
@@ -63,7 +63,7 @@ class Decoder:
         self._dims, self._options = dict(dims or {}), run_options
         self._model_inputs = {value.name: value for value in session.get_inputs()}
         output_names = [value.name for value in session.get_outputs()]
-        self._device = "cpu" if session.get_providers()[0] == CPU else "cuda"
+        self._device = "cuda" if session.get_providers()[0] == CUDA else "cpu"
         bound_inputs = {caches.position, *(buffer.input for buffer in caches.buffers)}
         bound_outputs = {caches.length, *(buffer.output for buffer in caches.buffers)}
         unknown_inputs = bound_inputs - self._model_inputs.keys()
@@ -77,6 +77,7 @@ class Decoder:
         self._constant_caches = tuple(
             buffer.input for buffer in caches.buffers if buffer.form == "constant"
         )
+        """The inputs of caches that do not grow: bound like the others, but callers give their values."""
         self._buffers: dict[str, Any] = {}
         """An ``OrtValue`` for each cache, by its input's name, once there is one."""
         self.position = 0

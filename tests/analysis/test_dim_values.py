@@ -68,6 +68,12 @@ def test_a_demand_that_nothing_meets_leaves_the_others_met() -> None:
     assert smallest_satisfying_dims((never, other), dims, 1) == {"a": 7}
 
 
+def test_ties_go_to_the_smallest_value_even_if_it_is_no_common_length() -> None:
+    longer = DimConstraint("positive", (("a - 8",),))
+    assert 9 not in COMMON_LENGTHS
+    assert smallest_satisfying_dims((longer,), UnboundDims({"a": False}, {}), 8) == {"a": 9}
+
+
 DIM = st.sampled_from(["a", "b", "a + b", "2*a", "floor(a/4)", "floor((b + 3)/4) + 1", "a*b"])
 
 

@@ -26,6 +26,7 @@ from memplan_cli.runtime.workers import worker
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lies.told import Told
     from memplan_cli.checking.check import PlanComparison
 
 LIES = {**of_plans.LIES, **of_models.LIES, **of_numbers.LIES, **of_assumed.LIES}
@@ -47,6 +48,18 @@ def test_the_model_alone_contradicts_a_lie(name: str, tmp_path: Path) -> None:
     """The check against the model finds it where nobody has counted the plan file again."""
     base, lie, reason = LIES[name]
     assert re.search(reason, said := disagreement(tell(base, lie, tmp_path))), said
+
+
+def test_a_model_without_the_note_on_its_plan_is_refused_by_the_names_of_its_figures(
+    tmp_path: Path,
+) -> None:
+    def drop_note(told: Told) -> None:
+        told.say(told.model, "plan", None)
+        told.renews = False
+
+    said = disagreement(tell("flat", drop_note, tmp_path))
+    assert "note says that digest is" in said
+    assert "says that  is" not in said
 
 
 @pytest.mark.parametrize("base", BASES)

@@ -92,7 +92,7 @@ def _fused_matmul(draw: Draw) -> Case:
     b, m, k, n = draw.dims(4)
     flags = {"transA": draw.one_of(0, 1), "transB": draw.one_of(0, 1), "alpha": 0.5}
     left = (b, k, m) if flags["transA"] else (b, m, k)
-    right = (b, n, k) if flags["transB"] else (b, k, n)
+    right = draw.one_of((b, n, k) if flags["transB"] else (b, k, n), (k,))
     return Case("FusedMatMul", (draw.whole(*left), draw.whole(*right)), flags, domain=CONTRIB)
 
 

@@ -404,6 +404,31 @@ def test_inputs_that_are_too_large_together_are_refused_before_they_are_loaded(
 
 
 @pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        ("optional(float[2])", np.array([1, -1], np.float32)),
+        ("optional(seq(float[2]))", [np.array([1, -1], np.float32)] * 2),
+    ],
+)
+def test_an_optional_is_read_from_the_message_that_onnx_writes(
+    declared: str,
+    value: Any,  # noqa: ANN401
+    tmp_path: Path,
+) -> None:
+    model = parse(f"g ({declared} x) => (y) {{ y = OptionalHasElement(x) }}")
+    message = numpy_helper.from_optional(value, "x")
+    (tmp_path / "input_0.pb").write_bytes(message.SerializeToString())
+    got = fed(Inputs((str(tmp_path),)), model)["x"]
+    assert np.array_equal(np.array(got), np.array(value))
+
+
+def test_an_optional_without_a_value_is_refused(tmp_path: Path) -> None:
+    model = parse("g (optional(float[2]) x) => (y) { y = OptionalHasElement(x) }")
+    (tmp_path / "input_0.pb").write_bytes(onnx.OptionalProto(name="x").SerializeToString())
+    refused(Inputs((str(tmp_path),)), model, "no optional with a value")
+
+
+@pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"dims": [-2, 3], "raw_data": bytes(24)}, "negative dim"),

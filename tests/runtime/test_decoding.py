@@ -243,6 +243,14 @@ def test_metadata_about_caches_that_are_not_there_are_refused() -> None:
         Decoder(session(decoder()), caches)
 
 
+def test_caches_are_in_host_memory_for_any_provider_but_cuda() -> None:
+    model, caches = rewritten(decoder(), 4)
+    openvino = session(model)
+    openvino.get_providers = lambda: ["OpenVINOExecutionProvider", "CPUExecutionProvider"]
+    feed = {"ids": np.array([[1, 2]])}
+    assert Decoder(openvino, caches).prefill(feed).keys() == {"logits"}
+
+
 def test_a_buffer_is_written_where_it_lies() -> None:
     decoding, feed = started()
     decoding.prefill(feed)

@@ -19,7 +19,7 @@ from zlib import crc32
 
 import numpy as np
 from numpy.lib import format as npy
-from onnx import SequenceProto, TensorProto, helper, numpy_helper
+from onnx import OptionalProto, SequenceProto, TensorProto, helper, numpy_helper
 
 from memplan_cli.errors import SettingsError, refuse_endless
 from memplan_cli.onnx_io.load import first_line
@@ -200,8 +200,8 @@ def _read_header(file: Any, size: int, where: str) -> tuple[tuple[int, ...], str
 def _read_folder(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[InputEntry]:
     """Yield the tensors of ``input_<n>.pb``.
 
-    A tensor belongs to the input of its name if there is one, else to the n-th input, as sequences do:
-    a SequenceProto has no name where a TensorProto has it.
+    A tensor belongs to the input of its name if there is one, else to the n-th input. Sequences and
+    optionals belong to the n-th: they have no name where a TensorProto has it.
 
     Raises:
         SettingsError: there is no such file, or one of them belongs to no input.
@@ -220,8 +220,10 @@ def _read_folder(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Input
     for number, file in numbered:
         refuse_endless(file, SettingsError, _MAX_PROTOBUF_BYTES)
         data = _read_at_most(file, _MAX_PROTOBUF_BYTES)
-        name = TensorProto.FromString(data).name
         by_position = wanted[number] if number < len(wanted) else None
+        is_optional = by_position is not None and by_position.type.HasField("optional_type")
+        # The sequence in an OptionalProto has the place of a TensorProto's numbers, and may be no numbers.
+        name = "" if is_optional else TensorProto.FromString(data).name
         value = by_name.get(name, by_position)
         if value is None:
             raise SettingsError(
@@ -232,10 +234,19 @@ def _read_folder(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Input
 
 
 def _protobuf_entry(value: ValueInfoProto, data: bytes, where: str) -> InputEntry:
-    """Decode a serialized TensorProto, or a SequenceProto if the input is a sequence."""
+    """Decode a serialized TensorProto, SequenceProto or OptionalProto, by the type of the input.
+
+    Raises:
+        SettingsError: it is an optional without a value, or `_decoded_tensor` raises it.
+    """
     value_type = value.type
     if value_type.HasField("optional_type"):
         value_type = value_type.optional_type.elem_type
+        optional = OptionalProto.FromString(data)
+        field = "sequence_value" if value_type.HasField("sequence_type") else "tensor_value"
+        if not optional.HasField(field):
+            raise SettingsError(f"{where} is no optional with a value, which the input takes")
+        data = getattr(optional, field).SerializeToString()
     if value_type.HasField("sequence_type"):
         tensors = SequenceProto.FromString(data).tensor_values
         arrays = [_decoded_tensor(tensor, where) for tensor in tensors]

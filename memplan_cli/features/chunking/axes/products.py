@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 def _matmul_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits of ``[batch, M, K] x [batch, K, N]`` along batches, M and N.
 
-    A product with a vector ``[K]`` has rows only. FusedMatMul may transpose either matrix.
+    A product with a vector ``[K]`` has rows only. FusedMatMul may transpose either matrix; with a vector,
+    a transposed one is not split, as ONNX Runtime reads it by other strides.
     """
     left, right = node.input_shape(0), node.input_shape(1)
     if left is None or right is None or len(left) < 2:
         return ()
     if len(right) == 1:
+        if node.int_attribute("transA", 0):
+            return ()
         return tuple(
             node.split(dim, {0: AxisMap(axis)}, {0: AxisMap(axis)}, Role.ROWS)
             for axis, dim in enumerate(left[:-1])
