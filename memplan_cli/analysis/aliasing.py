@@ -48,8 +48,8 @@ class Aliasing:
         """Return the positions of the inputs that the first output of an op may overwrite."""
         return self.in_place.get(qualified_name(op), ())
 
-    def runs_one(self, op: Op) -> bool:
-        """Return whether an op runs exactly one of its subgraphs and returns its results."""
+    def runs_one_body(self, op: Op) -> bool:
+        """Return whether an op, such as If, runs exactly one of its subgraphs and returns its results."""
         return op.type in self.branches and op.domain in STANDARD_DOMAINS
 
 
@@ -92,21 +92,17 @@ def share_storage(
     clock = steps(program) if clock is None else clock
     live = live_ranges(program, clock) if live is None else live
     ops = [step.op for step in clock]
-    has_branches = any(map(aliasing.runs_one, ops))
-    blocks = defining_blocks(program, aliasing.runs_one) if has_branches else None
+    has_branches = any(map(aliasing.runs_one_body, ops))
+    blocks = defining_blocks(program, aliasing.runs_one_body) if has_branches else None
     groups = _Groups(live, sizes, blocks)
-    # In this order: a branch result or an input that dies shares its bytes together with all of its
-    # views, and a result in place must not hit a result of another branch (`_Groups.may_overwrite`).
+    # Views first: both later steps give bytes to a var together with all of its views.
     _unite_views(aliasing, ops, groups)
+    # Branch results before results in place, which must not overwrite a result of another branch
+    # that has the same bytes (`_Groups.may_overwrite`).
     if blocks is not None:
         for branch_op in blocks.branch_ops:
             _unite_branch_results(branch_op, blocks, groups)
-    for step in clock:
-        op, positions = step.op, aliasing.in_place_inputs(step.op)
-        if positions:
-            source = _overwritable_input(op, step.start, positions, groups)
-            if source is not None:
-                groups.unite(source, groups.number[op.outputs[0]])
+    _unite_results_in_place(aliasing, clock, groups)
     return groups.buffers()
 
 
@@ -155,6 +151,19 @@ def _unite_branch_results(
         # var is older, as in `storage_facts`, where all live ranges are equal.
         for member in group[1:]:
             groups.unite(group[0], member)
+
+
+def _unite_results_in_place(
+    aliasing: Aliasing, clock: Sequence[Step], groups: _Groups
+) -> None:
+    """Put the first output of each op into the group of the input that it may overwrite, if any."""
+    for step in clock:
+        positions = aliasing.in_place_inputs(step.op)
+        if not positions:
+            continue
+        source = _overwritable_input(step.op, step.start, positions, groups)
+        if source is not None:  # then the first output is planned too
+            groups.unite(source, groups.number[step.op.outputs[0]])
 
 
 def _results_of_its_own(

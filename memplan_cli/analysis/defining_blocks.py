@@ -67,10 +67,10 @@ class DefiningBlocks:
         return False
 
 
-def defining_blocks(program: Program, runs_one: Callable[[Op], bool]) -> DefiningBlocks:
+def defining_blocks(program: Program, runs_one_body: Callable[[Op], bool]) -> DefiningBlocks:
     """Return the defining block of every var.
 
-    ``runs_one`` returns whether an op runs exactly one of its subgraphs.
+    ``runs_one_body`` returns whether an op runs exactly one of its subgraphs.
     """
     path_of: dict[VarId, BlockPath] = {}
     branch_ops: list[BranchOp] = []
@@ -82,7 +82,7 @@ def defining_blocks(program: Program, runs_one: Callable[[Op], bool]) -> Definin
             path_of.update(dict.fromkeys(op.outputs, path))
             if not op.bodies:
                 continue
-            is_branch_op = runs_one(op)
+            is_branch_op = runs_one_body(op)
             body_paths = tuple(
                 (*path, PathStep(index, body_index, is_branch_op))
                 for body_index in range(len(op.bodies))

@@ -124,12 +124,18 @@ class _Evidence:
         program: the model.
         forward: the indices of the ops of its forward part in the main graph.
         dataflow: producers and consumers of the main graph.
-        outputs: the float graph outputs that ops outside of the forward part compute.
+        outputs: the float graph outputs that ops outside of the forward part compute: each may be a
+            gradient or the new value of a parameter.
         bit: the bit of each output in an `OutputMask`.
-        candidates: the vars that may be parameters, with the outputs that depend on their ops.
+        dependents: the vars that may be parameters, with the outputs that depend on their ops.
     """
 
     def __init__(self, program: Program, forward: Collection[int]) -> None:
+        """Find the vars that may be parameters, and the outputs that may be their gradients or new values.
+
+        ``forward`` has the indices of the ops that the loss depends on. Their own results are no
+        gradients, and neither are outputs of other types than floats.
+        """
         self.program, self.forward = program, forward
         self.dataflow = dataflow = program.dataflow
         self.outputs = tuple(
@@ -144,10 +150,10 @@ class _Evidence:
         }
         self._root = _roots(dataflow)
         """Result of a reshape, cast and the like -> the var that it was computed from."""
-        self.candidates = self._find_candidates() if self.outputs else {}
+        self.dependents = self._find_dependents() if self.outputs else {}
         self._by_type: dict[tuple[str, Shape | None], list[VarId]] = {}
-        """Dtype and shape -> candidates."""
-        for parameter in self.candidates:
+        """Dtype and shape -> the vars that may be parameters."""
+        for parameter in self.dependents:
             var_record = program.vars[parameter]
             dtype_and_shape = var_record.dtype, var_record.shape
             self._by_type.setdefault(dtype_and_shape, []).append(parameter)
@@ -188,16 +194,16 @@ class _Evidence:
 
     def depends_on_operand(self, output: VarId, parameter: VarId) -> bool:
         """Return whether an output depends on ``a`` of an op ``f(a, parameter)``: property 2."""
-        return bool(self.candidates[parameter].of_operands & self.bit[output])
+        return bool(self.dependents[parameter].of_operands & self.bit[output])
 
     def depends_on_result(self, output: VarId, parameter: VarId) -> bool:
         """Return whether an output depends on a value between an op of a parameter and the loss.
 
         That is property 3.
         """
-        return bool(self.candidates[parameter].of_results & self.bit[output])
+        return bool(self.dependents[parameter].of_results & self.bit[output])
 
-    def _find_candidates(self) -> dict[VarId, _Dependents]:
+    def _find_dependents(self) -> dict[VarId, _Dependents]:
         """Return the candidate parameters, from each op ``f(a, P)`` of the forward part.
 
         ``P`` is any operand that may be a parameter, ``a`` any other operand. Ops that only reshape
@@ -298,7 +304,7 @@ class _Updates:
         self.sources: dict[VarId, frozenset[VarId]] = {}
         for index, op in enumerate(self._dataflow.ops):
             if index in self._beyond_forward and _is_elementwise_or_step(op):
-                self._add_sources(op, evidence.candidates)
+                self._add_sources(op, evidence.dependents)
 
     def gradients(self, output: VarId) -> tuple[VarId, ...]:
         """Return the final gradients from which an updated parameter is computed.

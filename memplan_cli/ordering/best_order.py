@@ -295,14 +295,19 @@ def _scheduled_block(scheduler: Scheduler, graph: TaskGraph) -> BlockOrder:
 def _order_nested(
     block: Block, facts: StorageFacts, method: Callable[[TaskGraph], BlockOrder]
 ) -> _OrderedBlock:
-    """Order a block and all its subgraphs with one method, subgraphs first."""
+    """Order a block and all its subgraphs with one method, subgraphs first.
+
+    The bound of the result is a lower bound on the block's peak over all orders of its ops and of its
+    subgraphs.
+    """
     bodies_of = {
         index: [_order_nested(body, facts, method) for body in op.bodies]
         for index, op in enumerate(block.ops)
         if op.bodies
     }
     ops = list(block.ops)
-    # The bytes of each step with subgraphs: in their chosen orders, and at least in any orders.
+    # For each op with subgraphs, the bytes at its step: with the orders chosen for the subgraphs, and a
+    # lower bound for any orders of them.
     chosen_bytes: dict[int, int] = {}
     least_bytes: dict[int, int] = {}
     for index, bodies in bodies_of.items():
@@ -316,14 +321,19 @@ def _order_nested(
     search = method(graph)
     bound = search.bound
     if chosen_bytes != least_bytes:
-        # The bound of the search holds for the chosen orders of the subgraphs only.
+        # The bound of the search holds for the chosen orders of the subgraphs only. One for any orders
+        # is that of the graph with the least bytes; ``search.order`` only says where to look for cuts.
         least_graph = task_graph(with_ordered_bodies, facts, least_bytes)
+        least_bound = cut_bound(least_graph, search.order)
+        # Another is the largest bound of a subgraph, which counts its own variables alone, beside the
+        # bytes of this block that are live at every step.
         body_bound = max(body.bound for bodies in bodies_of.values() for body in bodies)
-        # In any order, the always live bytes are live beside the peak of a subgraph.
-        bound = max(
-            cut_bound(least_graph, search.order), graph.always_live_bytes() + body_bound
-        )
-    inputs = sum(map(facts.own_bytes, block.inputs))
-    memory = SubgraphMemory(inputs, search.peak, graph.final_bytes(), bound)
+        bound = max(least_bound, graph.always_live_bytes() + body_bound)
+    memory = SubgraphMemory(
+        inputs=sum(map(facts.own_bytes, block.inputs)),
+        peak=search.peak,
+        results=graph.final_bytes(),
+        bound=bound,
+    )
     ordered = replace(block, ops=tuple(ops[op] for op in search.order))
     return _OrderedBlock(ordered, memory, search)

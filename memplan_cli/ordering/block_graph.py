@@ -94,7 +94,7 @@ def storage_facts(
     roots = {var: base_of.get(var, var) for var in sizes if var not in pinned}
     branch_result_of = _branch_results(program, roots, sharing, aliasing)
     if branch_result_of:
-        blocks = defining_blocks(program, aliasing.runs_one)
+        blocks = defining_blocks(program, aliasing.runs_one_body)
         # Of two results of exclusive branches only one is computed, so its bytes count once. An output
         # of an If keeps its bytes: in its own block it stands for the results.
         without_bytes = [

@@ -291,10 +291,13 @@ class _OccupiedSlots:
     A set of slots is an integer with a bit for each slot. The root is node 1, the children of node n
     are 2n and 2n + 1, and the leaves, one for each section, begin at node ``_leaves``.
 
+    `take` notes a slot at the largest nodes that cover its sections, and never at the nodes below
+    them. So the slots of a section are those in ``_in_all`` of its leaf and of the leaf's ancestors.
+
     Attributes:
-        _in_all: for each node, slots taken in all of its sections by one `take`. Nodes below do not
-            repeat them.
-        _in_any: for each node, the slots that were taken in some of its sections, at it or below.
+        _in_all: for each node, the slots that `take` noted at this very node, taken in all of its
+            sections.
+        _in_any: for each node, the slots noted at it or below, taken in some of its sections.
     """
 
     def __init__(self, sections: int) -> None:
@@ -306,22 +309,23 @@ class _OccupiedSlots:
     def in_any(self, start: int, end: int) -> int:
         """Return the slots, as bits, that are taken in some section of [start, end).
 
-        Goes up from the leaves of the first and the last section. Whole subtrees between the two
-        paths are the right siblings on the left path and the left siblings on the right one. The
-        nodes up to the root are read too: what is taken in all of their sections is noted there alone.
+        The interval is the leaves of its first and its last section and the subtrees between their
+        paths to the root: the right siblings of the left path and the left siblings of the right one.
+        For these nodes ``_in_any`` has what is noted at them or below. What is noted above them, at
+        the ancestors of the two leaves, counts too if it holds for all sections: ``_in_all``.
         """
         in_all, in_any = self._in_all, self._in_any
         left, right = start + self._leaves, end - 1 + self._leaves
         slots = in_any[left] | in_any[right]
         while left ^ right > 1:  # neither the same node nor siblings
-            if not left & 1:
+            if not left & 1:  # a left child: its sibling lies between the paths
                 slots |= in_any[left + 1]
-            if right & 1:
+            if right & 1:  # a right child
                 slots |= in_any[right - 1]
             left >>= 1
             right >>= 1
             slots |= in_all[left] | in_all[right]
-        left >>= 1
+        left >>= 1  # from here on both paths are one
         while left:
             slots |= in_all[left]
             left >>= 1

@@ -106,9 +106,10 @@ def free_inputs(report: Report) -> tuple[InputShape, ...]:
 
 
 def dim_options(report: Report) -> str:
-    """Return options that bind every dim of the inputs: bound, assumed and unbound ones.
+    """Return command-line options that bind every symbolic dim of the inputs, ``--dim batch=1 --dim seq=128``.
 
-    Empty if no dim is free: each is a number or bound by the user.
+    Dims that the user bound or memplan assumed keep their values, others get suggested ones. Empty
+    if no dim is free (`free_inputs`): the command then needs no further options.
     """
     if not free_inputs(report):
         return ""

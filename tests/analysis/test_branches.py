@@ -160,7 +160,7 @@ def test_only_branches_of_one_op_are_exclusive() -> None:
         op("m <- x", block("", "f", op("f <- x")), block("", "g", op("g <- x")), kind="Both"),
         op("z <- y k m"),
     )  # fmt: skip
-    blocks = defining_blocks(program(top), SHARE_SAFELY.runs_one)
+    blocks = defining_blocks(program(top), SHARE_SAFELY.runs_one_body)
     met = {
         f"{one} {other}"
         for one in "abcefgy"
@@ -178,5 +178,5 @@ def test_branches_in_subgraphs_that_both_run_are_not_exclusive() -> None:
         return block("", name, op(f"{name} <- x", *swapped, kind="If"))
 
     top = block("x", "z", op("y k <- x", branching("p"), branching("q"), kind="Both"), END)
-    blocks = defining_blocks(program(top), SHARE_SAFELY.runs_one)
+    blocks = defining_blocks(program(top), SHARE_SAFELY.runs_one_body)
     assert not blocks.are_exclusive(VarId("p1"), VarId("q1"))

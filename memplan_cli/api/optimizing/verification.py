@@ -96,7 +96,7 @@ class BackgroundBaseline:
         try:
             graph = read_baseline_graph(baseline)
         except RuntimeUnavailableError as error:
-            failure = _without_folders(f"{error}", candidate, candidate.targets.model)
+            failure = _with_final_names(f"{error}", candidate, candidate.targets.model)
             return Verifier(baseline, check, progress, failure=failure)
         return Verifier(baseline, check, progress, graph)
 
@@ -178,7 +178,7 @@ class Verifier:
                 return plan
             if self.check.search == "measured":
                 verification = self._with_costs(verification, candidate, path)
-            plan = _with_measurements(plan, verification, candidate, path)
+            plan = _with_runtime_facts(plan, verification, candidate, path)
             plan = with_range_settings(
                 plan, candidate.settings, path, self.check.timeout, self.progress
             )
@@ -342,12 +342,12 @@ def with_fallback_if_slower(plan: Plan) -> Plan:
     return plan.with_fallbacks(Fallback(ALL_SLOWER, what, reason))
 
 
-def _with_measurements(
+def _with_runtime_facts(
     plan: Plan, verification: Verification, candidate: Rewriting, path: Path
 ) -> Plan:
-    """Return a plan with the memory and warnings of the verification of its candidate.
+    """Return a plan whose report has the runtime facts and the warnings of its candidate's verification.
 
-    ``path`` is the temporary file of the candidate, which the warnings name by its final name.
+    The verification's warnings name ``path``, the candidate's temporary file; the plan's name its final file.
     """
     from memplan_cli.features.donation.proof import with_donated_buffers
 
@@ -355,15 +355,15 @@ def _with_measurements(
         facts = with_donated_buffers(verification.facts, plan.report.donated.pairs)
         plan = plan.with_report(replace(plan.report, runtime=facts))
     warnings = verification.warnings
-    return plan.with_warnings(*(_without_folders(text, candidate, path) for text in warnings))
+    return plan.with_warnings(*(_with_final_names(text, candidate, path) for text in warnings))
 
 
 def _with_verdict(candidate: Rewriting, path: Path, verdict: Validation) -> Plan:
     """Return a candidate's plan with the verdict and the dims of the run in its report.
 
-    ``path`` is the temporary file of the candidate, which the notes name by its final name.
+    The verdict's notes name ``path``, the candidate's temporary file; the plan's name its final file.
     """
-    notes = tuple(_without_folders(note, candidate, path) for note in verdict.notes)
+    notes = tuple(_with_final_names(note, candidate, path) for note in verdict.notes)
     plan = candidate.planned.plan
     bindings = {**plan.report.bindings, **dims_of_run(candidate.settings)}
     report = replace(
@@ -386,8 +386,8 @@ def _written_model(candidate: Rewriting, path: Path) -> WrittenModel:
     )
 
 
-def _without_folders(text: str, candidate: Rewriting, path: Path) -> str:
-    """Return a text with both models by name alone; the temporary file has its final name.
+def _with_final_names(text: str, candidate: Rewriting, path: Path) -> str:
+    """Return a text with the final name in place of the temporary ``path``, and the original's without its folder.
 
     Folders and temporary names differ from run to run, and reports must not.
     """

@@ -146,7 +146,8 @@ def _add_tensors(
     """Add the tensors that a node produces and reads to the graph, and to the node's group.
 
     Tensors without bytes of their own are left out; a read view counts as the tensor that it views.
-    The group's ``need`` is set to the bytes that the node allocates at its first tick, its step.
+    The group's ``need`` is set to the bytes of the outputs that the node allocates at its first tick:
+    all of them, but none for an If, which allocates its outputs at its last tick.
     """
     group = graph.groups[node.index]
     for tensor in [value.tensor_id for value in node.outputs if value is not None]:
@@ -155,8 +156,9 @@ def _add_tensors(
             graph.sizes[tensor] = size
             graph.users[tensor] = {BLOCK_END} if tensor in block_outputs else set()
             group.produced.add(tensor)
-    is_if = node.subgraphs and not node.repeats  # an If allocates its outputs at its last tick
+    is_if = node.subgraphs and not node.repeats
     group.need = 0 if is_if else sum(graph.sizes[tensor] for tensor in group.produced)
+    # A tensor that is no view is its own base; a pinned one has none.
     bases = (planned.view_bases.get(value.tensor_id, "") for value in node.reads())
     group.used = group.produced | {base for base in bases if base in graph.sizes}
     for tensor in group.used:
@@ -317,13 +319,15 @@ def _check_late_rule(
 ) -> tuple[int, set[str]]:
     """Check the rule *late*: some order with the lowest peak runs ``node`` just before ``into``.
 
-    ``node`` frees nothing and only ``into`` waits for it, so in any order it can run that late. Steps
-    in between then need less. The step of ``node`` itself may not need more than that of ``into``:
-    if ``node`` allocates 4 bytes, all for ``into``, which allocates 2, then 4 <= 4 + 2.
+    ``node`` frees nothing and only ``into`` waits for it, so in any order it can run that late. The
+    steps that it then follows need less, as they no longer hold what ``node`` produces. The step of
+    ``node`` itself may not need more than that of ``into``, also if ``into`` writes its output over a
+    tensor: if ``node`` allocates 4 bytes, all for ``into``, which allocates 2, then 4 <= 4 + 2, and
+    with the 2 bytes written over the 4, 4 <= 4 + 2 - 2.
 
-    Returns ``need`` and ``replaceable`` of the fused group, which allocates what ``node`` produces
-    and what ``into`` needs. ``inner_tensors`` are the tensors of ``node`` that only these two groups
-    use; ``title`` names the fusion in errors.
+    Returns ``need`` and ``replaceable`` of the fused group (`NodeGroup`): the bytes that it allocates,
+    and the tensors that it may write over. ``inner_tensors`` are the tensors of ``node`` that only
+    these two groups use; ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule does not hold.
@@ -331,14 +335,15 @@ def _check_late_rule(
     group, target = graph.groups[node], graph.groups[into]
     require(group.successors == {into}, f"{title}: other groups wait for it too")
     require(graph.frees_nothing(node), f"{title}: it frees a tensor")
-    # The bytes at the step of ``into``, beyond those live before ``node``. They are fewer by the
-    # possible saving if ``into`` writes its output over a tensor.
+    # The bytes at the step of ``into``, beyond those live before ``node``.
     need = graph.produced_bytes(node) + target.need
-    least_need = need - graph.possible_saving(into)
-    require(group.need <= least_need, f"{title}: its step needs more")
+    # If a replaceable tensor ends there, ``into`` saves the bytes of its output, whichever tensor it
+    # writes over. Whether one ends depends on the order, so the rule must hold with the saving too.
+    need_if_saved = need - graph.possible_saving(into)
+    require(group.need <= need_if_saved, f"{title}: its step needs more")
     if target.replaceable & inner_tensors:
-        # An inner tensor ends at the fused step in any order, so ``into`` always saves these bytes.
-        return least_need, set()
+        # An inner tensor ends at the fused step in any order, so the saving is certain, and used up.
+        return need_if_saved, set()
     return need, target.replaceable
 
 

@@ -22,6 +22,7 @@ from memplan_cli.core.symbolic.polynomials import (
     add_polynomials,
     apply_function,
     as_name,
+    constant_polynomial,
     constant_value,
     floor_divide,
     format_polynomial,
@@ -109,7 +110,7 @@ def _rational(node: ast.expr, tree: Tree) -> _Rational:
     """
     match node:
         case ast.Constant(value=int(value)):
-            return _Rational({(): value} if value else {})
+            return _Rational(constant_polynomial(value))
         case ast.Name():
             return _Rational({(tree.name(node),): 1})
         case ast.UnaryOp(op=ast.USub(), operand=operand):

@@ -82,6 +82,11 @@ class Tree:
         return self.names[int(node.id[1:])]
 
 
+def constant_polynomial(value: int) -> Polynomial:
+    """Return a number as a polynomial; 0 is the one without terms."""
+    return {(): value} if value else {}
+
+
 def constant_value(terms: Polynomial) -> int | None:
     """Return the value of a polynomial without symbols; None if it has some."""
     if not terms:
@@ -169,7 +174,7 @@ def _parse_canonical_sum(node: ast.expr, tree: Tree) -> Polynomial:
     """
     match node:
         case ast.Constant(value=int(value)):
-            return {(): value} if value else {}
+            return constant_polynomial(value)
         case ast.Name():
             return {(tree.name(node),): 1}
         case ast.Call():
@@ -239,7 +244,7 @@ def multiply_polynomials(parts: Iterable[Polynomial], factor: int = 1) -> Polyno
     Raises:
         ValueError: an intermediate result has more than 4096 products.
     """
-    result: Polynomial = {(): factor} if factor else {}
+    result = constant_polynomial(factor)
     for part in parts:
         if len(result) == len(part) == 1:  # the usual case, fast: two single products
             ((a, x),), ((b, y),) = result.items(), part.items()
@@ -312,7 +317,7 @@ def _as_one_quotient(terms: Mapping[Monomial, int]) -> tuple[Polynomial, int] | 
 def _substituted_atom(atom: str, dims: Mapping[str, int]) -> Polynomial:
     """Return an atom with the symbols in ``dims`` replaced by their values."""
     if atom in dims:
-        return {(): dims[atom]} if dims[atom] else {}
+        return constant_polynomial(dims[atom])
     call = parse_call(atom)
     if call is None:
         return {(atom,): 1}
@@ -346,10 +351,10 @@ def apply_function(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
 def _extreme(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
     """Return the ``min`` or ``max``: numbers are merged into one, equal arguments occur once."""
     numbers = [v for v in map(constant_value, arguments) if v is not None]
-    others = {format_polynomial(a): a for a in arguments if constant_value(a) is None}
+    distinct = {format_polynomial(a): a for a in arguments if constant_value(a) is None}
     if numbers:
-        best = min(numbers) if name == "min" else max(numbers)
-        others[str(best)] = {(): best} if best else {}
-    if len(others) == 1:
-        return next(iter(others.values()))
-    return {(_format_call(name, list(others.values())),): 1}
+        number = constant_polynomial(min(numbers) if name == "min" else max(numbers))
+        distinct[format_polynomial(number)] = number
+    if len(distinct) == 1:
+        return next(iter(distinct.values()))
+    return {(_format_call(name, list(distinct.values())),): 1}  # one atom

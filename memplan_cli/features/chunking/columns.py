@@ -53,11 +53,11 @@ _SUFFIX = "__columns"
 def search_with_copies(
     graph: Graph, planned_vars: PlannedVars, without_copies: SearchResult, budget: int
 ) -> SearchResult | None:
-    """Search again in a program with copies of tensors; None if that does not lower the peak.
+    """Search for chunks in a program that computes some tensors twice; None if that does not lower the peak.
 
-    Some products read a copy, which has ops of its own. So the product and these ops can be in
-    chunks along another axis than the original's ops and readers (see the module).
-    ``without_copies`` is the result so far.
+    If two matrix products read a tensor along different axes, one gets a copy of it, computed by
+    ops of its own. These ops and the product can then be in chunks along the other axis (see the
+    module). ``without_copies`` is the result of the search in the program without such copies.
     """
     copied = copy_for_products(graph, budget)
     if copied is None:
@@ -66,17 +66,17 @@ def search_with_copies(
     constants = {**graph.context.constants, **copied.constants}
     context = replace(graph.context, constants=constants)
     copied_graph = Graph.of(copied.program, context, graph.kept_vars)
-    result = _search_both_products(copied_graph, replace(planned_vars, sizes=sizes), budget)
+    result = _search_for_two_regions(copied_graph, replace(planned_vars, sizes=sizes), budget)
     if result.peak >= without_copies.peak:
         return None
-    # Constants that only replaced ops read are gone from the program.
+    # Chunks have replaced ops. Constants that only these ops read are gone from the program.
     remaining_constants = {
         var: values
         for var, values in copied.constants.items()
         if var in result.chunked.program.vars
     }
-    # The search has compared its result with the program with copies. The figures that are
-    # reported compare it with the original, whose work is not 0, as it has a product.
+    # The search compared its result with the program with copies. Reports compare it with the original
+    # program, so the three fields of the original are put in. Its work is not 0: it has a product.
     return replace(
         result,
         chunked=replace(
@@ -88,7 +88,7 @@ def search_with_copies(
     )
 
 
-def _search_both_products(
+def _search_for_two_regions(
     copied_graph: Graph, planned_vars: PlannedVars, budget: int
 ) -> SearchResult:
     """Return the lower result of a search for the budget and, if that misses it, for half of it.

@@ -142,12 +142,14 @@ def _make_region(
 def _still_read_outside(
     graph: Graph, splits: Mapping[int, Split], duplicated: frozenset[int]
 ) -> frozenset[int]:
-    """Return the duplicated ops that are read outside the region, so that they have to run whole.
+    """Return the ops of ``duplicated``, run in chunks and whole, whose whole results are still read.
 
-    A consumer that is duplicated itself also reads outside, by its whole run.
+    They are read by graph outputs, by ops outside of the region, or by a duplicated op that still has
+    to run whole itself.
     """
     read_outside: set[int] = set()
-    for op_index in sorted(duplicated, reverse=True):  # consumers before what they read
+    # The last op first: whether an op has to run whole depends on whether its consumers have to.
+    for op_index in sorted(duplicated, reverse=True):
         if any(
             _has_outside_reader(graph, var, splits, read_outside)
             for var in graph.ops[op_index].outputs
@@ -157,11 +159,11 @@ def _still_read_outside(
 
 
 def _has_outside_reader(
-    graph: Graph, var: VarId, ops: Collection[int], duplicated: Collection[int]
+    graph: Graph, var: VarId, ops: Collection[int], run_whole: Collection[int]
 ) -> bool:
-    """Whether a var is a graph output, or read by another op or the whole run of a duplicated op."""
+    """Whether a var is a graph output, or read by an op that is not in ``ops`` or also runs whole."""
     return var in graph.outputs or any(
-        reader not in ops or reader in duplicated for reader in graph.consumers(var)
+        reader not in ops or reader in run_whole for reader in graph.consumers(var)
     )
 
 

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def recompute_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
-    """Yield the cost of recomputation, whether its budget is met, and the curve of the search.
+    """Yield the cost of recomputation, the lower bounds of the peak, and the curve of the search.
 
-    Nothing is yielded if no node is recomputed and no budget was set.
+    Nothing is yielded if no node is recomputed and no budget was set. Whether the budget is met is not
+    shown here, but at the top of the report.
     """
     recompute = report.recompute
     if not recompute.nodes and recompute.budget is None:

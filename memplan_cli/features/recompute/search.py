@@ -133,7 +133,7 @@ class _Search:
         floor: a lower bound of intermediates and outputs together.
         _resident_vars: the planned vars and the graph outputs (`PlannedVars.resident`).
         _total_work: the work of the program without copies.
-        _first: the program as it is in the file.
+        _first_peak: the peak in the order of the file, without copies.
         _trials: all programs that were written and measured.
         _promising_solvers: the solvers of the orders that copies are searched from.
     """
@@ -145,25 +145,27 @@ class _Search:
         phases: Phases,
         progress: Callable[[str], None],
     ) -> None:
-        """Search the orders, and measure the program without copies in each.
+        """Find the three orders to start from, and measure the program in each of them.
 
-        The orders are that of the file, the best one without copies, and the *light order*: the best one
-        if values that are likely to be dropped weigh nothing (`_light_order`).
+        The orders are that of the file, the best one if no op is copied (run again), and the *light
+        order*: the best one if the bytes of values that will likely be dropped and computed again
+        count as 0 (`_light_order`).
         """
         self._program, self._phases, self._progress = program, phases, progress
         self._resident_vars = planned_vars.resident
         self._total_work = max(total_cost(program).work, 1)
         in_file_order = Solver(program, self._resident_vars)
-        self._first = in_file_order.unchanged()
+        first = in_file_order.unchanged()
+        self._first_peak = first.peak
         in_best_order = Solver(self._best_order(self._resident_vars), self._resident_vars)
         in_light_order = Solver(self._light_order(in_file_order.values), self._resident_vars)
         solvers = [in_file_order, in_best_order, in_light_order]
-        # Each order without copies is a trial, so that no copies are made if an order is enough.
-        self._trials = [solver.unchanged() for solver in solvers]
+        # The program without copies, in each order: if one meets the budget, copies are not searched.
+        self._trials = [first, in_best_order.unchanged(), in_light_order.unchanged()]
         # In a large program copies are searched in the light order only, as it is made for them.
         is_large = len(program.body.ops) > _LARGE
         self._promising_solvers = [in_light_order] if is_large else solvers
-        # Not of the resident vars: the bound counts the graph outputs apart (`PlannedVars.results`).
+        # `resident_bound` takes ``planned_vars``, since it adds the graph outputs (`results`) itself.
         self.floor = resident_bound(program, planned_vars)
 
     def best(self, budget: int) -> Trial:
@@ -207,7 +209,7 @@ class _Search:
 
     def descend(self) -> None:
         """Add trials for falling budgets, `_CURVE_SHARES` of the first peak, in each promising order."""
-        budgets = {max(int(self._first.peak * share), self.floor) for share in _CURVE_SHARES}
+        budgets = {max(int(self._first_peak * share), self.floor) for share in _CURVE_SHARES}
         for solver in self._promising_solvers:
             trials = solver.descend(sorted(budgets, reverse=True))  # at least one per budget
             self._trials += trials
@@ -238,7 +240,7 @@ class _Search:
             value
             for value, accesses in enumerate(values.accesses)
             if values.can_recompute(value)
-            and values.sizes[value] <= _LIGHT_SHARE * self._first.peak
+            and values.sizes[value] <= _LIGHT_SHARE * self._first_peak
             and self._has_long_gap(accesses)
         }
         sizes = {

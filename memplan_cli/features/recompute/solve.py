@@ -209,7 +209,11 @@ def without_needless_copies(
 def _without_copy_if_fits(
     trial: Trial, copy: Op, planned_vars: PlannedVars, max_peak: int
 ) -> Trial:
-    """Return the trial without a copy if its peak stays within a limit, else the trial."""
+    """Return the trial without a copy, or the trial itself if the copy has to stay.
+
+    It has to stay if no earlier run of its node can stand in for it, if the peak would be above
+    ``max_peak``, or if the peak would rise without a gain in work.
+    """
     written = _without_copy(trial.written, copy)
     if written is None:
         return trial
@@ -218,9 +222,8 @@ def _without_copy_if_fits(
     )
     peak = int(live_at(written.program, remaining_planned_vars).max(initial=0))
     work = _work_of_copies(written)
-    # A higher peak that saves no work.
-    is_worse = work >= trial.work and peak > trial.peak
-    if peak > max_peak or is_worse:
+    saves_no_work = work >= trial.work  # a copy of a Reshape, say, has no work to save
+    if peak > max_peak or (peak > trial.peak and saves_no_work):
         return trial
     return Trial(written, peak, work)
 

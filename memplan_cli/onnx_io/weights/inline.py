@@ -43,8 +43,8 @@ def _movable_weights(model: ModelProto) -> list[TensorProto]:
 def _is_movable(tensor: TensorProto) -> bool:
     """Whether a tensor has at least `MIN_EXTERNAL_BYTES` bytes, and its data is as long in raw form.
 
-    Not so for strings, which have no raw form, for 4-bit ints in typed fields, which are not packed two to
-    a byte, and for weights whose data was taken out.
+    Not so for strings, which have no raw form, for 4-bit ints in typed fields, which `_raw_bytes` gives a
+    byte each, and for weights whose data was taken out.
     """
     size = tensor_bytes(tensor)
     return size >= MIN_EXTERNAL_BYTES and len(_raw_bytes(tensor)) == size

@@ -244,8 +244,8 @@ class Confirmation:
         Nothing changes if the further run fails or has other outputs: the first run stays the reported one.
         """
         run = self.run
-        if run.record.spec.graph is not None:  # the run has shown its graph already
-            return
+        if run.record.spec.graph is not None:
+            return  # the graph is known: each optimized run writes it, and some unoptimized ones (`_run`)
         peak = predict_peaks(self.prediction.file_graph(), run.settings).first_run_peak
         if peak is None or (run.record.peaks.first_run_peak or 0) <= peak + _NEGLIGIBLE_BYTES:
             return
@@ -254,7 +254,7 @@ class Confirmation:
             return
         self._has_other_nodes = True
         self._replace_run(
-            run_with_graph,
+            run_with_graph,  # RAN_AGAIN is "ran again", by which reports recognize such notes
             "the runtime runs nodes that the file does not have: predictions are made for its own "
             f"graph, and the written model {RAN_AGAIN} to show that graph",
         )

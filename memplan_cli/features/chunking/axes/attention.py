@@ -117,19 +117,19 @@ def _mask_axis_map(node: Node, axis: int, scale: int = 1) -> AxisMap | None:
 
 
 def _attention_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the numbers of heads of a chunk of heads, if they are attributes.
+    """Return the head-count attributes of the node for one chunk; empty if it needs none.
 
-    They are for keys of rank 3, whose heads are blocks of axis 2. Keys of rank 4 are never sliced along
-    that axis.
+    A node has these attributes for keys ``[batch, rows, heads * size]``. If such keys are sliced along
+    axis 2, ``chunk`` is a range of key heads. Keys ``[batch, heads, rows, size]`` are never sliced along
+    axis 2, and splits along other axes leave the number of heads as it is.
     """
-    query_heads, key_heads = _head_counts(node)
     keys_axis = split.inputs[_KEY]
     if keys_axis is None or keys_axis.axis != 2:
         return ChunkEdit()
-    count = chunk[1] - chunk[0]
-    return ChunkEdit(
-        {"q_num_heads": count * (query_heads // key_heads), "kv_num_heads": count}
-    )
+    query_heads, key_heads = _head_counts(node)
+    chunk_key_heads = chunk[1] - chunk[0]
+    chunk_query_heads = chunk_key_heads * (query_heads // key_heads)
+    return ChunkEdit({"q_num_heads": chunk_query_heads, "kv_num_heads": chunk_key_heads})
 
 
 RULES: Mapping[str, SplitRule] = {"Attention": _attention_splits}

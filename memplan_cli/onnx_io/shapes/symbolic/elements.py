@@ -13,6 +13,7 @@ from memplan_cli.core.symbolic.dims import as_dim, parse_dim
 from memplan_cli.core.symbolic.polynomials import (
     add_polynomials,
     apply_function,
+    constant_polynomial,
     constant_value,
     floor_divide,
     multiply_polynomials,
@@ -73,11 +74,6 @@ def _polynomial(element: Element) -> Polynomial | None:
             return None
         element = int(element)
     return None if element is None else polynomial_of(element)
-
-
-def _constant_polynomial(value: int) -> Polynomial:
-    """Return a number as a polynomial; 0 is the one without terms."""
-    return {(): value} if value else {}
 
 
 def _negated(polynomial: Polynomial) -> Polynomial:
@@ -146,7 +142,7 @@ def divide_up(a: Element, b: Element) -> Element:
         return None
     if number < 0:  # a / b is -a / -b; "ceiling" needs a positive divisor
         dividend, number = _negated(dividend), -number
-    return as_dim(apply_function("ceiling", [dividend, _constant_polynomial(number)]))
+    return as_dim(apply_function("ceiling", [dividend, constant_polynomial(number)]))
 
 
 def modulo(a: Element, b: Element) -> Element:
@@ -155,7 +151,7 @@ def modulo(a: Element, b: Element) -> Element:
         return None
     polynomial = polynomial_of(a)
     return (
-        as_dim(apply_function("mod", [polynomial, _constant_polynomial(b)]))
+        as_dim(apply_function("mod", [polynomial, constant_polynomial(b)]))
         if is_nonnegative(polynomial)
         else None
     )

@@ -273,7 +273,11 @@ def _where(values: Values, node: NodeProto) -> Value | None:
 
 
 def _cast(values: Values, node: NodeProto) -> Value | None:
-    """Convert elements to another type of `EXPRESSED`; expressions stay expressions."""
+    """Convert elements, which are numbers, expressions of dims or unknown (None), to a type of `EXPRESSED`.
+
+    A cast to bool compares with 0: an expression becomes a bool if that is decided for all dims, else
+    unknown. Casts to other types leave expressions as they are, since dims are integers.
+    """
     operands = _operands(values, node)
     target = int_attribute(node, "to", 0)
     if operands is None or target not in EXPRESSED:
@@ -283,7 +287,7 @@ def _cast(values: Values, node: NodeProto) -> Value | None:
         return Value(_mapped(elements.is_true, value), target)
     if target in INTEGERS:
         return Value(_mapped(elements.truncated, value), target)
-    # A float type: an element keeps its form, an int or an expression too.
+    # A float type changes no element: an int stays an exact int, as the type of the value is kept apart.
     return Value(value.element_array(), target)
 
 
