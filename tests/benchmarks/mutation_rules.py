@@ -394,7 +394,7 @@ RULES = (
     rule("the process: kernels whose packing nobody measured are not guessed",
          "_setup_obstacle", replace("unmeasured_kernels(executed.program)", "()"), "test_process_prediction"),
     rule("the process: weights in the file lie on the heap while it is parsed",
-         "SessionLoading._parse", drop("values"), "test_process_prediction"),
+         "SessionLoading._parse", drop("heap_weights"), "test_process_prediction"),
     rule("the process: the arena's pages count",
          "_ResidentArena.run", never("size"), "test_process_prediction"),
     rule("the process: Where spreads both alternatives",
