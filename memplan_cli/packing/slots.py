@@ -309,10 +309,10 @@ class _OccupiedSlots:
     def in_any(self, start: int, end: int) -> int:
         """Return the slots, as bits, that are taken in some section of [start, end).
 
-        The interval is the leaves of its first and its last section and the subtrees between their
-        paths to the root: the right siblings of the left path and the left siblings of the right one.
-        For these nodes ``_in_any`` has what is noted at them or below. What is noted above them, at
-        the ancestors of the two leaves, counts too if it holds for all sections: ``_in_all``.
+        These sections are the leaves of the first and the last, and the subtrees between the paths of
+        these two to the root: right siblings on the left path, left siblings on the right path.
+        ``_in_any`` of these nodes has what is noted at or below them. All nodes above them are on the
+        two paths. What is noted there is in ``_in_all``, and holds for the nodes below.
         """
         in_all, in_any = self._in_all, self._in_any
         left, right = start + self._leaves, end - 1 + self._leaves

@@ -387,7 +387,7 @@ def _written_model(candidate: Rewriting, path: Path) -> WrittenModel:
 
 
 def _with_final_names(text: str, candidate: Rewriting, path: Path) -> str:
-    """Return a text with the final name in place of the temporary ``path``, and the original's without its folder.
+    """Return a text in which ``path`` is the candidate's final name, and the original is named without its folder.
 
     Folders and temporary names differ from run to run, and reports must not.
     """

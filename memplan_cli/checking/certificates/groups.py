@@ -342,7 +342,7 @@ def _check_late_rule(
     need_if_saved = need - graph.possible_saving(into)
     require(group.need <= need_if_saved, f"{title}: its step needs more")
     if target.replaceable & inner_tensors:
-        # An inner tensor ends at the fused step in any order, so the saving is certain, and used up.
+        # An inner tensor ends at the fused step in any order: ``into`` saves its output's bytes once, for certain.
         return need_if_saved, set()
     return need, target.replaceable
 
