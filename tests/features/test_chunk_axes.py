@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.chunk_cases import Case, differences_to
+from features.chunk_cases import CONTRIB, Case, differences_to
 from features.chunk_draws import CASES, ONLY_IN_RUNTIME, Draw
 from memplan_cli.features.chunking.axes.split import AxisMap, Role
 from memplan_cli.features.chunking.axes.table import RULES, splits_of
@@ -139,3 +139,28 @@ def test_a_tile_reads_its_halo_and_no_more() -> None:
     part = tiles[0].inputs[0]
     assert part is not None
     assert [part.range(piece, 8) for piece in ((0, 4), (4, 8))] == [(0, 5), (3, 8)]
+
+
+def test_a_cubic_resize_reads_a_halo_of_two() -> None:
+    scales = np.array([1, 1, 2, 1], np.float32)
+    case = Case(
+        "Resize",
+        (Draw(0).whole(1, 1, 8, 4), None, scales),
+        {"mode": "cubic", "coordinate_transformation_mode": "half_pixel"},
+        constants=(2,),
+    )
+    node = case.node(run(case))
+    reads = [split.inputs[0] for split in splits_of(node)]
+    (rows,) = (read for read in reads if read is not None and read.axis == 2)
+    assert rows.range((4, 6), 8) == (2, 8)
+
+
+@pytest.mark.parametrize(
+    "kind", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"]
+)
+def test_a_skip_normalization_is_split_along_every_axis_but_the_last(kind: str) -> None:
+    case, _, node = drawn(f"{CONTRIB}.{kind}", 0)
+    axes = [read.axis for split in splits_of(node) if (read := split.inputs[0]) is not None]
+    first = case.inputs[0]
+    assert first is not None
+    assert axes == list(range(first.ndim - 1))

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from builders import block, op, program
 from features.chunk_models import Maker, convolutions, transformer, two_readers
 from features.test_chunk_rewrite import graph_of, run, sizes_of
-from memplan_cli.analysis.aliasing import SHARE_SAFELY
+from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
 from memplan_cli.analysis.storage import live_peak, result_sizes
 from memplan_cli.core.program import VarId
 from memplan_cli.features.chunking.bound import lower_bound
 from memplan_cli.features.chunking.region import regions_from
-from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
-from memplan_cli.features.chunking.search import SearchResult, search
+from memplan_cli.features.chunking.rewrite import ChunkedProgram, rewrite_in_chunks
+from memplan_cli.features.chunking.search import SearchResult, State, search
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.ordering.records import PlannedVars
@@ -153,3 +154,39 @@ def test_regions_that_save_little_are_taken_however_far_the_budget_is() -> None:
     assert [choice.count for choice in result.choices] == [2, 2, 2]
     # Of 16 tensors that are live at once, each with a row beside it, three are never whole.
     assert result.peak < 13.1 / 16 * result.before
+
+
+def test_a_view_takes_bytes_of_its_own_where_no_vars_share_bytes() -> None:
+    make = Maker()
+    x = make.node("Conv", "x", make.weight(7, 3, 3, 3), pads=(1, 1, 1, 1))
+    mixed = make.node("LayerNormalization", x, make.weight(7, 9, 5), axis=1)
+    view = make.node("Reshape", mixed, make.constant(np.array((5, 63), np.int64)))
+    y = make.node("LayerNormalization", view, make.weight(5, 63), axis=0)
+    graph = graph_of(make.model({"x": (1, 3, 9, 5)}, y))
+    sizes = {
+        var: size for var, size in sizes_of(graph.program).items() if var in (mixed, view)
+    }
+    whole = 7 * 9 * 5 * 4
+    assert lower_bound(graph, sizes, SHARE_NOTHING).bytes == 2 * whole
+    assert lower_bound(graph, sizes, SHARE_SAFELY).bytes == whole
+
+
+@pytest.mark.parametrize(
+    ("tick", "runs"), [(1, False), (2, True), (4, True), (5, False), (6, False)]
+)
+def test_a_region_runs_from_the_tick_of_its_first_op_to_that_of_its_last(
+    tick: int, *, runs: bool
+) -> None:
+    ops = tuple(op(f"{name} <- x") for name in "abcd")
+    chunked = ChunkedProgram(program(block("x", "d", *ops)), region_ranges=((1, 3),))
+    state = State(
+        choices=(),
+        chunked=chunked,
+        sizes={},
+        pressure=(),
+        op_ticks=(0, 2, 4, 6),
+        peak_tick=tick,
+        peak_op=ops[0],
+        peak_vars=(),
+    )
+    assert state.runs_at_peak(0) == runs

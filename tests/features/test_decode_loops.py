@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -9,6 +10,8 @@ import pytest
 from onnx import helper
 
 from cache_models import Means, Shape, decoder
+from memplan_cli.core.results.rewrites import KeptCache
+from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.features.kv_cache import decode_job, decode_loop
 from memplan_cli.features.kv_cache.decode_loop import (
     DecodeLoop,
@@ -107,3 +110,53 @@ def test_a_weight_of_the_model_is_not_taken_for_an_axis() -> None:
     ]
     assert cuts
     assert all(node.input[3] != "cache_axis_2" for node in cuts)
+
+
+def test_both_ends_of_a_cache_are_declared_with_the_capacity() -> None:
+    written, _ = in_place(decoder())
+    declared = {
+        value.name: value.type for value in (*written.graph.input, *written.graph.output)
+    }
+    assert declared["a0_past"].tensor_type.shape.dim[2].dim_value == 6
+    assert declared["a0_now"] == declared["a0_past"]
+
+
+def test_caches_that_stay_as_they_are_are_told_with_the_reason() -> None:
+    model = with_tensor_scatter(decoder())
+    kept = (KeptCache("b_past", "b_now", "another shape"),)
+    search = dataclasses.replace(find_caches(model), kept=kept)
+    assert with_cache_buffers(model, search, 6)[1].kept == kept
+
+
+def test_a_model_without_its_weights_file_is_not_decoded(tmp_path: Path) -> None:
+    model = decoder()
+    _, caches = in_place(model)
+    path = tmp_path / "original.onnx"
+    onnx.save(
+        model, path, save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(
+        RuntimeUnavailableError, match=r"its weights file weights\.bin is not in"
+    ):
+        decode_original(path, caches, DecodeLoop("CPUExecutionProvider", tmp_path))
+
+
+def test_the_original_decodes_as_many_entries_as_the_capacity_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure_of = decode_job._OriginalLoop._trial_failure
+
+    def fails_without_entries(loop: Any, rules: Any, past: int, new: int) -> str:  # noqa: ANN401
+        return failure_of(loop, rules, past, new) if past else "no entries"
+
+    monkeypatch.setattr(decode_job._OriginalLoop, "_trial_failure", fails_without_entries)
+    monkeypatch.setattr(decode_loop, "run_job", run_here)
+    model = decoder()
+    _, caches = in_place(model)
+    path = tmp_path / "original.onnx"
+    onnx.save(model, path)
+    loop = DecodeLoop("CPUExecutionProvider", tmp_path, lengths=(6, 3, 3, 1))
+    original = decode_original(path, caches, loop)
+    assert original.start == 1
+    assert original.lengths == (3, 1), "the capacity is 6"

@@ -12,8 +12,15 @@ from builders import parse
 from features.recompute_programs import Line, program, same_results, terms
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import Program, VarId
+from memplan_cli.core.results.observations import CPU, Validation
 from memplan_cli.errors import SettingsError
-from memplan_cli.features.donation.proof import RATE_SCALE, STATE_SCALE, step_specs
+from memplan_cli.features.donation.proof import (
+    RATE_SCALE,
+    STATE_SCALE,
+    DonatedSteps,
+    step_specs,
+    with_donated_steps,
+)
 from memplan_cli.features.donation.transform import Donations, donate, donations
 from memplan_cli.planning.candidate import Candidate
 
@@ -215,3 +222,11 @@ def test_rates_and_states_are_drawn_small(tmp_path: Path) -> None:
     assert scales == [1.0, STATE_SCALE, RATE_SCALE]
     assert drawn["step"].values == (1,), "what Adam divides by is not zero"
     assert drawn["mask"].kind == "mask"
+
+
+def test_a_verdict_tells_whether_two_steps_with_donated_buffers_passed() -> None:
+    verdict = Validation("passed", CPU, max_abs_diff=0.0, bit_identical=True)
+    assert with_donated_steps(verdict, DonatedSteps()).donated == "passed"
+    failed = with_donated_steps(verdict, DonatedSteps(failure="no memory"))
+    assert failed.donated == "failed"
+    assert not failed.bit_identical

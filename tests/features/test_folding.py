@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builders import read
+from builders import parse, read
 from memplan_cli.core.program import Origin, VarId
 from memplan_cli.features.folding.transform import fold
+from memplan_cli.onnx_io.shapes.reading import read_program
 
 if TYPE_CHECKING:
     from memplan_cli.planning.rewrites import Folding
@@ -120,3 +121,12 @@ def test_floats_are_cast_to_what_is_as_wide_or_wider(one: str, other: str) -> No
 def test_without_constants_the_program_is_the_same_object() -> None:
     program = read("a (float[1] x) => (float[1] y) { y = Neg(x) }")
     assert fold(program, {}).program is program
+
+
+def test_an_omitted_output_of_a_folded_node_has_no_type() -> None:
+    model = parse(
+        f"{HEAD} {{ l, r = Split <num_outputs = 2> (w) t = Transpose(l) y = Add(x, t) }}"
+    )
+    model.graph.node[0].output[1] = ""
+    found = fold(read_program(model).program, {})
+    assert types(found) == ["Add"]

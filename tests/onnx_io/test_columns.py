@@ -359,3 +359,19 @@ def test_a_file_for_cpu_loads_with_its_head_in_pieces(tmp_path: Path) -> None:
     process = runtime.observed["optimized"].process
     if process is not None:
         assert process.load < 25_000_000
+
+
+def test_only_a_large_float32_matrix_is_a_large_operand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(columns, "LARGE", 4096)
+    model = product("MatMul", 100)
+    (operand,) = model.graph.initializer
+    for dims, dtype, large in (
+        ([SUMMED, 100], np.float32, True),
+        ([SUMMED, 64], np.float32, False),  # 4096 bytes
+        ([SUMMED * 100], np.float32, False),
+        ([SUMMED, 200], np.float16, False),
+    ):
+        operand.CopyFrom(numpy_helper.from_array(np.zeros(dims, dtype), "w"))
+        assert columns.has_large_operand(model) == large

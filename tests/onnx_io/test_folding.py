@@ -187,3 +187,11 @@ def test_a_value_of_another_type_or_shape_than_planned_is_not_written(value: Any
 def test_new_weights_of_up_to_64_mib_are_part_of_the_model_file() -> None:
     model = parse(f"{HEAD} {{ y = Add(x, w) }}")
     assert [goes_outside(model, (64 << 20) + more) for more in (0, 1)] == [False, True]
+
+
+def test_an_omitted_operand_of_a_folded_node_is_no_name() -> None:
+    model = parse("""g (float[2] x) => (int64[3] y)
+        <int64[6] i = {0,1,2,3,4,5}, int64[1] a = {0}, int64[1] z = {6}, int64[1] two = {2}>
+        { s = Slice(i, a, z, , two)  y = Add(s, s) }""")
+    (made,) = (numpy_helper.to_array(tensor) for tensor in folded(model).graph.initializer)
+    assert made.tolist() == [0, 2, 4]

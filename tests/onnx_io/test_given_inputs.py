@@ -22,7 +22,7 @@ from builders import parse
 from memplan_cli.core.bindings import Feed, Inputs
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.runs import input_files
-from memplan_cli.onnx_io.runs.given_inputs import read_given
+from memplan_cli.onnx_io.runs.given_inputs import not_taken, read_given
 from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.runtime.workers.inputs import draw
 
@@ -487,3 +487,30 @@ def test_int4_input_is_given_exact_values(values: list[float]) -> None:
     refused(Inputs(values={"x": values}), model, "int4 cannot hold")
     feeds = read_given(Inputs(values={"x": [-8, 7]}), model)
     assert len(feeds["x"].files) == 1
+
+
+def test_a_file_may_have_the_most_bytes_but_not_one_more(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"12345")
+    assert input_files._read_at_most(path, 5) == b"12345"
+    with pytest.raises(SettingsError, match="has more than 4 bytes"):
+        input_files._read_at_most(path, 4)
+
+
+def test_given_names_that_a_model_does_not_take_are_told_once(
+    tmp_path: Path, net: ModelProto
+) -> None:
+    files = saved(tmp_path, ids=np.zeros((1, 1), np.int64), other=np.zeros(1)).files
+    inputs = Inputs(files, {"x": "1", "other": "2", "more": "3"})
+    assert not_taken(inputs, net) == ("other", "more")
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"), [("[1]", "values"), ("", "values"), ("[2]", "mask")]
+)
+def test_only_a_single_number_gets_the_constant_that_it_is_compared_with(
+    shape: str, kind: str
+) -> None:
+    text = f"g (int64{shape} rate) => (y) <int64[1] c = {{8000}}> {{ y = Equal(rate, c) }}"
+    (spec,) = feed_specs(parse(text), {})
+    assert spec.kind == kind

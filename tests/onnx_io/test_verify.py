@@ -120,6 +120,12 @@ def test_a_declared_reader_of_a_value_is_no_difference() -> None:
                 helper.make_tensor_value_info("b__memplan_read", 7, [1])
             ),
         ),
+        lambda model: (
+            read(model),
+            model.graph.output.append(
+                helper.make_tensor_value_info("b__memplan_read", 7, [1])
+            ),
+        ),
     ],
 )
 def test_what_only_looks_like_a_reader_is_a_difference(change: Change) -> None:

@@ -114,3 +114,11 @@ def test_weights_in_bodies_and_attributes_are_looked_at(tmp_path: Path) -> None:
         path.write_bytes(helper.make_model(graph).SerializeToString())
         with pytest.raises(ModelError, match="its data has 8 bytes"):
             read_model(path)
+
+
+def test_data_of_weights_that_can_fit_into_the_file_is_not_counted() -> None:
+    graph = onnx.GraphProto()
+    graph.initializer.append(weight(TensorProto.FLOAT, 1 << 20, raw_data=b"1234"))
+    check_initializers(graph, 1 << 22)
+    with pytest.raises(ModelError, match="'w' is float32"):
+        check_initializers(graph, (1 << 22) - 1)

@@ -225,6 +225,6 @@ def _read_vars(block: Block) -> Iterable[VarId]:
 
 
 def _bytes(var: Var) -> int:
-    """Return the size of a var; 0 if it is unknown or symbolic."""
+    """Return the size of a weight, whose dims are numbers; 0 if its dtype has no size."""
     size = size_of(var.shape, var.dtype)
-    return 0 if size is None or size.symbols else size.coefficient
+    return 0 if size is None else size.coefficient

@@ -66,7 +66,7 @@ def recompute_cheap_tensors(
         candidates = [name for name in names if name != root and name not in outputs]
         # Graph inputs and weights, which no node produces, are alive too.
         root_is_alive = root not in producers or root in read_tensors or root in outputs
-        if len(candidates) > 1 or (candidates and root_is_alive):
+        if len(candidates) > 1 or root_is_alive:
             # All tensors of a chain but its root, which is last, need copies of their nodes.
             recomputed.update(name for tensor in candidates for name in chains[tensor][:-1])
     return _with_copies(backward, recomputed, producers, tape)

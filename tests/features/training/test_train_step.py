@@ -9,11 +9,16 @@ import onnx
 import onnx.parser
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto
 
 from memplan_cli.errors import MemplanError, ModelError, SettingsError
 from memplan_cli.features.training.backward import NoRuleError
 from memplan_cli.features.training.first_feeds import first_feeds
-from memplan_cli.features.training.losses import LossFunction
+from memplan_cli.features.training.losses import (
+    LossFunction,
+    LossOperands,
+    softmax_cross_entropy,
+)
 from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.tape import PHASE
 from memplan_cli.features.training.train_step import Recipe, Statistics, make_train_step
@@ -442,3 +447,26 @@ def test_a_node_of_the_losss_name_does_not_clash_with_it() -> None:
     step = make_train_step(model, Recipe(LossFunction("mse"), Optimizer("sgd"))).model
     names = [node.name for node in step.graph.node if node.name]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("axis", "read"), [("", "p"), ("<axis = 1>", "x"), ("<axis = 2>", "p")]
+)
+def test_a_softmax_over_the_classes_is_not_applied_twice(axis: str, read: str) -> None:
+    model = parse(f"""<ir_version: 10, opset_import: ["": 20]>
+        g (float[2, 3, 4, 5] x) => (float[2, 3, 4, 5] p) {{ p = Softmax{axis}(x) }}""")
+    operands = LossOperands("p", TensorProto.FLOAT, (2, 3, 4, 5), "labels")
+    softmax_cross_entropy(model.graph, operands)
+    (node,) = (node for node in model.graph.node if node.op_type == "LogSoftmax")
+    assert node.input[0] == read
+
+
+def test_a_loss_of_an_unknown_length_may_be_one_number() -> None:
+    model = parse("""<ir_version: 10, opset_import: ["": 20]>
+        net (float[2] x, int64[1] dims) => (loss) <float[2] w = {1, 2}>
+        { y = Mul(x, w) s = ReduceSum<keepdims = 0>(y) loss = Reshape(s, dims) }""")
+    step = make_train_step(model, Recipe("loss", None))
+    state = first_feeds(model, step)
+    given = {"x": np.array([3, 4], np.float32), "dims": np.array([1])}
+    got = run(step.model, {**given, **state})
+    assert got["w_grad"].tolist() == [3, 4]

@@ -155,3 +155,16 @@ def test_dims_are_bound_in_the_body_of_an_unknown_operator() -> None:
         }""")
     variables = read_checked(model, Bindings({"n": 3})).program.vars.values()
     assert {var.shape for var in variables} == {(3, 4)}
+
+
+def test_two_branches_that_are_not_taken_are_counted_in_one_warning() -> None:
+    branches = """If (c) <then_branch = t () => (a{0}) {{ a{0} = Neg (x) }},
+                           else_branch = e () => (b{0}) {{ b{0} = Abs (x) }}>"""
+    text = f"""<ir_version: 9, opset_import: ["": 18]> g (float[4] x, bool c) => (r, s)
+        {{ r = {branches.format(0)}  s = {branches.format(1)} }}"""
+    value = numpy_helper.from_array(np.array(1, "bool"))
+    model = onnx.parser.parse_model(text)
+    said, _ = read_checked(model, Bindings(values={"c": value})).warnings
+    assert said.startswith(
+        "2 subgraphs are never run with the values given, and take no memory"
+    )

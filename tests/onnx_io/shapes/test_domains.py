@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -130,3 +131,13 @@ def test_a_rule_agrees_where_the_inference_of_onnx_is_not_asked(case: Case) -> N
         assert kind.tensor_type.elem_type == helper.np_dtype_to_tensor_dtype(result.dtype), at
         bound = tuple(bind_dim(dim, dims) for dim in shape_in(kind) or ())
         assert bound == result.shape, at
+
+
+@pytest.mark.parametrize("attribute", ["sliding_window_cache", "kv_cache_bit_width"])
+def test_the_cache_of_grouped_attention_is_unknown_if_it_slides_or_is_quantized(
+    attribute: str,
+) -> None:
+    case = next(case for case in RUNTIME_CASES if case.op == "GroupQueryAttention")
+    attributes = {**case.attributes, attribute: 1}
+    _, keys, values = said(replace(case, attributes=attributes))
+    assert keys == values == ("float32", ("d2", 2, None, None))

@@ -106,3 +106,15 @@ def test_one_value_for_a_shape_that_is_bound_fills_it(tmp_path: Path) -> None:
     values = small_values({"by": saved(tmp_path, 3, "int64", None)})
     found = read_checked(onnx.parser.parse_model(text), Bindings({"k": 2}, values=values))
     assert found.program.vars[found.program.body.outputs[0]].shape == ("3*n", 12)
+
+
+def test_a_warning_names_three_of_the_shapes_that_depend_on_given_values() -> None:
+    nodes = " ".join(f"y{at} = Reshape(x, to)" for at in range(4))
+    head = '<ir_version: 9, opset_import: ["" : 18]>'
+    given = {"to": numpy_helper.from_array(np.array([2, -1]))}
+    for outputs, named in ((3, "y0, y1, y2"), (4, "y0, y1, y2, ...")):
+        shown = ", ".join(f"y{at}" for at in range(outputs))
+        kept = nodes[: nodes.index("y3")] if outputs == 3 else nodes
+        text = f"{head} g (float[n] x, int64[2] to) => ({shown}) {{ {kept} }}"
+        (note,) = read_checked(onnx.parser.parse_model(text), Bindings(values=given)).warnings
+        assert note.endswith(f"need more memory: {named}")

@@ -99,7 +99,6 @@ class OuterGraph:
         model.ir_version = self.model.ir_version
         model.opset_import.extend(self.model.opset_import)
         graph = model.graph
-        graph.name = subgraph.name or "body"
         graph.node.extend(subgraph.node)
         graph.initializer.extend(subgraph.initializer)
         graph.output.extend(subgraph.output)

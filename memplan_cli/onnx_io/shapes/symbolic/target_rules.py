@@ -56,8 +56,6 @@ def divide_dims(dividend: Shape, divisor: Sequence[Dim]) -> Dim:
 
     None if a dim is unknown, or if the division may leave a remainder.
     """
-    if None in dividend or None in divisor:
-        return None
     # Equal dims cancel first, because `_divided_by_monomial` cannot divide by several terms (``past+s``).
     remaining = list(dividend)
     divisors = []
@@ -68,7 +66,7 @@ def divide_dims(dividend: Shape, divisor: Sequence[Dim]) -> Dim:
             divisors.append(dim)
     dividend_product, divisor_product = product(remaining), product(divisors)
     if dividend_product is None or divisor_product is None:
-        return None  # an expression with too many terms
+        return None  # a dim is unknown, or an expression has too many terms
     numerator, denominator = polynomial_of(dividend_product), polynomial_of(divisor_product)
     number = constant_value(denominator)
     if number is None:
