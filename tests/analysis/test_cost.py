@@ -107,6 +107,15 @@ def test_an_unknown_dim_counts_as_one() -> None:
     assert cost("Relu", None, None).flops == 1
 
 
+def test_an_op_that_sums_up_its_input_costs_what_its_input_has() -> None:
+    assert cost("GlobalAveragePool", (2, 3, 5, 7), (2, 3, 1, 1)).flops == 2 * 3 * 5 * 7
+    assert cost("SoftmaxCrossEntropyLoss", (6, 10), (6,), ()).flops == 8 * 6 * 10
+
+
+def test_a_cast_computes_nothing() -> None:
+    assert cost("Cast", (3, 4), (3, 4)) == Cost(0, 96)
+
+
 def test_a_move_costs_its_bytes() -> None:
     assert cost("Transpose", (3, 4), (4, 3)) == Cost(0, 96)
 

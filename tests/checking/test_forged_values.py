@@ -104,11 +104,13 @@ def test_the_verdicts_say_what_is_not_checked(tmp_path: Path) -> None:
     assert all(what in note.partition("not checked")[2] for what in PLAN_FIELDS)
 
 
-@pytest.mark.parametrize("table", [PLAN_FIELDS, NOTE_FIELDS, CERTIFICATE_FIELDS])
-def test_the_documentation_lists_all_unchecked_fields(
+@pytest.mark.parametrize("table", [{**PLAN_FIELDS, **NOTE_FIELDS}, CERTIFICATE_FIELDS])
+def test_the_documentation_lists_the_unchecked_fields_and_no_others(
     table: Mapping[str, Mapping[str, str]],
 ) -> None:
     text = FORMATS.read_text()
+    rows = ""
     for what, fields in table.items():
         items = (f"`{path}`" + (f" ({when})" if when else "") for path, when in fields.items())
-        assert f"| {what} | {', '.join(items)} |" in text
+        rows += f"| {what} | {', '.join(items)} |\n"
+    assert f"|---|---|\n{rows}\n" in text

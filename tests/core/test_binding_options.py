@@ -15,6 +15,7 @@ from memplan_cli.core.binding_options import (
     bounds_options,
     input_shapes,
 )
+from memplan_cli.core.bindings import Feed, given_text
 from memplan_cli.core.program import Block, Dim, Origin, Program, Var, VarId
 
 
@@ -110,3 +111,18 @@ def test_bounds_are_asked_for_as_a_shell_takes_them() -> None:
 )
 def test_a_list_of_values_needs_no_brackets(text: str, value: object) -> None:
     assert parse_values([f"x={text}"]) == {"x": value}
+
+
+def test_an_input_is_called_what_the_file_calls_it() -> None:
+    named = Var(VarId("main/x"), "float32", ("n",), Origin.INPUT, "x")
+    nameless = Var(VarId("main/y"), "float32", ("n",), Origin.INPUT, "")
+    assert [shape.name for shape in input_shapes(_program(named, nameless))] == ["x", "main/y"]
+
+
+def test_a_message_lists_three_of_the_inputs_whose_values_are_given_and_counts_the_others() -> (
+    None
+):
+    feeds = {name: Feed((2,), (f"{name}.npy",)) for name in "abcd"}
+    assert given_text(feeds) == " with the values given of 'a', 'b', 'c' and 1 more"
+    assert given_text({name: feeds[name] for name in "abc"}).endswith(" of 'a', 'b', 'c'")
+    assert given_text({"a": Feed((2,))}) == ""

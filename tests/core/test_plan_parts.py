@@ -14,8 +14,8 @@ from memplan_cli.core.check import DEFAULT_CHECK, Tolerance
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
 from memplan_cli.core.results.bound_plan import with_bound_symbols
-from memplan_cli.core.results.observations import Peaks, RuntimeSettings
-from memplan_cli.core.results.report import Report, RuntimeSummary
+from memplan_cli.core.results.observations import MODEL_OPTIONS, Peaks, RuntimeSettings
+from memplan_cli.core.results.report import FileBytes, Report, RuntimeSummary
 from memplan_cli.core.results.rewrites import step_dims
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.temporary import clear_files
@@ -92,3 +92,36 @@ def test_a_report_without_what_later_versions_added_is_read() -> None:
     del data["orders"]["candidates"], data["orders"]["chosen"]
     found = from_json(Report, data, "the report")
     assert found == replace(report, orders={}, chosen_order="file")
+
+
+@pytest.mark.parametrize("naive", [None, 0])
+def test_no_share_is_saved_of_nothing(naive: int | None) -> None:
+    report = plan_of_text(DYNAMIC, Settings(dims={"batch": 3})).report
+    memory = report.memory
+    assert report.saved == 1 - memory.planned / memory.naive  # type: ignore[operator]
+    assert replace(report, memory=replace(memory, naive=naive)).saved is None
+
+
+def test_the_sizes_of_files_are_in_a_report_once_files_are_written() -> None:
+    report = plan_of_text(DYNAMIC, Settings(dims={"batch": 3})).report
+    assert "files" not in to_json(replace(report, files=FileBytes(0, 0)))
+    assert to_json(replace(report, files=FileBytes(10, 8)))["files"] == {
+        "original": 10,
+        "written": 8,
+    }
+
+
+def test_an_estimate_of_training_is_read_back() -> None:
+    report = plan_of_text(DYNAMIC, Settings(dims={"batch": 3})).report
+    for estimate in ({}, {"raw": 4096, "optimized": 1024}):
+        estimated = replace(report, training_estimate=estimate)
+        assert from_json(Report, to_json(estimated), "the report") == estimated
+
+
+def test_options_of_a_model_have_the_numbers_of_the_runtime() -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    modes, levels = runtime.ExecutionMode, runtime.GraphOptimizationLevel
+    for option, numbers in MODEL_OPTIONS.items():
+        values = modes if option == "execution_mode" else levels
+        for name, number in numbers.items():
+            assert int(getattr(values, name)) == number, name

@@ -86,6 +86,11 @@ def test_an_if_and_an_op_without_subgraphs_do_not_repeat() -> None:
     assert not op("y <- x", kind="Scan").repeats
 
 
+def test_an_op_reads_each_input_once_and_no_omitted_one() -> None:
+    assert op("y <- x w x").reads == ids("x w")
+    assert Op("", "Clip", (*ids("x"), VarId(""), *ids("top")), ids("y")).reads == ids("x top")
+
+
 def test_a_nameless_op_goes_by_type_and_index() -> None:
     assert Op("", "Relu", ids("x"), ids("y"), source=7).label == "Relu#7"
     assert Op("act", "Relu", ids("x"), ids("y"), source=7).label == "act"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import block, op, program, read
-from memplan_cli.core.selection import nearest, select
+from memplan_cli.core.selection import is_one_of, nearest, select
 from memplan_cli.errors import SettingsError
 
 MODEL = """g (bool c, float[4] x) => (float[4] y) <float[4] w = {1,1,1,1}> {
@@ -27,6 +27,12 @@ def test_a_name_means_that_tensor() -> None:
 
 def test_a_name_means_the_tensors_of_that_name_in_every_block() -> None:
     assert set(selected("inner")) == {"pick.then_branch/inner", "pick.else_branch/inner"}
+
+
+def test_only_at_a_slash_does_a_name_begin() -> None:
+    assert is_one_of("pick.then/one", {"one"})
+    assert is_one_of("pick/then/a/one", {"a/one"})
+    assert not is_one_of("head_one", {"one"})
 
 
 def test_a_glob_means_every_name_it_matches() -> None:
