@@ -315,15 +315,13 @@ def _order_nested(
         memory_of_bodies = [body.memory for body in bodies]
         chosen_bytes[index] = chosen_step_bytes(ops[index], facts, memory_of_bodies)
         least_bytes[index] = least_step_bytes(ops[index], facts, memory_of_bodies)
-    # Without subgraphs the block is not copied: the copy would compute its dataflow again.
-    with_ordered_bodies = replace(block, ops=tuple(ops)) if bodies_of else block
-    graph = task_graph(with_ordered_bodies, facts, chosen_bytes)
+    graph = task_graph(block, facts, chosen_bytes)
     search = method(graph)
     bound = search.bound
     if chosen_bytes != least_bytes:
         # The bound of the search holds for the chosen orders of the subgraphs only. One for any orders
         # is that of the graph with the least bytes; ``search.order`` only says where to look for cuts.
-        least_graph = task_graph(with_ordered_bodies, facts, least_bytes)
+        least_graph = task_graph(block, facts, least_bytes)
         least_bound = cut_bound(least_graph, search.order)
         # Another is the largest bound of a subgraph, which counts its own variables alone, beside the
         # bytes of this block that are live at every step.

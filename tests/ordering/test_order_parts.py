@@ -3,6 +3,7 @@
 import pytest
 
 from memplan_cli.analysis.max_flow import SINK, SOURCE, Network
+from memplan_cli.core.results.certificate import NOT_CHECKABLE
 from memplan_cli.ordering import exact_search
 from memplan_cli.ordering.block_search import BlockOrder, order_block
 from memplan_cli.ordering.contraction import contract, uncontracted
@@ -11,6 +12,7 @@ from memplan_cli.ordering.exact_search import best_first, states_below
 from memplan_cli.ordering.list_orders import SCHEDULERS, runtime_default
 from memplan_cli.ordering.source_order import restore_source_order
 from memplan_cli.ordering.task_graph import TaskGraph, displacement, peak, trace
+from memplan_cli.ordering.witnesses import states_witness
 from memplan_cli.ordering.work_budget import WorkBudget
 from order_graphs import GRAPHS, graph_of, orders
 
@@ -40,6 +42,44 @@ def test_greedy_backward_frees_no_bytes_before_an_output_that_no_op_reads() -> N
     # The output of op 1 dies at once, so op 1 is no reason to keep the result of op 2 meanwhile.
     graph = graph_of([[], [0], []], [5, 9, 3], outlives=[2])
     assert SCHEDULERS["greedy_backward"](graph) == [0, 1, 2]
+
+
+def test_greedy_backward_takes_the_last_of_the_ops_that_raise_live_bytes_least() -> None:
+    for graph in GRAPHS:
+        live = {tensor for tensor, is_result in enumerate(graph.is_result) if is_result}
+        outlasting = graph.outlasting_bytes()
+        order: list[int] = []
+        while len(order) < graph.size:
+            changes = {
+                op: sum(
+                    graph.tensor_bytes[tensor]
+                    for tensor in {*graph.accesses[op]} - {*graph.defines[op]} - live
+                )
+                - outlasting[op]
+                for op in range(graph.size)
+                if op not in order and {*graph.succs[op]} <= {*order}
+            }
+            op = min(changes, key=lambda op: (changes[op], -op))
+            order.append(op)
+            live |= {*graph.accesses[op]} - {*graph.defines[op]}
+        assert SCHEDULERS["greedy_backward"](graph) == order[::-1]
+
+
+def test_an_order_without_a_witness_says_why() -> None:
+    graph = graph_of([[], [0], [1]], [1] * 3)
+    above_an_order = states_witness(contract(graph), 3)
+    assert (above_an_order.bound, above_an_order.method) == (3, NOT_CHECKABLE)
+    assert "no witness of a sensible size" in above_an_order.why
+
+
+def test_descendants_are_the_ops_that_an_op_s_result_reaches() -> None:
+    graph = graph_of([[], [0], [0], [1, 2], [3], []], [1] * 6)
+    assert [graph.descendants(op) for op in (0, 2, 4, 5)] == [
+        {1, 2, 3, 4},
+        {3, 4},
+        set(),
+        set(),
+    ]
 
 
 def test_a_cut_is_the_least_of_all_orders_at_that_op() -> None:
