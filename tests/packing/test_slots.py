@@ -52,6 +52,13 @@ def test_a_known_assignment_at_the_bound_is_returned() -> None:
     assert best_slots(CHAIN, known) is known
 
 
+def test_of_assignments_that_cost_the_same_the_known_one_is_returned() -> None:
+    for count in range(5, 40):
+        buffers = many(count, 10)
+        known = best_slots(buffers, range(count))
+        assert best_slots(buffers, known) is known
+
+
 def test_without_work_only_first_fit_is_tried() -> None:
     assert cost(CHAIN, best_slots(CHAIN, [0, 1, 2, 3], work=0)) == 7
 

@@ -103,6 +103,20 @@ def test_a_fall_back_to_the_pool_shares_no_bytes_between_views(
     assert set(placed.buffers.values()) == set(placed.arenas[0].layout.offsets)
 
 
+def test_a_fall_back_to_the_pool_has_the_bound_of_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wasteful(problem: Problem, **_: object) -> Layout:
+        found = naive(problem)
+        return replace(found, height=found.height + 4096)
+
+    made = program(CHAIN, sizes=dict.fromkeys("abcd", 8))
+    wide = {id_: var._replace(dtype="int64") for id_, var in made.vars.items() if id_ in "ad"}
+    wanted = Needs(replace(made, vars={**made.vars, **wide}), var_sizes(made), alignment=1)
+    monkeypatch.setattr(allocation, "portfolio", wasteful)
+    assert [allocate(wanted, level).arenas[0].bound for level in (1, 2)] == [24, 16]
+
+
 def test_left_apart_every_var_has_bytes_of_its_own() -> None:
     placed = allocate_apart(needs(CHAIN, a=1, b=2, c=3, d=4), 2)
     assert placed.heights == {"1": 10}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from builders import block, op, program, var_sizes
 from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.analysis.phase import Phases
@@ -16,8 +18,6 @@ from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
     from memplan_cli.core.program import Program
 
@@ -96,8 +96,15 @@ def test_an_order_for_a_runtime_counts_the_outputs_that_it_holds() -> None:
     assert found.program.body.ops[-1].outputs == ("early",)
 
 
-def _for_runtime(planned: Program = BRANCHES, made: Program = BRANCHES) -> Candidate | None:
+@pytest.mark.parametrize("kept", [Settings(order="keep"), Settings(recompute="auto")])
+def test_an_order_that_is_asked_for_is_not_changed_for_a_runtime(kept: Settings) -> None:
+    assert _for_runtime(settings=kept) is None
+
+
+def _for_runtime(
+    planned: Program = BRANCHES, made: Program = BRANCHES, settings: Settings | None = None
+) -> Candidate | None:
     terms = PlannedVars(var_sizes(made), frozenset(), SHARE_NOTHING)
     runtime = Runtime(SHARE_NOTHING, lambda ordered, _: ordered)
-    task = PlanningTask(made, terms, Phases(), Settings(), runtime)
+    task = PlanningTask(made, terms, Phases(), settings or Settings(), runtime)
     return for_runtime(task, runtime, Candidate(planned, terms.sizes))

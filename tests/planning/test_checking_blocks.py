@@ -96,6 +96,13 @@ def test_an_output_that_is_there_before_its_branches_end_is_refused() -> None:
     assert "what 'pick' gives shares the bytes of 'pick.then_branch/r'" in refusal(data)
 
 
+def test_the_order_of_the_tensors_in_a_file_decides_nothing() -> None:
+    text = LOOP.replace("z = MatMul(y, y)", "w = MatMul(y, y) z = MatMul(w, y)")
+    data = moved(plan_of_text(text), y="r", w="r")
+    data["tensors"].sort(key=lambda tensor: -tensor["first"])
+    assert "what 'turn' gives shares the bytes of 'turn.body/" in refusal(data)
+
+
 def test_a_view_of_a_capture_in_a_body_is_taken() -> None:
     text = IF.replace("m = MatMul(r, x)", "m = Identity(a)")
     data = of(plan_of_text(text))

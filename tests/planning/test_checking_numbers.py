@@ -157,10 +157,14 @@ def test_a_total_of_symbols_is_added_up_again(tmp_path: Path) -> None:
         ({"live_peak": 10**6}, "live_peak at 2 is recorded as 1000000"),
         ({"planned": 10**6, "total": None, "inputs": None}, "planned at 2 is recorded as"),
         ({"order_bound": 10**6}, "order_bound at 2 is recorded as 1000000"),
+        (
+            {"live_peak": None, "foldable": 1},
+            "foldable is recorded as 1, and the plan allows 0",
+        ),
     ],
 )
 def test_the_row_of_a_binding_adds_up(
-    change: dict[str, int], named: str, tmp_path: Path
+    change: dict[str, int | None], named: str, tmp_path: Path
 ) -> None:
     text = SYMBOLIC.replace("MatMul", "Add")
     alone = json.loads(plan_of_text(text.replace("batch", "2")).dumps())

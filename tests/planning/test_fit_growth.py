@@ -36,6 +36,20 @@ def need(growth: Growth, value: int) -> Need:
     return found
 
 
+def test_inputs_need_bytes_beside_the_tensors_and_beside_the_process() -> None:
+    assert Need(weights=1000, inputs=100, outputs=10, planned=1).total == 1111
+    assert Need(weights=1000, inputs=100, outputs=10, planned=1, process=5000).total == 5100
+
+
+def test_without_a_process_in_the_last_run_none_is_foreseen() -> None:
+    def run(dims: Mapping[str, int]) -> Need:
+        value = dims["batch"]
+        return Need(0, 0, 0, value * MEBI, value * MEBI if value < 256 else None)
+
+    found = need(Growth(run, "batch"), 100_000)
+    assert (found.planned, found.process) == (100_000 * MEBI, None)
+
+
 def test_values_are_run_while_they_need_little_more_than_the_first() -> None:
     runs = Runs(lambda value: 100 * MEBI + value * MEBI)
     growth = Growth(runs, "batch")

@@ -35,6 +35,15 @@ def test_weights_are_initializers_and_constants() -> None:
     assert (memory.weights, memory.naive) == (64, 32)
 
 
+def test_a_warning_lists_three_vars_that_are_in_no_total_and_counts_the_others() -> None:
+    for count, end in ((3, "'c' (string)"), (4, "'c' (string) and 1 more")):
+        inputs = ", ".join(f"string[2] {name}" for name in "abcd"[:count])
+        text = f"g ({inputs}, float[2] x) => (float[2] z) {{ z = Relu(x) }}"
+        (warning,) = plan_of_text(text).report.warnings
+        assert warning.startswith("in no total, for nothing says their bytes: 'a' (string), ")
+        assert warning.endswith(end)
+
+
 def test_a_phase_that_is_not_to_be_optimized_is_left_as_it_is() -> None:
     left = MemParam(optimize_test=False)
     report = plan_of_text(CHAIN, Settings(mem_param=left)).report

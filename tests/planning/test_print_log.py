@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders import plan_of_text
 from memplan_cli.core.results.placements import Placement
-from memplan_cli.planning.print_log import print_log, reuses, without_reuse
+from memplan_cli.planning.print_log import is_left_alone, print_log, reuses, without_reuse
 from memplan_cli.settings.settings import Settings
 
 CHAIN = """g (float[2,3] x, float[3,3] k, float[3,2] l, float[2,3] m) => (float[3,3] z) {
@@ -110,6 +111,23 @@ def placed(name: str, offset: int, size: int, first: int, last: int) -> Placemen
 
 def donors(*tensors: Placement) -> dict[str, str | None]:
     return {r.tensor.name: r.donor.name if r.donor else None for r in reuses(tensors)}
+
+
+def test_settings_without_phases_leave_no_model_as_it_is() -> None:
+    plan = plan_of_text(CHAIN)
+    for settings in ({}, {"mem_param": None}, {"mem_param": {}}):
+        assert not is_left_alone(replace(plan, settings=settings))
+    assert is_left_alone(replace(plan, settings={"mem_param": {"optimize_test": False}}))
+
+
+@pytest.mark.parametrize(
+    ("level", "reason"),
+    [(0, "has its shape"), (1, "free slots of float32 that would do are kept")],
+)
+def test_only_at_level_0_does_the_shape_rule_out_a_slot(level: int, reason: str) -> None:
+    first = Placement("a", "", "float32", (2, 3), 24, 0, None, 0, 0, 1)
+    second = Placement("b", "", "float32", (3, 2), 24, 0, None, 1, 1, 2)
+    assert reason in list(reuses((first, second), level))[1].reason
 
 
 def test_the_donor_is_the_tensor_that_held_the_memory_just_before() -> None:
