@@ -48,6 +48,10 @@ def test_an_operand_of_unknown_rank_demands_nothing(op: str) -> None:
     assert asked(text) == set()
 
 
+def test_numbers_alone_demand_nothing() -> None:
+    assert asked("g (float[2,8] x, float[8,4] w) => (y) { y = MatMul(x, w) }") == set()
+
+
 def test_a_vector_times_a_matrix_is_as_long_as_the_matrix_is_high() -> None:
     text = "g (float[n] x, float[m,4] w) => (y) { y = MatMul(x, w) }"
     assert asked(text) == {("equal", (("n",), ("m",)))}

@@ -74,6 +74,12 @@ def test_ties_go_to_the_smallest_value_even_if_it_is_no_common_length() -> None:
     assert smallest_satisfying_dims((longer,), UnboundDims({"a": False}, {}), 8) == {"a": 9}
 
 
+def test_tokens_of_square_images_are_common_lengths() -> None:
+    """The patches of an image in a square, and with the class token of a vision transformer."""
+    assert {side**2 for side in (16, 24, 32)} <= {*COMMON_LENGTHS}
+    assert {side**2 + 1 for side in (14, 16, 24, 32)} <= {*COMMON_LENGTHS}
+
+
 DIM = st.sampled_from(["a", "b", "a + b", "2*a", "floor(a/4)", "floor((b + 3)/4) + 1", "a*b"])
 
 

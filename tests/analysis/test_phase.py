@@ -193,6 +193,15 @@ def test_ops_of_onnxruntime_training_are_hints_where_shapes_are_unknown() -> Non
     assert parts(program, phases)["d"] == "backward"
 
 
+def test_a_loss_beside_marked_ops_depends_on_none_of_them() -> None:
+    graph = """g (float[2,4] x, float[4,4] w)
+        => (float after_loss, float total, float[4,4] w_grad) {
+        h = MatMul(x, w) a = Relu(h) total = ReduceMean<keepdims=0>(a)
+        d = com.microsoft.ReluGrad(x, a) xt = Transpose(x) w_grad = MatMul(xt, d)
+        after_loss = ReduceMean<keepdims=0>(w_grad) }"""
+    assert find_phases(parse(graph)).loss == "total"
+
+
 def test_recorded_phases_replace_detected_ones() -> None:
     graph = """g (float[2,4] x) => (float[2,4] c, float[2,4] d) {
         [first] a = Relu(x) [second] b = Neg(a) [third] c = Abs(b) [fourth] d = Abs(a) }"""

@@ -124,4 +124,4 @@ def test_options_of_a_model_have_the_numbers_of_the_runtime() -> None:
     for option, numbers in MODEL_OPTIONS.items():
         values = modes if option == "execution_mode" else levels
         for name, number in numbers.items():
-            assert int(getattr(values, name)) == number, name
+            assert int(getattr(values, str(name))) == number, name

@@ -55,7 +55,7 @@ def test_a_known_assignment_at_the_bound_is_returned() -> None:
 def test_of_assignments_that_cost_the_same_the_known_one_is_returned() -> None:
     for count in range(5, 40):
         buffers = many(count, 10)
-        known = best_slots(buffers, range(count))
+        known = best_slots(buffers, [*range(count)])
         assert best_slots(buffers, known) is known
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -115,7 +116,8 @@ def donors(*tensors: Placement) -> dict[str, str | None]:
 
 def test_settings_without_phases_leave_no_model_as_it_is() -> None:
     plan = plan_of_text(CHAIN)
-    for settings in ({}, {"mem_param": None}, {"mem_param": {}}):
+    silent: list[dict[str, Any]] = [{}, {"mem_param": None}, {"mem_param": {}}]
+    for settings in silent:
         assert not is_left_alone(replace(plan, settings=settings))
     assert is_left_alone(replace(plan, settings={"mem_param": {"optimize_test": False}}))
 
@@ -125,8 +127,8 @@ def test_settings_without_phases_leave_no_model_as_it_is() -> None:
     [(0, "has its shape"), (1, "free slots of float32 that would do are kept")],
 )
 def test_only_at_level_0_does_the_shape_rule_out_a_slot(level: int, reason: str) -> None:
-    first = Placement("a", "", "float32", (2, 3), 24, 0, None, 0, 0, 1)
-    second = Placement("b", "", "float32", (3, 2), 24, 0, None, 1, 1, 2)
+    first = Placement("a", "", "float32", (2, 3), 24, 0, 0, 0, 0, 1)
+    second = Placement("b", "", "float32", (3, 2), 24, 0, 24, 1, 1, 2)
     assert reason in list(reuses((first, second), level))[1].reason
 
 

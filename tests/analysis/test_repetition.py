@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from builders import op
 from memplan_cli.analysis.repetition import may_run_twice, repeatable
 from memplan_cli.core.program import Block, Op, Program, VarId
 
@@ -13,6 +14,17 @@ def batch_norm(*outputs: str) -> Op:
 
 def said(block: Block) -> tuple[bool, ...]:
     return repeatable(Program("page", block, {}))
+
+
+def test_what_draws_numbers_has_state_or_writes_in_place_never_runs_twice() -> None:
+    assert may_run_twice(op("y <- x", kind="Neg"))
+    for kind, domain in (
+        ("Neg", "elsewhere"),
+        ("RandomNormalLike", ""),
+        ("SequenceAt", ""),
+        ("InPlaceAccumulator", "com.microsoft"),
+    ):
+        assert not may_run_twice(op("y <- x", kind=kind, domain=domain)), kind
 
 
 def test_batch_normalization_that_trains_never_runs_twice() -> None:
