@@ -203,6 +203,9 @@ RESIZES: Forms = {
     "Resize-axes": form(
         'y = Resize<mode="linear", axes=[3, 2]>(x, , n)', x=single(1, 2, 3, 4), n=[2.0, 1.5]
     ),
+    "Resize-empty-batch": form(
+        'y = Resize<mode="linear">(x, , n)', x=single(0, 2, 3, 4), n=[1.0, 1.0, 1.0, 1.5]
+    ),
     "Resize-negative-axes": form(
         'y = Resize<mode="linear", axes=[-1, -2]>(x, , , n)', x=single(1, 2, 3, 4), n=[6, 5]
     ),

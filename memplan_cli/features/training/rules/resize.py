@@ -85,7 +85,7 @@ def _gradient_along(call: Call, dy: str, r: Matrix, axis: int) -> str:
 def _scales(
     call: Call, input_sizes: tuple[int, ...], output_sizes: tuple[int, ...]
 ) -> list[float]:
-    """Return the scale of each axis: the node's, or the ratio of sizes if it has none.
+    """Return the scale of each axis: the node's, or the ratio of sizes if it has none; 1 for an empty axis.
 
     Raises:
         ModelError: the node antialiases or keeps the aspect ratio.
@@ -97,7 +97,8 @@ def _scales(
             f"Resize {call.node.name!r} antialiases or keeps the aspect ratio:"
             " it has no gradient rule for that"
         )
-    scales = [after / before for before, after in zip(input_sizes, output_sizes, strict=True)]
+    sizes = zip(input_sizes, output_sizes, strict=True)
+    scales = [after / before if before else 1.0 for before, after in sizes]
     if not call.input(2):
         return scales
     values = call.constant_input(2)
