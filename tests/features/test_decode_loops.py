@@ -10,6 +10,8 @@ import pytest
 from onnx import helper
 
 from cache_models import Means, Shape, decoder
+from memplan_cli.core.check import Check
+from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
 from memplan_cli.core.results.rewrites import KeptCache
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.features.kv_cache import decode_job, decode_loop
@@ -17,8 +19,10 @@ from memplan_cli.features.kv_cache.decode_loop import (
     DecodeLoop,
     decode_original,
     decode_written,
+    with_decoding_reference,
 )
 from memplan_cli.features.kv_cache.find import find_caches
+from memplan_cli.features.kv_cache.grouped import without_repeated_heads
 from memplan_cli.features.kv_cache.rewrite import with_cache_buffers, with_tensor_scatter
 from memplan_cli.runtime.workers.worker import Outcome
 
@@ -160,3 +164,33 @@ def test_the_original_decodes_as_many_entries_as_the_capacity_has_room_for(
     original = decode_original(path, caches, loop)
     assert original.start == 1
     assert original.lengths == (3, 1), "the capacity is 6"
+
+
+def test_a_passed_loop_that_ran_unoptimized_is_compared_with_the_defaults_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_loop, "run_job", run_here)
+    model = decoder()
+    written, caches = in_place(model)
+    paths = tmp_path / "original.onnx", tmp_path / "written.onnx"
+    for each, path in zip((model, written), paths, strict=True):
+        onnx.save(each, path)
+    loop = DecodeLoop("CPUExecutionProvider", tmp_path, lengths=(1,))
+    check = Check("cpu", reference="unoptimized")
+    for status, is_compared in (("passed", True), ("failed", False)):
+        verdict = with_decoding_reference(
+            Validation(status, CPU), paths, caches, check, loop, RuntimeSettings()
+        )
+        assert verdict.reference == "unoptimized"
+        assert (verdict.diff_from_defaults is not None) == is_compared
+
+
+def test_heads_that_are_repeated_for_a_group_of_queries_are_broadcast() -> None:
+    written, _ = in_place(decoder(Shape(groups=2)))
+    graph = without_repeated_heads(written).graph
+    five_axes = [
+        node
+        for node in graph.node
+        if node.op_type == "MatMul" and ".grouped" in node.output[0]
+    ]
+    assert len(five_axes) == 2

@@ -11,18 +11,22 @@ import pytest
 from builders import parse
 from features.recompute_programs import Line, program, same_results, terms
 from memplan_cli.core.bindings import Binding
+from memplan_cli.core.check import Check
 from memplan_cli.core.program import Program, VarId
 from memplan_cli.core.results.observations import CPU, Validation
 from memplan_cli.errors import SettingsError
+from memplan_cli.features.donation import proof, proof_job
 from memplan_cli.features.donation.proof import (
     RATE_SCALE,
     STATE_SCALE,
     DonatedSteps,
+    donated_steps,
     step_specs,
     with_donated_steps,
 )
 from memplan_cli.features.donation.transform import Donations, donate, donations
 from memplan_cli.planning.candidate import Candidate
+from memplan_cli.runtime.workers.worker import Outcome
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -230,3 +234,18 @@ def test_a_verdict_tells_whether_two_steps_with_donated_buffers_passed() -> None
     failed = with_donated_steps(verdict, DonatedSteps(failure="no memory"))
     assert failed.donated == "failed"
     assert not failed.bit_identical
+
+
+def test_two_steps_with_donated_buffers_are_compared_with_two_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_here(_function: str, job: Any, *, timeout: float) -> Outcome:  # noqa: ANN401
+        assert timeout
+        return Outcome("ok", proof_job.run(job))
+
+    monkeypatch.setattr(proof, "run_job", run_here)
+    path = tmp_path / "step.onnx"
+    text = "g (float[4] x, float[4] in_w) => (float[4] new_w) { new_w = Sub(in_w, x) }"
+    onnx.save(parse(text), path)
+    pairs = (("in_w", "new_w"),)
+    assert donated_steps((path, path), pairs, Check("cpu"), Binding()) == DonatedSteps()

@@ -1,0 +1,21 @@
+"""Models that ask whether a kernel writes over its operand."""
+
+from __future__ import annotations
+
+from onnx import defs
+
+from memplan_cli.core.operators import ONNX
+from memplan_cli.onnx_io.runs.inplace_probes import ONE_OPS, OneOp
+
+
+def has_required_attributes(op: OneOp) -> bool:
+    if op.domain != ONNX or not defs.has(op.type, op.opset, ""):
+        return True
+    attributes = defs.get_schema(op.type, op.opset, "").attributes.values()
+    return {each.name for each in attributes if each.required} <= op.attributes.keys()
+
+
+def test_each_operator_has_a_probe_with_the_attributes_that_it_requires() -> None:
+    assert {op.key for op in ONE_OPS} == {
+        op.key for op in ONE_OPS if has_required_attributes(op)
+    }
