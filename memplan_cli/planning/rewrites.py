@@ -39,7 +39,7 @@ class Chunking:
     """
 
     program: Program
-    constants: Mapping[VarId, tuple[int, ...]] = field(default_factory=dict)
+    constants: Mapping[VarId, tuple[int, ...]]
     facts: ChunkingSummary = field(default_factory=ChunkingSummary)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ from memplan_cli.core.results.certificate import Cut, Dual, Hold, Move, Share
 from memplan_cli.errors import PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 
@@ -193,3 +194,14 @@ def test_a_certificate_of_another_plan_bounds_nothing(of: str, cases: dict[str, 
     forged = {**cases["cut"].certificate, of: "0" * 64}
     (part,) = cases["cut"].verdict(forged).parts
     assert (part.part, part.bound) == ("certificate", 0)
+
+
+@pytest.mark.parametrize("change", [lambda nodes: nodes[:-1], lambda nodes: (*nodes, "#0")])
+def test_a_plan_with_another_number_of_nodes_than_the_model_is_refused(
+    change: Callable[[Sequence[str]], Sequence[str]],
+) -> None:
+    case = case_of(SAMPLES / "branchy_cnn.onnx")
+    main, *others = case.plan.order
+    order = (replace(main, nodes=change(main.nodes)), *others)
+    verdict = replace(case, plan=replace(case.plan, order=order)).verdict()
+    assert "the plan's order has" in verdict.parts[0].reason

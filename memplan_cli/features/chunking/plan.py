@@ -50,7 +50,7 @@ def chunk(
     result, max_bytes = _best_result(graph, planned_vars.resident, budget)
     if not result.choices:
         # The ops of `graph` were moved to their first use, which is only done for chunks.
-        return Chunking(program, facts=_summary(result, graph, max_bytes))
+        return Chunking(program, constants={}, facts=_summary(result, graph, max_bytes))
     return Chunking(
         program=result.chunked.program,
         constants=result.chunked.constants,
