@@ -141,18 +141,28 @@ def test_a_tile_reads_its_halo_and_no_more() -> None:
     assert [part.range(piece, 8) for piece in ((0, 4), (4, 8))] == [(0, 5), (3, 8)]
 
 
-def test_a_cubic_resize_reads_a_halo_of_two() -> None:
+@pytest.mark.parametrize(
+    ("mode", "coordinates", "rows"),
+    [
+        ("cubic", "half_pixel", (2, 8)),
+        ("linear", "half_pixel", (3, 7)),
+        ("linear", "asymmetric", (4, 7)),
+    ],
+)
+def test_a_resize_reads_the_halo_of_its_interpolation(
+    mode: str, coordinates: str, rows: tuple[int, int]
+) -> None:
     scales = np.array([1, 1, 2, 1], np.float32)
     case = Case(
         "Resize",
         (Draw(0).whole(1, 1, 8, 4), None, scales),
-        {"mode": "cubic", "coordinate_transformation_mode": "half_pixel"},
+        {"mode": mode, "coordinate_transformation_mode": coordinates},
         constants=(2,),
     )
     node = case.node(run(case))
     reads = [split.inputs[0] for split in splits_of(node)]
-    (rows,) = (read for read in reads if read is not None and read.axis == 2)
-    assert rows.range((4, 6), 8) == (2, 8)
+    (read,) = (read for read in reads if read is not None and read.axis == 2)
+    assert read.range((4, 6), 8) == rows
 
 
 @pytest.mark.parametrize(

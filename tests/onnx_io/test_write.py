@@ -405,6 +405,9 @@ def test_notes_of_an_earlier_plan_go_where_the_next_has_none() -> None:
 def test_a_graph_that_no_viewer_draws_has_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("memplan_cli.onnx_io.writing.annotate._MAX_DRAWN_NODES", 1)
     assert all("pkg.memplan.memory" not in notes(n) for n in written(parse(FREE)).graph.node)
+    count = len(parse(FREE).graph.node)
+    monkeypatch.setattr("memplan_cli.onnx_io.writing.annotate._MAX_DRAWN_NODES", count)
+    assert any("pkg.memplan.memory" in notes(n) for n in written(parse(FREE)).graph.node)
 
 
 def test_changed_attribute_of_an_op_with_its_old_names_is_written() -> None:

@@ -18,8 +18,8 @@ from features.training.gradient_checks import opened, parsed
 from features.training.test_train_step import NORMALIZED, batch, mse, parse, run
 from memplan_cli.errors import ModelError
 from memplan_cli.features.training.first_feeds import first_feeds
-from memplan_cli.features.training.tape import Call, ConstantPool
-from memplan_cli.features.training.tensors import UNKNOWN, infer_tensors
+from memplan_cli.features.training.tape import Call, ConstantPool, Tape
+from memplan_cli.features.training.tensors import UNKNOWN, Tensor, infer_tensors
 from memplan_cli.features.training.train_step import Recipe, Statistics, make_train_step
 
 if TYPE_CHECKING:
@@ -285,3 +285,14 @@ def test_a_chain_of_cheap_tensors_may_be_longer_than_the_stack_is_deep() -> None
     step = make_train_step(model, Recipe("loss", None, ("w",)))
     copies = [n.output[0] for n in step.model.graph.node if n.output[0].endswith("/again")]
     assert copies == [f"t{n + 1}/again" for n in range(length - 1)]
+
+
+def test_an_output_that_a_rule_adds_to_a_node_has_a_type_on_the_tape() -> None:
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2])
+    tape = Tape({}, {}, ConstantPool({"x", "y"}))
+    call = Call(node, ("x",), ("",), (True,), tape)
+    indices = Tensor(TensorProto.INT64, (1, 1, 3))
+    name = call.optional_output(1, indices)
+    assert list(node.output) == ["y", name]
+    assert tape.tensors == {name: indices}
+    assert call.optional_output(1, indices) == name, "it is added once"

@@ -75,7 +75,7 @@ def _unroll(call: Call, operator: RecurrentOperator) -> None:
 
     Raises:
         ModelError: the node has an attribute or input that is not supported.
-        UnknownShapeError: the length of the sequence is not known.
+        UnknownShapeError: the shape of the input is not known.
     """
     tape, node = call.tape, call.node
     _reject_unsupported(call)
@@ -196,14 +196,9 @@ def _initial_state(call: Call, index: int) -> str:
     tape, name = call.tape, call.input(index)
     if name:
         return name
-    x, hidden = call.input(0), _hidden_size(call)
-    batch = tape.shape(x)[1]
-    if isinstance(batch, int):  # otherwise the shape is computed in the run
-        shape = tape.ints(_direction_count(call), batch, hidden)
-    else:
-        dim = tape.emit("Gather", tape.emit("Shape", x), tape.ints(1))
-        parts = (tape.ints(_direction_count(call)), dim, tape.ints(hidden))
-        shape = tape.emit("Concat", *parts, axis=0)
+    x = call.input(0)
+    _, batch, _ = tape.sizes(x, "a recurrence is unrolled")
+    shape = tape.ints(_direction_count(call), batch, _hidden_size(call))
     return tape.emit("Expand", tape.scalar(0, x), shape)
 
 
