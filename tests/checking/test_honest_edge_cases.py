@@ -14,6 +14,7 @@ from memplan_cli import Settings, optimize
 from memplan_cli.api.models.plan_files import compare_with_model
 from memplan_cli.checking.certificates.arenas import check_arena
 from memplan_cli.checking.certificates.planned_graph import ProofError
+from memplan_cli.checking.timeline import build_timeline
 from memplan_cli.core.results.certificate import ArenaProof
 from memplan_cli.core.results.placements import Placement, PlannedArena
 from memplan_cli.onnx_io.load import load_model
@@ -21,6 +22,18 @@ from memplan_cli.planning.plan_file import read_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def test_shapes_may_change_from_run_to_run_in_subgraphs_and_behind_them() -> None:
+    graph = parser.parse_graph("""g (bool c, float[8] x) => (float[n] z) {
+        a = Neg(x)
+        y = If (c) <then_branch = t () => (float[8] u) { u = Abs(a) },
+                    else_branch = e () => (float[4] v) { v = TopHalf(a) }>
+        b = Abs(a) z = Neg(y) }""")
+    changing = {
+        value.name for value in build_timeline(graph).values() if value.depends_on_control_flow
+    }
+    assert changing == {"u", "v", "y", "z"}
 
 
 def row(name: str, offset: int, size: int, first: int = 0, last: int = 1, **told: Any) -> Any:  # noqa: ANN401
