@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from features.chunk_models import Maker, language_model
 from features.test_chunk_rewrite import graph_of, run, sizes_of
@@ -28,6 +28,8 @@ from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.ordering.records import PlannedVars
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from memplan_cli.core.program import Program
     from memplan_cli.features.chunking.columns import CopiedProgram
 
@@ -130,12 +132,18 @@ def test_unused_nodes_are_removed() -> None:
     assert bits(written(step, copied.program, copied)) == bits(step)
 
 
-def crossed(kind: str, index: int = onnx.TensorProto.INT64) -> onnx.ModelProto:
-    """Return a graph that reads a normalized product by rows and by columns."""
-    make, rows, columns = Maker(), 32, 96
+def crossed(
+    kind: str,
+    index: int = onnx.TensorProto.INT64,
+    *,
+    rows: int = 32,
+    add: Callable[[Maker, str], str] = lambda _, made: made,
+) -> onnx.ModelProto:
+    """Return a graph that reads a normalized product by rows and by columns; ``add`` adds nodes to it."""
+    make, columns = Maker(), 96
     logits = make.node("MatMul", "x", "head")
     told = {"axis": -1} if kind.endswith("max") else {}
-    made = make.node(kind, logits, **told)
+    made = add(make, make.node(kind, logits, **told))
     made = make.node("ScatterElements", made, "at", "more", axis=-1, reduction="add")
     back = make.node("MatMul", made, make.weight(columns, 16))
     across = make.node("Gemm", "x", made, transA=1)
@@ -154,6 +162,40 @@ def test_places_count_from_the_end_too(kind: str) -> None:
     model = crossed(kind)
     graph = graph_of(model)
     copied = copy_for_products(graph, 1)
+    assert copied is not None
+    assert bits(written(model, copied.program, copied)) == bits(model)
+
+
+def test_a_tensor_that_a_chain_reads_twice_is_copied_if_both_need_the_same_slices() -> None:
+    model = crossed(
+        "Relu", add=lambda make, made: make.node("Add", made, make.node("Neg", made))
+    )
+    copied = copy_for_products(graph_of(model), 1)
+    assert copied is not None
+    assert bits(written(model, copied.program, copied)) == bits(model)
+    turned = crossed(
+        "Relu",
+        rows=96,
+        add=lambda make, made: make.node("Add", made, make.node("Transpose", made)),
+    )
+    assert copy_for_products(graph_of(turned), 1) is None
+
+
+def test_a_copy_runs_before_all_of_its_readers() -> None:
+    model = crossed("LogSoftmax")
+    made = next(
+        node.output[0] for node in model.graph.node if node.op_type == "ScatterElements"
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "first"))
+    at = len(model.graph.node) - 1
+    model.graph.node.insert(
+        at, helper.make_node("ReduceSum", [made, "first"], ["sums"], "n_sums")
+    )
+    model.graph.output.append(
+        helper.make_tensor_value_info("sums", onnx.TensorProto.FLOAT, (1, 96))
+    )
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    copied = copy_for_products(graph_of(model), 1)
     assert copied is not None
     assert bits(written(model, copied.program, copied)) == bits(model)
 
