@@ -174,3 +174,11 @@ def test_a_skip_normalization_is_split_along_every_axis_but_the_last(kind: str) 
     first = case.inputs[0]
     assert first is not None
     assert axes == list(range(first.ndim - 1))
+
+
+@pytest.mark.parametrize("kind", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_a_global_pooling_is_split_along_samples_and_channels(kind: str) -> None:
+    case = Case(kind, (Draw(0).whole(2, 3, 4, 4),))
+    node = case.node(run(case))
+    axes = [read.axis for split in splits_of(node) if (read := split.inputs[0]) is not None]
+    assert axes == [0, 1]
