@@ -53,7 +53,7 @@ def test_attention_in_pieces_is_written_proved_and_replayed(tmp_path: Path) -> N
     onnx.checker.check_model(str(found.model), full_check=True)
     again = memplan("validate", found.model, "--original", path, "--replay")
     assert again.exit_code == 0, again.output
-    assert "replay of the plan in one arena filled with NaN: passed" in again.output
+    assert "Replay of the plan in one arena filled with NaN: passed" in again.output
 
 
 def test_a_training_step_has_its_logits_in_pieces_both_ways(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_training_step_has_its_logits_in_pieces_both_ways(tmp_path: Path) -> N
     onnx.checker.check_model(str(found.model), full_check=True)
     again = memplan("validate", found.model, "--original", path, "--replay")
     assert again.exit_code == 0, again.output
-    assert "replay of the plan in one arena filled with NaN: passed" in again.output
+    assert "Replay of the plan in one arena filled with NaN: passed" in again.output
 
 
 def test_what_the_runtime_takes_falls_as_the_plan_says(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_no_time_is_in_a_plan_or_in_json(tmp_path: Path) -> None:
     for text in (printed, settings, validated, out.with_suffix(".json").read_text()):
         assert json.loads(text)
         assert "milliseconds" not in text
-    assert "median time of a run: original " in memplan(*proved).stdout
+    assert "Median time of a run: original " in memplan(*proved).stdout
 
 
 def test_a_plan_names_its_model_from_its_own_folder(

@@ -79,7 +79,9 @@ class Packer:
         self.gap = {False: 64, True: 64}
         self.tries: list[tuple[str, int]] = []
 
-    def __call__(self, problem: Problem, *, work: int, time_limit: float | None) -> Layout:
+    def __call__(
+        self, problem: Problem, *, work: int, time_limit: float | None, **_: object
+    ) -> Layout:
         live = {str(buffer.id): buffer.live for buffer in problem.buffers}
         is_loose = live["a1"].end <= live["a2"].start
         self.tries.append(("loose" if is_loose else "straight", work))

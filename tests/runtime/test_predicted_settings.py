@@ -67,7 +67,8 @@ def test_the_snippet_is_python_and_sets_each_option_in_its_scope() -> None:
     text = settings_snippet(settings, "m.onnx")
     ast.parse(text)
     assert "options.execution_order = ort.ExecutionOrder.PRIORITY_BASED" in text
-    assert "ort.OrtArenaCfg({'arena_extend_strategy': 1})" in text
+    assert "arena = {\n    'arena_extend_strategy': 1,\n}" in text
+    assert "ort.OrtArenaCfg(arena)" in text
     assert "run_options.add_run_config_entry('c.d', '2')" in text
     on_cuda = settings_snippet(settings, "m.onnx", CUDA)
     assert "create_and_register_allocator" not in on_cuda

@@ -83,8 +83,11 @@ def why(
     match explanation:
         case PeakExplanation():
             say(PEAK_RENDERERS[form](explanation))
-            largest = quote(explanation.rows[0].tensor)
-            say_next(form, next_step("See one tensor", "why", [path], f"--tensor {largest}"))
+            if explanation.rows:  # none if all tensors have 0 bytes
+                largest = quote(explanation.rows[0].tensor)
+                say_next(
+                    form, next_step("See one tensor", "why", [path], f"--tensor {largest}")
+                )
         case TensorExplanation():
             say(TENSOR_RENDERERS[form](explanation))
             say_next(form, next_step("See the peak", "why", [path], without=("--tensor",)))
