@@ -194,3 +194,22 @@ def test_heads_that_are_repeated_for_a_group_of_queries_are_broadcast() -> None:
         if node.op_type == "MatMul" and ".grouped" in node.output[0]
     ]
     assert len(five_axes) == 2
+
+
+def test_heads_are_broadcast_if_the_shape_of_their_repetition_is_compared_as_pytorch_does() -> (
+    None
+):
+    written, _ = in_place(decoder(Shape(groups=2)))
+    graph = written.graph
+    for name, value in (("ones", 1), ("minus_ones", -1)):
+        graph.initializer.append(
+            helper.make_tensor(name, onnx.TensorProto.INT64, [5], [value] * 5)
+        )
+    for node in list(graph.node):
+        if node.op_type == "Expand" and node.input[0].startswith("unsqueeze"):
+            shape = node.input[1]
+            equal, chosen = f"{shape}.equal", f"{shape}.chosen"
+            graph.node.append(helper.make_node("Equal", [shape, "minus_ones"], [equal]))
+            graph.node.append(helper.make_node("Where", [equal, "ones", shape], [chosen]))
+            node.input[1] = chosen
+    assert without_repeated_heads(written) is not written
