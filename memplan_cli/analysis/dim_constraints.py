@@ -179,7 +179,8 @@ def smallest_satisfying_dims(
     constraint is satisfied by changing one of its dims: to the smallest value that leaves the
     fewest constraints on that dim violated. A constraint that no change satisfies is given up.
     """
-    values = {name: 1 if is_leading else start for name, is_leading in dims.free.items()}
+    is_leading = dims.free
+    values = {name: 1 if is_leading[name] else start for name in dims.free}
     constraints_on = {
         name: [c for c in constraints if name in c.symbols] for name in dims.free
     }
@@ -192,7 +193,10 @@ def smallest_satisfying_dims(
         )
         if violated is None:
             break
-        names = sorted(violated.symbols & values.keys(), key=lambda n: (dims.free[n], n))
+        # Leading dims last: a larger batch makes all tensors larger, so it stays 1 if another dim can change.
+        names = sorted(
+            violated.symbols & values.keys(), key=lambda name: (is_leading[name], name)
+        )
         change = _best_change(violated, names, constraints_on, all_values)
         if change is None:
             abandoned.add(violated)

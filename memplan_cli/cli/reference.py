@@ -43,7 +43,8 @@ class _Line(NamedTuple):
 
 def reference() -> str:
     """Return the reference: a section for each command, and one for the options of many commands."""
-    # With the help options of `main`: a command keeps the ones with which it was first called.
+    # click keeps in a command the help options of its first context, so this one has those of `main`. Else
+    # ``-h`` would be missing here, and whenever this process calls `main` later.
     context = click.Context(main, info_name="memplan", help_option_names=["-h", "--help"])
     commands: dict[str, tuple[click.Command, list[_Line]]] = {}
     for name in COMMANDS:
@@ -61,15 +62,13 @@ def reference() -> str:
             "\n\n".join(filter(None, _section(name, *commands[name], shared)))
             for name in names
         ]
-    common = {
-        line.name: line.text
-        for _, lines in commands.values()
-        for line in lines
-        if line.text in shared
-    }
+    all_lines = (line for _, lines in commands.values() for line in lines)
+    # An option has one shared text, and its name is in `OPTION_GROUPS`.
+    text_by_name = {line.name: line.text for line in all_lines if line.text in shared}
     sections.append("## Common options")
     for group, options in OPTION_GROUPS.items():
-        sections.append(_list(group, [common[name] for name in options if name in common]))
+        texts = [text_by_name[name] for name in options if name in text_by_name]
+        sections.append(_list(group, texts))
     return "\n\n".join(filter(None, sections))
 
 

@@ -95,7 +95,7 @@ def _exclusion_notes(program: Program, settings: Settings) -> Iterator[str]:
 def _expose_notes(program: Program, settings: Settings) -> Iterator[str]:
     """Yield which excluded tensors cannot become outputs of the written model, and how many do.
 
-    The report still counts those that do as planned tensors, because it describes the model as read.
+    The report counts those that become outputs as planned tensors, because it describes the model as read.
     """
     if not settings.expose:
         return
@@ -111,8 +111,12 @@ def _expose_notes(program: Program, settings: Settings) -> Iterator[str]:
         else:
             count += 1
     if count:
-        tensors = "1 exposed tensor" if count == 1 else f"{count} exposed tensors"
-        yield f"{tensors} of the written model's outputs: in `planned` here, not in `outputs`"
+        change = (
+            "1 exposed tensor becomes an output"
+            if count == 1
+            else f"{count} exposed tensors become outputs"
+        )
+        yield f"{change} of the written model; here the bytes are in `planned`, not in `outputs`"
 
 
 def weights_notes(program: Program) -> Iterator[str]:

@@ -109,7 +109,7 @@ def dim_options(report: Report) -> str:
     """Return command-line options that bind every symbolic dim of the inputs, ``--dim batch=1 --dim seq=128``.
 
     Dims that the user bound or memplan assumed keep their values, others get suggested ones. Empty
-    if no dim is free (`free_inputs`): the command then needs no further options.
+    if the user bound all of them (`free_inputs`): then there is nothing to suggest.
     """
     if not free_inputs(report):
         return ""

@@ -41,7 +41,10 @@ def test_exposing_what_is_not_excluded_is_no_silent_wish() -> None:
     idle = plan_of_text(CHAIN, Settings(expose=True)).report
     assert idle.warnings == ("nothing is excluded, so there is nothing to expose",)
     (told,) = plan_of_text(CHAIN, Settings(expose=True, exclude=("b",))).report.warnings
-    assert told.startswith("1 exposed tensor of the written model's outputs: in `planned`")
+    assert told == (
+        "1 exposed tensor becomes an output of the written model; here the bytes are in "
+        "`planned`, not in `outputs`"
+    )
 
 
 def test_excluding_an_input_or_output_changes_nothing_and_says_so() -> None:

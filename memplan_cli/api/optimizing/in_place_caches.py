@@ -190,7 +190,10 @@ class _DecoderPlanner:
     def original_loop(
         self, check: Check, folder: Path, runtime_settings: RuntimeSettings
     ) -> DecodeLoop:
-        """Return how to decode with the model as it was given; its outputs go to the folder."""
+        """Return how to decode with the original: at the user's dims, with the data that the user gave.
+
+        The file is none of it: `decode_original` takes both. The original's outputs go to the folder.
+        """
         from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 
         binding = binding_of(self.bound_settings)

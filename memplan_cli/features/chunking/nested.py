@@ -74,7 +74,7 @@ def _cut_again(
         else choice
         for choice in one_axis.choices
     )
-    outer = Search(graph, planned_vars, budget).with_measured_choices(outer_choices)
+    outer = Search(graph, planned_vars).with_measured_choices(outer_choices)
     if outer is None:
         return None
     program, constants = outer.chunked.program, outer.chunked.constants

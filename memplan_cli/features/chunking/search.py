@@ -161,40 +161,49 @@ class SearchResult:
 
 
 def search(graph: Graph, planned_vars: PlannedVars, budget: float) -> SearchResult:
-    """Return a program whose live peak meets a budget or comes near it.
+    """Return the program, with regions in chunks, whose live peak meets a budget or comes nearest.
 
-    If the direct search misses the budget, laxer budgets are met first, one after the other: a
-    region that suits a small budget best can overlap regions that together need less.
+    The budget is aimed at directly; if that misses it, also stepwise (`_lower_stepwise`).
 
     An int is a budget in bytes, a float a share of the live peak without chunks.
     """
-    # `lower` sets the budget, which may be a share of the peak that is measured first.
-    searcher = Search(graph, planned_vars, budget=0)
+    searcher = Search(graph, planned_vars)
     unchunked = searcher.write_state(())
-    if unchunked is None:
-        raise ValueError("a program without regions can always be written")
+    assert unchunked is not None  # noqa: S101 - only regions can keep a program from being written
     before = unchunked.peak
     max_bytes = int(budget * before) if isinstance(budget, float) else budget
     state = searcher.lower(unchunked, max_bytes)
     if state.peak > max_bytes:
-        stepwise = unchunked
-        # Leave ops to write for the second search if the first has used them up.
-        searcher.max_written_ops += _MAX_WRITTEN_OPS // 2
-        for target in _descending_budgets(before, max_bytes):
-            stepwise = searcher.lower(stepwise, target)
+        stepwise = _lower_stepwise(searcher, unchunked, max_bytes)
         state = min(state, stepwise, key=lambda candidate: candidate.peak)
     work = total_cost(graph.program).work
-    added_work = sum(choice.work for choice in state.choices)
+    extra_work = sum(choice.work for choice in state.choices)
     return SearchResult(
         chunked=state.chunked,
         sizes=state.sizes,
         choices=state.choices,
         before=before,
         peak=state.peak,
-        added_work=added_work / work if work else 0.0,
+        added_work=extra_work / work if work else 0.0,
         work=work,
         bound=lower_bound(graph, frozenset(planned_vars.sizes), planned_vars.aliasing),
     )
+
+
+def _lower_stepwise(searcher: Search, unchunked: State, max_bytes: int) -> State:
+    """Return a state within ``max_bytes``, or the last one reached, by way of laxer budgets.
+
+    The one region that suits a small budget best can overlap several that together need less.
+    Those are found by way of a laxer budget, which they meet with less work: for the next budget,
+    they are cut into more chunks, and further regions are added.
+    """
+    # The searcher counts the ops that both ways write. The direct way may have used up all of its
+    # ops; half as many more keep the time of a search that fails within half as much again.
+    searcher.max_written_ops += _MAX_WRITTEN_OPS // 2
+    state = unchunked
+    for budget in _descending_budgets(unchunked.peak, max_bytes):
+        state = searcher.lower(state, budget)
+    return state
 
 
 def _descending_budgets(peak: int, budget: int) -> Iterator[int]:
@@ -243,15 +252,16 @@ class Search:
 
     Attributes:
         graph: the program without chunks.
-        budget: the bytes that are aimed at; set by `lower`.
-        max_written_ops: ops after which no more trials are written.
+        budget: the bytes that are aimed at; 0 until `lower` sets it.
+        max_written_ops: the number of ``_written_ops`` after which no more trials are written.
         _written_ops: the ops of all programs that were written so far.
         _regions: the regions that grow from a tensor along an axis; a cache.
         _pattern_results: the last choice by pattern of its region (`_pattern`).
     """
 
-    def __init__(self, graph: Graph, planned_vars: PlannedVars, budget: int) -> None:
-        self.graph, self.planned_vars, self.budget = graph, planned_vars, budget
+    def __init__(self, graph: Graph, planned_vars: PlannedVars) -> None:
+        self.graph, self.planned_vars = graph, planned_vars
+        self.budget = 0
         self.max_written_ops = _MAX_WRITTEN_OPS
         self._written_ops = 0
         self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}

@@ -130,23 +130,24 @@ class ServingSettings:
 
 
 def choose_settings(
-    sampled: SampledSizes, sizes: int, base: RuntimeSettings | None = None
+    sampled: SampledSizes, size_count: int, base: RuntimeSettings | None = None
 ) -> ServingSettings:
-    """Return the settings with the lowest bound. If no candidate has a bound, those that hold least.
+    """Return the settings with the lowest bound of the arena's bytes, `Candidate.bound`.
 
-    What a candidate without a bound holds is simulated, at the sampled sizes only. ``sizes`` is the
-    number of all sizes within the bounds. All candidates contain the options of ``base``.
+    If no candidate has a bound, those whose arena holds least when the sampled sizes are simulated.
+    ``size_count`` is the number of all sizes that requests may have, sampled or not. All candidates
+    contain the options of ``base``.
     """
     candidates = tuple(_candidates(sampled, base or RuntimeSettings()))
     bounded = [candidate for candidate in candidates if candidate.bound is not None]
-    # The bytes ``held`` of a candidate with a bound are its bound.
+    # With a bound, `held` is the bound; without one, it is simulated.
     chosen = min(bounded or candidates, key=lambda candidate: candidate.held)
     return ServingSettings(
         chosen,
         candidates,
         live_bytes=_largest_peak(sampled.traces(chosen.settings)),
         simulated_sizes=len(sampled.executed),
-        sizes=sizes,
+        sizes=size_count,
         workspace_measured=sampled.workspace is not None,
     )
 

@@ -104,14 +104,20 @@ class _MemorySampler:
             self._arena.read()
 
     def end(self, *, last_request: int) -> dict[str, Any]:
-        """Sample once more; return ``samples``, ``highest`` and ``held`` as the job returns them."""
-        end, start = resident(), self._start
-        if end and start:
-            self._samples.append((last_request, end.anonymous - start.anonymous))
+        """Sample once more, read the arena once more, and return what was found.
+
+        ``samples`` has pairs of a request and the anonymous bytes after it, ``highest`` the most resident
+        bytes at any time, and ``held`` the bytes that the arena held at each reading. The first two are
+        beyond those at the start. Samples leave out mapped files, which the system reads and drops at its
+        own times; a highest size is known only with them.
+        """
+        now, start = resident(), self._start
+        if now and start:
+            self._samples.append((last_request, now.anonymous - start.anonymous))
         self._arena.read()
         return {
             "samples": self._samples,
-            "highest": end.highest - start.now if end and start else None,
+            "highest": now.highest - start.now if now and start else None,
             "held": self._arena.end(),
         }
 

@@ -387,10 +387,11 @@ def feed_specs(
 
 def _given_spec(drawn: FeedSpec, feed: Feed) -> FeedSpec:
     """Return ``drawn`` with what the user gave: one value for any shape, only a shape, or arrays."""
-    if feed.shape is None:  # the file has one value, which fills the drawn shape
+    if feed.shape is None:  # one value, in the only file, which fills the drawn shape
         return replace(drawn, kind="fill", files=feed.files)
-    # Without files, values of this shape are drawn; but a given sequence may have no tensors.
-    if not feed.files and feed.container == "tensor":
+    # A sequence without files was given as well: it is empty, and no shape to draw values of.
+    is_only_shape = not feed.files and feed.container == "tensor"
+    if is_only_shape:
         return replace(drawn, shape=feed.shape)
     return replace(
         drawn, shape=feed.shape, kind="file", container=feed.container, files=feed.files

@@ -38,28 +38,30 @@ def _largest_values(fit: Fit) -> Iterator[doc.Block]:
     """Yield a row for each point of the answer, or what the smallest values need if none fits.
 
     A point has a value for each unknown dim. Its last cell is the need if the first unknown dim is
-    larger by one: a dash if no machine has so much. If there is only one point, the terms of its need
-    follow.
+    larger by one: a dash if no machine has so much. The terms of a need follow: of the only point, or of
+    the smallest values if none fits. Of several points, only the terms that all needs have follow.
     """
-    heads = (*(f">{name}" for name in fit.unknown), ">needs", ">with one more")
-    rows = tuple(
-        (
-            *(str(point.dims[name]) for name in fit.unknown),
-            format_size(point.total + fit.overhead),
-            # Unlike `total`, `beyond` contains the overhead already.
-            "-" if point.beyond is None else format_size(point.beyond),
+    need: Need | None
+    if fit.points:
+        heads = (*(f">{name}" for name in fit.unknown), ">needs", ">with one more")
+        rows = tuple(
+            (
+                *(str(point.dims[name]) for name in fit.unknown),
+                format_size(point.total + fit.overhead),
+                # Unlike `total`, `beyond` contains the overhead already.
+                "-" if point.beyond is None else format_size(point.beyond),
+            )
+            for point in fit.points
         )
-        for point in fit.points
-    )
-    if rows:
         yield doc.Table(doc.columns(*heads), rows)
-    smallest = binding_text(dict.fromkeys(fit.unknown, 1))
-    need = fit.points[0] if len(rows) == 1 else fit.least if not rows else None
-    if not rows and need is None:
-        yield doc.Check(passed=False, text="Nothing fits.")
-    elif not rows and need is not None:
-        size = format_size(need.total + fit.overhead)
-        yield doc.Check(passed=False, text=f"Nothing fits: {smallest} needs {size}.")
+        need = fit.points[0] if len(fit.points) == 1 else None
+    else:
+        need = fit.least
+        text = "Nothing fits."
+        if need is not None:
+            smallest = binding_text(dict.fromkeys(fit.unknown, 1))
+            text = f"Nothing fits: {smallest} needs {format_size(need.total + fit.overhead)}."
+        yield doc.Check(passed=False, text=text)
     yield doc.Paragraph(_breakdown(fit, need), "soft")
 
 
@@ -104,15 +106,22 @@ _MEASURED: Mapping[str, str] = {
 
 
 def _confirmation(fit: Fit) -> Iterator[doc.Block]:
-    """Yield the result of the confirming run, if there was one."""
+    """Yield the result of the confirming run, if there was one.
+
+    For example ``A run on CPU with batch=8 took 900 MiB (after 2 larger values that did not fit), 850 MiB
+    of it at the peak of the process.`` The first size is compared with the memory size. The second is the
+    part of it that the run measured; the rest is inputs and overhead.
+    """
     run = fit.confirmed
     if run is None:
         return
+    # The confirming run is the last one; each run before it had larger values.
     larger = f" (after {run.runs - 1} larger values that did not fit)" if run.runs > 1 else ""
+    measured = f"{format_size(run.taken)} of it {_MEASURED[run.of]}"
     yield doc.Check(
         passed=run.total <= fit.memory,
         text=f"A run on {run.provider} with {binding_text(run.dims)} took {format_size(run.total)}"
-        f"{larger}, {format_size(run.taken)} of it {_MEASURED[run.of]}.",
+        f"{larger}, {measured}.",
     )
 
 

@@ -249,8 +249,10 @@ def has_several_regions(choice: SettingsChoice) -> bool:
 
 
 def in_one_region(choice: SettingsChoice) -> SettingsChoice:
-    """Return the choice with an arena of one region, larger than the predicted arena by `_MARGIN`."""
-    size = rounded_up((choice.predicted.held or 0) * _MARGIN)
+    """Return the choice with an arena of one region: the bytes that it is predicted to hold, times `_MARGIN`."""
+    held = choice.predicted.held
+    assert held is not None  # noqa: S101 - without a prediction, no region can be sized
+    size = rounded_up(held * _MARGIN)
     return replace(
         choice,
         settings=replace(choice.settings, arena=one_region(size)),

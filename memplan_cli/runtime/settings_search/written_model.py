@@ -311,13 +311,13 @@ def _planner_shapes_by_name(
 
 @dataclass(frozen=True, slots=True)
 class PredictedCost:
-    """The predicted memory of a written model, in bytes.
+    """The predicted memory of a written model, in bytes, by which files are ranked.
 
     Attributes:
         unknown: whether its process cannot be predicted. Its arena may be predicted all the same.
         process: the sum of the load peak, the run peak and the private bytes after runs, so that a
-            reduction of any of them counts; if the process is unknown, an estimate by the arena and
-            its weights.
+            reduction of any of them counts. If the process is unknown, ``arena`` plus the weights in
+            the arena instead: no size of a process, but comparable among files whose process is unknown.
         arena: the sum of the first-run peak and the bytes that the arena holds without weights.
     """
 
@@ -331,9 +331,7 @@ def predicted_cost(
 ) -> PredictedCost:
     """Return the predicted memory of a written model.
 
-    ``written.path`` may be any file with the same weights. If the process cannot be predicted, the
-    arena counts instead, with the weights that each session packs into it; weights that are packed
-    in an offline file are mapped and not counted.
+    ``written.path`` may be any file with the same weights.
     """
     prediction = Prediction(baseline, graph, written)
     choice = prediction.best_choice()
@@ -343,14 +341,17 @@ def predicted_cost(
         choice.settings,
         ProcessMeasurements(baseline.record.workspace, opened_by_memplan=True),
     )
-    arena = choice.rank.size  # the first-run peak plus the bytes that the arena holds
+    arena = choice.rank.size
     if process is not None:
         total = process.load + process.run + process.private
         return PredictedCost(unknown=False, process=total, arena=arena)
     peaks = baseline.record.peaks
     if choice.rank.is_unknown:
-        # The observed peak of the original stands for both summands.
+        # The first-run peak that was observed with the original stands for both summands of the arena:
+        # its first-run peak and the bytes that it holds. It is 0 if it was not observed: all files are
+        # compared with one original, so it is the same for each file whose arena is unknown.
         arena = 2 * (peaks.first_run_peak or 0)
+    # Each session packs weights into its arena; those that an offline file has packed are mapped.
     weights = 0 if written.optimized_offline else peaks.weights or 0
     # Arena and weights are the part of the process that differs between the files to be ranked.
     return PredictedCost(unknown=True, process=arena + weights, arena=arena)

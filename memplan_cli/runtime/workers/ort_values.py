@@ -59,7 +59,8 @@ def run_session(
 def ort_value(array: Any, dtype: str, device: str = "cpu") -> Any:  # noqa: ANN401 - ONNX Runtime has no types
     """Return an array as an ``OrtValue`` of an element type.
 
-    Types that numpy does not have can be passed to the CPU only.
+    Types that numpy does not have can be passed to the CPU only. On another device, the value has the
+    array's own type, which a session refuses for an input of such a type.
     """
     import onnxruntime as ort
 
@@ -68,7 +69,8 @@ def ort_value(array: Any, dtype: str, device: str = "cpu") -> Any:  # noqa: ANN4
     # Importing onnx takes a third of the start of a process, and few models have such types.
     from memplan_cli.onnx_io.types import element_type, packed
 
-    # ONNX Runtime copies as many bytes as it needs out of elements of this width or a larger one.
+    # The buffer has the shape of the array, and elements of at least the type's width. The packed values
+    # may be shorter: n int4 fill the first n / 2 bytes of n. ONNX Runtime reads only as many as it needs.
     buffer = np.zeros(array.shape, np.uint16 if BITS[dtype] > 8 else np.uint8)
     raw = packed(array, dtype)
     buffer.reshape(-1).view(np.uint8)[: len(raw)] = np.frombuffer(raw, np.uint8)

@@ -194,19 +194,23 @@ def transposed_conv(
     """Return the data gradient of a convolution: each dY times the kernel, added to the inputs that Y read.
 
     ``axes`` are the windows of the convolution. The result has the spatial shape of the forward tensor
-    ``like``. Inputs behind the last one that an output read, the tail, get 0 by output padding. If the tail
-    is unknown, the result is as long as for the longest tail, and is cropped at run time.
+    ``like``, X. By `Window.tail`, which counts the end padding too, the length of X along an axis is
+
+        (len(dY) - 1) * stride + span - begin - end + tail
+
+    A ConvTranspose has this length with ``output_padding`` in place of the tail, which gets 0, as no output
+    read it. If the tail is unknown, the result is at least as long as X, and is cropped at run time.
     """
     end_pads, output_padding = [], []
     for axis in axes:
         if axis.tail is None:
             # The longest tail is stride - 1: with a longer one there would be another output. The end
-            # padding is cropped below.
+            # padding need not be dropped here: it lies behind X, where the crop below cuts anyway.
             end_pads.append(0)
             output_padding.append(axis.stride - 1)
         else:
-            # A negative tail is padding that the last output read beyond ``end``. The ConvTranspose drops
-            # the gradient of all padding.
+            # With a negative tail, the last output read so many elements of padding beyond ``end``. As
+            # output padding is not negative, they are added to the end padding, whose gradient is dropped.
             end_pads.append(axis.end + max(-axis.tail, 0))
             output_padding.append(max(axis.tail, 0))
     result = tape.emit(
