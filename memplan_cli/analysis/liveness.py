@@ -150,29 +150,30 @@ def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:
 
 
 def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
-    """Return, per var, the last tick of the op of its own block after which it can be freed.
+    """Return, per var, the last tick of the last op that uses it, after which it can be freed.
 
-    This is later than the end of the live range if the last consumer is inside a subgraph: a
-    branch may not be taken, and freeing the var there would leak it on the other branch. Graph
-    outputs and vars that enter or leave a subgraph have no release tick.
+    The op is one of the block that defines the var. It uses the var itself, or has a subgraph that
+    does. So the tick is later than the end of the live range if the last consumer is inside a
+    subgraph: a branch may not be taken, and freeing the var there would leak it on the other
+    branch. Graph outputs and vars that enter or leave a subgraph have no release tick.
     """
-    outer_step: dict[str, Step] = {}  # by path of a subgraph, the step of the op that has it
-    defining_path: dict[VarId, str] = {}  # the path of the block that defines a var
-    for step in timeline.steps:
-        defining_path.update(dict.fromkeys(step.op.outputs, step.block.path))
-        for body in step.op.bodies:
-            outer_step[body.path] = step
-            defining_path.update(dict.fromkeys(body.inputs, body.path))
-    last_use: dict[VarId, Step] = {}  # the last step of the block that defines a var
+    # By path of a subgraph, the step of the op that has it.
+    outer_step = {body.path: step for step in timeline.steps for body in step.op.bodies}
+    defining_path = _defining_paths(timeline.steps)
+    last_use: dict[
+        VarId, Step
+    ] = {}  # the last step that uses a var, in the block that defines it
     for step in timeline.steps:  # by ascending first tick: a later use replaces an earlier one
         op = step.op
         last_use.update(dict.fromkeys(op.outputs, step))
         for var in (*op.inputs, *(var for body in op.bodies for var in body.outputs)):
             if var in defining_path:  # no graph input and no initializer
                 use = _step_in_block(defining_path[var], step, outer_step)
+                # None: the var is a body's own and the body returns it, to this op outside of the
+                # body. It is among ``not_freed`` below.
                 if use is not None:
                     last_use[var] = use
-    not_freed = set(timeline.program.body.outputs)
+    not_freed = {_OMITTED, *timeline.program.body.outputs}
     for step in timeline.steps:
         for body in step.op.bodies:
             not_freed.update(body.inputs)
@@ -180,7 +181,17 @@ def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
             not_freed.update(
                 var for var in body.outputs if defining_path.get(var) == body.path
             )
-    return {var: step.end for var, step in last_use.items() if var and var not in not_freed}
+    return {var: step.end for var, step in last_use.items() if var not in not_freed}
+
+
+def _defining_paths(steps: Sequence[Step]) -> Mapping[VarId, str]:
+    """Return the path of the block that defines each var: as an op's output, or as a body's input."""
+    paths: dict[VarId, str] = {}
+    for step in steps:
+        paths.update(dict.fromkeys(step.op.outputs, step.block.path))
+        for body in step.op.bodies:
+            paths.update(dict.fromkeys(body.inputs, body.path))
+    return paths
 
 
 def _step_in_block(path: str, step: Step, outer_step: Mapping[str, Step]) -> Step | None:

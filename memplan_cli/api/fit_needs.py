@@ -457,7 +457,7 @@ class ConfirmationRuns:
     settings: Settings
 
     def taken(self, dims: Mapping[str, int]) -> TakenMemory:
-        """Run at a binding; return the memory that the run took.
+        """Run the model at a binding with the defaults of a user; return the memory that the run took.
 
         It is the highest memory of the process, or, if this is unknown, what the arena reserved. On
         other providers than the CPU it is the arena's, as a process does not show the memory of a
@@ -467,6 +467,7 @@ class ConfirmationRuns:
             RuntimeUnavailableError: the run fails, or neither memory is known.
         """
         from memplan_cli.core.bindings import Binding
+        from memplan_cli.runtime.run.baseline import DEFAULTS
         from memplan_cli.runtime.run.run_model import process_of_run, record_run
         from memplan_cli.runtime.simulate.regions import EXACT_UNSPLIT
         from memplan_cli.runtime.workers.spec import RunConditions
@@ -474,12 +475,11 @@ class ConfirmationRuns:
         binding = Binding(dims, self.settings.inputs.feeds or {})
         conditions = RunConditions(self.provider, binding)
         if self.provider == CPU:
-            process = process_of_run(
-                self.model, RuntimeSettings(), conditions, "keeps outputs"
-            )
+            process = process_of_run(self.model, DEFAULTS, conditions, caller="keeps outputs")
             if process is not None:
                 return TakenMemory(process.run, "process")
-        # An arena that grows by powers of two would hold up to twice of what is needed.
+        # The one setting that is no default: an arena that grows by powers of two would hold up to
+        # twice of what is needed. The run records the counters of the arena (`RunSpec`).
         settings = RuntimeSettings(arena=EXACT_UNSPLIT)
         record = record_run(self.model, settings, conditions, "arena", caller="keeps outputs")
         held = record.peaks.held

@@ -120,16 +120,18 @@ def plan_with_prediction(
 ) -> Plan:
     """Plan a model; the report has the predicted peaks and process, with ONNX Runtime's settings.
 
-    The process of the original is that of `predicted_process`, also for a file that memplan wrote.
-    If weights or ONNX Runtime are missing, or the model does not load, a warning says so instead.
+    The process is predicted twice: for the file at ``path``, as `predicted_process` does, and for the
+    planned model. If weights or ONNX Runtime are missing, or the model does not load, the report has no
+    prediction, and a warning says why.
     """
     file = read_model(path)
     planned = plan_model(file, settings, progress)
-    try:
+    try:  # to bind dims and to predict, the model may be loaded or run
         from memplan_cli.runtime.settings_search.model_prediction import predicted_facts
 
         conditions = prediction_conditions(bind_all_dims(file, planned.settings))
         nodes = [node.name for node in file.model.graph.node]
+        # If memplan wrote the file at ``path``, its process is that of a session with these settings.
         recorded = _recorded_settings(path)
         runtime_settings = recorded.settings if recorded else None
         facts = predicted_facts(path, planned.program, conditions, nodes, runtime_settings)

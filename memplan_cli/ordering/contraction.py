@@ -179,13 +179,17 @@ class _Clusters:
             fused += 1
         return fused
 
-    def _private_tensors(self, op: int, other: int) -> set[int]:
-        """Return the tensors of ``op`` that one of two clusters defines and no third accesses."""
+    def _private_tensors(self, cluster: int, other: int) -> set[int]:
+        """Return the tensors that one of two clusters defines and no third accesses.
+
+        Both access each of them, as a tensor that one cluster alone accesses is in no row. So the
+        accesses of either cluster have all.
+        """
         return {
             tensor
-            for tensor in self.accesses[op]
-            if (tensor in self.defines[op] or tensor in self.defines[other])
-            and self._is_private(tensor, op, other)
+            for tensor in self.accesses[cluster]
+            if (tensor in self.defines[cluster] or tensor in self.defines[other])
+            and self._is_private(tensor, cluster, other)
         }
 
     def _merge(self, op: int, target: int, private: set[int]) -> None:

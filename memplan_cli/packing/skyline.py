@@ -105,25 +105,25 @@ class _Skyline:
         sections: Number of sections of the piece.
         level: Level in units of each segment, by its first section.
         stop: Section after the last of each segment, by its first section.
-        left: First section of the segment on the left of each segment, by its first section; -1 at
-            the edge.
+        left_begin: First section of the segment on the left of each segment, by its first section;
+            -1 at the edge.
         queue: Heap of (level, first section, stop); entries of merged segments stay in it.
     """
 
     sections: int
     level: dict[int, int] = field(default_factory=dict)
     stop: dict[int, int] = field(default_factory=dict)
-    left: dict[int, int] = field(default_factory=dict)
+    left_begin: dict[int, int] = field(default_factory=dict)
     queue: list[tuple[int, int, int]] = field(default_factory=list)
 
-    def add(self, begin: int, stop: int, level: int, left: int) -> None:
+    def add(self, begin: int, stop: int, level: int, left_begin: int) -> None:
         """Add the segment [begin, stop), in which there is none now.
 
-        ``left`` is the first section of the segment on its left, or -1 at the edge.
+        ``left_begin`` is the first section of the segment on its left, or -1 at the edge.
         """
-        self.level[begin], self.stop[begin], self.left[begin] = level, stop, left
+        self.level[begin], self.stop[begin], self.left_begin[begin] = level, stop, left_begin
         if stop < self.sections:
-            self.left[stop] = begin
+            self.left_begin[stop] = begin
         heappush(self.queue, (level, begin, stop))
 
     def pop_lowest(self) -> tuple[int, int, int]:
@@ -137,23 +137,23 @@ class _Skyline:
 
     def lower_wall(self, begin: int, stop: int) -> int:
         """Return the lower of the levels on both sides of [begin, stop)."""
-        left_wall = self.level[self.left[begin]] if begin else _INFINITE
+        left_wall = self.level[self.left_begin[begin]] if begin else _INFINITE
         right_wall = self.level[stop] if stop < self.sections else _INFINITE
         return min(left_wall, right_wall)
 
-    def add_merged(self, begin: int, stop: int, level: int, left: int) -> None:
+    def add_merged(self, begin: int, stop: int, level: int, left_begin: int) -> None:
         """Add the segment [begin, stop), joined with the neighbors that have the same level.
 
-        Arguments as `add`. A segment is known by its first section: ``left`` is that of the segment on
+        Arguments as `add`. A segment is known by its first section: ``left_begin`` is that of the segment on
         the left, ``stop`` that of the segment on the right.
         """
-        if begin and self.level[left] == level:
-            del self.level[left]
-            begin, left = left, self.left[left]
+        if begin and self.level[left_begin] == level:
+            del self.level[left_begin]
+            begin, left_begin = left_begin, self.left_begin[left_begin]
         if stop < self.sections and self.level[stop] == level:
             del self.level[stop]
             stop = self.stop[stop]
-        self.add(begin, stop, level, left)
+        self.add(begin, stop, level, left_begin)
 
 
 def fill_valleys(piece: Piece, order: Sequence[int]) -> Placement:
@@ -164,26 +164,27 @@ def fill_valleys(piece: Piece, order: Sequence[int]) -> Placement:
     """
     sections = len(piece.loads)
     unplaced, skyline = _UnplacedBuffers(piece.start, piece.end, order), _Skyline(sections)
-    skyline.add(0, sections, level=0, left=-1)
+    skyline.add(0, sections, level=0, left_begin=-1)
     offsets = [0] * len(order)
     remaining = len(order)
     while remaining:
         floor, begin, stop = skyline.pop_lowest()
-        left = skyline.left[begin]
+        left_begin = skyline.left_begin[begin]
         buffer = unplaced.take(begin, stop)
-        if buffer < 0:
-            skyline.add_merged(begin, stop, skyline.lower_wall(begin, stop), left)
+        if buffer < 0:  # none fits: raise the floor to the lower wall
+            level = skyline.lower_wall(begin, stop)
+            skyline.add_merged(begin, stop, level, left_begin)
             continue
         remaining -= 1
         offsets[buffer] = floor
         start, end = piece.start[buffer], piece.end[buffer]
         # The rest of the floor on both sides is added first: `add_merged` compares with neighbors.
         if begin < start:
-            skyline.add(begin, start, floor, left)
-            left = begin
+            skyline.add(begin, start, floor, left_begin)
+            left_begin = begin  # the rest is now on the left of the buffer
         if end < stop:
-            skyline.add(end, stop, floor, left=start)
-        skyline.add_merged(start, end, floor + piece.size[buffer], left)
+            skyline.add(end, stop, floor, left_begin=start)
+        skyline.add_merged(start, end, floor + piece.size[buffer], left_begin)
     return tuple(offsets)
 
 

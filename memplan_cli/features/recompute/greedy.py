@@ -216,11 +216,6 @@ class _CopyInput(NamedTuple):
     work: int = 0
 
     @property
-    def is_kept_longer(self) -> bool:
-        """Whether the input is in memory at more places than without the copy that reads it."""
-        return self.source in {_Source.KEPT, _Source.HOISTED}
-
-    @property
     def is_copied(self) -> bool:
         """Whether a copy of the input runs right before the copy that reads it."""
         return self.source in {_Source.HOISTED, _Source.RECOMPUTED}
@@ -487,9 +482,7 @@ class GreedyChooser:
     def _take(self, candidate: _Candidate) -> None:
         """Apply a candidate to the schedule, and push the gaps that it changes to the heap.
 
-        All its copies run at the end of the gap, and read their inputs there. An input that is kept or
-        hoisted is in memory from ``start`` to ``stop`` in addition. For a hoisted one, ``stop`` is the
-        place of a later copy, which now runs at the end of the gap instead.
+        All its copies run at the end of the gap, and read their inputs there.
         """
         schedule, values = self.schedule, self.schedule.values
         value, end = candidate.value, candidate.gap.end
@@ -498,12 +491,22 @@ class GreedyChooser:
         for copy_input in candidate.inputs:
             input_value = copy_input.value
             schedule.add_access(input_value, end)
-            if copy_input.is_kept_longer:
-                schedule.add_live(copy_input.start, copy_input.stop, values.sizes[input_value])
-            if copy_input.source is _Source.HOISTED:
-                schedule.recomputed_at[input_value].remove(copy_input.stop)
-            if copy_input.is_copied:
-                schedule.recomputed_at[input_value].add(end)
+            start, stop = copy_input.start, copy_input.stop
+            recomputed_at = schedule.recomputed_at[input_value]
+            match copy_input.source:
+                case _Source.AVAILABLE:
+                    pass
+                case _Source.KEPT:  # after its last access, until the copies have run
+                    schedule.add_live(start, stop, values.sizes[input_value])
+                case _Source.HOISTED:  # its copy runs at ``end``, not at ``stop``, and is kept
+                    schedule.add_live(start, stop, values.sizes[input_value])
+                    recomputed_at.remove(stop)
+                    recomputed_at.add(end)
+                    # At ``stop``, what this copy needed stays counted, transient bytes and reads: no
+                    # record says which of them other copies there need. A measured schedule corrects
+                    # the reads and the live bytes (`DropSchedule.set_measured`).
+                case _Source.RECOMPUTED:  # one more copy, used at ``end`` only
+                    recomputed_at.add(end)
         # Copies at one place run one after the other, so the most transient bytes of all count.
         transient_bytes = max(candidate.transient_bytes, self._transient_bytes[end])
         schedule.add_live(end, end + 1, transient_bytes - self._transient_bytes[end])

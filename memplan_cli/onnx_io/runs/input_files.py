@@ -201,10 +201,11 @@ def _read_folder(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Input
     """Yield the tensors of ``input_<n>.pb``.
 
     A tensor belongs to the input of its name if there is one, else to the n-th input. Sequences and
-    optionals belong to the n-th: they have no name where a TensorProto has it.
+    optionals belong to the n-th.
 
     Raises:
         SettingsError: there is no such file, or one of them belongs to no input.
+        DecodeError: a file is damaged; `read_file` makes a SettingsError of it.
     """
     numbered = sorted(
         (int(match[1]), file)
@@ -222,8 +223,7 @@ def _read_folder(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Input
         data = _read_at_most(file, _MAX_PROTOBUF_BYTES)
         by_position = wanted[number] if number < len(wanted) else None
         is_optional = by_position is not None and by_position.type.HasField("optional_type")
-        # The sequence in an OptionalProto has the place of a TensorProto's numbers, and may be no numbers.
-        name = "" if is_optional else TensorProto.FromString(data).name
+        name = "" if is_optional else _tensor_name(data)
         value = by_name.get(name, by_position)
         if value is None:
             raise SettingsError(
@@ -231,6 +231,18 @@ def _read_folder(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Input
                 + (f", and none is called {name[:100]!r}" if name else "")
             )
         yield _protobuf_entry(value, data, str(file))
+
+
+def _tensor_name(data: bytes) -> str:
+    """Return the name of a serialized TensorProto; ``""`` if it has none, or for a sequence of tensors.
+
+    A file does not say which message it has. A sequence of tensors can be parsed as a TensorProto, and its
+    name is empty then: a SequenceProto has no field 8, which is a TensorProto's name. An OptionalProto
+    must not be given: its field 5 is a sequence, and a TensorProto's field 5 packed numbers, so parsing
+    can fail.
+    """
+    name: str = TensorProto.FromString(data).name
+    return name
 
 
 def _protobuf_entry(value: ValueInfoProto, data: bytes, where: str) -> InputEntry:

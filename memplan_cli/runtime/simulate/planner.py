@@ -228,13 +228,18 @@ class _Walk:
     def _share_passed_state(self, op: Op, var: VarId) -> None:
         """Let an output of a Loop's body share the value from outside that an Identity passes on to it.
 
-        That is usually a state that does not change. The iteration number and weights are copied instead.
+        That is usually a state that does not change. ``var`` is an output of the block. Nothing is done if
+        the block is no body of a Loop, or if the op is no Identity of a body input or a capture.
+
+        The iteration number and weights are copied instead, as in ONNX Runtime: its Loop writes the next
+        number over the last one, and its planner shares only values that a run provides, not weights.
         """
-        source = op.inputs[0] if op.type == "Identity" else None
-        if not self.is_loop_body or source is None or source == self.block.inputs[0]:
+        if not self.is_loop_body or op.type != "Identity":
             return
+        source, iteration_number = op.inputs[0], self.block.inputs[0]
+        is_from_outside = self.kind.get(source) is BufferKind.GIVEN
         is_weight = self.program.vars[source].origin is Origin.WEIGHT
-        if self.kind.get(source) is BufferKind.GIVEN and not is_weight:
+        if is_from_outside and not is_weight and source != iteration_number:
             self._share(source, var)
 
     def _share(self, other: VarId, var: VarId) -> None:

@@ -258,31 +258,31 @@ def _kernel_gradient(
     output for each tap of the kernel.
     """
     tape, w, group = call.tape, call.input(1), call.attribute("group", 1)
+    # Shapes are those of the forward tensors ``like``: gradients have the same.
     if any(0 in tape.shape(operand.like) for operand in (data, result)):
         # ONNX Runtime leaves the output of a Conv of an empty batch uninitialized.
         return tape.zeros_like(w)
     if group == 1 and all(map(_is_point, axes)):
         return _point_kernel_gradient(tape, data, result, w)
     swapped = [1, 0, *range(2, len(axes) + 2)]
-    # None: no padding ends the data at the last element that is read. Longer data may give outputs behind
-    # the last tap: they are cut off below.
-    end_pads = [_end_pad_to_last_read(axis) for axis in axes]
+    # Data that ends at the last element that was read gives one output for each tap. None: the data would
+    # have to be cut there, not padded. The forward padding is kept then, and the outputs behind the last
+    # tap are cut off below.
+    exact_end_pads = [_end_pad_to_last_read(axis) for axis in axes]
+    end_pads = [
+        axis.end if exact is None else exact
+        for axis, exact in zip(axes, exact_end_pads, strict=True)
+    ]
     product = tape.emit(
         "Conv",
         _channels_to_batch(call, data, group),
         tape.emit("Transpose", result.name, perm=swapped),
         strides=[axis.dilation for axis in axes],
         dilations=[axis.stride for axis in axes],
-        pads=[
-            *(axis.begin for axis in axes),
-            *(
-                axis.end if pad is None else pad
-                for axis, pad in zip(axes, end_pads, strict=True)
-            ),
-        ],
+        pads=[*(axis.begin for axis in axes), *end_pads],
         group=group,
     )
-    if None in end_pads:
+    if None in exact_end_pads:
         product = _first_taps(tape, product, axes)
     return tape.emit("Transpose", product, perm=swapped)
 
