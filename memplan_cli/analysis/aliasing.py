@@ -277,19 +277,19 @@ class _Groups:
 
 
 def _overwritable_input(
-    op: Op, tick: int, positions: Sequence[int], groups: _Groups
+    op: Op, tick: int, overwritable: Sequence[int], groups: _Groups
 ) -> int | None:
     """Return the number of the first input that the first output of an op may overwrite; None if none.
 
     Such an input is planned, has the size of the output, and dies at ``tick``, at which the op runs.
-    ``positions`` are those of the inputs that the operator may overwrite, ascending.
+    ``overwritable`` has the positions of the inputs that the operator may overwrite, ascending.
     """
     number, sizes, inputs = groups.number, groups.sizes, op.inputs
     result = number.get(op.outputs[0]) if op.outputs else None
     if result is None:
         return None
     size = sizes[result]
-    for position in positions:
+    for position in overwritable:
         if position >= len(inputs):
             return None
         source = number.get(inputs[position])
@@ -301,7 +301,7 @@ def _overwritable_input(
         # `is not` first: it is faster, and equal sizes are usually one object.
         if sizes[source] is not size and sizes[source] != size:
             continue
-        if len(inputs) > 1 and _is_read_elsewhere(op, position, positions, root, groups):
+        if len(inputs) > 1 and _is_read_elsewhere(op, position, overwritable, root, groups):
             continue
         if groups.may_overwrite(source, result, tick):
             return source
@@ -309,19 +309,23 @@ def _overwritable_input(
 
 
 def _is_read_elsewhere(
-    op: Op, position: int, positions: Sequence[int], root: int, groups: _Groups
+    op: Op, position: int, overwritable: Sequence[int], root: int, groups: _Groups
 ) -> bool:
-    """Return whether an op reads the bytes of the input at ``position`` through another input.
+    """Return whether an op may still read bytes of an input after the output is written over them.
 
-    The same var at another position of ``positions`` is fine, as in Mul(x, x): the kernel reads
-    both elements before it writes. At a position outside of them (the updates of a scatter, the
-    third term of a sum) it would be read after the first write; and another var of the same
-    group (``root``) is read in another pattern.
+    The output would overwrite the input at ``position``, a var of the group with this ``root``. Of each
+    input at an ``overwritable`` position, the kernel reads an element before it writes the output
+    element in that place, so the same var may be at several of them, as in Mul(x, x). Two kinds of
+    other inputs are read later:
+
+    - The same var at a position that is not overwritable: the updates of a scatter, or the third term
+      of a sum.
+    - Another var of the group: its elements may be in another order than those of the output.
     """
     source = op.inputs[position]
     for index, other in enumerate(op.inputs):
         if other == source:
-            if index not in positions:
+            if index not in overwritable:
                 return True
         elif other in groups.number and groups.root(groups.number[other]) == root:
             return True

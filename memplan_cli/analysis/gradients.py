@@ -12,7 +12,9 @@ is taken for the gradient of ``P``, or for the updated ``P``, if it has three pr
     P ---+          |
     a, h ---------> g (shape of P) --> new P
 
-A second head of an inference network has at most two of these properties.
+The gradient of the ``P`` of a product ``a P`` is ``a`` transposed times the gradient of the product, and
+the latter depends on later values unless all ops up to the loss are linear. A second head of an
+inference network may depend on such values too, but hardly ever has the shape of a parameter.
 """
 
 from __future__ import annotations
@@ -62,13 +64,13 @@ def find_trained(
     Args:
         program: The model. Only its main graph is considered.
         forward: The indices of the ops that the loss depends on.
-        certainty: If it is ``guessed``, some output must prove that parameters are trained
-            (`_Evidence.proves_gradients`). If it is ``known``, an output that looks so is enough
+        certainty: If it is ``guessed``, some output must have all three properties
+            (`_Evidence.has_likely_gradient`). If it is ``known``, an output that looks so is enough
             (`_Evidence.suggests_updates`).
     """
     evidence = _Evidence(program, forward)
     updates = _Updates(evidence)
-    is_trained = evidence.proves_gradients() or (
+    is_trained = evidence.has_likely_gradient() or (
         certainty == "known" and evidence.suggests_updates(updates.sources)
     )
     if not is_trained:
@@ -158,11 +160,14 @@ class _Evidence:
             dtype_and_shape = var_record.dtype, var_record.shape
             self._by_type.setdefault(dtype_and_shape, []).append(parameter)
 
-    def proves_gradients(self) -> bool:
-        """Return whether some output must be the gradient or the new value of a parameter.
+    def has_likely_gradient(self) -> bool:
+        """Return whether some output is very likely the gradient or the new value of a parameter.
 
-        For an op ``f(a, P)`` with parameter ``P``, such an output has the shape of ``P``, and depends on
-        ``a`` and on a value between ``f`` and the loss. Scalars prove nothing: many outputs are scalars.
+        For an op ``f(a, P)`` with parameter ``P``, it has all properties of the module's docstring: the
+        dtype and shape of ``P`` (`parameters_like`), and dependences, outside of the forward part, on ``a``
+        (`depends_on_operand`) and on a value between ``f`` and the loss (`depends_on_result`). The
+        gradient of a product's ``P`` is computed from both; other outputs hardly ever have the shape of
+        ``P``. Scalar parameters are left out, because many outputs are scalars.
         """
         return any(
             elements(self.program.vars[parameter]) != 1
@@ -176,8 +181,8 @@ class _Evidence:
         """Return whether some output looks like the new value of a parameter of a linear op.
 
         If ``f(a, P)`` and all later ops are linear, the gradient of ``P`` is ``a`` times constants. The
-        new ``P`` then depends on ``a``, but not on the result of ``f``, so `proves_gradients` finds
-        nothing. Instead, the new value must be computed from the parameter itself.
+        new ``P`` then depends on ``a``, but not on the result of ``f``, so `has_likely_gradient`
+        finds nothing. Instead, the new value must be computed from the parameter itself.
 
         ``sources`` are those of `_Updates`.
         """

@@ -207,15 +207,17 @@ def _nothing_to_find(free_names: tuple[str, ...]) -> SettingsError:
 def _confirmed(
     needs: ModelNeeds, question: Question, point: Point, confirmation: Confirmation
 ) -> Point:
-    """Return the point of the value that was run last: the predicted ``point``, or a lower value."""
+    """Return the point of the value that was run last: the predicted ``point``, or a lower value.
+
+    A point has the bytes that its value needs, and in ``beyond`` those of the next value, which are
+    computed again for a lower value. The question's overhead is in ``beyond`` only.
+    """
     value = confirmation.dims[question.symbol]
     if value == point.dims[question.symbol]:
         return point
     dims = {**point.dims, question.symbol: value}
-    need = needs.at(dims)
-    if need is None:
-        # The sizes of this value could not be observed. The need of the predicted point, whose value
-        # is larger, is an upper bound.
-        need = point
+    # `Point` is a subclass of `Need`. The predicted point has a larger value, so its need is an upper
+    # bound, which is taken if the sizes of the lower value could not be observed.
+    need = needs.at(dims) or point
     next_need = needs.at({**dims, question.symbol: value + 1})
     return Point.of(need, dims, next_need, question.overhead)

@@ -251,18 +251,19 @@ def _views(value: Value, readers: _Readers) -> set[int]:
 def _late_reader(
     donated: Value, output: Value, writer: Node, views: set[int], readers: _Readers
 ) -> str:
-    """Return the title of the first node that reads a donated input or a view of it too late.
+    """Return the quoted title of the first node that reads a donated input or a view of it too late.
 
-    The ``writer`` of the output writes it to the input's memory. A node that starts after the
-    writer's last tick is too late, and so is the writer itself if it may not overwrite what it
-    reads. Empty if there is no such node.
+    ``views`` has the ``id`` of the donated input and of its views. The ``writer`` of the output writes
+    it to the input's memory. A node that starts after the writer's last tick is too late, and so is the
+    writer itself if it may not overwrite what it reads. Empty if there is no such node.
     """
     nodes = {id(node): node for view in views for node in readers.get(view, ())}
     for node in sorted(nodes.values(), key=lambda node: node.start):
         if node is writer:
             is_late = not _may_overwrite_input(node, donated, output, views)
         else:
-            # A node in a subgraph of the writer starts earlier. The writer reads what it reads.
+            # A node in a subgraph of the writer starts before ``writer.last``, so it is not late here.
+            # But the writer counts as a reader of the same value, and the branch above judges it.
             is_late = node.start > writer.last
         if is_late:
             return repr(node.title)

@@ -259,3 +259,17 @@ def test_a_buffer_is_written_where_it_lies() -> None:
     again = [decoding._buffers[n].data_ptr() for n in ("a0_past", "b0_past")]
     assert places == again
     assert len(set(itertools.chain(places))) == 2
+
+
+def test_a_concat_without_its_axis_extends_no_cache() -> None:
+    past, new, present = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [length, 4])
+        for name, length in (("past", "past_length"), ("new", 1), ("present", "length"))
+    )
+    concat = helper.make_node(
+        "Concat", ["past", "new"], ["present"]
+    )  # invalid: ONNX requires it
+    found = find_caches(
+        helper.make_model(helper.make_graph([concat], "g", [past, new], [present]))
+    )
+    assert (found.matches, found.kept) == ((), ())

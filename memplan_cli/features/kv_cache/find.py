@@ -250,9 +250,12 @@ def _concatenated_cache(
             return None
         return _rearranged_cache(output, producer, index)
     rank = index.ranks[past]
-    (axis,) = attribute(concat, "axis") or (0,)
     if len(concat.input) < 2:
         return None  # nothing is appended
+    axes = attribute(concat, "axis")
+    if len(axes) != 1:
+        return None  # the model is invalid: ONNX requires the axis
+    (axis,) = axes
     if len(index.permutation(before, rank)) != rank or not -rank <= axis < rank:
         return None  # the model is invalid
     form = "cast" if index.rounds((*before, *after)) else "concat"

@@ -322,15 +322,17 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
 
 
 def _new_entries(edit: _Rewriting, cache: CacheMatch) -> str:
-    """Return the entries that a Concat appends to a cache, with the axes of the Concat.
+    """Return the name of the tensor that the Concat of a cache appends to it.
 
-    Several operands are concatenated by a new node.
+    The first operand of the Concat is the cache. If several follow, a new Concat joins them. The axes
+    are in the order of the Concat's operands, which may be transposed against the cache's input.
     """
     concat = edit.index.nodes[cache.node]
-    if len(concat.input) <= 2:
-        return str(concat.input[1])
-    (axis,) = attribute(concat, "axis") or (0,)
-    return edit.add_node("Concat", concat.input[1:], f"{cache.output}.new", axis=axis)
+    appended = concat.input[1:]
+    if len(appended) == 1:
+        return str(appended[0])
+    (axis,) = attribute(concat, "axis")  # ONNX requires it
+    return edit.add_node("Concat", appended, f"{cache.output}.new", axis=axis)
 
 
 def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:

@@ -124,10 +124,11 @@ def predict_sizes(service: Service) -> SampledSizes:
 
 
 def measure_sizes(service: Service) -> SampledSizes:
-    """Return sizes with their executed graphs, and the workspace of kernels.
+    """Return some sizes of requests with the graph executed at each, and the workspace of kernels.
 
-    The workspace is measured in a run at the largest size. If the graph does not tell the bytes of all
-    tensors, the model is run at the other sizes too.
+    A size of a request has a value for each dim with bounds. The workspace is measured in a run at the
+    largest size. If the bytes of all tensors follow from the dims of the executed graph, nothing else
+    is run. If some depend on data, the model is run at each size, to observe them.
 
     Raises:
         RuntimeUnavailableError: the model does not run here.
@@ -135,6 +136,7 @@ def measure_sizes(service: Service) -> SampledSizes:
     # Without a memory pattern, as with nearly all settings that are compared.
     settings = service.base.updated(NO_MEMORY_PATTERN)
     conditions = service.conditions(service.extent.largest)
+    # To collect "arena" measures the workspace of each kernel too.
     record = record_run(service.model, settings, conditions, "arena", runs=1)
     sample = _sample_by_symbols(service)
     if sample is None:

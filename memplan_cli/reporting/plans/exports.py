@@ -287,7 +287,8 @@ def _trace_events(plan: Plan) -> Iterator[Json]:
     """Yield the events of the trace format.
 
     A node is a complete event (``X``), the use of a range of bytes a pair of asynchronous events
-    (``b`` and ``e``), and the live bytes of an arena are a counter (``C``).
+    (``b`` and ``e``), and the live bytes of an arena are a counter (``C``), named by the arena's unit: no
+    two arenas have the same.
     """
     yield _process_name(_NODES, "nodes, one tick each")
     yield _process_name(_TENSORS, "tensors")
@@ -314,7 +315,7 @@ def _trace_events(plan: Plan) -> Iterator[Json]:
             "tensors": [terminal(tensor.id) for tensor in item.members],
         }
         yield {**shared, "ph": "b", "ts": item.first, "args": facts}
-        yield {**shared, "ph": "e", "ts": item.last}
+        yield {**shared, "ph": "e", "ts": item.last}  # exclusive, unlike ``moment.end``
     for arena in plan.arenas:
         for tick, size in curve(plan, arena):
             yield {

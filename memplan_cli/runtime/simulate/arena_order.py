@@ -59,6 +59,9 @@ def order_for_arena(
 ) -> Program:
     """Return the program with its top ops in an order for which the arena holds least.
 
+    The search lowers the height of an arena that is quick to simulate (`_arena_height`). Its result is
+    taken if the best arena that a coarse search of arena settings finds for it holds fewer bytes.
+
     The peak of live tensors does not grow. The result is deterministic. The program itself is
     returned if nothing is gained, if a size is unknown, or if the graph is too large for a search.
 
@@ -77,11 +80,9 @@ def order_for_arena(
     moves = min(_MAX_MOVES, _WORK // max(requests, 1))
     if moves < _MIN_MOVES:
         return program
-    # If an arena holds hardly more than the live bytes, no order makes it lower. The recommended settings
-    # will have the refined arena. It takes longer to find, so the coarse one is examined first.
+    # The settings that will be recommended have the refined arena. If it holds hardly more than the live
+    # bytes, no order makes it lower. A coarse arena for which that is true is not refined further.
     coarse_arena = best_arena(start)
-    if is_tight(coarse_arena.held, start.peak):
-        return program
     if is_tight(refined_arena(start, coarse_arena).held, start.peak):
         return program
     search = _OrderSearch(
@@ -89,10 +90,10 @@ def order_for_arena(
         is_allowed,
         tracer,
         max_live=start.peak,
-        lowest_height=_arena_height(start),
+        best_height=_arena_height(start),
     )
     ordered = search.run(moves)
-    # Coarse arenas are found alike for both orders, and a second refinement would take too long.
+    # Both orders are compared by their coarse arenas: to refine that of the new order would take too long.
     coarse_arena_of_ordered = best_arena(tracer.trace(ordered))
     return ordered if coarse_arena_of_ordered.held < coarse_arena.held else program
 
@@ -133,17 +134,17 @@ class _OrderSearch:
         is_allowed: returns whether an order is acceptable.
         tracer: simulates an order.
         max_live: the most live bytes that an order may have.
-        lowest_height: the height of the best order so far.
+        best_height: the height of the best order so far.
     """
 
     program: Program
     is_allowed: Callable[[Program], bool]
     tracer: _Tracer
     max_live: int
-    lowest_height: int
+    best_height: int
 
     def run(self, moves: int) -> Program:
-        """Return the program in the best order found with this many moves; update ``lowest_height``.
+        """Return the program in the best order found with this many moves; update ``best_height``.
 
         A move is kept if the arena gets no higher: moves of equal height lead out of local minima. The
         search ends early if the arena is as low as the live bytes.
@@ -153,7 +154,7 @@ class _OrderSearch:
         order = list(range(len(before)))
         generator = random.Random(0)  # noqa: S311 - a seeded search, no secret
         moves_left, draws_left = moves, moves * _DRAWS_PER_MOVE
-        while moves_left and draws_left and self.lowest_height > self.max_live:
+        while moves_left and draws_left and self.best_height > self.max_live:
             draws_left -= 1
             position = {op: index for index, op in enumerate(order)}
             source = generator.randrange(len(order))
@@ -167,17 +168,17 @@ class _OrderSearch:
             changed = _with_move(order, source, target)
             height = self._height_if_kept(changed)
             if height is not None:
-                order, self.lowest_height = changed, height
+                order, self.best_height = changed, height
         return _in_order(self.program, order)
 
     def _height_if_kept(self, order: Sequence[int]) -> int | None:
-        """Return the arena's height for an order; None if it exceeds the lowest, or the order is refused."""
+        """Return the arena's height for an order; None if it exceeds the best, or the order is refused."""
         changed = _in_order(self.program, order)
         trace = self.tracer.trace(changed)
         if trace.peak > self.max_live:
             return None
         height = _arena_height(trace)
-        if height > self.lowest_height or not self.is_allowed(changed):
+        if height > self.best_height or not self.is_allowed(changed):
             return None
         return height
 

@@ -85,14 +85,16 @@ def _gemm_splits(node: Node) -> tuple[Split, ...]:
 def _einsum_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along each index of the result: b, i and j of ``bik,bjk->bij``.
 
-    Equations without ``->``, with an ellipsis, or with an index twice in one term are not
-    split.
+    Equations without ``->``, with an ellipsis, or with an index twice in one term are not split,
+    and neither is an Einsum with an omitted operand.
     """
     equation = node.string_attribute("equation", "").replace(" ", "")
     operands, arrow, result = equation.partition("->")
     terms = operands.split(",")
     repeats_index = any(len(set(term)) < len(term) for term in (*terms, result))
-    if not arrow or "." in equation or repeats_index or len(terms) != len(node.inputs):
+    shapes = [shape for shape in node.inputs if shape is not None]
+    one_term_per_operand = len(terms) == len(shapes) == len(node.inputs)
+    if not arrow or "." in equation or repeats_index or not one_term_per_operand:
         return ()
     splits = []
     for axis, (index, dim) in enumerate(zip(result, node.output_shape, strict=True)):
@@ -101,10 +103,7 @@ def _einsum_splits(node: Node) -> tuple[Split, ...]:
             for position, term in enumerate(terms)
             if index in term
         }
-        lengths = [
-            (node.inputs[position] or ())[axis_map.axis]
-            for position, axis_map in inputs.items()
-        ]
+        lengths = [shapes[position][axis_map.axis] for position, axis_map in inputs.items()]
         # An operand that is broadcast along the index has length 1, and cannot be sliced.
         if all(length == dim for length in lengths):
             splits.append(node.split(dim, inputs, {0: AxisMap(axis)}, Role.COLUMNS))
