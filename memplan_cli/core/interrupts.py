@@ -4,6 +4,7 @@ Ctrl-C, SIGTERM (a canceled job) and SIGHUP (a closed terminal) unwind the stack
 worker processes and temporary files are removed as after an error. The exception is delayed in two
 places: in `deferred` blocks, and while a compiled module is initialized, whose C++ code calls
 Python and cannot handle an exception (onnx 1.23.2 crashes if its enumerations are interrupted).
+An exception that Python dropped is raised once more.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _CLEANUP_SECONDS = 3.0
 """Further signals are ignored for this time after the first, so that cleaning up can finish."""
 
 _RETRY_SECONDS = 0.005
-"""A signal that came while a compiled module was initialized is sent again after this time."""
+"""A signal that came where no exception can be raised is sent again after this time."""
 
 _MODULE_INITIALIZERS = frozenset(
     getattr(ExtensionFileLoader, name).__code__ for name in ("create_module", "exec_module")
@@ -154,7 +155,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     if _state.deferred_depth:
         if _state.deferred_signal is None:
             _state.deferred_signal = number
-    elif _is_initializing_module(frame):  # C++ code could not handle the exception
+    elif _drops_exceptions(frame):
         _send_again(number)
     elif not _is_cleaning_up():
         _state.raised_at, _state.raised_signal = time.monotonic(), number
@@ -167,10 +168,14 @@ def _is_cleaning_up() -> bool:
     return since is not None and time.monotonic() - since <= _CLEANUP_SECONDS
 
 
-def _is_initializing_module(frame: FrameType | None) -> bool:
-    """Return whether this frame or one of its callers initializes a compiled module."""
+def _drops_exceptions(frame: FrameType | None) -> bool:
+    """Return whether an exception in this frame would not reach memplan.
+
+    The frame or one of its callers initializes a compiled module, whose C++ code cannot handle an
+    exception, or is the hook for dropped exceptions, from which Python drops exceptions too.
+    """
     while frame is not None:
-        if frame.f_code in _MODULE_INITIALIZERS:
+        if frame.f_code in _MODULE_INITIALIZERS or frame.f_code is _on_unraisable.__code__:
             return True
         frame = frame.f_back
     return False
@@ -187,7 +192,7 @@ def _on_unraisable(args: UnraisableHookArgs) -> None:
 
 def _send_again(number: int) -> None:
     """Send a signal to the main thread after `_RETRY_SECONDS`, unless one is scheduled already."""
-    from threading import Timer
+    from threading import Timer, main_thread
 
     if _state.retry_scheduled:
         return
@@ -195,7 +200,10 @@ def _send_again(number: int) -> None:
 
     def send() -> None:
         _state.retry_scheduled = False
-        _thread.interrupt_main(signal.Signals(number))
+        if hasattr(signal, "pthread_kill"):  # also ends a system call that waits
+            signal.pthread_kill(main_thread().ident or 0, number)
+        else:  # Windows
+            _thread.interrupt_main(signal.Signals(number))
 
     timer = Timer(_RETRY_SECONDS, send)
     timer.daemon = True

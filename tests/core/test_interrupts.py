@@ -122,6 +122,21 @@ def test_a_signal_in_a_finalizer_is_heard_again() -> None:
     assert (done.stdout, done.stderr) == ("143\n", "")
 
 
+@needs_signals
+def test_a_signal_that_is_sent_again_too_early_is_heard_all_the_same() -> None:
+    """It comes while Python still handles the dropped exception of the first."""
+    done = ended(
+        "import threading\nstart = threading.Timer.start\n"
+        "def slow_start(timer):\n    threading.Timer.start = start\n"
+        "    start(timer)\n    time.sleep(0.2)\n"
+        "threading.Timer.start = slow_start\n"
+        "class Last:\n    def __del__(self): os.kill(os.getpid(), signal.SIGTERM); len('a')\n"
+        "try:\n    last = Last()\n    del last\n    time.sleep(9)\n"
+        "except interrupts.Interrupted as error: print(error.exit_code)"
+    )
+    assert (done.stdout, done.stderr) == ("143\n", "")
+
+
 def test_an_interrupt_of_pythons_own_counts_as_ctrl_c() -> None:
     assert interrupted_by(KeyboardInterrupt()).exit_code == 130
     assert interrupted_by(Interrupted(signal.SIGTERM)).exit_code == 143
