@@ -92,10 +92,11 @@ def make_plan(
     plan = plan_of(decision, rewrites.foldable_tensors)
     program, constants = decision.program, decision.constants
     del decision  # of a large program, most of what is in memory
-    # To free the dataflow that the block caches: a copy of the block has an empty cache.
-    program = replace(program, body=replace(program.body))
     check(plan)  # raises if the layout is not safe
-    return PlannedProgram(program, plan, settings, constants)
+    # To free the dataflow that the block caches, and the problems that the plan caches: copies have
+    # empty caches.
+    program = replace(program, body=replace(program.body))
+    return PlannedProgram(program, replace(plan), settings, constants)
 
 
 @dataclass(frozen=True, slots=True)

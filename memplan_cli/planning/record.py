@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
     """Return the plan of a decision, with its report."""
+    # The report first: its buffers and the tensors of the plan are not in memory at the same time.
+    report = report_of(decision, foldable_tensors)
     tensors = _placements(decision)
     without_donor = sum(1 for _ in without_reuse(tensors))
     return Plan(
@@ -42,7 +45,7 @@ def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
         ),
         tensors=tensors,
         releases=releases(decision.needs.timeline, decision.needs.unpinned),
-        report=report_of(decision, len(tensors) - without_donor, foldable_tensors),
+        report=replace(report, reuses=len(tensors) - without_donor),
     )
 
 

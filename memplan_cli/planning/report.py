@@ -128,8 +128,8 @@ class Decision:
         return bound is not None and self.allocation.live_peak <= bound
 
 
-def report_of(decision: Decision, reuses: int, foldable_tensors: FoldableTensors) -> Report:
-    """Return the report of a plan in which ``reuses`` tensors reuse memory.
+def report_of(decision: Decision, foldable_tensors: FoldableTensors) -> Report:
+    """Return the report of a plan, but for ``reuses``, which only the plan's tensors tell.
 
     If the size of a tensor is unknown and the settings do not allow partial totals, all
     numbers that depend on intermediates are None.
@@ -190,7 +190,6 @@ def report_of(decision: Decision, reuses: int, foldable_tensors: FoldableTensors
         target=settings.target,
         recompute=_recompute_summary(decision, memory),
         donated=replace(decision.candidate.donated, bytes=_donated_bytes(decision)),
-        reuses=reuses,
         unplanned=tuple(Refusal(str(var), reason) for var, reason in refusals),
         fallbacks=decision.fallbacks,
         warnings=(
