@@ -28,7 +28,7 @@ def numbers_without_source(page: Path) -> list[str]:
     missing = []
     for line in page.read_text(encoding="utf-8").splitlines():
         linked = [name for _, name in _LINK.findall(line)]
-        if len(linked) != 1 or not line.startswith("|"):
+        if len(linked) != 1:
             continue
         source = (DOCS / "measurements" / f"{linked[0]}.md").read_text(encoding="utf-8")
         known = set(_NUMBER.findall(source))
