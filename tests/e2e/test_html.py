@@ -122,12 +122,14 @@ def shown(browser: Browser, tmp_path: Path, page: str) -> Browser:
     return browser
 
 
-def center_of_map(browser: Browser) -> tuple[float, float]:
-    box = browser.run(
-        "(() => { const r = document.getElementById('map').getBoundingClientRect();"
+def point_on_map(browser: Browser, name: str = "map") -> tuple[float, float]:
+    """Bring a map into sight; return a point in its lower left."""
+    x, y = browser.run(
+        f"(() => {{ const map = document.getElementById('{name}'); map.scrollIntoView();"
+        " const r = map.getBoundingClientRect();"
         " return [r.left + 76 + (r.width - 84) * 0.3, r.top + r.height * 0.9]; })()"
     )
-    return box[0], box[1]
+    return x, y
 
 
 def names_in_table(browser: Browser) -> list[str]:
@@ -162,8 +164,7 @@ def test_hovering_names_the_tensor_the_step_and_the_live_bytes(
 ) -> None:
     shown(browser, tmp_path, plan_page.render(plan_named("branchy")))
     assert browser.run("document.getElementById('about').textContent") == ""
-    x, y = center_of_map(browser)
-    browser.mouse("mouseMoved", x, y)
+    browser.mouse("mouseMoved", *point_on_map(browser))
     about = browser.run("document.getElementById('about').textContent")
     assert "128.00 KiB at offset" in about
     assert "made by b" in about
@@ -204,7 +205,7 @@ def test_the_map_zooms_moves_and_comes_back(browser: Browser, tmp_path: Path) ->
     browser.press("0")
     browser.run(settle)
     assert picture(browser) == whole
-    x, y = center_of_map(browser)
+    x, y = point_on_map(browser)
     browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-400)
     browser.run(settle)
     assert picture(browser) != whole
@@ -479,9 +480,5 @@ def test_a_story_names_every_tensor_that_shares_the_bytes(
 def test_a_difference_tells_both_sides_of_a_tensor(browser: Browser, tmp_path: Path) -> None:
     shown(browser, tmp_path, difference())
     assert browser.complaints() == []
-    box = browser.run(
-        "(() => { const r = document.getElementById('before').getBoundingClientRect();"
-        " return [r.left + 76 + (r.width - 84) * 0.3, r.top + r.height * 0.9]; })()"
-    )
-    browser.mouse("mouseMoved", *box)
+    browser.mouse("mouseMoved", *point_on_map(browser, "before"))
     assert "not there after" in browser.run("document.getElementById('about').innerText")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import zlib
 from collections import Counter
 from dataclasses import replace
 from html import unescape
@@ -55,7 +57,9 @@ def tensor(name: str, first: int = 0, last: int = 1, **more: Any) -> Placement: 
 
 
 def data_of(page: str) -> dict[str, Any]:
-    (text,) = re.findall(r'(?s)<script [^>]*id="data">(.*?)</script>', page)
+    ((kind, text),) = re.findall(r'(?s)<script type="([^"]*)" id="data">(.*?)</script>', page)
+    if kind == "text/plain":
+        text = zlib.decompress(base64.b64decode(text)).decode()
     return dict(json.loads(text))
 
 
@@ -122,6 +126,14 @@ def test_a_symbolic_page_has_a_field_for_each_symbol_and_bytes_for_each_arena() 
     assert value_of(data["figures"]["planned"], [8]) == 8 * 32768
     free = data_of(plan_page.render(plan))["symbols"][0]
     assert free["source"] == "unknown", "nobody said a number: the page must not pretend"
+
+
+def test_ten_thousand_tensors_are_compressed_to_less_than_half_a_megabyte() -> None:
+    names = [f"layer_{n}/output_of_some_node_with_a_name" for n in range(10_000)]
+    plan = replace(plan_named("branchy"), tensors=tuple(map(tensor, names)))
+    page = plan_page.render(plan)
+    assert len(page) < 500_000
+    assert data_of(page)["tensors"]["name"] == names
 
 
 def test_a_page_without_symbols_hides_their_fields() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import zlib
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -44,6 +45,9 @@ _NOTEBOOK_STYLE = (
     ".memplan .n{text-align:right;white-space:nowrap}"
 )
 """Style of the report only: all outputs of a notebook share one page."""
+
+_MAX_PLAIN_DATA = 400_000
+"""Characters of JSON from which on the data of a page is compressed."""
 
 _SCRIPTS = ("base", "values", "map", "table", "groups", "page")
 
@@ -137,17 +141,26 @@ def assembled(
     page = files("memplan_cli.reporting.pages") / "page"
     css = (page / "page.css").read_text("utf-8")
     code = "".join((page / f"{name}.js").read_text("utf-8") for name in scripts)
-    js = f'"use strict";\n(() => {{\n{code}}})();\n'
+    js = f'"use strict";\n(async () => {{\n{code}}})();\n'
     filled = {
         **parts,
         "css": css,
         "js": js,
         "policy": _policy(css, js),
-        "data": f'<script type="application/json" id="data">{script(data)}</script>',
+        "data": _data_element(data),
     }
     # One pass over the template: placeholders in the inserted text are not replaced.
     text = (page / template).read_text("utf-8")
     return re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], text)
+
+
+def _data_element(data: Json) -> str:
+    """Return the ``<script>`` element with a page's data: JSON, if large compressed and in base64."""
+    text = script(data)
+    if len(text) < _MAX_PLAIN_DATA:
+        return f'<script type="application/json" id="data">{text}</script>'
+    compressed = base64.b64encode(zlib.compress(text.encode())).decode()
+    return f'<script type="text/plain" id="data">{compressed}</script>'
 
 
 def _policy(css: str, js: str) -> str:

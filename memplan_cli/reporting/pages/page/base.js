@@ -1,6 +1,12 @@
 // --- the page's data, numbers as people read them, light and dark ---
 const $ = (id) => document.getElementById(id);
-const data = JSON.parse($("data").textContent);
+// Large data is compressed, as `_data_element` in plan_page.py writes it.
+const readData = async ({ type, textContent }) => {
+  if (type === "application/json") return JSON.parse(textContent);
+  const compressed = new Blob([Uint8Array.from(atob(textContent), (c) => c.charCodeAt(0))]);
+  return new Response(compressed.stream().pipeThrough(new DecompressionStream("deflate"))).json();
+};
+const data = await readData($("data"));
 
 const bytes = (n) => {
   if (Math.abs(n) < 1024) return `${n} B`;
