@@ -3,7 +3,7 @@
     python -m tests.benchmarks.charts          writes docs/charts/*.svg
 
 Nothing is measured here: a chart shows what its page's table says, with the date and the version of
-ONNX Runtime that the page states. `tests/documents/test_charts.py` compares the files with the tables.
+ONNX Runtime that the page states. `tests/documents/test_figures.py` compares the files with the tables.
 """
 
 from __future__ import annotations
@@ -93,8 +93,7 @@ def process_chart() -> Chart:
     page = (MEASUREMENTS / "process.md").read_text(encoding="utf-8")
     rows = {
         (row["model"], row["file"]): row
-        for row in table_rows(page)
-        if {"model", "file", "run", "private"} <= row.keys()
+        for row in table_rows(page, "model", "file", "run", "private")
     }
     bars = []
     is_equal = all(rows[model, "cpu"]["bits"] == "same" for model in KNOWN_NETWORKS)
@@ -122,8 +121,7 @@ def chunking_chart() -> Chart:
     page = (MEASUREMENTS / "chunking.md").read_text(encoding="utf-8")
     bars = [
         Bar(row["model"], float(row["measured before"]), float(row["measured after"]))
-        for row in table_rows(page)
-        if {"model", "measured before", "measured after"} <= row.keys()
+        for row in table_rows(page, "model", "measured before", "measured after")
     ]
     return Chart(
         title="Activations in the first run, with --chunk auto",
@@ -137,18 +135,13 @@ def chunking_chart() -> Chart:
 def serving_chart() -> Chart:
     """Return the highest memory over many requests: the defaults and the chosen settings."""
     page = (MEASUREMENTS / "serving.md").read_text(encoding="utf-8")
-    rows = {
-        (row["model"], row["settings"]): row
-        for row in table_rows(page)
-        if {"model", "settings", "highest, MB"} <= row.keys()
+    highest = {
+        (row["model"], row["settings"]): float(row["highest, MB"])
+        for row in table_rows(page, "model", "settings", "highest, MB")
     }
     bars = [
-        Bar(
-            model,
-            float(row["highest, MB"]),
-            float(rows[model, "chosen"]["highest, MB"]),
-        )
-        for (model, settings), row in rows.items()
+        Bar(model, size, highest[model, "chosen"])
+        for (model, settings), size in highest.items()
         if settings == "defaults"
     ]
     return Chart(
@@ -164,11 +157,8 @@ def ordering_chart() -> Chart:
     """Return the live peaks of models whose order is improved, with in-place results and views."""
     page = (MEASUREMENTS / "ordering.md").read_text(encoding="utf-8")
     bars = []
-    for row in table_rows(page):
-        is_model = {"model", "sharing", "file", "best"} <= row.keys() and not row[
-            "model"
-        ].isdigit()
-        if is_model and row["sharing"] == "safely":
+    for row in table_rows(page, "model", "sharing", "file", "best"):
+        if row["sharing"] == "safely" and not row["model"].isdigit():
             before, after = (float(row[key].replace(",", "")) for key in ("file", "best"))
             if after < before:
                 bars.append(Bar(row["model"], before, after))
@@ -190,8 +180,7 @@ def caches_chart() -> Chart:
             float(row["process before"]),
             float(row["process now"]),
         )
-        for row in table_rows(page)
-        if {"model", "capacity", "process before", "process now"} <= row.keys()
+        for row in table_rows(page, "model", "capacity", "process before", "process now")
     ]
     return Chart(
         title="A process that decodes, beyond the loaded session",
@@ -212,8 +201,8 @@ CHARTS: Mapping[str, Callable[[], Chart]] = {
 """The charts by the name of their file."""
 
 
-def table_rows(page: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of all tables of a Markdown page, as cells by the names of their columns."""
+def table_rows(page: str, *columns: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of the tables of a Markdown page that have these columns, as cells by column."""
     header: Sequence[str] = ()
     is_rule = False
     for line in page.splitlines():
@@ -225,7 +214,7 @@ def table_rows(page: str) -> Iterator[dict[str, str]]:
             header, is_rule = cells, True
         elif is_rule:  # the line below the header, of dashes
             is_rule = False
-        else:
+        elif {*columns} <= {*header}:
             yield dict(zip(header, cells, strict=False))
 
 

@@ -51,8 +51,10 @@ class Bare:
             check=False,
         )
 
-    def memplan(self, line: str) -> subprocess.CompletedProcess[str]:
-        return self.run("-m", "memplan_cli", *line.split())
+    def memplan(self, line: str, expected_code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = self.run("-m", "memplan_cli", *line.split())
+        assert done.returncode == expected_code, done.stdout + done.stderr
+        return done
 
 
 @pytest.fixture
@@ -72,17 +74,14 @@ def bare(tmp_path: Path, samples: Path) -> Bare:
     ],
 )
 def test_planning_needs_no_runtime(bare: Bare, line: str) -> None:
-    done = bare.memplan(line)
-    assert done.returncode == 0, done.stderr
+    bare.memplan(line)
 
 
 @pytest.mark.parametrize(
     "line", ["report train_mlp.onnx", "optimize train_mlp.onnx --no-validate"]
 )
 def test_the_missing_prediction_is_said_with_what_to_install(bare: Bare, line: str) -> None:
-    done = bare.memplan(line)
-    assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
+    said = " ".join(bare.memplan(line).stdout.split())
     assert said.count(f"not predicted: ONNX Runtime is not installed: {INSTALL}") == 1
 
 
@@ -98,8 +97,7 @@ def test_the_missing_prediction_is_said_with_what_to_install(bare: Bare, line: s
     ],
 )
 def test_what_needs_a_runtime_says_what_to_install(bare: Bare, line: str) -> None:
-    done = bare.memplan(line)
-    assert done.returncode == 2, done.stdout
+    done = bare.memplan(line, expected_code=2)
     (message,) = (said for said in done.stderr.splitlines() if said.startswith("Error: "))
     assert (
         message == f"Error: memplan {line.split(maxsplit=1)[0]} needs ONNX Runtime: {INSTALL}"
@@ -107,14 +105,12 @@ def test_what_needs_a_runtime_says_what_to_install(bare: Bare, line: str) -> Non
 
 
 def test_a_limit_of_the_process_says_what_to_install(bare: Bare) -> None:
-    done = bare.memplan("gate train_mlp.onnx --max-memory 1GiB")
-    assert done.returncode == 2
+    done = bare.memplan("gate train_mlp.onnx --max-memory 1GiB", expected_code=2)
     assert INSTALL in done.stderr
 
 
 def test_doctor_says_what_to_install(bare: Bare) -> None:
-    done = bare.memplan("doctor")
-    assert done.returncode == 1
+    done = bare.memplan("doctor", expected_code=1)
     assert f"{INSTALL}; planning works without it" in " ".join(done.stdout.split())
 
 
