@@ -428,6 +428,14 @@ def test_an_optional_without_a_value_is_refused(tmp_path: Path) -> None:
     refused(Inputs((str(tmp_path),)), model, "no optional with a value")
 
 
+@pytest.mark.parametrize("values", [[1, -1], [0, 0]])
+def test_a_sequence_of_sequences_is_refused(values: list[float], tmp_path: Path) -> None:
+    model = parse("g (seq(float[2]) x) => (y) { y = Identity(x) }")
+    message = numpy_helper.from_list([[np.array(values, np.float32)]])
+    (tmp_path / "input_0.pb").write_bytes(message.SerializeToString())
+    refused(Inputs((str(tmp_path),)), model, "a sequence whose elements are not tensors")
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

@@ -102,13 +102,15 @@ def _op(
 
 
 _UNARY = (
-    *names_of(lambda each: each.family in (Family.UNARY, Family.SOFTMAX)),
+    *names_of(
+        lambda each: each.family in (Family.UNARY, Family.SOFTMAX) and each.name != "Cast"
+    ),
     "Flatten",
     "LpNormalization",
     "MeanVarianceNormalization",
     "Trilu",
 )
-"""Probed on floats, without attributes; an operator that needs attributes gives no result."""
+"""Probed on floats, without attributes. Cast is not among them: its attribute ``to`` is required."""
 
 _BINARY = (*names_of(lambda each: each.family is Family.ARITHMETIC), "PRelu")
 

@@ -222,8 +222,7 @@ def _read_folder(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Input
         refuse_endless(file, SettingsError, _MAX_PROTOBUF_BYTES)
         data = _read_at_most(file, _MAX_PROTOBUF_BYTES)
         by_position = wanted[number] if number < len(wanted) else None
-        is_optional = by_position is not None and by_position.type.HasField("optional_type")
-        name = "" if is_optional else _tensor_name(data)
+        name = _tensor_name(data)
         value = by_name.get(name, by_position)
         if value is None:
             raise SettingsError(
@@ -234,14 +233,15 @@ def _read_folder(path: Path, wanted: Sequence[ValueInfoProto]) -> Iterator[Input
 
 
 def _tensor_name(data: bytes) -> str:
-    """Return the name of a serialized TensorProto; ``""`` if it has none, or for a sequence of tensors.
+    """Return the name of a serialized TensorProto; ``""`` if it has none, or for a sequence or optional.
 
-    A file does not say which message it has. A sequence of tensors can be parsed as a TensorProto, and its
-    name is empty then: a SequenceProto has no field 8, which is a TensorProto's name. An OptionalProto
-    must not be given: its field 5 is a sequence, and a TensorProto's field 5 packed numbers, so parsing
-    can fail.
+    A file does not say which message it has. Other messages either cannot be parsed as a TensorProto, or
+    give one without a name: they have no field 8, which is a TensorProto's name.
     """
-    name: str = TensorProto.FromString(data).name
+    try:
+        name: str = TensorProto.FromString(data).name
+    except Exception:  # noqa: BLE001 - protobuf's DecodeError has no stable place to import from
+        return ""
     return name
 
 
@@ -249,7 +249,8 @@ def _protobuf_entry(value: ValueInfoProto, data: bytes, where: str) -> InputEntr
     """Decode a serialized TensorProto, SequenceProto or OptionalProto, by the type of the input.
 
     Raises:
-        SettingsError: it is an optional without a value, or `_decoded_tensor` raises it.
+        SettingsError: it is an optional without a value, or a sequence whose elements are not tensors, or
+            `_decoded_tensor` raises it.
     """
     value_type = value.type
     if value_type.HasField("optional_type"):
@@ -260,8 +261,11 @@ def _protobuf_entry(value: ValueInfoProto, data: bytes, where: str) -> InputEntr
             raise SettingsError(f"{where} is no optional with a value, which the input takes")
         data = getattr(optional, field).SerializeToString()
     if value_type.HasField("sequence_type"):
-        tensors = SequenceProto.FromString(data).tensor_values
-        arrays = [_decoded_tensor(tensor, where) for tensor in tensors]
+        sequence = SequenceProto.FromString(data)
+        fields = {field.name for field, _ in sequence.ListFields()}
+        if not fields <= {"name", "elem_type", "tensor_values"}:
+            raise SettingsError(f"{where} holds a sequence whose elements are not tensors")
+        arrays = [_decoded_tensor(tensor, where) for tensor in sequence.tensor_values]
         dtype = _dtype_name(arrays[0]) if arrays else ""
         return InputEntry(value.name, where, (), dtype, lambda: arrays, is_sequence=True)
     array = _decoded_tensor(TensorProto.FromString(data), where)
