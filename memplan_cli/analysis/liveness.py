@@ -160,9 +160,8 @@ def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
     # By path of a subgraph, the step of the op that has it.
     outer_step = {body.path: step for step in timeline.steps for body in step.op.bodies}
     defining_path = _defining_paths(timeline.steps)
-    last_use: dict[
-        VarId, Step
-    ] = {}  # the last step that uses a var, in the block that defines it
+    # By var, the last step that uses it, in the block that defines it.
+    last_use: dict[VarId, Step] = {}
     for step in timeline.steps:  # by ascending first tick: a later use replaces an earlier one
         op = step.op
         last_use.update(dict.fromkeys(op.outputs, step))

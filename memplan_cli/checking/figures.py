@@ -130,7 +130,8 @@ def _interface_tensor_figures(
 ) -> Iterator[Figure]:
     """Yield the bytes of each input, output and weight, as the report lists them and as counted.
 
-    A value whose shape the model does not tell, or tells with a symbol that has no number, is not checked.
+    A report lists neither strings nor sequences, and no weight of less than a thousandth of all weights. A value
+    whose shape the model does not tell, or tells with a symbol that has no number, is not checked.
     """
     main, rows = planned.timeline.main, planned.plan.report.interface
     dims = report_dims(planned.plan)
@@ -146,28 +147,17 @@ def _interface_tensor_figures(
     for kind, name in sorted(recorded.keys() - values.keys()):
         yield Figure(f"bytes of {kind} {name[:120]!r}", recorded[kind, name], None)
     for (kind, name), value in sorted(values.items(), key=itemgetter(0)):
-        _, shape = planned.type_of(value)
-        if shape is None or None in shape:
+        dtype, shape = planned.type_of(value)
+        counted = evaluate_sum(_total_bytes(planned, [value]), dims)
+        if shape is None or None in shape or counted is None:
             continue
-        if evaluate_sum(_total_bytes(planned, [value]), dims) is None:
-            continue
-        counted = _listed_bytes(planned, kind, value, interface.weights)
-        yield Figure(f"bytes of {kind} {name[:120]!r}", recorded.get((kind, name)), counted)
-
-
-def _listed_bytes(
-    planned: PlannedModel, kind: str, value: Value, all_weights: int
-) -> int | None:
-    """Return the bytes with which a report lists an input, output or weight; None if it does not list it.
-
-    It lists no strings and sequences, no sizes without a number, and no weight of less than a thousandth
-    of ``all_weights``, the bytes of all weights.
-    """
-    if planned.type_of(value)[0] not in ELEMENT_BITS:
-        return None
-    total = evaluate_sum(_total_bytes(planned, [value]), report_dims(planned.plan))
-    is_small = kind == "weight" and 1000 * (total or 0) < all_weights
-    return None if is_small else total
+        is_small = kind == "weight" and 1000 * counted < interface.weights
+        is_listed = dtype in ELEMENT_BITS and not is_small
+        yield Figure(
+            f"bytes of {kind} {name[:120]!r}",
+            recorded.get((kind, name)),
+            counted if is_listed else None,
+        )
 
 
 def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:

@@ -356,24 +356,6 @@ class SearchResult:
     bound: int
 
 
-class _QueueEntry(NamedTuple):
-    """A state that waits to be expanded; the least entry is expanded first.
-
-    Attributes:
-        peak: the state's own, as ``live``.
-        remaining_ops: the number of ops that have not run.
-        live: bytes live now.
-        number: different for each entry, so that states are never compared.
-        state: the state.
-    """
-
-    peak: int
-    remaining_ops: int
-    live: int
-    number: int
-    state: State
-
-
 def best_first(
     graph: TaskGraph, bound: int, limit: int, keep_going: Callable[[int], bool]
 ) -> SearchResult:
@@ -392,11 +374,12 @@ def best_first(
     space = StateSpace(graph)
     first = space.initial_state(bound)
     best_peak = {first.remaining: first.peak}  # by the mask of the remaining ops
-    queue = [_QueueEntry(first.peak, 0, 0, 0, first)]
-    pushed = 0
+    # A heap of (peak, number of remaining ops, live bytes, count, state). The count is different for
+    # each state, so states are never compared.
+    queue: list[tuple[int, int, int, int, State]] = [(first.peak, 0, 0, 0, first)]
+    count = 0
     while queue:
-        entry = heappop(queue)
-        peak, state = entry.peak, entry.state
+        peak, _, _, _, state = heappop(queue)
         if best_peak[state.remaining] < peak:
             continue  # the same set was reached with a lower peak since
         if not state.ready:  # all ops have run
@@ -406,10 +389,8 @@ def best_first(
         for _, child in space.transitions(state, limit):
             if best_peak.get(child.remaining, limit) > child.peak:
                 best_peak[child.remaining] = child.peak
-                pushed += 1
-                entry = _QueueEntry(
-                    child.peak, child.remaining.bit_count(), child.live, pushed, child
-                )
+                count += 1
+                entry = (child.peak, child.remaining.bit_count(), child.live, count, child)
                 heappush(queue, entry)
     # All states below the limit were expanded: no order is below it.
     return SearchResult(None, limit)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.problem import Layout, align
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.problem import Buffer, BufferId, Problem
 
@@ -125,21 +125,17 @@ def _pieces(buffers: Sequence[Buffer], sizes: Sequence[int]) -> Iterator[Piece]:
         has_end = True
         live_buffers -= 1
         if not live_buffers:
-            yield _piece(
-                ids=[buffers[i].id for i in members],
-                start=[start[i] for i in members],
-                end=[end[i] for i in members],
-                size=[sizes[i] for i in members],
+            piece_start = [start[i] for i in members]
+            piece_end = [end[i] for i in members]
+            piece_size = [sizes[i] for i in members]
+            yield Piece(
+                ids=tuple([buffers[i].id for i in members]),
+                start=tuple(piece_start),
+                end=tuple(piece_end),
+                size=tuple(piece_size),
+                loads=tuple(_section_loads(piece_start, piece_end, piece_size)),
             )
             members, section, has_end = [], 0, False
-
-
-def _piece(
-    ids: Iterable[BufferId], start: Sequence[int], end: Sequence[int], size: Sequence[int]
-) -> Piece:
-    """Return the piece of buffers with these columns, and the load of each section."""
-    loads = _section_loads(start, end, size)
-    return Piece(tuple(ids), tuple(start), tuple(end), tuple(size), tuple(loads))
 
 
 def _section_loads(

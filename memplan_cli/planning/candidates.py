@@ -184,9 +184,9 @@ def for_runtime(
 
     A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has
     two live peaks: that of the plan and that of the runtime. The order of the runtime's lowest peak
-    is returned, unless the plan's peak rises above that of the file's order by more bytes than the
-    runtime needs less than in the next order. With recomputation the order of the candidate is part of
-    the rewrite, and stays.
+    is returned, unless it raises the plan's peak above that of the file's order by more bytes than it
+    lowers the runtime's peak below that of the other orders. With recomputation the order of the
+    candidate is part of the rewrite, and stays.
     """
     settings, program = task.settings, task.program
     if settings.recompute != "none" or settings.order == "keep":

@@ -189,14 +189,21 @@ class _Step:
         not negative.
 
         Raises:
-            ProofError: a share or a multiple of the dual is wrong.
+            ProofError: a share, a pair or a multiple of the dual is wrong.
         """
         coefficients: defaultdict[int, int] = defaultdict(int)  # of x(group), by group
         for tensor, reader, share in self._checked_shares(dual, tensors):
             coefficients[self._producer(tensor)] += share
             coefficients[reader] -= share
-        self._check_pairs_in_order(dual)
+        groups = self.graph.groups
         for first, second, multiple in dual.holds:
+            require(
+                multiple > 0, f"the cut at {self.group} has a multiple of {multiple} bytes"
+            )
+            require(
+                second in groups and first in groups[second].predecessors,
+                f"the cut at {self.group} holds {first} before {second}, which does not need it",
+            )
             coefficients[first] -= multiple
             coefficients[second] += multiple
         least = self._certain_bytes()
@@ -228,22 +235,6 @@ class _Step:
                 f"{name} has {limit} bytes, but its shares are {total_shares[tensor]}",
             )
             yield tensor, reader, share
-
-    def _check_pairs_in_order(self, dual: Dual) -> None:
-        """Check that the second group of each pair needs the first, and that multiples are positive.
-
-        Raises:
-            ProofError: a pair or a multiple is wrong.
-        """
-        groups = self.graph.groups
-        for first, second, multiple in dual.holds:
-            require(
-                multiple > 0, f"the cut at {self.group} has a multiple of {multiple} bytes"
-            )
-            require(
-                second in groups and first in groups[second].predecessors,
-                f"the cut at {self.group} holds {first} before {second}, which does not need it",
-            )
 
     def _certain_bytes(self) -> int:
         """Return the bytes at the step in any order: live before it, and needed by its group."""

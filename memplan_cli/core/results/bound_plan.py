@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.core.symbolic.sizes import unit_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from memplan_cli.core.results.placements import Placement, PlannedArena
+    from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
 
 
@@ -24,58 +24,35 @@ def with_bound_symbols(plan: Plan) -> Plan:
     if all(arena.unit == "1" for arena in plan.arenas):
         return plan
     dims = {name: dim.value for name, dim in plan.report.bindings.items()}
-    try:
-        arenas = _arenas_in_bytes(plan.arenas, dims)
-    except ValueError:  # a symbol is not bound
-        return plan
+    factors: dict[int, int] = {}  # by arena, the value of its unit
+    starts: dict[int, int] = {}  # by arena, its first byte in the joined one
+    height = 0
+    for arena in plan.arenas:
+        try:
+            factor = 1 if arena.unit == "1" else unit_value(arena.unit, dims)
+        except ValueError:  # a symbol is not bound
+            return plan
+        factors[arena.id], starts[arena.id] = factor, height
+        height += arena.height * factor
     joined = replace(
         plan.arenas[0],
         unit="1",
-        height=sum(arena.height * arenas[arena.id].factor for arena in plan.arenas),
-        lower_bound=sum(arena.lower_bound * arenas[arena.id].factor for arena in plan.arenas),
+        height=height,
+        lower_bound=sum(arena.lower_bound * factors[arena.id] for arena in plan.arenas),
         alignment=1,  # the arenas before an arena may have any height
     )
 
     def placed(tensor: Placement) -> Placement:
         """Return a tensor with numbers for symbols, at its place in the joined arena."""
-        arena = arenas[tensor.arena]
+        factor = factors[tensor.arena]
         return tensor._replace(
             shape=tuple(_bound_or_same(dim, dims) for dim in tensor.shape),
-            bytes=tensor.bytes * arena.factor,
+            bytes=tensor.bytes * factor,
             arena=joined.id,
-            offset=arena.start + tensor.offset * arena.factor,
+            offset=starts[tensor.arena] + tensor.offset * factor,
         )
 
     return replace(plan, arenas=(joined,), tensors=tuple(map(placed, plan.tensors)))
-
-
-class _ArenaInBytes(NamedTuple):
-    """Where a symbolic arena lies in the joined one.
-
-    Attributes:
-        start: its first byte.
-        factor: the value of its unit. Sizes and offsets in the arena are multiples of its unit.
-    """
-
-    start: int
-    factor: int
-
-
-def _arenas_in_bytes(
-    arenas: Sequence[PlannedArena], dims: Mapping[str, int]
-) -> dict[int, _ArenaInBytes]:
-    """Return the place of each arena, by its id; each starts where the one before it ends.
-
-    Raises:
-        ValueError: ``dims`` lacks a symbol of a unit.
-    """
-    placed = {}
-    start = 0
-    for arena in arenas:
-        factor = 1 if arena.unit == "1" else unit_value(arena.unit, dims)
-        placed[arena.id] = _ArenaInBytes(start, factor)
-        start += arena.height * factor
-    return placed
 
 
 def _bound_or_same(dim: int | str, dims: Mapping[str, int]) -> int | str:

@@ -29,15 +29,10 @@ def document(certified: CertificateVerdict) -> doc.Document:
     rows = tuple(map(_row, certified.parts))
     columns = doc.columns("part", ">bound", "verdict", "by")
     proved = sum(part.status == VERIFIED for part in certified.parts)
-    number = (
-        "every bound" if certified.passed else f"{proved} of {len(certified.parts)} bounds"
-    )
-    blocks: list[doc.Block] = [
-        doc.Table(columns, rows),
-        doc.Check(
-            passed=certified.passed, text=f"{number.capitalize()} of the plan is proved."
-        ),
-    ]
+    text = f"{proved} of {len(certified.parts)} bounds of the plan are proved."
+    if certified.passed:
+        text = "Every bound of the plan is proved."
+    blocks: list[doc.Block] = [doc.Table(columns, rows), doc.Check(text, certified.passed)]
     if certified.passed:
         blocks.append(doc.Paragraph(CERTIFICATE_SENTENCE, "soft"))
     return doc.Document("Bounds of the plan and their proofs", tuple(blocks))

@@ -48,14 +48,11 @@ def chunk(
     context = ModelContext(source.constants, source.opset, source.block)
     graph = Graph.of(run_at_first_use(program), context, planned_vars.pinned)
     result, max_bytes = _best_result(graph, planned_vars.resident, budget)
+    facts = _summary(result, graph, max_bytes)
     if not result.choices:
         # The ops of `graph` were moved to their first use, which is only done for chunks.
-        return Chunking(program, constants={}, facts=_summary(result, graph, max_bytes))
-    return Chunking(
-        program=result.chunked.program,
-        constants=result.chunked.constants,
-        facts=_summary(result, graph, max_bytes),
-    )
+        return Chunking(program, constants={}, facts=facts)
+    return Chunking(result.chunked.program, result.chunked.constants, facts)
 
 
 def _best_result(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from onnx import ModelProto, TensorProto, helper
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.features.training.differentiate import DifferentiatedModel
     from memplan_cli.features.training.parameters import Parameter
-    from memplan_cli.features.training.tape import Tape
 
 LEARNING_RATE = "learning_rate"
 STEP = "step"
@@ -121,10 +120,16 @@ def update_nodes(
         gradient = trained.gradients[parameter.name]
         state_inputs = {kind: f"{parameter.input}.{kind}" for kind in rule.state}
         update = WeightUpdate(parameter.name, gradient, state_inputs, scalars[parameter.dtype])
-        written = _write_update(tape, optimizer, update, parameter.output)
-        updates.setdefault(gradient, []).extend(written.nodes)
+        new = rule.write(tape, optimizer, update)
+        nodes = tape.take_nodes()  # those of this update only
+        output_names = {new.weight: parameter.output}
+        output_names |= {
+            value: f"{parameter.output}.{kind}" for kind, value in new.state.items()
+        }
+        rename_values(nodes, output_names)
+        updates.setdefault(gradient, []).extend(nodes)
         # The optimizer's state has the type of its weight.
-        outputs |= dict.fromkeys(written.outputs, parameter)
+        outputs |= dict.fromkeys(output_names.values(), parameter)
         state |= dict.fromkeys(state_inputs.values(), parameter)
     return StepNodes(
         nodes=[*scalar_nodes, *_with_updates(passes.nodes, updates)],
@@ -136,28 +141,6 @@ def update_nodes(
         ),
         gradients=trained.gradients,
     )
-
-
-class _WrittenUpdate(NamedTuple):
-    """The nodes that update one weight, and their outputs: new values of the weight and its state."""
-
-    nodes: list[NodeProto]
-    outputs: tuple[str, ...]
-
-
-def _write_update(
-    tape: Tape, optimizer: Optimizer, update: WeightUpdate, output: str
-) -> _WrittenUpdate:
-    """Return the update of a weight; its new value gets the name ``output``, new state ``output.KIND``.
-
-    The tape has no nodes before and after.
-    """
-    new = OPTIMIZERS[optimizer.kind].write(tape, optimizer, update)
-    nodes = tape.take_nodes()
-    names = {new.weight: output}
-    names |= {value: f"{output}.{kind}" for kind, value in new.state.items()}
-    rename_values(nodes, names)
-    return _WrittenUpdate(nodes, tuple(names.values()))
 
 
 def _with_updates(

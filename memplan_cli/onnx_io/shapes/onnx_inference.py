@@ -18,7 +18,7 @@ then missing are found by `interpret`.
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.onnx_io.constants import constant_tensors
@@ -83,36 +83,31 @@ def infer_shapes(data: bytes) -> ModelProto:
     inferred = _infer(model.SerializeToString())
     # Inference returns the same graphs and nodes in the same order.
     inferred_graphs = tuple(graphs(inferred.graph))
-    for original in originals:
+    for (graph_index, node_index), original in originals.items():
         # None of these operators has subgraphs, in which types would be lost.
-        inferred_graphs[original.graph_index].node[original.node_index].CopyFrom(original.node)
+        inferred_graphs[graph_index].node[node_index].CopyFrom(original)
     return inferred
 
 
-class _ChangedNode(NamedTuple):
-    """The original of a node that was changed for inference, and its position in the model."""
+def _change_for_inference(model: ModelProto) -> dict[tuple[int, int], NodeProto]:
+    """Change the nodes on which inference crashes or errs, in place; return the originals.
 
-    graph_index: int
-    node_index: int
-    node: NodeProto
-
-
-def _change_for_inference(model: ModelProto) -> list[_ChangedNode]:
-    """Change the nodes on which inference crashes or errs, in place; return what they were."""
+    Their keys are the index of the graph in the model and the index of the node in the graph.
+    """
     # Nodes that inference must skip. They are kept with their ids: protobuf makes another object, with
     # another id, for a node whose object was deleted.
     skipped = {
         id(node): node for node in (*_untyped_nodes(model.graph), *_float_ranges(model))
     }
     computed = _computed_values(model)
-    originals = []
+    originals = {}
     for graph_index, graph in enumerate(graphs(model.graph)):
         for node_index, node in enumerate(graph.node):
             if node.op_type not in _MAY_BE_CHANGED:
                 continue
             changed = _changed_for_inference(node, computed, skip=id(node) in skipped)
             if changed is not None:
-                originals.append(_ChangedNode(graph_index, node_index, deepcopy(node)))
+                originals[graph_index, node_index] = deepcopy(node)
                 node.CopyFrom(changed)
     return originals
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from onnx import NodeProto, TensorProto
 
@@ -162,9 +162,9 @@ def _batch_normalization_in_training(call: Call) -> Gradients:
     """
     tape, x = call.tape, call.input(0)
     axes = _axes_but_channels(tape, x)
-    batch = _replace_forward_batch_normalization(call)
+    mean, reciprocal, factor = _replace_forward_batch_normalization(call)
     dy_sum = tape.emit("ReduceSum", call.dy, axes, keepdims=1)
-    centered = tape.emit("Sub", x, batch.mean)
+    centered = tape.emit("Sub", x, mean)
     product = tape.emit("Mul", call.dy, centered)
     product_sum = tape.emit("ReduceSum", product, axes, keepdims=1)
     vector = tape.ints(-1)
@@ -172,34 +172,24 @@ def _batch_normalization_in_training(call: Call) -> Gradients:
     if call.wants(2):
         dbias = tape.emit("Reshape", dy_sum, vector)
     if call.wants(1):
-        dscale = tape.emit("Reshape", tape.emit("Mul", product_sum, batch.reciprocal), vector)
+        dscale = tape.emit("Reshape", tape.emit("Mul", product_sum, reciprocal), vector)
     if call.wants(0):
-        square = tape.emit("Mul", batch.reciprocal, batch.reciprocal)
+        square = tape.emit("Mul", reciprocal, reciprocal)
         slope = tape.emit("Mul", _mean_per_channel(tape, product_sum, x), square)
         difference = tape.emit("Sub", call.dy, tape.emit("Mul", centered, slope))
         difference = tape.emit("Sub", difference, _mean_per_channel(tape, dy_sum, x))
-        dx = tape.emit("Mul", difference, batch.factor)
+        dx = tape.emit("Mul", difference, factor)
     return (dx, dscale, dbias)
 
 
-class _BatchStatistics(NamedTuple):
-    """Forward tensors of a BatchNormalization in training mode, each a channel column [1, C, 1, ...].
-
-    Attributes:
-        mean: m, the mean of each channel in the batch.
-        reciprocal: 1 / s, with the standard deviation s of each channel in the batch.
-        factor: S / s, with the scale S, the node's second input.
-    """
-
-    mean: str
-    reciprocal: str
-    factor: str
-
-
-def _replace_forward_batch_normalization(call: Call) -> _BatchStatistics:
+def _replace_forward_batch_normalization(call: Call) -> tuple[str, str, str]:
     """Replace the forward node by single operators, so that the backward pass can read its statistics.
 
     The nodes are recorded in ``replacements`` of the tape, with those of the running statistics.
+
+    Returns:
+        m, 1 / s and S / s, each as a channel column [1, C, 1, ...]. m and s are the mean and the standard
+        deviation of each channel in the batch, S is the scale, the node's second input.
     """
     tape, x = call.tape, call.input(0)
     axes, nodes = _axes_but_channels(tape, x), list[NodeProto]()
@@ -224,7 +214,7 @@ def _replace_forward_batch_normalization(call: Call) -> _BatchStatistics:
     for node in nodes:
         set_phase(node, Phase.FORWARD)
     tape.replacements[call.output()] = nodes
-    return _BatchStatistics(mean, reciprocal, factor)
+    return mean, reciprocal, factor
 
 
 def _running_statistic_nodes(call: Call, mean: str, variance: str) -> list[NodeProto]:
