@@ -13,6 +13,7 @@ from memplan_cli.loading.heap import release_after_loading
 from memplan_cli.loading.metadata import scanned_metadata
 from memplan_cli.loading.settings import (
     CPU,
+    CUDA,
     RUNTIME_DEFAULTS,
     apply_options,
     file_settings,
@@ -91,7 +92,7 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
         Args:
             inputs: an array for each input.
         """
-        device = "cpu" if self.get_providers()[0] == CPU else "cuda"
+        device = "cuda" if self.get_providers()[0] == CUDA else "cpu"
         buffers = {
             name: ort.OrtValue.ortvalue_from_numpy(array, device, 0)
             for name, array in inputs.items()

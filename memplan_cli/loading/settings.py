@@ -27,7 +27,9 @@ SETTINGS = "pkg.memplan.settings"
 
 CPU = "CPUExecutionProvider"
 
-_PROVIDERS = (CPU, "CUDAExecutionProvider")
+CUDA = "CUDAExecutionProvider"
+
+_PROVIDERS = (CPU, CUDA)
 
 OPTION_ENUMS: Mapping[str, str] = {
     "execution_order": "ExecutionOrder",
@@ -133,14 +135,8 @@ _TEXT_SCOPES = frozenset({"session_config", "run_config", "io_binding"})
 class FileSettings(NamedTuple):
     """The settings of a model file, in ONNX Runtime's own names, by the scope where they are set.
 
-    Attributes:
-        execution_provider: ONNX Runtime's name of the provider that they are for.
-        session: attributes of ``SessionOptions``; enum values by name.
-        session_config: entries for ``SessionOptions.add_session_config_entry``.
-        arena: keys of ``OrtArenaCfg``; registered for the environment on CPU.
-        provider: options of the execution provider.
-        run_config: entries for ``RunOptions.add_run_config_entry``.
-        io_binding: outputs to bind to the buffer of an input: ``{output: input}``.
+    ``execution_provider`` is the provider that they are for. The other fields are the scopes, as in
+    `memplan_cli.core.results.observations.RuntimeSettings`, which describes them; this room does not import it.
     """
 
     execution_provider: str

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 import pytest
 
@@ -95,6 +96,16 @@ def test_a_file_of_somebody_else_gets_the_defaults(samples: Path) -> None:
     assert "its arena is not used" not in str(elsewhere["warnings"]), "it has none"
     assert str(found["level"]).endswith("ORT_ENABLE_ALL")
     assert found["pattern"] is True
+
+
+def test_bound_values_are_in_host_memory_for_any_provider_but_cuda(tmp_path: Path) -> None:
+    model = tmp_path / "exp.onnx"
+    onnx.save(parse("g (float[2] x) => (float[2] y) { y = Exp(x) }"), model)
+    openvino = memplan.load(model)
+    openvino.get_providers = lambda: ["OpenVINOExecutionProvider", "CPUExecutionProvider"]
+    binding = openvino.bound({"x": np.zeros(2, np.float32)})
+    openvino.run_with_iobinding(binding)
+    assert binding.copy_outputs_to_cpu()[0].tolist() == [1, 1]
 
 
 def test_what_optimization_would_undo_is_run_as_written_also_where_nothing_was_run(
