@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from shlex import quote
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.api.models.binding import binding_of
 from memplan_cli.api.models.file_names import default_original, plan_beside
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.bindings import Binding, Inputs
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.report import Report, RuntimeSummary
+    from memplan_cli.core.results.report import Report
     from memplan_cli.core.results.rewrites import CacheSummary
     from memplan_cli.runtime.settings_search.written_model import WrittenModel
+    from memplan_cli.runtime.verification.verify import Verification
 
 Extra = Literal["replay", "measure"]
 
@@ -223,8 +224,7 @@ def _compared(
             check = replace(check, idle="release" if releases else "keep")
             result = _measured(original, as_planned, check, binding)
         else:
-            compared = compare_models(original, written_model, check, binding)
-            result = _Measured(compared.verdict)
+            result = compare_models(original, written_model, check, binding)
         verdict = result.verdict
         if second_dims != first_dims and verdict.passed:
             other = compare_models(original, written_model, check, binding.at(second_dims))
@@ -232,7 +232,7 @@ def _compared(
         if pairs and verdict.passed:
             steps = donated_steps((original, written), pairs, check, binding)
             verdict = with_donated_steps(verdict, steps)
-        verdict = replace(verdict, notes=(*verdict.notes, *result.notes))
+        verdict = replace(verdict, notes=(*verdict.notes, *result.warnings))
         if plan is not None and "replay" in extras:
             verdict = _replayed(verdict, written, plan, check, binding)
     return Proof(verdict, result.facts and with_donated_buffers(result.facts, pairs))
@@ -243,35 +243,22 @@ def _has_copies(plan: Plan) -> bool:
     return bool(plan.report.recompute.nodes or plan.report.chunked.regions)
 
 
-class _Measured(NamedTuple):
-    """The verdict on a written model, and what was measured besides.
-
-    Attributes:
-        facts: memory and run time of both models; None if they were not measured.
-        notes: on the run time.
-    """
-
-    verdict: Validation
-    facts: RuntimeSummary | None = None
-    notes: tuple[str, ...] = ()
-
-
 def _measured(
     original: Path, written_model: WrittenModel, check: Check, binding: Binding
-) -> _Measured:
+) -> Verification:
     """Compare a written model with its original, and measure memory and run time of both.
 
-    Run time is measured only if the comparison found settings for the written model.
+    The only warnings of the result are on the run time, which is measured if the comparison passed.
     """
     from memplan_cli.runtime.verification.verify import measure_models, with_time
     from memplan_cli.runtime.workers.spec import RunConditions
 
     result = measure_models(original, written_model, check, binding)
-    if result.facts is None or result.facts.settings is None:
-        return _Measured(result.verdict, result.facts)
+    if result.facts is None:
+        return result
     conditions = RunConditions.of_check(check, binding)
     facts, notes = with_time(result.facts, original, written_model.path, conditions)
-    return _Measured(result.verdict, facts, notes)
+    return replace(result, facts=facts, warnings=notes)
 
 
 def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
