@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import onnx
@@ -11,18 +13,29 @@ import pytest
 
 from builders import parse
 from memplan_cli import Check, api
-from memplan_cli.core.results.observations import RuntimeSettings, TimeRatio
+from memplan_cli.core.bindings import Binding
+from memplan_cli.core.results.observations import CPU, RuntimeSettings, TimeRatio
+from memplan_cli.core.serialization import to_json
 from memplan_cli.loading.metadata import scanned_metadata
 from memplan_cli.onnx_io.settings_metadata import recorded_settings
+from memplan_cli.runtime.run import run_model
 from memplan_cli.runtime.simulate.regions import RELEASE_AFTER_RUN
 from memplan_cli.runtime.verification import confirm
+from memplan_cli.runtime.workers import release_times
+from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
 from story import memplan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from onnxruntime import RunOptions
 
     from memplan_cli.core.check import Idle
     from memplan_cli.core.results.report import RuntimeSummary
+    from memplan_cli.runtime.run.run_model import RunRecord
+    from memplan_cli.runtime.workers.spec import RunSpec
+    from memplan_cli.runtime.workers.worker import Outcome
 
 # Two tensors of 4 MiB are live at once. The output of 4 bytes lies in the region of one, which stays.
 WIDE = """g (float[1024, 1024] x) => (float[1, 1] y) {
@@ -36,6 +49,12 @@ def model(tmp_path: Path) -> Path:
     path = tmp_path / "wide.onnx"
     onnx.save(parse(WIDE), path)
     return path
+
+
+@pytest.fixture(autouse=True)
+def _as_fast_as_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine delays runs of the written model, which would then be timed against the original."""
+    monkeypatch.setattr(confirm, "seems_slower", lambda *_: False)
 
 
 def took(monkeypatch: pytest.MonkeyPatch, ratio: float) -> None:
@@ -92,9 +111,12 @@ def test_the_arena_is_released_if_a_run_gets_at_most_5_percent_longer(
 
 
 def test_a_kept_arena_that_was_asked_for_is_not_compared(model: Path) -> None:
-    runtime = optimized(model, "keep")
-    assert runtime.idle is None
+    steps: list[str] = []
+    done = api.optimize(model, check=Check("cpu", idle="keep"), progress=steps.append)
+    assert done.plan.report.runtime is not None
+    assert done.plan.report.runtime.idle is None
     assert not file_settings(model).run_config
+    assert not [step for step in steps if "arena" in step]
 
 
 def test_a_small_arena_is_kept_without_a_further_run(
@@ -113,8 +135,75 @@ def test_the_time_is_that_of_runs_in_turn_in_one_session(
     assert runtime.idle is not None
     assert runtime.idle.time is not None
     assert runtime.idle.time.rounds >= 2
-    assert 0.5 < runtime.idle.time.median < 10
-    assert len(started_jobs) == 4
+    assert started_jobs == [*["measured run"] * 3, "run"]
+
+
+def test_the_first_run_after_one_of_the_other_kind_is_not_timed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, kinds = [0.0], [""]
+
+    def run_session(
+        _session: object, _names: object, _feed: object, options: RunOptions
+    ) -> None:
+        try:
+            kind = options.get_run_config_entry(*RELEASE_AFTER_RUN)
+        except RuntimeError:
+            kind = "keep"
+        now[0] += (1 if kind == kinds[-1] else 8) * (1 if kind == "keep" else 3) / 1024
+        kinds.append(kind)
+
+    monkeypatch.setattr(release_times, "run_session", run_session)
+    clock = SimpleNamespace(process_time=lambda: now[0])
+    monkeypatch.setattr(release_times, "time", clock)
+    session = SessionSpec(model, settings=RuntimeSettings(run_config=RELEASE_AFTER_RUN))
+    inputs = RunConditions(CPU, Binding({}, {})).input_set(model)
+    result = release_times.run({"session": to_json(session), "inputs": to_json(inputs)})
+    assert result == {"ratios": [3.0] * 20}
+
+
+def on_another_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirm, "CPU", "another provider")
+
+
+def with_a_run_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = RuntimeSettings(session={"there is no such option": 1})
+    monkeypatch.setattr(
+        confirm, "released_between_runs", lambda choice: replace(choice, settings=refused)
+    )
+
+
+@pytest.mark.parametrize("obstacle", [on_another_provider, with_a_run_that_fails])
+@pytest.mark.parametrize("idle", [None, "release"])
+def test_an_arena_that_cannot_be_released_is_kept_with_a_warning_if_asked_for(
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    idle: Idle | None,
+    obstacle: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    obstacle(monkeypatch)
+    report = api.optimize(model, check=Check("cpu", idle=idle)).plan.report
+    assert report.validation is not None
+    assert report.validation.passed
+    assert report.runtime is not None
+    assert report.runtime.idle is None
+    assert not file_settings(model).run_config
+    warned = any("the arena is kept between runs" in text for text in report.warnings)
+    assert warned == (idle == "release")
+
+
+def test_a_release_that_was_asked_for_needs_no_process_memory(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = run_model.record_of
+
+    def without_process(spec: RunSpec, outcome: Outcome) -> RunRecord:
+        record = real(spec, outcome)
+        return replace(record, peaks=replace(record.peaks, process=None))
+
+    monkeypatch.setattr(run_model, "record_of", without_process)
+    assert optimized(model, "release").idle is None
+    assert file_settings(model).run_config == RELEASE_AFTER_RUN
 
 
 @pytest.mark.parametrize(
@@ -142,6 +231,8 @@ def test_settings_of_a_file_that_releases_its_arena_release_it(
 ) -> None:
     took(monkeypatch, 1.0)
     optimized(model)
+    # Whatever it costs: it is not timed.
+    monkeypatch.setattr(confirm, "release_time_ratio", None)
     found = api.settings(model.with_suffix(".memplan.onnx"), check=check)
     assert found.settings.run_config == RELEASE_AFTER_RUN
     assert api.settings(model, check=check).settings.run_config == {}

@@ -123,23 +123,52 @@ class Confirmation:
         """Whether the written model is the original's own file, under other settings."""
         return self._written.path == self._baseline.path
 
-    def choose_idle(self) -> None:
-        """Run with an arena that is released after each run, and report that run if it is worth its time.
+    def choose_idle(self, progress: Progress) -> None:
+        """Report a run that releases the arena at its end, if the check asks for that or it costs little.
 
-        Unless the check says what the arena does, it is released if that frees memory between runs, the
-        highest memory of a run rises by at most 2 %, and a run gets at most 5 % longer. Both ways are timed in turn,
-        in one session. Nothing is run if the arena is small.
+        By default the arena is released if that frees memory between runs, the highest memory of a run rises
+        by at most 2 %, and a run gets at most 5 % longer. Both ways are timed in turn, in one session. Nothing
+        is run if the check asks to keep the arena, nor by default if the arena is small or not on the CPU.
         """
-        check, kept_run = self._baseline.check, self.run
-        held = held_without_weights(kept_run.record.peaks)
-        is_small = held < _WORTH_RELEASING and check.idle is None
-        if check.idle == "keep" or is_small or self._baseline.provider != CPU:
+        asked = self._baseline.check.idle
+        is_small = held_without_weights(self.run.record.peaks) < _WORTH_RELEASING
+        if asked == "keep" or (asked is None and (is_small or self._baseline.provider != CPU)):
             return
-        choice = released_between_runs(self.choice)
-        run = self._run(choice)
-        kept, released = kept_run.record.peaks.process, run.record.peaks.process
-        if not self._has_same_outputs(run) or kept is None or released is None:
+        progress("comparing an arena that is kept between runs with one that is released")
+        run = self._releasing_run()
+        if run is None:
             return
+        self.idle = self._compared_with_reported(run)
+        if asked == "release" or (self.idle is not None and self.idle.after_run == "release"):
+            self._report_releasing(run)
+
+    def release_arena(self) -> None:
+        """Report a run that releases the arena at its end, whatever it costs, if it has the same outputs."""
+        run = self._releasing_run()
+        if run is not None:
+            self._report_releasing(run)
+
+    def _releasing_run(self) -> WrittenRun | None:
+        """Return a run that releases the arena at its end; None if it fails or has other outputs.
+
+        Then a note says so, if the check asks for the release.
+        """
+        reason = "only the arena of the CPU can be released"
+        if self._baseline.provider == CPU:
+            run = self._run(released_between_runs(self.choice))
+            if self._has_same_outputs(run):
+                return run
+            reason = "a run that releases it fails, or has other outputs"
+        if self._baseline.check.idle == "release":
+            self.notes.append(f"the arena is kept between runs: {reason}")
+        return None
+
+    def _compared_with_reported(self, run: WrittenRun) -> IdleArena | None:
+        """Compare a run that releases the arena with the reported one; None without the memory of a process."""
+        check = self._baseline.check
+        kept, released = self.run.record.peaks.process, run.record.peaks.process
+        if kept is None or released is None:
+            return None
         session, inputs = run.record.spec.session, run.record.spec.inputs[0]
         time = release_time_ratio(session, inputs, check.timeout)
         is_worth_it = (
@@ -149,9 +178,12 @@ class Confirmation:
             and not time.is_slower
         )
         is_released = check.idle == "release" or is_worth_it
-        self.idle = IdleArena("release" if is_released else "keep", kept, released, time)
-        if is_released:
-            self.choice, self.run = choice, replace(run, verdict=kept_run.verdict)
+        return IdleArena("release" if is_released else "keep", kept, released, time)
+
+    def _report_releasing(self, run: WrittenRun) -> None:
+        """Report a run that releases the arena, with the verdict of the present one."""
+        self.choice = released_between_runs(self.choice)
+        self.run = replace(run, verdict=self.run.verdict)
 
     @property
     def _has_other_outputs(self) -> bool:
@@ -254,7 +286,7 @@ class Confirmation:
             return
         self._has_other_nodes = True
         self._replace_run(
-            run_with_graph,  # RAN_AGAIN is "ran again", by which reports recognize such notes
+            run_with_graph,
             "the runtime runs nodes that the file does not have: predictions are made for its own "
             f"graph, and the written model {RAN_AGAIN} to show that graph",
         )

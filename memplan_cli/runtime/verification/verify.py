@@ -95,8 +95,7 @@ def verify(
     verdict = _with_reference(confirmation.verdict, baseline)
     if not confirmation.passed:
         return Verification(verdict)
-    progress("comparing an arena that is kept between runs with one that is released")
-    confirmation.choose_idle()
+    confirmation.choose_idle(progress)
     facts = confirmation.facts()
     warnings = (
         *graph.warnings,
@@ -225,15 +224,15 @@ def choose_settings(
         model = replace(model, known_verdict=Validation("passed", baseline.provider))
     prediction = Prediction(baseline, graph, model)
     confirmation = confirm_prediction(prediction, baseline.check.search, progress)
-    run = confirmation.run
     if not confirmation.passed:
-        reason = "; ".join(run.verdict.notes) or "other outputs than under the defaults"
+        notes = confirmation.run.verdict.notes
+        reason = "; ".join(notes) or "other outputs than under the defaults"
         raise RuntimeUnavailableError(
             f"{baseline.path}: no settings could be confirmed: {reason}"
         )
     if baseline.check.idle == "release":  # only a file of memplan's may say so
-        confirmation.choose_idle()
-        run = confirmation.run
+        confirmation.release_arena()
+    run = confirmation.run
     # "optimized" is the key of the report for the memory of the second model: here the baseline's own file
     # under the confirmed settings.
     facts = confirmation.facts()
