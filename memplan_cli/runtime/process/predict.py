@@ -204,7 +204,8 @@ def _simulate_runs(
 ) -> None:
     """Simulate runs of a new session one after the other; ``memory`` is changed.
 
-    Run entries of the settings release the arena after each run. ``heap_sizes`` are bytes that kernels of a run allocate on the heap, and free at their end.
+    Run entries of the settings release the arena after each run. ``heap_sizes`` are bytes that kernels of a
+    run allocate on the heap, and free at their end.
     """
     after_run: AfterRun = "shrink" if settings.run_config else "keep"
     arena = _ResidentArena(memory, ArenaSettings.from_settings(settings.arena), after_run)

@@ -235,9 +235,8 @@ class _Replay:
         ``order`` has the index of each node in the file. Tensors of subgraphs are among the ``placements``:
         poisoning their places shows a plan that puts them on a tensor that is still needed.
         """
-        freed_at: dict[int, list[BoundPlacement]] = defaultdict(
-            list
-        )  # by position in the order
+        # By position in the order.
+        freed_at: dict[int, list[BoundPlacement]] = defaultdict(list)
         for place in placements:
             if place.freed_after is not None:
                 freed_at[place.freed_after].append(place)

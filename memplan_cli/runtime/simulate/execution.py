@@ -436,10 +436,11 @@ def _loop_iterations(frame: Frame, op: Op) -> int:
 
 
 def _run_scan(frame: Frame, op: Op) -> None:
-    """Run the iterations of a Scan; its outputs in ``frame`` are allocated before the first one.
+    """Record the memory that a Scan and its iterations request. No values are computed.
 
-    A state is read from the input of the Scan by the first iteration, and written into its output by the
-    last one. The states in between lie in two buffers in turn.
+    The first iteration reads each state from an input of the Scan, and the last one writes it into an output
+    of the Scan. States between iterations lie in two buffers in turn. The outputs and the buffers are allocated
+    before the first iteration.
     """
     (body,) = op.bodies
     recorder = frame.simulator.recorder
@@ -453,7 +454,8 @@ def _run_scan(frame: Frame, op: Op) -> None:
         for var in body.outputs[:state_count]
         for _ in range(min(states_between, 2))
     ]
-    # An iteration allocates none of the body's outputs: they lie in the outputs of the Scan, or in buffers.
+    # All outputs of the body count as outputs of the Scan, which have memory: `run_block` allocates none.
+    # States between iterations are written into the buffers instead, which have memory too.
     outer_results = dict(zip(body.outputs, op.outputs, strict=True))
     for _ in range(iterations):
         frame.simulator.run_block(body, op, outer_results, frame)
