@@ -235,7 +235,7 @@ class Validation:
         bit_identical: whether all outputs have the same bits.
         replay: the run in one arena whose free bytes are overwritten; null: not requested.
         differences: the outputs that differ.
-        notes: remarks for the user.
+        notes: remarks for the user; the first one is the reason if outputs were not compared.
         donated: two steps with each donated pair in one buffer; null: nothing is donated.
         diff_from_defaults: with an ``unoptimized`` reference, the largest difference of its outputs
             from those of a default run; null: infinite, or the two cannot be compared.

@@ -275,5 +275,5 @@ def decoding_verdict(
         max_abs_diff=None if failure else max_diff,
         bit_identical=None if failure else not comparison.differences,
         differences=comparison.differences,
-        notes=(decoded, *failures),
+        notes=(*failures, decoded),
     )

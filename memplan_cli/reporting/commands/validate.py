@@ -12,7 +12,7 @@ from memplan_cli.reporting.media import renderers, result_json
 from memplan_cli.reporting.plans.runtime import evidence, reference_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.observations import Difference, Peaks
     from memplan_cli.core.results.report import Proof
@@ -22,6 +22,9 @@ _MAX_DIFFERENCES = 20
 
 _PLAN_MATCHES = "the plan matches the model"
 """The start of the note of `checking` on a plan without an error."""
+
+_PLAN_DIFFERS = "plan: "
+"""The start of each note on an error of the plan."""
 
 _REPLAY = "replay: "
 """The start of the notes on a replay."""
@@ -51,6 +54,9 @@ def validation_document(proof: Proof) -> doc.Document:
         f"Validation {validation.status} on {validation.provider}",
         (
             *_checks(validation),
+            *_notes(validation),
+            *doc.section("Outputs that differ", _differences(validation.differences)),
+            *_unchecked(validation),
             *evidence(proof.runtime),
             *([doc.Paragraph(times)] if before and after else []),
         ),
@@ -64,52 +70,63 @@ def _milliseconds(peaks: Peaks | None) -> str:
     return f"{peaks.milliseconds:.3g} ms"
 
 
-def _checks(validation: Validation) -> Iterator[doc.Block]:
-    """Yield the result of each check that was made, the outputs that differ, and the notes."""
+def _checks(validation: Validation) -> Iterator[doc.Check]:
+    """Yield the results of the comparison of outputs, the replay, and the steps with donated buffers."""
     reference = reference_text(validation)
     if validation.bit_identical:
-        yield doc.Check(passed=True, text=f"The outputs are bit-identical to {reference}.")
+        yield doc.Check(f"The outputs are bit-identical to {reference}.")
     elif validation.max_abs_diff is not None:
-        yield doc.Check(
-            passed=not any(
-                difference.beyond or difference.reason for difference in validation.differences
-            ),
-            text=f"The largest difference from {reference} is {validation.max_abs_diff:g}.",
+        text = f"The largest difference from {reference} is {validation.max_abs_diff:g}."
+        yield doc.Check(text, passed=validation.status == "passed")
+    if validation.replay is not None:
+        notes = (note for note in validation.notes if note.startswith(_REPLAY))
+        details = "".join(f"; {note.removeprefix(_REPLAY)}" for note in notes)
+        text = (
+            f"Replay of the plan in one arena filled with NaN: {validation.replay}{details}."
         )
-    replayed = [
-        note.removeprefix(_REPLAY) for note in validation.notes if note.startswith(_REPLAY)
-    ]
-    for text, result, detail in (
-        (
-            "Replay of the plan in one arena filled with NaN",
-            validation.replay,
-            "".join(f"; {note}" for note in replayed),
-        ),
-        ("Two steps with each donated pair in one buffer", validation.donated, ""),
-    ):
-        if result is not None:
-            yield doc.Check(passed=result == "passed", text=f"{text}: {result}{detail}.")
-    passed, limits = validation.status == "passed", ""
-    for note in validation.notes:
-        # A note of a failed validation is a reason, but for the one that begins so.
-        matches = note.startswith(_PLAN_MATCHES)
-        if matches or not passed:
-            text, separator, unchecked = note.partition("; not checked")
-            yield doc.Check(passed=matches, text=f"{text[:1].upper()}{text[1:]}.")
-            if separator:
-                limits = f"Not checked{unchecked}."
+        yield doc.Check(text, passed=validation.replay == "passed")
+    if validation.donated is not None:
+        text = f"Two steps with each donated pair in one buffer: {validation.donated}."
+        yield doc.Check(text, passed=validation.donated == "passed")
+
+
+def _notes(validation: Validation) -> Iterator[doc.Check | doc.Note]:
+    """Yield whether the plan matches the model, why outputs were not compared, and all other notes.
+
+    The reason for no comparison is the first note. Notes on the replay are in its check.
+    """
+    was_compared = validation.bit_identical or validation.max_abs_diff is not None
+    for index, note in enumerate(validation.notes):
+        if note.startswith(_PLAN_MATCHES):
+            yield doc.Check(_sentence(note.partition("; ")[0]))
+        elif note.startswith(_PLAN_DIFFERS) or (index == 0 and not was_compared):
+            yield doc.Check(_sentence(note), passed=False)
         elif not note.startswith(_REPLAY):
             yield doc.Note("note", note)
+
+
+def _unchecked(validation: Validation) -> Iterator[doc.Paragraph]:
+    """Yield the limits of the comparison of plan and model: all but the first part of its note."""
+    for note in validation.notes:
+        if note.startswith(_PLAN_MATCHES):
+            yield doc.Paragraph(_sentence(note.partition("; ")[2]), "soft")
+
+
+def _sentence(text: str) -> str:
+    """Return a text with a capital at its start and a period at its end."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _differences(differences: Sequence[Difference]) -> doc.Items | None:
+    """Return the first of the outputs that differ, and the number of the others; None if none differs."""
     lines: list[doc.Prose] = [
         (doc.Name(difference.output), f": {_difference_text(difference)}")
-        for difference in validation.differences[:_MAX_DIFFERENCES]
+        for difference in differences[:_MAX_DIFFERENCES]
     ]
-    hidden = len(validation.differences) - _MAX_DIFFERENCES
+    hidden = len(differences) - _MAX_DIFFERENCES
     if hidden > 0:
         lines.append(f"and {hidden} more outputs")
-    yield from doc.section("Outputs that differ", doc.Items(tuple(lines)) if lines else None)
-    if limits:
-        yield doc.Paragraph(limits, "soft")
+    return doc.Items(tuple(lines)) if lines else None
 
 
 def _difference_text(difference: Difference) -> str:
