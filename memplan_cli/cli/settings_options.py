@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import click
 
-from memplan_cli.api.request import Request
 from memplan_cli.cli.options import add_options
 from memplan_cli.cli.values import (
     parse_bounds,
@@ -273,6 +272,8 @@ class SettingsOptions:
 
     def load(self, model: Path) -> Settings:
         """Return the settings for a model: of its settings files, overridden by the options."""
+        from memplan_cli.api.request import Request
+
         return Request(self.config, self.overrides).load(model)
 
     def keywords(self, output: Output) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from memplan_cli.api.models.file_names import TEMPORARY_PREFIX, is_lasting
 from memplan_cli.cli.output import Output
 from memplan_cli.errors import ModelError, SettingsError
 
@@ -68,6 +67,8 @@ class SourceFile(click.Path):
         ctx: click.Context | None,
     ) -> Any:  # noqa: ANN401 - as click's own
         """Return the path of the file, or of the copy of standard input."""
+        from memplan_cli.api.models.file_names import TEMPORARY_PREFIX
+
         if str(value) != _STANDARD_STREAM or ctx is None:
             return super().convert(value, param, ctx)
         if ctx.resilient_parsing:  # a shell completes the command line: nothing is read
@@ -148,6 +149,8 @@ def require_output_file(model: Path, out: Path | None) -> None:
     Raises:
         SettingsError: the model came from standard input, and ``out`` is None.
     """
+    from memplan_cli.api.models.file_names import is_lasting
+
     if out is None and not is_lasting(model):
         raise SettingsError(
             "a model from standard input needs a name for the output file",

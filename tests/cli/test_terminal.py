@@ -70,19 +70,6 @@ def test_completion_knows_the_commands() -> None:
     assert "report" in done.stdout
 
 
-def test_help_needs_nothing_heavy() -> None:
-    code = (
-        "import sys; from memplan_cli.cli import main\n"
-        "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "heavy = {'onnx', 'onnxruntime', 'numpy', 'rich', 'yaml', 'numba'}\n"
-        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stderr == "[]\n"
-
-
 def spawn(words: str, redirect: str, **env: str) -> tuple[int, str]:
     """Run a command in a shell with its output redirected; exit code and what is left."""
     code = "from memplan_cli.__main__ import main; main()"
