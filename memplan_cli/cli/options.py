@@ -301,7 +301,12 @@ def invocation(
     """
     from memplan_cli.reporting.plans.report import Invocation
 
-    return Invocation(str(written or ""), options_of, output.debug)
+    return Invocation(
+        str(written or ""),
+        options_of,
+        output.debug,
+        has_model_file=options_of is None or not output.hidden_folder,
+    )
 
 
 def _as_typed(option: click.Option, value: Any) -> Iterator[str]:  # noqa: ANN401 - of any type

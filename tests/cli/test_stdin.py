@@ -114,6 +114,16 @@ def test_nothing_is_written_beside_a_model_without_a_folder(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["report -", "optimize - -o out.onnx --no-validate", "settings -", "simulate -", "why -"],
+)
+def test_no_command_is_suggested_for_a_model_without_a_file(line: str, model: bytes) -> None:
+    result = run(model, *line.split(), "--dim", "batch=2")
+    assert result.exit_code == 0, result.output
+    assert "  memplan " not in result.stdout
+
+
 def test_a_file_called_dash_is_read_by_a_path(samples: Path, tmp_path: Path) -> None:
     shutil.copy(samples / "dynamic_batch.onnx", tmp_path / "-")
     assert run(b"", "report", "./-").exit_code == 0

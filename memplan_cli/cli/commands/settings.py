@@ -103,7 +103,8 @@ def settings(
         advice = api.settings(model, binding, check, output.progress)
         text = SETTINGS[form](advice, str(model))
     deliver(text, out, output)
-    if form == "text" and out is None:
+    # The command line of a model from standard input cannot be repeated.
+    if form == "text" and out is None and not output.hidden_folder:
         is_confirmed = measure or tune
         label = "Write it to a file" if is_confirmed else "Confirm it by a run"
         option = "-o settings.py" if is_confirmed else "--measure"

@@ -60,11 +60,13 @@ class Invocation:
         repeated_options: command -> the user's options that it has too, quoted for a shell, for the next step.
             None: they are not known, and the next step sets the sizes that the report has.
         debug: whether warnings that only tell how memplan arrived at its result are shown.
+        has_model_file: whether another command can read the model; one from standard input has no file.
     """
 
     written: str = ""
     repeated_options: Callable[[str], Sequence[str]] | None = None
     debug: bool = False
+    has_model_file: bool = True
 
 
 def plan_document(
@@ -78,7 +80,7 @@ def plan_document(
     blocks = (
         *_answer(plan, invocation),
         *generic_sections(plan, max_rows, sections),
-        *_next_step(plan, invocation),
+        *_next_steps(plan, invocation),
     )
     return _document(plan, invocation, blocks)
 
@@ -119,7 +121,7 @@ def answer_document(
         *paragraphs,
         *bindings_blocks(plan.report),
         *more,
-        *_next_step(plan, invocation),
+        *_next_steps(plan, invocation),
     )
     return _document(plan, invocation, blocks)
 
@@ -223,6 +225,14 @@ def _proof(report: Report) -> str:
         lower = "needs less memory" if has_best_layout else "has a lower live peak"
         return f"The node order is optimal: no other order of these nodes {lower}."
     return "The plan is optimal for this order of the nodes." if has_best_layout else ""
+
+
+def _next_steps(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
+    """Yield what most readers do next, but no command that would read a model without a file."""
+    for block in _next_step(plan, invocation):
+        is_command = isinstance(block, doc.NextStep) and block.language == doc.SHELL
+        if invocation.has_model_file or not is_command:
+            yield block
 
 
 def _next_step(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
