@@ -62,11 +62,15 @@ def _largest_values(fit: Fit) -> Iterator[doc.Block]:
             smallest = binding_text(dict.fromkeys(fit.unknown, 1))
             text = f"Nothing fits: {smallest} needs {format_size(need.total + fit.overhead)}."
         yield doc.Check(passed=False, text=text)
-    yield doc.Paragraph(_breakdown(fit, need), "soft")
+    if text := _breakdown(fit, need):
+        yield doc.Paragraph(text, "soft")
 
 
 def _breakdown(fit: Fit, need: Need | None) -> str:
-    """Return the terms of a need, and how exact they are; without a need, the terms of all needs."""
+    """Return the terms of a need, and how exact they are; without a need, the terms of all needs.
+
+    Empty if the needs have no common term.
+    """
     terms: dict[str, int] = {}
     if need is not None and need.process is not None:
         terms |= {"the model": need.process, "its inputs": need.inputs}
@@ -82,13 +86,14 @@ def _breakdown(fit: Fit, need: Need | None) -> str:
         terms["other imports (--overhead)"] = fit.other_imports
     elif fit.overhead:
         terms["everything else (--overhead)"] = fit.overhead
+    if not terms:
+        return ""
+    subject = "Of it" if need is not None else "Each need includes"
     text = ", ".join(f"{format_size(size)} for {name}" for name, size in terms.items())
     margin = ""
     if fit.margin is not None and fit.points and fit.confirmed is None:
         margin = f" Predicted, usually within {fit.margin:.0%}."
-    return (
-        f"Of it {text}.{margin}" if need is not None else f"Each need includes {text}.{margin}"
-    )
+    return f"{subject} {text}.{margin}"
 
 
 def _expressions(fit: Fit) -> Iterator[doc.Block]:
