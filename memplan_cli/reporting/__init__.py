@@ -33,38 +33,41 @@ def _text(
     *,
     detail: Detail = "answer",
     color: bool = False,
-    print_log: bool = False,
+    log: Sequence[str] | None = None,
     invocation: Invocation | None = None,
 ) -> str:
-    """Return the report for a terminal; ``print_log`` puts a log, one line per tensor, before it."""
+    """Return the report for a terminal, below a log: the end of a long output stays visible."""
     from memplan_cli.reporting.media.text import Screen, draw, terminal_width
     from memplan_cli.reporting.plans.report import text_document
 
     document = text_document(plan, _MAX_TEXT_ROWS, detail, sections, invocation)
     report = draw(document, Screen(terminal_width(), color))
-    log = "".join(f"{terminal(line)}\n" for line in log_lines(plan)) if print_log else ""
-    return f"{log}\n{report}" if log else report
+    lines = [f"{terminal(line)}\n" for line in log or ()]
+    return "".join([*lines, "\n", report]) if lines else report
 
 
-def _json(plan: Plan, *, print_log: bool = False) -> str:
-    log = {"print_log": list(log_lines(plan))} if print_log else {}
-    return json_text({**to_json(plan.report), **log})
+def _json(plan: Plan, *, log: Sequence[str] | None = None) -> str:
+    """Return the report as JSON, with a log under the key ``print_log``."""
+    entry = {} if log is None else {"print_log": list(log)}
+    return json_text({**to_json(plan.report), **entry})
 
 
 def _markdown(
     plan: Plan,
     sections: Sequence[PlanSection] = (),
     *,
-    print_log: bool = False,
+    log: Sequence[str] | None = None,
     invocation: Invocation | None = None,
 ) -> str:
+    """Return the report as Markdown, above a log: a page is read from its beginning."""
+    from memplan_cli.reporting.document import Items, Name, section
     from memplan_cli.reporting.media.markdown import draw
     from memplan_cli.reporting.plans.report import plan_document
-    from memplan_cli.reporting.plans.sections import print_log_section
 
     document = plan_document(plan, _MAX_MARKDOWN_ROWS, sections, invocation)
-    log = print_log_section(plan) if print_log else ()
-    return draw(replace(document, blocks=(*document.blocks, *log)))
+    lines = Items(tuple(map(Name, log))) if log else None
+    log_section = section("Reuse, in the order of the plan", lines)
+    return draw(replace(document, blocks=(*document.blocks, *log_section)))
 
 
 def _html(
@@ -139,20 +142,16 @@ def render(
         supported = "--print-log goes with" if print_log else "the formats are"
         raise SettingsError(f"{form!r}: {supported} {', '.join(forms)}")
     check_detail(detail, form)
+    log = tuple(log_lines(plan)) if print_log else None
     match form:
         case "text":
             return _text(
-                plan,
-                sections,
-                detail=detail,
-                color=color,
-                print_log=print_log,
-                invocation=invocation,
+                plan, sections, detail=detail, color=color, log=log, invocation=invocation
             )
         case "json":
-            return _json(plan, print_log=print_log)
+            return _json(plan, log=log)
         case "markdown":
-            return _markdown(plan, sections, print_log=print_log, invocation=invocation)
+            return _markdown(plan, sections, log=log, invocation=invocation)
         case "html":
             return _html(plan, sections, context=page_context, invocation=invocation)
     return RENDERERS[form](plan)

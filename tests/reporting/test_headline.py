@@ -92,19 +92,9 @@ def test_no_saving_is_said_with_its_reason(after: int) -> None:
 
 
 def test_a_saving_that_is_small_beside_the_process_is_said_to_be_so() -> None:
-    lines = (
-        lines_of(
-            observed(200_000_000, 200_000_000, 9, 4096),
-            observed(
-                200_000_000,
-            )
-            * 1,
-        )
-        if False
-        else lines_of(
-            observed(200_000_000, 200_000_000, 9, 4096),
-            observed(200_000_000, 200_000_000, 9, 1024),
-        )
+    lines = lines_of(
+        observed(200_000_000, 200_000_000, 9, 4096),
+        observed(200_000_000, 200_000_000, 9, 1024),
     )
     reason = " ".join(line for line in lines if "saving" in line or "saves" in line)
     assert "No saving: of the 4.00 KiB that ONNX Runtime needs" in reason
@@ -112,18 +102,8 @@ def test_a_saving_that_is_small_beside_the_process_is_said_to_be_so() -> None:
 
 
 def test_a_saving_has_no_reason_for_none() -> None:
-    lines = (
-        lines_of(
-            observed(200_000_000, 200_000_000, 9),
-            observed(
-                100_000_000,
-            )
-            * 1,
-        )
-        if False
-        else lines_of(
-            observed(200_000_000, 200_000_000, 9), observed(100_000_000, 200_000_000, 9)
-        )
+    lines = lines_of(
+        observed(200_000_000, 200_000_000, 9), observed(100_000_000, 200_000_000, 9)
     )
     assert not any(line.startswith("No saving") for line in lines)
 

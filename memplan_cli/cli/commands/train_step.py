@@ -162,9 +162,8 @@ def train_step(
         progress=output.progress,
     )
     say(TRAIN_STEP[form](step))
-    if not step.missed:
-        # Its options are those of the forward model.
-        say_next(form, NextStep("Plan it", f"memplan optimize {quote(str(out))}"))
     if step.missed:
         output.reason(f"memplan: {step.missed}: nothing was written")
         raise SystemExit(1)
+    # Its options are those of the forward model.
+    say_next(form, NextStep("Plan it", f"memplan optimize {quote(str(out))}"))

@@ -144,10 +144,9 @@ def _is_apart(
     if isinstance(previous, doc.Heading):
         return False
     is_drawing = isinstance(previous, doc.Table | doc.Figures | doc.Chart | doc.Code)
-    is_list_end = isinstance(previous, _LISTS) and type(previous) is not type(block)
-    is_list_start = isinstance(block, _LISTS) and type(previous) is not type(block)
+    in_list = isinstance(previous, _LISTS) or isinstance(block, _LISTS)
     is_own_table = isinstance(block, doc.Table) and not inset
-    return is_drawing or is_list_end or is_list_start or is_own_table
+    return is_drawing or is_own_table or (in_list and type(previous) is not type(block))
 
 
 _LISTS = (doc.Note, doc.Check, doc.NextStep)
@@ -157,7 +156,7 @@ _LISTS = (doc.Note, doc.Check, doc.NextStep)
 def _subject_line(document: doc.Document, screen: Screen) -> str:
     """Return the title, and the context at the right end of the line, or below if there is no room."""
     title = _line(document.title, screen.line_width)
-    room = min(screen.line_width, _MAX_LINE) - len(title)
+    room = screen.line_width - len(title)
     context = terminal(document.context)
     separator = " " * (room - len(context)) if len(context) + _COLUMN_GAP <= room else "\n"
     return f"{title}{separator}{context}" if context else title

@@ -34,17 +34,17 @@ LEVELS: Mapping[str, str] = {
 
 _SLOT_BOUND = "no reuse of whole slots at this level takes less, in this order"
 
-_TRAINING: Mapping[str, tuple[str, str]] = {
-    "raw": (
-        "training step, no reuse",
-        "sum of the intermediates of this model's training step (`train-step --gradients`)",
-    ),
-    "optimized": (
-        "training step, planned",
-        "what this level needs for them, in the node order of the training step",
-    ),
+_TRAINING_NAMES: Mapping[str, str] = {
+    "raw": "training step, no reuse",
+    "optimized": "training step, planned",
 }
-"""Key of `Report.training_estimate` -> the name and the meaning of the figure."""
+"""Key of `Report.training_estimate` -> the name of its figure."""
+
+_TRAINING_MEANINGS: Mapping[str, str] = {
+    "raw": "sum of the intermediates of this model's training step (`train-step --gradients`)",
+    "optimized": "what this level needs for them, in the node order of the training step",
+}
+"""Key of `Report.training_estimate` -> the definition of its figure."""
 
 
 def headline(report: Report) -> str:
@@ -97,29 +97,42 @@ def _graph_note(report: Report) -> str:
 def intermediates_table(report: Report) -> doc.Table | None:
     """Return the bytes of the intermediates without reuse, in the file's order, and as planned.
 
-    A training step that ``--dry-run`` planned follows. None if the bytes are unknown.
+    With an estimate of the model's training step, two rows follow: the bytes of the intermediates of that
+    step without reuse, and as planned. None if the bytes of the model's own intermediates are unknown.
     """
     memory, naive = report.memory, report.memory.naive
     if reason_without_totals(report) or naive is None:
         return None
     owner = "the file" if report.target == "portable" else "ONNX Runtime"
-    step = report.training_estimate
-    sizes = (
-        ("without reuse", naive, naive),
-        (f"in the order of {owner}", report.original_planned, naive),
-        ("as planned", memory.planned, naive),
-        *((name, step.get(key), step.get("raw", 0)) for key, (name, _) in _TRAINING.items()),
-    )
-    rows = tuple(
-        (name, format_size(size), format_share(whole - size, whole) if size != whole else "")
-        for name, size, whole in sizes
-        if size is not None
+    sizes = {
+        "without reuse": naive,
+        f"in the order of {owner}": report.original_planned,
+        "as planned": memory.planned,
+    }
+    estimate = report.training_estimate  # empty without an estimate
+    step_sizes = {name: estimate.get(key) for key, name in _TRAINING_NAMES.items()}
+    rows = (
+        *_size_rows(sizes, without_reuse=naive),
+        *_size_rows(step_sizes, without_reuse=estimate.get("raw", 0)),
     )
     caption = f"partial: {known_intermediates(report)}" if report.partial else ""
     graph = (
         "" if report.target == "portable" else f" of the graph optimized for {report.target}"
     )
     return doc.Table(doc.columns(f"Intermediates{graph}", ">size", ">saved"), rows, caption)
+
+
+def _size_rows(
+    sizes: Mapping[str, int | None], without_reuse: int
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the size and the saving against ``without_reuse`` of each known size.
+
+    The saving is empty if the size is ``without_reuse``.
+    """
+    for name, size in sizes.items():
+        if size is not None:
+            saved = without_reuse - size
+            yield name, format_size(size), format_share(saved, without_reuse) if saved else ""
 
 
 _MIN_SAVING = 0.01
@@ -355,8 +368,13 @@ def total_figures(report: Report) -> tuple[doc.Figure, ...]:
         for name in ("weights", "inputs", "outputs", "planned", "total")
     )
     training = (
-        doc.Figure(name, format_size(report.training_estimate[key]), meaning, certainty=EXACT)
-        for key, (name, meaning) in _TRAINING.items()
+        doc.Figure(
+            name,
+            format_size(report.training_estimate[key]),
+            _TRAINING_MEANINGS[key],
+            certainty=EXACT,
+        )
+        for key, name in _TRAINING_NAMES.items()
         if key in report.training_estimate
     )
     return (*terms, _workspace(report), *training)

@@ -13,7 +13,7 @@ from memplan_cli.core.results.report import ALL_SIZES
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.plan_file import bounds_of
-from memplan_cli.planning.print_log import is_left_alone, print_log, without_reuse
+from memplan_cli.planning.print_log import is_left_alone, without_reuse
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.hints import (
@@ -307,9 +307,3 @@ def _not_reused_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
     heads = (">tensors", ">bytes", "reason", "for example")
     table = doc.first_rows(heads, rows, "reasons", max_rows)
     yield from doc.section("Not reused, and why", table)
-
-
-def print_log_section(plan: Plan) -> Iterator[doc.Block]:
-    """Yield the lines of ``--print-log``."""
-    lines = tuple(map(doc.Name, print_log(plan)))
-    yield from doc.section("Reuse, in the order of the plan", doc.Items(lines))
