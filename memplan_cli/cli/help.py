@@ -57,6 +57,9 @@ VERBATIM = "\b\n"
 _NAME_COLUMN = 22
 """Width of the column of option names. The text of a longer name begins on the next line."""
 
+_NARROW = 60
+"""Columns of a terminal below which two columns leave too little for the text: it is below its name."""
+
 
 class GroupedCommand(click.Command):
     """A command whose help lists the options in groups.
@@ -113,11 +116,12 @@ def long_name(option: click.Parameter) -> str:
 def write_table(formatter: click.HelpFormatter, rows: Iterable[tuple[str, str]]) -> None:
     """Write names and texts in two columns, which stand at the same place in all sections of a help."""
     indent = " " * formatter.current_indent
-    column = indent + " " * (_NAME_COLUMN + 2)
+    name_column = _NAME_COLUMN if formatter.width >= _NARROW else 2
+    column = indent + " " * (name_column + 2)
     for name, text in rows:
         lines = _wrapped(text, formatter.width - len(column))
         first_line = f"{indent}{name}"
-        if lines and len(name) <= _NAME_COLUMN:
+        if lines and len(name) <= name_column:
             first_line = f"{first_line:{len(column)}}{lines.pop(0)}"
         formatter.write("\n".join([first_line, *(column + line for line in lines)]) + "\n")
 

@@ -24,10 +24,10 @@ CHARTS_FOLDER = ROOT / "docs" / "charts"
 KNOWN_NETWORKS = {
     "bert_base_dyn_ts": "BERT-base",
     "gpt2_small": "GPT-2",
-    "llama_1b_dyn": "Llama, 1.2 B parameters",
+    "llama_1b_dyn": "Llama, 1.2 billion",
     "t5_small_decoder": "T5-small, decoder",
     "whisper_tiny_encoder": "Whisper-tiny, encoder",
-    "sd15_unet": "Stable Diffusion 1.5, UNet",
+    "sd15_unet": "Stable Diffusion UNet",
     "resnet50": "ResNet-50",
     "mobilenetv3_large": "MobileNetV3",
     "efficientnet_b0": "EfficientNet-B0",
@@ -38,7 +38,8 @@ KNOWN_NETWORKS = {
 They are the published networks of the collection, each family once, whatever their result is.
 """
 
-_WIDTH, _MARGIN = 560, 16
+# Narrow, so that the text can still be read where a telephone shows the chart at 350 pixels.
+_WIDTH, _MARGIN = 480, 16
 _ROW_HEIGHT, _BAR_HEIGHT = 40, 11
 _BEFORE, _AFTER, _PRIVATE = "#d0d7de", "#7fb2e5", "#0b5cad"
 
@@ -107,10 +108,10 @@ def process_chart() -> Chart:
             )
         )  # fmt: skip
     return Chart(
-        title="Memory of a process that runs the network",
+        title="Memory of a process that runs each network",
         unit="MB",
         bars=tuple(bars),
-        legend=("original, ONNX Runtime's defaults", "memplan, --target cpu", "of it private"),
+        legend=("ONNX Runtime's defaults", "memplan, --target cpu", "of it private"),
         note=f"{conditions(page)}. Beyond the runtime itself. Light blue: weights mapped from a "
         f"file, which processes share.{' Bit-identical outputs.' if is_equal else ''}",
     )
@@ -124,10 +125,10 @@ def chunking_chart() -> Chart:
         for row in table_rows(page, "model", "measured before", "measured after")
     ]
     return Chart(
-        title="Activations in the first run, with --chunk auto",
+        title="Activations of a first run, --chunk auto",
         unit="MiB",
         bars=tuple(bars),
-        legend=("original, ONNX Runtime's defaults", "memplan, --target cpu --chunk auto"),
+        legend=("ONNX Runtime's defaults", "memplan, --target cpu --chunk auto"),
         note=f"{conditions(page)}. The same outputs, bit for bit.",
     )
 
@@ -183,7 +184,7 @@ def caches_chart() -> Chart:
         for row in table_rows(page, "model", "capacity", "process before", "process now")
     ]
     return Chart(
-        title="A process that decodes, beyond the loaded session",
+        title="A process that decodes, beyond its session",
         unit="MiB",
         bars=tuple(bars),
         legend=("growing caches", "memplan, --kv-cache in-place"),
@@ -234,7 +235,7 @@ def conditions(page: str) -> str:
 
 def svg(chart: Chart) -> str:
     """Return a chart as an SVG document with a white background."""
-    notes = _wrapped(chart.note, columns=78)
+    notes = _wrapped(chart.note, columns=66)
     top = 64
     height = top + _ROW_HEIGHT * len(chart.bars) + 18 * len(notes) + 14
     fonts = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"
@@ -243,11 +244,11 @@ def svg(chart: Chart) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" {box} role="img" font-family="{fonts}">',
         f"<title>{escape(chart.title)}</title>",
         f'<rect width="{_WIDTH}" height="{height}" rx="8" fill="#ffffff"/>',
-        _text(_MARGIN, 26, chart.title, size=17, bold=True),
+        _text(_MARGIN, 26, f"{chart.title}, {chart.unit}", size=16, bold=True),
     ]
     lines += _legend(chart.legend)
     for index, bar in enumerate(chart.bars):
-        lines += _bar(bar, chart.unit, top + _ROW_HEIGHT * index)
+        lines += _bar(bar, top + _ROW_HEIGHT * index)
     bottom = top + _ROW_HEIGHT * len(chart.bars) + 14
     lines += [
         _text(_MARGIN, bottom + 18 * index, line, size=12, color="#57606a")
@@ -256,10 +257,10 @@ def svg(chart: Chart) -> str:
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _bar(bar: Bar, unit: str, top: int) -> list[str]:
+def _bar(bar: Bar, top: int) -> list[str]:
     """Return the elements of one row: its text, and the bars below."""
     full = _WIDTH - 2 * _MARGIN
-    numbers = f"{_rounded(bar.before)} → {_rounded(bar.after)} {unit}"
+    numbers = f"{_rounded(bar.before)} → {_rounded(bar.after)}"
     if bar.remark:
         numbers += f", {bar.remark}"
     y = top + 20

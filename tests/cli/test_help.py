@@ -79,6 +79,12 @@ def test_help_fits_80_columns_and_breaks_no_name_of_an_option(name: str) -> None
     assert [line for line in lines if re.search(r"[a-z]-$", line)] == []
 
 
+def test_a_narrow_terminal_shows_texts_below_their_names() -> None:
+    lines = main.get_help(click.Context(main, terminal_width=50)).splitlines()
+    below = lines[lines.index("  report") + 1]
+    assert below == "      Show how much memory a model or a plan"
+
+
 @pytest.mark.parametrize(
     ("words", "nearest"),
     [

@@ -24,6 +24,7 @@ from memplan_cli.features.kv_cache.decode_loop import (
 from memplan_cli.features.kv_cache.find import find_caches
 from memplan_cli.features.kv_cache.grouped import without_repeated_heads
 from memplan_cli.features.kv_cache.rewrite import with_cache_buffers, with_tensor_scatter
+from memplan_cli.runtime.run.run_model import require_weights
 from memplan_cli.runtime.workers.worker import Outcome
 
 if TYPE_CHECKING:
@@ -132,7 +133,9 @@ def test_caches_that_stay_as_they_are_are_told_with_the_reason() -> None:
     assert with_cache_buffers(model, search, 6)[1].kept == kept
 
 
-def test_a_model_without_its_weights_file_is_not_decoded(tmp_path: Path) -> None:
+def test_a_model_without_its_weights_file_is_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = decoder()
     _, caches = in_place(model)
     path = tmp_path / "original.onnx"
@@ -144,6 +147,9 @@ def test_a_model_without_its_weights_file_is_not_decoded(tmp_path: Path) -> None
         RuntimeUnavailableError, match=r"its weights file weights\.bin is not in"
     ):
         decode_original(path, caches, DecodeLoop("CPUExecutionProvider", tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeUnavailableError, match=r"bin is not in the current folder$"):
+        require_weights(path.relative_to(tmp_path))
 
 
 def test_the_original_decodes_as_many_entries_as_the_capacity_has_room_for(

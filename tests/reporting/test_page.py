@@ -25,8 +25,9 @@ from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting import RENDERERS, render
 from memplan_cli.reporting.commands.diff import compare
+from memplan_cli.reporting.document import Document, Paragraph
 from memplan_cli.reporting.media import text
-from memplan_cli.reporting.media.html import broken
+from memplan_cli.reporting.media.html import broken, draw
 from memplan_cli.reporting.media.text import Screen
 from memplan_cli.reporting.pages import diff_page, plan_page
 from memplan_cli.reporting.pages.graph_facts import (
@@ -160,6 +161,12 @@ def test_the_first_screen_of_a_page_says_what_the_text_says(name: str) -> None:
     words = unescape(re.sub(r"<[^>]+>", " ", head)).split()
     said = text.draw(answer_document(plan, FEATURE_SECTIONS), Screen(80)).split()
     assert Counter(said) - Counter(words) == Counter()
+
+
+def test_no_line_of_a_page_ends_within_the_name_of_an_option() -> None:
+    document = Document("", (Paragraph("set it with --no-run or a--b"),))
+    head, _ = draw(document)
+    assert head == '<p>set it with <span class="option">--no-run</span> or a--b</p>'
 
 
 def test_a_chart_of_known_sizes_alone_says_so_in_every_medium() -> None:

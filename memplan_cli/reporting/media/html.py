@@ -50,7 +50,7 @@ def _block(block: doc.Block) -> str:
             return f"<h2>{said(text)}</h2>"
         case doc.Paragraph(text, tone):
             kind = "" if tone == "plain" else f' class="{tone}"'
-            return f"<p{kind}>{said(text)}</p>"
+            return f"<p{kind}>{_options_unbroken(said(text))}</p>"
         case doc.Figures(rows):
             return (
                 f'<table class="figures"><tbody>{"".join(map(_figure, rows))}</tbody></table>'
@@ -76,6 +76,11 @@ def said(prose: doc.Prose) -> str:
     return "".join(
         html(part.text if isinstance(part, doc.Name) else part) for part in doc.parts(prose)
     )
+
+
+def _options_unbroken(text: str) -> str:
+    """Return HTML in which no line ends within the name of an option, as ``--`` and ``dim``."""
+    return re.sub(r"(?<!\S)--[\w-]+", r'<span class="option">\g<0></span>', text)
 
 
 def broken(value: str) -> str:

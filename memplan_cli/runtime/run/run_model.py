@@ -173,8 +173,9 @@ def require_weights(path: Path, model: ModelProto | None = None) -> None:
     """
     missing = missing_weights(path, model)
     if missing:
+        folder = "the current folder" if str(path.parent) == "." else path.parent
         raise RuntimeUnavailableError(
-            f"{path} cannot run: its weights file {missing[0]} is not in {path.parent}",
+            f"{path} cannot run: its weights file {missing[0]} is not in {folder}",
             hint="put the file there; --no-validate leaves the comparison out",
         )
 
