@@ -184,7 +184,7 @@ class _SlotPool:
             return f"no free slot of {tensor.dtype} is as large as {tensor.bytes} bytes"
         if self._level == 0 and all(self._free[slot].shape != tensor.shape for slot in slots):
             return f"no free slot of {tensor.dtype} has its shape"
-        return f"free slots of {tensor.dtype} that would do are kept for later tensors"
+        return f"the free slots of {tensor.dtype} are reserved for later tensors"
 
 
 class _Segment(NamedTuple):

@@ -414,7 +414,7 @@ def _uncounted_warnings(program: Program) -> Iterator[str]:
     if vars_:
         names = ", ".join(f"{var.name[:100]!r} ({var.dtype})" for var in vars_[:3])
         more = f" and {len(vars_) - 3} more" if len(vars_) > 3 else ""
-        yield f"in no total, for nothing says their bytes: {names}{more}"
+        yield f"not counted in any total, as shapes do not determine their bytes: {names}{more}"
 
 
 def _certainty(

@@ -40,7 +40,9 @@ def test_a_warning_lists_three_vars_that_are_in_no_total_and_counts_the_others()
         inputs = ", ".join(f"string[2] {name}" for name in "abcd"[:count])
         text = f"g ({inputs}, float[2] x) => (float[2] z) {{ z = Relu(x) }}"
         (warning,) = plan_of_text(text).report.warnings
-        assert warning.startswith("in no total, for nothing says their bytes: 'a' (string), ")
+        assert warning.startswith(
+            "not counted in any total, as shapes do not determine their bytes: 'a' (string), "
+        )
         assert warning.endswith(end)
 
 

@@ -124,7 +124,7 @@ def test_settings_without_phases_leave_no_model_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("level", "reason"),
-    [(0, "has its shape"), (1, "free slots of float32 that would do are kept")],
+    [(0, "has its shape"), (1, "the free slots of float32 are reserved")],
 )
 def test_only_at_level_0_does_the_shape_rule_out_a_slot(level: int, reason: str) -> None:
     first = Placement("a", "", "float32", (2, 3), 24, 0, 0, 0, 0, 1)
