@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -79,12 +80,12 @@ def _check_no_notes(planned: PlannedModel) -> Iterator[str]:
 
 def _check_model_keys(planned: PlannedModel) -> Iterator[str]:
     """Yield keys in the model's metadata that are not memplan's in spite of its prefix, or occur twice."""
-    keys = [entry.key for entry in planned.model.metadata_props]
-    for key in sorted(keys):
+    counts = Counter(entry.key for entry in planned.model.metadata_props)
+    for key in sorted(counts):
         own_key = key.removeprefix(_PREFIX)
         if own_key != key and own_key not in _MODEL_KEYS:
             yield f"the model has a note {key[:80]!r}, which memplan does not write"
-        elif keys.count(key) > 1:
+        elif counts[key] > 1:
             yield f"the model has the entry {key[:80]!r} twice"
 
 

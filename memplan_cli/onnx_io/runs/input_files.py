@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import zipfile
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -336,8 +337,8 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """
     table = dict(pairs)
     if len(table) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
         raise SettingsError(f"{twice[:100]!r} occurs twice in one JSON object")
     return table
 
