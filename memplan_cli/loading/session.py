@@ -17,6 +17,7 @@ from memplan_cli.loading.settings import (
     RUNTIME_DEFAULTS,
     apply_options,
     file_settings,
+    load_cuda_libraries,
     options_of_file_ignored,
     provider_options,
     register_arena,
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.loading.settings import FileSettings, Setting
 
-_registered_arena: list[Mapping[str, Setting]] = []
-"""The keys of the CPU arena of this process, if one was registered; it lasts until the end."""
+_registered_arenas: dict[str, Mapping[str, Setting]] = {}
+"""The keys of the arena of this process by provider, if one was registered; it lasts until the end."""
 
 
 class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
@@ -134,17 +135,18 @@ def load_session(
     apply_options(options, settings.session, settings.session_config)
     planned_provider = settings.execution_provider
     if "providers" not in more_arguments:
-        file_options = provider_options(planned_provider, settings.arena, settings.provider)
+        file_options = provider_options(settings.provider)
         more_arguments["providers"] = [(planned_provider, file_options)]
     provider = _first_provider(more_arguments["providers"])
+    if provider == CUDA:
+        load_cuda_libraries()
     if settings.arena and provider != planned_provider:
         # The order of execution suits every provider; the sizes of an arena do not.
         _warn(
             f"{path} was planned for {planned_provider}: its arena is not used on {provider}"
         )
-    elif settings.arena and provider == CPU:
-        _use_arena(settings.arena)
-        options.add_session_config_entry("session.use_env_allocators", "1")
+    elif settings.arena:
+        _use_arena(settings.arena, provider, options)
     with options_of_file_ignored(), release_after_loading(settings.run_config):
         session = PlannedSession(path, options, settings, **more_arguments)
     value_names = {value.name for value in (*session.get_inputs(), *session.get_outputs())}
@@ -162,12 +164,21 @@ def _first_provider(providers: Any) -> str:  # noqa: ANN401 - names, or pairs wi
     return str(first if isinstance(first, str) else first[0])
 
 
-def _use_arena(arena: Mapping[str, Setting]) -> None:
-    """Register the CPU arena of this process; warn if it has another one, which is shared then."""
-    if not _registered_arena:
-        register_arena(arena)
-        _registered_arena.append(dict(arena))
-    elif _registered_arena[0] != dict(arena):
+def _use_arena(
+    arena: Mapping[str, Setting],
+    provider: str,
+    options: Any,  # noqa: ANN401 - ONNX Runtime has no types
+) -> None:
+    """Let ``SessionOptions`` use the arena of this process for a provider, which is registered if it has none.
+
+    If it has another one, which is shared then, the caller is warned.
+    """
+    if provider not in _registered_arenas:
+        register_arena(arena, provider, options)
+        _registered_arenas[provider] = dict(arena)
+        return
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    if _registered_arenas[provider] != dict(arena):
         _warn("this process already has an arena, sized for another model: it is shared")
 
 

@@ -29,7 +29,8 @@ CPU = "CPUExecutionProvider"
 
 CUDA = "CUDAExecutionProvider"
 
-_PROVIDERS = (CPU, CUDA)
+MEMORY_NAMES: Mapping[str, str] = {CPU: "Cpu", CUDA: "Cuda"}
+"""Providers -> ONNX Runtime's name of the memory in which their arena lies."""
 
 OPTION_ENUMS: Mapping[str, str] = {
     "execution_order": "ExecutionOrder",
@@ -111,7 +112,6 @@ _ACCEPTED: Mapping[str, Mapping[str, _IsValid]] = {
     },
     "arena": _ARENA,
     "provider": {
-        **_ARENA,
         "cudnn_conv_algo_search": _one_of("DEFAULT", "HEURISTIC", "EXHAUSTIVE"),
         "cudnn_conv_use_max_workspace": _FLAG,
         "gpu_mem_limit": _at_most(_SIZE),
@@ -208,7 +208,7 @@ def _check_accepted(settings: FileSettings) -> None:
         ModelError: naming the provider, the option or the value.
     """
     provider = settings.execution_provider
-    if provider not in _PROVIDERS:
+    if provider not in MEMORY_NAMES:
         raise ModelError(f"the model's {SETTINGS} name no provider: {provider[:80]!r}")
     for scope, accepted in _ACCEPTED.items():
         options = settings.scopes[scope]
@@ -249,27 +249,60 @@ def apply_options(
         options.add_session_config_entry(key, value)
 
 
-def provider_options(
-    provider: str, arena: Mapping[str, Setting], options: Mapping[str, Setting]
-) -> dict[str, str]:
-    """Return the options of a provider as text; on CUDA the arena's keys are among them."""
-    options = {**(arena if provider != CPU else {}), **options}
+def provider_options(options: Mapping[str, Setting]) -> dict[str, str]:
+    """Return the options of a provider as text."""
     return {
         key: str(int(value)) if isinstance(value, bool) else str(value)
         for key, value in options.items()
     }
 
 
-def register_arena(arena: Mapping[str, Setting]) -> None:
-    """Register the CPU arena of this process, by keys of ``OrtArenaCfg``. It lasts until the process ends."""
+def register_arena(
+    arena: Mapping[str, Setting],
+    provider: str,
+    options: Any,  # noqa: ANN401 - ONNX Runtime has no types
+) -> None:
+    """Register the arena of a provider in this process, and let ``SessionOptions`` use it.
+
+    The arena lasts until the process ends; sessions that use arenas of the process share it. On CUDA too, the
+    size of the first region can be set in this way only: the provider's own options lack it
+    (core/session/environment.cc, ``CreateAndRegisterAllocatorV2``).
+
+    Args:
+        arena: keys of ``OrtArenaCfg``.
+        provider: ONNX Runtime's name of the execution provider. The arena is on its first device.
+        options: changed.
+    """
     import onnxruntime as ort
 
     config = {key: EXTEND_STRATEGIES.get(str(value), value) for key, value in arena.items()}
-    # OrtArenaCfg refuses unknown keys only in this form, with one dictionary.
     memory = ort.OrtMemoryInfo(
-        "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT
+        MEMORY_NAMES[provider],
+        ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR,
+        0,
+        ort.OrtMemType.DEFAULT,
     )
-    ort.create_and_register_allocator(memory, ort.OrtArenaCfg(config))
+    # OrtArenaCfg refuses unknown keys only in this form, with one dictionary.
+    ort.create_and_register_allocator_v2(provider, memory, {}, ort.OrtArenaCfg(config))
+    options.add_session_config_entry("session.use_env_allocators", "1")
+
+
+def load_cuda_libraries() -> tuple[str, ...]:
+    """Load the CUDA libraries from the wheels of torch or NVIDIA or from the system.
+
+    Returns:
+        The names of those that CUDA sessions need and that cannot be loaded.
+    """
+    import io
+    from contextlib import redirect_stdout
+
+    import onnxruntime as ort
+
+    # ONNX Runtime prints what it cannot load: "Failed to load NAME: reason".
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        ort.preload_dlls()
+    return tuple(re.findall(r"^Failed to load ([^:\s]+)", printed.getvalue(), re.MULTILINE))
 
 
 @contextmanager

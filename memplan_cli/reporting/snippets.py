@@ -16,7 +16,12 @@ from memplan_cli.loading.heap import (
     LOADING_ENVIRONMENT_TEXT,
     LOADING_THRESHOLD,
 )
-from memplan_cli.loading.settings import EXTEND_STRATEGIES, OPTION_ENUMS
+from memplan_cli.loading.settings import (
+    EXTEND_STRATEGIES,
+    MEMORY_NAMES,
+    OPTION_ENUMS,
+    provider_options,
+)
 from memplan_cli.reporting.escape import c_literal
 
 if TYPE_CHECKING:
@@ -47,12 +52,9 @@ def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU)
         lines.append(f"options.{key} = {text}")
     for key, entry in sorted(settings.session_config.items()):
         lines += _call("options.add_session_config_entry", repr(key), repr(entry))
-    provider_options = dict(sorted(settings.provider.items()))
-    if settings.arena and provider == CPU:
-        lines += _cpu_arena(settings)
-    elif settings.arena:  # the CUDA provider takes the keys of its arena as options of its own
-        provider_options |= dict(sorted(settings.arena.items()))
-    providers = f"providers=[({provider!r}, {provider_options!r})]"
+    if settings.arena:
+        lines += _python_arena(settings, provider)
+    providers = f"providers=[({provider!r}, {dict(sorted(settings.provider.items()))!r})]"
     lines += _call("session = ort.InferenceSession", repr(model), "options", providers)
     lines.append("run_options = ort.RunOptions()")
     for key, entry in sorted(settings.run_config.items()):
@@ -115,18 +117,21 @@ def _dict_literal(outputs: Mapping[str, str]) -> str:
     return f"{{\n{''.join(pairs)}}}"
 
 
-def _cpu_arena(settings: RuntimeSettings) -> list[str]:
-    """Return Python that registers the CPU arena, which all sessions of the process share."""
+def _python_arena(settings: RuntimeSettings, provider: str) -> list[str]:
+    """Return Python that registers the arena of a provider, which all sessions of the process share."""
     entries = [f"    {key!r}: {value!r}," for key, value in _arena_numbers(settings).items()]
+    register = "ort.create_and_register_allocator(memory, ort.OrtArenaCfg(arena))"
+    if provider != CPU:
+        register = f"ort.create_and_register_allocator_v2(\n    {provider!r}, memory, {{}}, ort.OrtArenaCfg(arena)\n)"
     return [
         "# The arena belongs to the process: register it once, before the first session.",
         "memory = ort.OrtMemoryInfo(",
-        '    "Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT',
+        f'    "{MEMORY_NAMES[provider]}", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT',
         ")",
         "arena = {",
         *entries,
         "}",
-        "ort.create_and_register_allocator(memory, ort.OrtArenaCfg(arena))",
+        register,
         'options.add_session_config_entry("session.use_env_allocators", "1")',
     ]
 
@@ -204,7 +209,7 @@ def c_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str
             f"  MEMPLAN_TRY(ort->AddSessionConfigEntry(options, {pair}));"
             for pair in _literal_pairs(settings.session_config)
         ),
-        *(_c_arena(settings) if settings.arena and provider == CPU else ()),
+        *(_c_arena(settings, provider) if settings.arena else ()),
         *(_c_cuda(settings) if provider != CPU else ()),
         f"  MEMPLAN_TRY(ort->CreateSession(env, ORT_TSTR({c_literal(model)}), options, session));",
         "  ort->ReleaseSessionOptions(options);",
@@ -240,7 +245,7 @@ def cpp_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> s
             f"  options.AddConfigEntry({pair});"
             for pair in _literal_pairs(settings.session_config)
         ),
-        *(_cpp_arena(settings) if settings.arena and provider == CPU else ()),
+        *(_cpp_arena(settings, provider) if settings.arena else ()),
         *(_cpp_cuda(settings) if provider != CPU else ()),
         f"  return Ort::Session(env, ORT_TSTR({c_literal(model)}), options);",
         "}",
@@ -311,9 +316,13 @@ def _arena_numbers(settings: RuntimeSettings) -> Mapping[str, Setting]:
     }
 
 
-def _c_arena(settings: RuntimeSettings) -> Iterator[str]:
-    """Yield C that registers the CPU arena and lets the session use it."""
+def _c_arena(settings: RuntimeSettings, provider: str) -> Iterator[str]:
+    """Yield C that registers the arena of a provider and lets the session use it."""
     arena = _arena_numbers(settings)
+    memory = f"{c_literal(MEMORY_NAMES[provider])}, OrtArenaAllocator, 0, OrtMemTypeDefault"
+    register = "CreateAndRegisterAllocator(env, memory, arena)"
+    if provider != CPU:
+        register = f"CreateAndRegisterAllocatorV2(env, {c_literal(provider)}, memory, arena, NULL, NULL, 0)"
     yield "  // The arena belongs to the environment: registered once, before the first session."
     yield f"  const char* const keys[] = {{{', '.join(map(c_literal, arena))}}};"
     yield f"  const size_t values[] = {{{', '.join(str(int(v)) for v in arena.values())}}};"
@@ -321,41 +330,33 @@ def _c_arena(settings: RuntimeSettings) -> Iterator[str]:
     yield "  OrtMemoryInfo* memory = NULL;"
     yield f"  MEMPLAN_TRY(ort->CreateArenaCfgV2(keys, values, {len(arena)}, &arena));"
     yield "  MEMPLAN_TRY("
-    yield '      ort->CreateMemoryInfo("Cpu", OrtArenaAllocator, 0, OrtMemTypeDefault, &memory));'
-    yield "  MEMPLAN_TRY(ort->CreateAndRegisterAllocator(env, memory, arena));"
+    yield f"      ort->CreateMemoryInfo({memory}, &memory));"
+    yield f"  MEMPLAN_TRY(ort->{register});"
     yield "  ort->ReleaseMemoryInfo(memory);"
     yield "  ort->ReleaseArenaCfg(arena);"
     yield '  MEMPLAN_TRY(ort->AddSessionConfigEntry(options, "session.use_env_allocators", "1"));'
 
 
-def _cpp_arena(settings: RuntimeSettings) -> Iterator[str]:
-    """Yield C++ that registers the CPU arena and lets the session use it."""
+def _cpp_arena(settings: RuntimeSettings, provider: str) -> Iterator[str]:
+    """Yield C++ that registers the arena of a provider and lets the session use it."""
+    memory = f"{c_literal(MEMORY_NAMES[provider])}, OrtArenaAllocator, 0, OrtMemTypeDefault"
+    register = "CreateAndRegisterAllocator(memory, arena)"
+    if provider != CPU:
+        register = f"CreateAndRegisterAllocatorV2({c_literal(provider)}, memory, {{}}, arena)"
     pairs = ", ".join(
         f"{{{c_literal(key)}, {int(value)}}}"
         for key, value in _arena_numbers(settings).items()
     )
     yield "  // The arena belongs to the environment: registered once, before the first session."
     yield f"  Ort::ArenaCfg arena(std::unordered_map<std::string, size_t>{{{pairs}}});"
-    yield '  Ort::MemoryInfo memory("Cpu", OrtArenaAllocator, 0, OrtMemTypeDefault);'
-    yield "  env.CreateAndRegisterAllocator(memory, arena);"
+    yield f"  Ort::MemoryInfo memory({memory});"
+    yield f"  env.{register};"
     yield '  options.AddConfigEntry("session.use_env_allocators", "1");'
-
-
-def _provider_options(settings: RuntimeSettings) -> Mapping[str, str]:
-    """Return the options of a CUDA provider, which include those of its arena, as text.
-
-    A bool is ``0`` or ``1``.
-    """
-    options = {**settings.provider, **settings.arena}
-    return {
-        key: str(int(value)) if isinstance(value, bool) else str(value)
-        for key, value in sorted(options.items())
-    }
 
 
 def _c_cuda(settings: RuntimeSettings) -> Iterator[str]:
     """Yield C that appends the CUDA provider to the session options."""
-    options = _provider_options(settings)
+    options = dict(sorted(provider_options(settings.provider).items()))
     yield "  OrtCUDAProviderOptionsV2* cuda = NULL;"
     yield "  MEMPLAN_TRY(ort->CreateCUDAProviderOptions(&cuda));"
     if options:
@@ -371,7 +372,9 @@ def _c_cuda(settings: RuntimeSettings) -> Iterator[str]:
 
 def _cpp_cuda(settings: RuntimeSettings) -> Iterator[str]:
     """Yield C++ that appends the CUDA provider to the session options."""
-    pairs = ", ".join(f"{{{pair}}}" for pair in _literal_pairs(_provider_options(settings)))
+    pairs = ", ".join(
+        f"{{{pair}}}" for pair in _literal_pairs(provider_options(settings.provider))
+    )
     yield "  Ort::CUDAProviderOptions cuda;"
     if pairs:
         yield f"  cuda.Update(std::unordered_map<std::string, std::string>{{{pairs}}});"

@@ -90,11 +90,19 @@ def test_what_holds_a_file_as_it_stands_is_there(language: str) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_on_cuda_the_arena_is_the_providers(language: str) -> None:
+def test_on_cuda_too_the_arena_is_registered_as_its_provider_lacks_its_keys(
+    language: str,
+) -> None:
     text = LANGUAGES[language][0](EVERYTHING, "m.onnx", CUDA)
-    assert "RegisterAllocator" not in text
-    assert '"arena_extend_strategy"' in text
-    assert '"kSameAsRequested"' in text
+    register, provider = text.split("CUDAProviderOptions", 1)
+    assert "CreateAndRegisterAllocatorV2" in register
+    assert f'"{CUDA}"' in register
+    assert '"Cuda", OrtArenaAllocator' in register
+    assert '"max_dead_bytes_per_chunk"' in register
+    assert '"session.use_env_allocators", "1"' in register
+    assert '"use_tf32"' in provider
+    assert "max_dead_bytes" not in provider
+    assert "arena_extend_strategy" not in provider
 
 
 def test_an_option_without_a_call_is_no_silence() -> None:

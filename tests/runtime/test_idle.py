@@ -26,7 +26,6 @@ from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
 from story import memplan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from onnxruntime import RunOptions
@@ -162,26 +161,24 @@ def test_the_first_run_after_one_of_the_other_kind_is_not_timed(
     assert result == {"ratios": [3.0] * 20}
 
 
-def on_another_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("idle", [None, "release"])
+def test_the_arena_of_another_provider_is_released_if_asked_for(
+    model: Path, monkeypatch: pytest.MonkeyPatch, idle: Idle | None
+) -> None:
     monkeypatch.setattr(confirm, "CPU", "another provider")
+    runtime = optimized(model, idle)
+    assert (runtime.idle is not None) == (idle == "release")
+    assert bool(file_settings(model).run_config) == (idle == "release")
 
 
-def with_a_run_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("idle", [None, "release"])
+def test_an_arena_that_cannot_be_released_is_kept_with_a_warning_if_asked_for(
+    model: Path, monkeypatch: pytest.MonkeyPatch, idle: Idle | None
+) -> None:
     refused = RuntimeSettings(session={"there is no such option": 1})
     monkeypatch.setattr(
         confirm, "released_between_runs", lambda choice: replace(choice, settings=refused)
     )
-
-
-@pytest.mark.parametrize("obstacle", [on_another_provider, with_a_run_that_fails])
-@pytest.mark.parametrize("idle", [None, "release"])
-def test_an_arena_that_cannot_be_released_is_kept_with_a_warning_if_asked_for(
-    model: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    idle: Idle | None,
-    obstacle: Callable[[pytest.MonkeyPatch], None],
-) -> None:
-    obstacle(monkeypatch)
     report = api.optimize(model, check=Check("cpu", idle=idle)).plan.report
     assert report.validation is not None
     assert report.validation.passed

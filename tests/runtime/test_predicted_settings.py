@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -21,7 +22,10 @@ HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
 def executed(nodes: str) -> ExecutedGraph:
-    text = HEAD + f"g (float[1024] x) => (float[1024] y) {{ {nodes} }}"
+    text = (
+        HEAD
+        + f"g (float[1024] x) => (float[1024] y) <int64[1] i = {{0}}, int64[1] j = {{1024}}> {{ {nodes} }}"
+    )
     return ExecutedGraph(read_program(onnx.parser.parse_model(text)).program)
 
 
@@ -71,8 +75,33 @@ def test_the_snippet_is_python_and_sets_each_option_in_its_scope() -> None:
     assert "ort.OrtArenaCfg(arena)" in text
     assert "run_options.add_run_config_entry('c.d', '2')" in text
     on_cuda = settings_snippet(settings, "m.onnx", CUDA)
-    assert "create_and_register_allocator" not in on_cuda
-    assert "{'arena_extend_strategy': 'kSameAsRequested'}" in on_cuda
+    ast.parse(on_cuda)
+    assert f"create_and_register_allocator_v2(\n    {CUDA!r}, memory, {{}}" in on_cuda
+    assert '"Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR' in on_cuda
+    assert 'add_session_config_entry("session.use_env_allocators", "1")' in on_cuda
+    assert f"providers=[({CUDA!r}, {{}})]" in on_cuda
+
+
+def test_on_cuda_the_same_regions_are_searched_as_on_the_cpu() -> None:
+    # No kernel of these operators writes in place, so that both tables of kernels give the same requests.
+    on_cpu = executed(
+        "a = Concat<axis = 0>(x, x) b = Concat<axis = 0>(x, x, x) c = Concat<axis = 0>(a, b, a)"
+        "d = Concat<axis = 0>(a, a, a, a) e = Concat<axis = 0>(c, d) y = Slice(e, i, j)"
+    )
+    base = RuntimeSettings(session={"enable_mem_pattern": False})
+    best = predict_settings(on_cpu, base)
+    assert "initial_chunk_size_bytes" in best.settings.arena
+    on_cuda = predict_settings(replace(on_cpu, provider=CUDA), base)
+    assert on_cuda.settings.arena == best.settings.arena
+    assert on_cuda.predicted.held == best.predicted.held
+
+
+def test_on_cuda_buffers_are_reused_as_on_the_cpu() -> None:
+    # Also with nodes on both devices: with one stream of each device type the planner reuses as with one.
+    reused = RuntimeSettings(session={"enable_mem_pattern": False})
+    graph = replace(executed("a = Exp(x) b = Neg(a) c = Exp(b) y = Neg(c)"), provider=CUDA)
+    peak = predict_peaks(graph, reused).first_run_peak
+    assert peak == 2 * 4096
 
 
 def test_the_snippet_runs() -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.media import renderers, result_json
+from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,6 +35,13 @@ def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
                 f"Files are mapped at multiples of {diagnosis.mapping_bytes:,} bytes."
             ),
             *doc.section("Providers, each tested with a session", doc.Items(provider_states)),
+            *doc.section(
+                f"Entries of options that change memory, of ONNX Runtime {PROFILE.version}",
+                doc.Paragraph(
+                    "Entries with other names are accepted in silence, without effect."
+                ),
+                doc.Items(tuple(map(": ".join, diagnosis.memory_entries.items()))),
+            ),
             *doc.section("The file", file_facts),
             *doc.section(
                 "Problems", *(problems or (doc.Check(passed=True, text="No problem found."),))

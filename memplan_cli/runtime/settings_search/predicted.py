@@ -33,13 +33,12 @@ from memplan_cli.runtime.simulate.predict import (
 )
 from memplan_cli.runtime.simulate.regions import (
     EXACT,
-    EXACT_UNSPLIT,
     OWN_INITIALIZERS,
-    RELEASE_AFTER_RUN,
     ArenaChoice,
     best_arena,
     one_region,
     refined_arena,
+    release_after_run,
     shared_region,
 )
 from memplan_cli.runtime.simulate.trace import UnknownBytesError, rounded_up
@@ -229,7 +228,7 @@ def predict_arena(
     settings = without_pattern(settings)
     try:
         traces = session_traces(executed, settings, workspace)
-        arena = _arena_for(traces.with_kept_outputs, executed.provider)
+        arena = best_arena(traces.with_kept_outputs)
         candidate = _in_arena(settings, traces, arena)
         candidate = _in_finer_arena(executed, candidate, workspace)
         if may_have_pattern:
@@ -265,7 +264,8 @@ def released_between_runs(choice: SettingsChoice) -> SettingsChoice:
 
     Its regions have the sizes of tensors, and what it holds between runs is not predicted.
     """
-    settings = replace(choice.settings, arena=EXACT, run_config=RELEASE_AFTER_RUN)
+    release = release_after_run(choice.provider)
+    settings = replace(choice.settings, arena=EXACT, run_config=release)
     return replace(choice, settings=settings, predicted=replace(choice.predicted, held=None))
 
 
@@ -326,8 +326,7 @@ def _best_candidate(
     for settings, traces in variants:
         if traces.first.peak <= _NEAR_LOWEST * lowest:
             if traces.first not in arenas:  # several orders often make the same requests
-                kept = traces.with_kept_outputs
-                arenas[traces.first] = _arena_for(kept, executed.provider)
+                arenas[traces.first] = best_arena(traces.with_kept_outputs)
             candidates.append(_in_arena(settings, traces, arenas[traces.first]))
     best = _in_finer_arena(executed, min(candidates, key=attrgetter("score")), workspace)
     is_pattern_fixed = "enable_mem_pattern" in base.session
@@ -355,15 +354,6 @@ def _without_pattern_and_reuse(base: RuntimeSettings) -> RuntimeSettings:
     return base.updated(RuntimeSettings(session=off))
 
 
-def _arena_for(trace: AllocationTrace, provider: str) -> ArenaChoice:
-    """Return the best arena for runs by a coarse search.
-
-    On CUDA that is always exact growth, and the bytes that it holds are not predicted (0).
-    """
-    # The size of the CUDA arena's first region cannot be set from Python.
-    return best_arena(trace) if provider == CPU else ArenaChoice(EXACT_UNSPLIT, 0)
-
-
 def _in_arena(
     settings: RuntimeSettings, traces: SessionTraces, arena: ArenaChoice
 ) -> _Candidate:
@@ -381,8 +371,6 @@ def _in_finer_arena(
     ``workspace`` was measured with one thread, but users run with many, and the workspace of some
     kernels grows with them. An arena that fits one thread exactly may then hold more than before.
     """
-    if executed.provider != CPU:  # the size of the CUDA arena's first region cannot be set
-        return candidate
     refined = refined_arena(candidate.traces.with_kept_outputs, candidate.arena)
     if refined is candidate.arena:  # the search has found none that holds less
         return candidate

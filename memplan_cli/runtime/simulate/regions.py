@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.results.observations import CPU
 from memplan_cli.runtime.simulate.arena import (
     UNLIMITED,
     ArenaSettings,
@@ -81,9 +82,18 @@ EXACT_UNSPLIT: Mapping[str, Setting] = {"arena_extend_strategy": "kSameAsRequest
 """Exact growth, with chunks split by the default rule."""
 
 
-RELEASE_AFTER_RUN: Mapping[str, str] = {"memory.enable_memory_arena_shrinkage": "cpu:0"}
-"""Run entries with which the arena gives empty regions back to the system at the end of a run. Outputs are
-alive then, so each tensor needs a region of its own (`EXACT`): one region for all would never be empty."""
+def release_after_run(provider: str = CPU) -> Mapping[str, str]:
+    """Return run entries with which the arena gives empty regions back to the system at the end of a run.
+
+    Outputs are alive then, so each tensor needs a region of its own (`EXACT`): one region for all would never
+    be empty. An arena that is named, but that the session does not have, fails the run
+    (core/session/inference_session.cc, ``ValidateAndParseShrinkArenaString``).
+    """
+    return {"memory.enable_memory_arena_shrinkage": "cpu:0" if provider == CPU else "gpu:0"}
+
+
+RELEASE_AFTER_RUN = release_after_run()
+"""`release_after_run` of the CPU provider."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,14 +153,13 @@ class Confirmation:
 
         Then a note says so, if the check asks for the release.
         """
-        reason = "only the arena of the CPU can be released"
-        if self._baseline.provider == CPU:
-            run = self._run(released_between_runs(self.choice))
-            if self._has_same_outputs(run):
-                return run
-            reason = "a run that releases it fails, or has other outputs"
+        run = self._run(released_between_runs(self.choice))
+        if self._has_same_outputs(run):
+            return run
         if self._baseline.check.idle == "release":
-            self.notes.append(f"the arena is kept between runs: {reason}")
+            self.notes.append(
+                "the arena is kept between runs: a run that releases it fails, or has other outputs"
+            )
         return None
 
     def _compared_with_reported(self, run: WrittenRun) -> IdleArena | None:
@@ -314,11 +313,8 @@ class Confirmation:
         of that run. It is worth a second run if its predicted bytes are noticeably fewer than the run's
         arena held; `_fit_arena` keeps it only if the second run holds less.
 
-        None if there is no such arena, or if the provider is not the CPU: sizes of regions cannot be set
-        elsewhere.
+        None if there is no such arena.
         """
-        if self._baseline.provider != CPU:
-            return None
         run = self.run
         held = held_without_weights(run.record.peaks)
         # Fewer bytes than this are noticeably fewer.

@@ -17,6 +17,7 @@ from memplan_cli.core.results.observations import (
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError
 from memplan_cli.loading.settings import (
     apply_options,
+    load_cuda_libraries,
     options_of_file_ignored,
     provider_options,
     register_arena,
@@ -148,10 +149,9 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
     if provider == CUDA:
         load_cuda_libraries()
     options = session_options(settings)
-    if settings.arena and provider == CPU:
-        register_arena(settings.arena)
-        options.add_session_config_entry("session.use_env_allocators", "1")
-    providers = [(provider, provider_options(provider, settings.arena, settings.provider))]
+    if settings.arena:
+        register_arena(settings.arena, provider, options)
+    providers = [(provider, provider_options(settings.provider))]
     source = model if isinstance(model, bytes) else str(model)
     with options_of_file_ignored():
         session = ort.InferenceSession(source, options, providers=providers)
@@ -178,11 +178,3 @@ def run_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtim
     for key, value in settings.run_config.items():
         options.add_run_config_entry(key, value)
     return options
-
-
-def load_cuda_libraries() -> None:
-    """Load the CUDA libraries from the wheels of torch or NVIDIA, if they are installed."""
-    import onnxruntime as ort
-
-    if hasattr(ort, "preload_dlls"):
-        ort.preload_dlls()

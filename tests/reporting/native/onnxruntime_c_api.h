@@ -44,6 +44,8 @@ typedef struct OrtApi {
   OrtStatus* (*CreateArenaCfgV2)(const char* const*, const size_t*, size_t, OrtArenaCfg**);
   OrtStatus* (*CreateMemoryInfo)(const char*, OrtAllocatorType, int, OrtMemType, OrtMemoryInfo**);
   OrtStatus* (*CreateAndRegisterAllocator)(OrtEnv*, const OrtMemoryInfo*, const OrtArenaCfg*);
+  OrtStatus* (*CreateAndRegisterAllocatorV2)(OrtEnv*, const char*, const OrtMemoryInfo*, const OrtArenaCfg*,
+                                             const char* const*, const char* const*, size_t);
   OrtStatus* (*CreateCUDAProviderOptions)(OrtCUDAProviderOptionsV2**);
   OrtStatus* (*UpdateCUDAProviderOptions)(OrtCUDAProviderOptionsV2*, const char* const*,
                                           const char* const*, size_t);

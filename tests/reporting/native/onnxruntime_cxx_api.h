@@ -35,6 +35,9 @@ struct CUDAProviderOptions {
 };
 struct Env {
   Env& CreateAndRegisterAllocator(const OrtMemoryInfo*, const OrtArenaCfg*);
+  Env& CreateAndRegisterAllocatorV2(const std::string&, const OrtMemoryInfo*,
+                                    const std::unordered_map<std::string, std::string>&,
+                                    const OrtArenaCfg*);
 };
 struct Session {
   Session(const Env&, const ORTCHAR_T*, const SessionOptions&);
