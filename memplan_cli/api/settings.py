@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.api.models.binding import (
     assumption_notes,
@@ -16,6 +16,7 @@ from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.request import settings_of
 from memplan_cli.core.binding_options import bounds_options
 from memplan_cli.core.progress import silent
+from memplan_cli.core.results.observations import PROVIDERS
 
 if TYPE_CHECKING:
     from memplan_cli.api.models.model_file import ModelFile
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.settings_search.predicted import SettingsChoice
     from memplan_cli.settings.settings import Settings
 
+ProviderChoice = Literal["cpu", "cuda"]
+"""A provider for which settings are predicted."""
+
+_NEVER_MEASURED = (
+    "for CUDA, from ONNX Runtime's sources and never measured: the graph is the one before the device's own "
+    "fusions, inputs are copied to the device, and each kernel allocates its outputs"
+)
+
 
 def settings(
     model: ModelSource,
@@ -34,6 +43,7 @@ def settings(
     check: Check | None = None,
     progress: Progress | None = None,
     *,
+    provider: ProviderChoice = "cpu",
     config: FilePath | None = None,
     **options: object,
 ) -> SettingsChoice:
@@ -45,6 +55,7 @@ def settings(
             an effect.
         check: Confirm by a run on its provider, or search by measuring; None predicts only.
         progress: Called with the name of each stage.
+        provider: Predict for ``cuda`` too, which need not work here; with ``check``, its provider holds.
         config: A settings file, in place of ``given``.
         options: Settings by name, in place of ``given``: ``dims={"batch": 8}``.
 
@@ -69,7 +80,7 @@ def settings(
         fixed = recorded if must_stay_unoptimized else None
         releases = recorded is not None and bool(recorded.settings.run_config)
         if check is None:
-            choice = _predicted(file, bound_settings, fixed)
+            choice = _predicted(file, bound_settings, fixed, PROVIDERS[provider])
             choice = released_between_runs(choice) if releases else choice
         else:
             check = replace(check, idle="release" if releases else "keep")
@@ -86,16 +97,19 @@ def settings(
 
 
 def _predicted(
-    file: ModelFile, bound_settings: Settings, fixed: RecordedSettings | None
+    file: ModelFile, bound_settings: Settings, fixed: RecordedSettings | None, provider: str
 ) -> SettingsChoice:
-    """Return the settings with the least predicted memory. The model is loaded, and not run.
+    """Return the settings with the least predicted memory. The model is loaded on the CPU, and not run.
 
     Args:
         file: the model.
         bound_settings: the sizes and inputs of a run.
         fixed: the settings in the file's metadata if its graph must run as it is; the options that
             ensure this are kept. None: ONNX Runtime may optimize the graph.
+        provider: ONNX Runtime's name of the execution provider, unless ``fixed`` has one. Which nodes a device
+            fuses is unknown without it, so that its graph is the one that all providers share.
     """
+    from memplan_cli.core.results.observations import CPU, RuntimeSettings
     from memplan_cli.runtime.graph.dumps import executed_graph
     from memplan_cli.runtime.graph.offline import offline_program
     from memplan_cli.runtime.run.baseline import DEFAULTS
@@ -108,12 +122,18 @@ def _predicted(
 
     binding, path = binding_of(bound_settings), file.path
     if fixed is None:
-        executed, base = executed_graph(path, DEFAULTS, binding.dims), DEFAULTS
+        level = "ORT_ENABLE_ALL" if provider == CPU else "ORT_ENABLE_BASIC"
+        graph = RuntimeSettings(session={"graph_optimization_level": level})
+        executed, base = executed_graph(path, graph, binding.dims), DEFAULTS
+        executed = replace(executed, provider=provider)
     else:
         program = offline_program(path, binding.dims, fixed.provider)
         executed = ExecutedGraph(program, binding.dims, provider=fixed.provider)
         base = settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
-    return predict_settings(executed, settings_for_sizes(base, binding.assumed))
+    choice = predict_settings(executed, settings_for_sizes(base, binding.assumed))
+    if choice.provider == CPU:
+        return choice
+    return replace(choice, notes=(*choice.notes, _NEVER_MEASURED))
 
 
 def _confirmed_choice(

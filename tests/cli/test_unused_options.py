@@ -30,7 +30,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "optimize a.onnx --target cpu --external-weights keep",
             "is for --target portable, not cpu",
         ),
-        ("settings a.onnx --provider cuda", "add --measure"),
         ("why a.onnx --process --level 0", "--level has no effect on the process"),
         (
             "why free.onnx --process --bounds batch=1..2",

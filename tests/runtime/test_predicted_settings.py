@@ -14,7 +14,9 @@ from memplan_cli.reporting.snippets import settings_snippet
 from memplan_cli.runtime.graph.recorded import with_recorded_order
 from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.settings_search.predicted import predict_settings
-from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks
+from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks, session_traces
+from memplan_cli.runtime.simulate.regions import best_arena, refined_arena
+from memplan_cli.runtime.simulate.trace import with_copied_inputs
 from memplan_cli.runtime.workers.session_profile import Kernel
 from memplan_cli.runtime.workers.spec import RunSpec, SessionSpec
 
@@ -86,14 +88,20 @@ def test_on_cuda_the_same_regions_are_searched_as_on_the_cpu() -> None:
     # No kernel of these operators writes in place, so that both tables of kernels give the same requests.
     on_cpu = executed(
         "a = Concat<axis = 0>(x, x) b = Concat<axis = 0>(x, x, x) c = Concat<axis = 0>(a, b, a)"
-        "d = Concat<axis = 0>(a, a, a, a) e = Concat<axis = 0>(c, d) y = Slice(e, i, j)"
+        "d = Concat<axis = 0>(a, a, a, a) e = Concat<axis = 0>(c, d) f = Concat<axis = 0>(e, x)"
+        "g = Concat<axis = 0>(f, x, x, x) h = Concat<axis = 0>(g, x) y = Slice(h, i, j)"
     )
     base = RuntimeSettings(session={"enable_mem_pattern": False})
     best = predict_settings(on_cpu, base)
     assert "initial_chunk_size_bytes" in best.settings.arena
-    on_cuda = predict_settings(replace(on_cpu, provider=CUDA), base)
-    assert on_cuda.settings.arena == best.settings.arena
-    assert on_cuda.predicted.held == best.predicted.held
+    # The inputs are copied into the arena of the device, and callers keep their outputs on the host.
+    on_cuda = replace(on_cpu, provider=CUDA)
+    choice = predict_settings(on_cuda, base)
+    requests = with_copied_inputs(session_traces(on_cuda, choice.settings, {}).first, [4096])
+    best_of_search = refined_arena(requests, best_arena(requests))
+    assert choice.settings.arena.items() > best_of_search.settings.items()
+    assert choice.predicted.held == best_of_search.held
+    assert "initial_chunk_size_bytes" in choice.settings.arena
 
 
 def test_on_cuda_buffers_are_reused_as_on_the_cpu() -> None:

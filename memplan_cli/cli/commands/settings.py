@@ -64,6 +64,9 @@ def settings(
     With --bounds, recommend the settings with which the process needs least memory for requests
     of any size in these ranges, on the CPU, and show the largest size of its arena.
 
+    With --provider cuda and without --measure, no GPU is needed: the settings follow from ONNX Runtime's
+    sources.
+
     \b
     memplan settings model.onnx --measure -o settings.py
     memplan settings model.onnx --bounds batch=1..8 --bounds seq=16..512 --measure
@@ -81,9 +84,7 @@ def settings(
         reason = "cannot be combined with --bounds"
         reject_unused(("tune", "provider"), reason, "remove one of them")
     if not (measure or tune):
-        # Without a run the settings are predicted, for the CPU.
-        unused = ("timeout",) if provider in ("auto", "cpu") else ("provider", "timeout")
-        reject_unused(unused, "needs the model to be run", "add --measure")
+        reject_unused(("timeout",), "needs the model to be run", "add --measure")
     refuse_targets({"-o": out}, (model,))
     if tune:
         output.note(f"memplan: {TUNE_COST}")
@@ -100,7 +101,14 @@ def settings(
             check = api.Check(
                 provider, timeout=timeout, search="measured" if tune else "foreseen"
             )
-        advice = api.settings(model, binding, check, output.progress)
+        # Without a run, auto is the CPU: no session is created to find out what works.
+        advice = api.settings(
+            model,
+            binding,
+            check,
+            output.progress,
+            provider="cuda" if provider == "cuda" else "cpu",
+        )
         text = SETTINGS[form](advice, str(model))
     deliver(text, out, output)
     # The command line of a model from standard input cannot be repeated.

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.one_line import one_line_repr
+from memplan_cli.core.program import walk
 from memplan_cli.core.results.memory import OBSERVED
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.runtime.profile.in_place import version_warning
@@ -41,11 +42,18 @@ from memplan_cli.runtime.simulate.regions import (
     release_after_run,
     shared_region,
 )
-from memplan_cli.runtime.simulate.trace import UnknownBytesError, rounded_up
+from memplan_cli.runtime.simulate.trace import (
+    UnknownBytesError,
+    rounded_up,
+    tensor_bytes,
+    weight_bytes,
+    with_copied_inputs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from memplan_cli.core.results.observations import Setting
     from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 _PATTERN = RuntimeSettings(session={"enable_mem_pattern": True})
@@ -71,6 +79,17 @@ _NEAR_LOWEST = 1.05
 
 _MARGIN = 1.08
 """Factor by which a single region is larger than predicted."""
+
+_DEVICE_WORKSPACE = 64 << 20
+"""Bytes of the limit of a device's arena beyond weights and tensors: twice the workspace with which
+convolutions search for an algorithm (``AlgoSearchWorkspaceSize``, core/providers/cuda/nn/conv_8.h)."""
+
+CONVOLUTION_OPTIONS: Mapping[str, Setting] = {
+    "cudnn_conv_algo_search": "HEURISTIC",
+    "cudnn_conv_use_max_workspace": "0",
+}
+"""Options of the CUDA provider for graphs with convolutions: algorithms are chosen without being timed, and a
+search that times some nevertheless has 32 MiB."""
 
 _OF_ONE_RUN = (
     "branches, iterations or sizes depend on data: predictions hold for the inputs that were "
@@ -211,7 +230,7 @@ def predict_settings(
         return SettingsChoice(
             settings, Peaks(None, None), notes=(_UNKNOWN_SIZES,), provider=executed.provider
         )
-    choice = _choice_of(best, executed.provider)
+    choice = _choice_of(best, executed)
     return choice if workspace is not None else replace(choice, notes=(_NO_WORKSPACE,))
 
 
@@ -228,14 +247,14 @@ def predict_arena(
     settings = without_pattern(settings)
     try:
         traces = session_traces(executed, settings, workspace)
-        arena = best_arena(traces.with_kept_outputs)
+        arena = best_arena(_served_runs(executed, traces))
         candidate = _in_arena(settings, traces, arena)
         candidate = _in_finer_arena(executed, candidate, workspace)
         if may_have_pattern:
             candidate = _with_pattern(executed, candidate, workspace)
     except UnknownBytesError:
         return None
-    return _choice_of(candidate, executed.provider)
+    return _choice_of(candidate, executed)
 
 
 def has_several_regions(choice: SettingsChoice) -> bool:
@@ -254,7 +273,7 @@ def in_one_region(choice: SettingsChoice) -> SettingsChoice:
     size = rounded_up(held * _MARGIN)
     return replace(
         choice,
-        settings=replace(choice.settings, arena=one_region(size)),
+        settings=replace(choice.settings, arena={**choice.settings.arena, **one_region(size)}),
         predicted=replace(choice.predicted, held=size),
     )
 
@@ -297,13 +316,13 @@ def prediction_warnings(graph: ExecutedGraph) -> Iterator[str]:
         yield other_version
 
 
-def _choice_of(candidate: _Candidate, provider: str) -> SettingsChoice:
+def _choice_of(candidate: _Candidate, executed: ExecutedGraph) -> SettingsChoice:
     """Return a candidate as the result of a search."""
-    predicted = replace(candidate.predicted, held=candidate.arena.held)
+    held = candidate.arena.held
     return SettingsChoice(
-        candidate.settings,
-        predicted,
-        provider=provider,
+        candidate.settings.updated(_device_settings(executed, held)),
+        replace(candidate.predicted, held=held),
+        provider=executed.provider,
         bytes_for_speed=candidate.bytes_for_speed,
     )
 
@@ -326,7 +345,7 @@ def _best_candidate(
     for settings, traces in variants:
         if traces.first.peak <= _NEAR_LOWEST * lowest:
             if traces.first not in arenas:  # several orders often make the same requests
-                arenas[traces.first] = best_arena(traces.with_kept_outputs)
+                arenas[traces.first] = best_arena(_served_runs(executed, traces))
             candidates.append(_in_arena(settings, traces, arenas[traces.first]))
     best = _in_finer_arena(executed, min(candidates, key=attrgetter("score")), workspace)
     is_pattern_fixed = "enable_mem_pattern" in base.session
@@ -354,6 +373,47 @@ def _without_pattern_and_reuse(base: RuntimeSettings) -> RuntimeSettings:
     return base.updated(RuntimeSettings(session=off))
 
 
+def _served_runs(executed: ExecutedGraph, traces: SessionTraces) -> AllocationTrace:
+    """Return the requests that the arena is sized for: the runs of a caller that keeps the last outputs.
+
+    On CUDA such a caller keeps copies on the host, and the arena has copies of the inputs.
+    """
+    if executed.provider == CPU:
+        return traces.with_kept_outputs
+    return with_copied_inputs(traces.first, _input_sizes(executed))
+
+
+def _input_sizes(executed: ExecutedGraph) -> list[int]:
+    """Return the bytes of each input of known size."""
+    sizes = tensor_bytes(executed.program, executed.dims)
+    return [sizes[var] for var in executed.program.body.inputs if var in sizes]
+
+
+def _device_settings(executed: ExecutedGraph, held: int) -> RuntimeSettings:
+    """Return the options of a device's arena and of its kernels that bound memory; none on the CPU.
+
+    They follow from ONNX Runtime's sources and were never measured. The limit of the arena holds for weights
+    too (core/framework/bfc_arena.cc, ``Reserve`` and ``Extend``). It has room for as much again as the arena
+    is predicted to hold, as no workspace of a kernel is predicted. A run beyond it fails, and leaves the
+    device to other processes. ``gpu_mem_limit`` would limit the provider's own arena, which is not used.
+
+    By default the first run times the algorithms that cuDNN has for a convolution, with the workspace that the
+    largest wants (core/providers/cuda/nn/conv_8.h).
+
+    Args:
+        executed: the graph.
+        held: bytes that the arena is predicted to hold, without weights.
+    """
+    if executed.provider == CPU:
+        return RuntimeSettings()
+    limit = weight_bytes(executed.program, executed.dims) + 2 * held + _DEVICE_WORKSPACE
+    has_convolution = any("Conv" in op.type for _, op in walk(executed.program.body))
+    return RuntimeSettings(
+        arena={"max_mem": rounded_up(limit)},
+        provider=CONVOLUTION_OPTIONS if has_convolution else {},
+    )
+
+
 def _in_arena(
     settings: RuntimeSettings, traces: SessionTraces, arena: ArenaChoice
 ) -> _Candidate:
@@ -371,14 +431,14 @@ def _in_finer_arena(
     ``workspace`` was measured with one thread, but users run with many, and the workspace of some
     kernels grows with them. An arena that fits one thread exactly may then hold more than before.
     """
-    refined = refined_arena(candidate.traces.with_kept_outputs, candidate.arena)
+    refined = refined_arena(_served_runs(executed, candidate.traces), candidate.arena)
     if refined is candidate.arena:  # the search has found none that holds less
         return candidate
     one_thread = requests_from_totals(executed.program, executed.dims, workspace)
     many_threads = workspace_with_threads(one_thread, _MANY_THREADS)
     if many_threads != one_thread:
         model = simulated_model(executed, candidate.settings)
-        trace = trace_session(model, many_threads).with_kept_outputs
+        trace = _served_runs(executed, trace_session(model, many_threads))
         held_refined, held_before = (
             held_after_runs(trace, ArenaSettings.from_settings(arena.settings), runs=1)
             for arena in (refined, candidate.arena)

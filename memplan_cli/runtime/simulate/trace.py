@@ -127,6 +127,20 @@ def with_kept_outputs(runs: Sequence[AllocationTrace]) -> AllocationTrace:
     return AllocationTrace(tuple(sizes), (*steps, *kept), len(kept))
 
 
+def with_copied_inputs(run: AllocationTrace, sizes: Iterable[int]) -> AllocationTrace:
+    """Return a run with copies of its inputs, of ``sizes`` bytes each, that live as long as the run.
+
+    A session on another device copies its inputs into the arena of the device before the first node, and its
+    outputs to the host before they are freed (core/framework/utils.cc, ``BatchOrCopyMLValue``).
+    """
+    recorder = TraceRecorder()
+    copies = [recorder.allocate(size) for size in sizes]
+    before = recorder.trace()
+    after = recorder.trace(copies).steps[len(before.steps) :]
+    own = (step._replace(allocation=step.allocation + len(before.sizes)) for step in run.steps)
+    return AllocationTrace((*before.sizes, *run.sizes), (*before.steps, *own, *after))
+
+
 def _peak(steps: Sequence[TraceStep], sizes: Sequence[int]) -> int:
     """Return the most bytes live after any step, if allocations have these sizes."""
     live = peak = 0
