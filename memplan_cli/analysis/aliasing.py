@@ -204,8 +204,7 @@ class _Groups:
         _parent: for each var, a var of its group that is nearer to the root; for a root itself.
         _blocks: the blocks that define the vars, which tell whether two vars are of exclusive
             branches. None if the program has no branches.
-        _members: the vars of each group, by its root. Empty if the program has no branches:
-            then no caller asks for them.
+        _members: the vars of each group, by its root. Empty if the program has no branches.
     """
 
     def __init__(
@@ -214,7 +213,7 @@ class _Groups:
         sizes: Mapping[VarId, Size],
         blocks: DefiningBlocks | None,
     ) -> None:
-        """Put each var in ``sizes`` into a group of its own; ``live`` has the live ranges of all."""
+        """Put each var in ``sizes`` into a group of its own. ``blocks`` is None if there are no branches."""
         self.vars = tuple(sizes)
         self.number = {var: number for number, var in enumerate(sizes)}
         self.sizes = tuple(sizes.values())
@@ -222,6 +221,7 @@ class _Groups:
         self._live = live
         self._blocks = blocks
         numbers = range(len(sizes))
+        # Members are asked for only to compare their blocks. Without branches they would cost time.
         self._members = {} if blocks is None else {number: [number] for number in numbers}
         self._parent = list(numbers)
 

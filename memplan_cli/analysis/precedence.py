@@ -3,7 +3,7 @@
 Besides data dependencies, some ops must keep their relative order:
 
 - Random ops draw from one generator.
-- Sequence ops may change a sequence in place.
+- Sequence ops might change a sequence in place: ONNX Runtime's copy it, which its source calls provisional.
 - ONNX Runtime writes the new running statistics of a BatchNormalization in training mode over
   the old ones, unless they are graph outputs. Readers of either read the same memory.
 - A subgraph may use the name of a value that the outer block defines later. Defined before, the value would be
@@ -146,7 +146,8 @@ def nearest_order(
 def _side_effects(op: Op) -> tuple[str, ...]:
     """Return the classes of side effects (``random``, ``sequence``) of an op and its subgraphs.
 
-    Ops with the same side effect keep their order.
+    Ops with the same side effect keep their order. Random ops draw from one generator. An op such as
+    SequenceInsert might change its input in place in a later ONNX Runtime.
     """
     effects = ("random",) if op.is_random else ()  # `is_random` includes the subgraphs
     nested = [inner for body in op.bodies for block in blocks(body) for inner in block.ops]

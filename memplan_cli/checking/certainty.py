@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 def certainty_figures(planned: PlannedModel) -> Iterator[Figure]:
     """Yield the certainty of each number as recorded and as derived from the model and the tensors.
 
-    ``total`` is as certain as its weakest part, and a number that the report does not have is unknown.
+    A number that the report does not have is unknown. ``total`` is as certain as its weakest part.
     """
     report, main = planned.plan.report, planned.timeline.main
     recorded = report.certainty
-    weights = [v for v in planned.timeline.values() if v.kind is ValueKind.WEIGHT]
+    weights = (v for v in planned.timeline.values() if v.kind is ValueKind.WEIGHT)
+    weight_types = [planned.type_of(weight) for weight in weights]
+    is_size_missing = any(size_of(shape, dtype) is None for dtype, shape in weight_types)
     certainty = {
-        "weights": EXACT if all(_is_countable(planned, v) for v in weights) else PARTIAL,
+        "weights": PARTIAL if is_size_missing else EXACT,
         "inputs": _interface_certainty(planned, main.inputs, recorded.get("inputs")),
+        # An output that is an input or a weight has no bytes of its own.
         "outputs": _interface_certainty(
             planned, [v for v in main.outputs if v.is_computed], recorded.get("outputs")
         ),
@@ -40,8 +43,9 @@ def certainty_figures(planned: PlannedModel) -> Iterator[Figure]:
         if getattr(report.memory, name) is None and name not in report.symbolic:
             certainty[name] = UNKNOWN
     parts = (certainty[name] for name in ("weights", "inputs", "outputs", "planned"))
-    certainty["total"] = weakest(*parts)
+    certainty["total"] = weakest(*parts)  # unknown if a part is
     for name in sorted(certainty.keys() | recorded.keys()):
+        # A plan file may record numbers of any name.
         yield Figure(f"certainty of {name[:40]}", recorded.get(name), certainty.get(name))
 
 
@@ -60,7 +64,8 @@ def _interface_certainty(
 ) -> str:
     """Return how certain the bytes of the model's inputs, or of its outputs, are.
 
-    If sizes were observed in a run, the model does not tell which: ``observed`` is believed then.
+    If the plan has sizes that were observed in a run, the model does not tell whether these are among
+    them: then the ``recorded`` certainty decides between observed and exact.
     """
     types = [planned.type_of(value) for value in values]
     if any(dtype not in (*ELEMENT_BITS, "unknown") for dtype, _ in types):
@@ -75,9 +80,3 @@ def _is_bounded(shape: Shape | None, dtype: str, bounds: Bounds) -> bool:
     """Return whether a size is the largest within bounds of dims."""
     size = size_of(shape, dtype)
     return size is not None and bool(largest_size(size, bounds).bound_of)
-
-
-def _is_countable(planned: PlannedModel, value: Value) -> bool:
-    """Return whether the bytes of a weight are known."""
-    dtype, shape = planned.type_of(value)
-    return size_of(shape, dtype) is not None

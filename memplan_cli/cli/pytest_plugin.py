@@ -82,6 +82,10 @@ class Limit:
     options: Mapping[str, Any] = field(default_factory=dict)
     config: Path | None = None
 
+    def applies_to(self, model: Path, root: Path) -> bool:
+        """Return whether the mark names this model, by a path relative to ``root``, or none."""
+        return self.model is None or (root / self.model).resolve() == model.resolve()
+
     def with_defaults_of(self, other: Limit) -> Limit:
         """Return this limit with the other's settings where this one has none."""
         dims = {**(other.options.get("dims") or {}), **(self.options.get("dims") or {})}
@@ -156,8 +160,7 @@ def _check_named_models(test: _TestLimits, root: Path) -> None:
 def onnx_memory(request: pytest.FixtureRequest) -> Measure:
     """Return a function that plans a model, checks the limits of the test, and returns the report.
 
-    Limits that name a model of their own are skipped, unless all limits of the test name one. A
-    test without limits gets the report only.
+    Limits that name another model do not apply to it. Without any that applies, it only gets a report.
     """
 
     def measure(model: Path | str) -> Report:
@@ -166,16 +169,13 @@ def onnx_memory(request: pytest.FixtureRequest) -> Measure:
         The report is that of the settings of the first limit that applies: the closest mark's.
         """
         with _errors_as_failures():
-            test = _limits_of_test(request.node)
-            every_index = range(len(test.limits))
-            without_model = [i for i in every_index if test.limits[i].model is None]
-            # A limit that names a model is checked with that model, before the test. If all limits name
-            # one, this model is usually the same, and its report must have the settings of the marks.
-            applicable = without_model or every_index
-            reports = [_check_model(test.limits[index], Path(model)) for index in applicable]
-            # `pytest_runtest_call` fails the test for limits that were not checked.
-            test.checked.update(applicable)
-            return reports[0] if reports else _plan(Path(model), _request(None, {})).report
+            test, path = _limits_of_test(request.node), Path(model)
+            reports = []
+            for index, limit in enumerate(test.limits):
+                if limit.applies_to(path, request.config.rootpath):
+                    reports.append(_check_model(limit, path))
+                    test.checked.add(index)  # else `pytest_runtest_call` fails the test
+            return reports[0] if reports else _plan(path, _request(None, {})).report
 
     return measure
 

@@ -26,38 +26,37 @@ Content = bytes | Iterable[bytes]
 
 
 def write_files(contents: Mapping[Path, Content]) -> None:
-    """Write several files. None is replaced before the data of all of them is on disk.
+    """Write one or more files, each at a place of its own.
 
-    If a path is a symbolic link, the file behind it is replaced. A device or a pipe is opened and
-    written to.
+    All data goes to temporary files first. Only when all of these are on disk are they renamed, so
+    that a full disk changes no file. If a path is a symbolic link, the file behind it is replaced.
+    Devices and pipes are opened and written to, before the renames.
 
     Raises:
-        ModelError: a folder or file cannot be written. If that is one of the last renames, new files
-            are removed again, and earlier files that were replaced before it stay replaced.
+        ModelError: a folder or file cannot be written. If a rename fails, files that did not exist
+            before are removed, but files that were already replaced keep their new data.
     """
     temporary_files: dict[Path, Path] = {}  # by the file that each will replace
     new_files: list[Path] = []
-    current = next(iter(contents))  # the file at hand, for the error message
-    regular = {path: data for path, data in contents.items() if not _is_device_or_pipe(path)}
+    target = next(iter(contents))  # the file at hand, for the error message
+    devices = [path for path in contents if _is_device_or_pipe(path)]
     with ExitStack() as stack:
         try:
-            for current, data in regular.items():
-                destination = _resolve_link(current)
-                temporary_files[destination] = stack.enter_context(_staged(destination, data))
-            for current, data in contents.items():
-                if current not in regular:
-                    with current.open("wb") as file:
-                        file.writelines(_parts(data))
+            for target in (path for path in contents if path not in devices):
+                path, data = _resolve_link(target), contents[target]
+                temporary_files[path] = stack.enter_context(_staged(path, data))
+            for target in devices:
+                with target.open("wb") as file:
+                    file.writelines(_parts(contents[target]))
             with deferred():  # a signal must not stop between two renames
-                for current, temporary_file in temporary_files.items():
-                    is_new = not current.exists()
-                    temporary_file.replace(current)
-                    if is_new:
-                        new_files.append(current)
+                for target, temporary_file in temporary_files.items():
+                    if not target.exists():
+                        new_files.append(target)
+                    temporary_file.replace(target)
         except OSError as error:
             for path in new_files:
                 path.unlink(missing_ok=True)
-            raise _write_error(current, error) from error
+            raise _write_error(target, error) from error
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from memplan_cli.api.optimize import optimize
 from memplan_cli.core.check import Check
 from memplan_cli.core.selection import nearest
 from memplan_cli.errors import MemplanError
-from memplan_cli.reporting.hints import over_budget
+from memplan_cli.reporting.plans.runtime import reason_not_written
 from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ class MemplanOptimize(Pass):  # type: ignore[misc]  # Olive has no types
             hint = f"; {error.hint}" if error.hint else ""
             raise ValueError(f"memplan: {error}{hint}") from error
         if not optimized.passed:
-            raise ValueError(f"memplan: {_failure_reason(optimized)}")
+            reason = reason_not_written(optimized.plan.report)
+            raise ValueError(f"memplan: {reason}: nothing was written")
         return _output_handler(model, optimized, out)
 
 
@@ -143,16 +144,6 @@ def _check(depth: str, accelerator: Any) -> Check | None:  # noqa: ANN401 - Oliv
         raise ValueError(f"memplan: validation is {depth!r}: expected outputs, full or none")
     provider = _PROVIDERS.get(str(accelerator.execution_provider), "cpu")
     return Check(provider, depth="outputs" if depth == "outputs" else "full")
-
-
-def _failure_reason(optimized: Optimized) -> str:
-    """Return why nothing was written: a missed budget, or the first five outputs that differ."""
-    report = optimized.plan.report
-    if budget_message := over_budget(report):
-        return f"{budget_message}: nothing was written"
-    differences = report.validation.differences if report.validation else ()
-    names = ", ".join(difference.output for difference in differences[:5])
-    return f"outputs differ from those of the original, so nothing was written: {names}"
 
 
 def _output_handler(model: Any, optimized: Optimized, out: Path) -> Any:  # noqa: ANN401 - Olive's handlers

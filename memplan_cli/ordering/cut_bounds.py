@@ -80,17 +80,17 @@ class _Side(Enum):
 
 
 def _sides_of(
-    graph: TaskGraph, op: int, before: Sequence[int], after: Sequence[int]
+    graph: TaskGraph, op: int, earlier: Sequence[int], later: Sequence[int]
 ) -> list[_Side]:
     """Return on which side of ``op`` each op runs.
 
-    The ops ``before`` and ``after`` are assumed to run before it with all their ancestors, or after
-    it with all their descendants.
+    The ops ``earlier`` are assumed to run before it, as all their ancestors then do, and the ops
+    ``later`` after it, with all their descendants.
     """
     sides = [_Side.OPEN] * graph.size
     for neighbors, assumed, side in (
-        (graph.preds, before, _Side.BEFORE),
-        (graph.succs, after, _Side.NOT_BEFORE),
+        (graph.preds, earlier, _Side.BEFORE),
+        (graph.succs, later, _Side.NOT_BEFORE),
     ):
         stack = [*neighbors[op], *assumed]
         while stack:
@@ -175,7 +175,7 @@ class CutBounds:
         ]
 
     def lowest_cut(
-        self, op: int, max_edges: int, before: Sequence[int] = (), after: Sequence[int] = ()
+        self, op: int, max_edges: int, earlier: Sequence[int] = (), later: Sequence[int] = ()
     ) -> CutAtOp:
         """Return the cut with the fewest bytes live at an op's step.
 
@@ -186,22 +186,22 @@ class CutBounds:
         Args:
             op: The op.
             max_edges: The number of edges to examine at most in each cut.
-            before: Ops assumed to run before ``op``; none of them may depend on it.
-            after: Ops assumed to run after ``op``; it may depend on none of them.
+            earlier: Ops assumed to run before ``op``; none of them may depend on it.
+            later: Ops assumed to run after ``op``; it may depend on none of them.
         """
-        cuts = self.cuts_by_overwritten_input(op, max_edges, before, after)
+        cuts = self.cuts_by_overwritten_input(op, max_edges, earlier, later)
         lowest = min(cuts, key=lambda cut: cut.bound)
         return replace(lowest, examined_edges=sum(cut.examined_edges for cut in cuts))
 
     def cuts_by_overwritten_input(
-        self, op: int, max_edges: int, before: Sequence[int] = (), after: Sequence[int] = ()
+        self, op: int, max_edges: int, earlier: Sequence[int] = (), later: Sequence[int] = ()
     ) -> list[CutAtOp]:
         """Return a cut at an op's step for each input that it may write over.
 
         If it may write over none, the list has one cut, without an overwritten tensor. Arguments as
         `lowest_cut`.
         """
-        sides = _sides_of(self._graph, op, before, after)
+        sides = _sides_of(self._graph, op, earlier, later)
         overwritten = self._graph.in_place_inputs[op] or (None,)
         return [self._cut(op, sides, tensor, max_edges) for tensor in overwritten]
 
@@ -389,28 +389,33 @@ class BoundSearch:
         self,
         op: int,
         budget: WorkBudget,
-        before: Sequence[int] = (),
-        after: Sequence[int] = (),
+        earlier: Sequence[int] = (),
+        later: Sequence[int] = (),
     ) -> int:
-        """Return the bound at an op's step, and spend the work of the cut.
+        """Return a lower bound of the bytes at an op's step, and spend the work of the cut.
 
-        The ops ``before`` are assumed to run before the op, and the ops ``after`` after it.
+        The ops ``earlier`` are assumed to run before the op, and the ops ``later`` after it.
         """
         max_edges = max(_EDGES_PER_WORK * budget.remaining // _CUT_SHARE_DIVISOR, 1)
-        cut = self._cuts.lowest_cut(op, max_edges, before, after)
+        cut = self._cuts.lowest_cut(op, max_edges, earlier, later)
         budget.spend(cut.examined_edges // _EDGES_PER_WORK)
         return cut.bound
 
     def _pair_bound(self, op: int, other: int, budget: WorkBudget) -> int:
-        """Return a bound from two independent ops: the smaller of the bounds of their two orders."""
-        bounds = []
+        """Return a lower bound of the peak from two independent ops, or a number that is not above ``bound``.
+
+        One of them runs first. In either case the peak is at least the bytes at the step of each, so
+        the smaller case bounds all orders. If the first case does not exceed ``bound``, neither does
+        the smaller one, and the other is not computed.
+        """
+        cases = []
         for first, second in ((op, other), (other, op)):
-            first_bound = self._cut_at(first, budget, after=(second,))
-            second_bound = self._cut_at(second, budget, before=(first,))
-            bounds.append(max(first_bound, second_bound))
-            if bounds[-1] <= self.bound:
-                break  # the smaller of both cannot raise the bound
-        return min(bounds)
+            bytes_at_first = self._cut_at(first, budget, later=(second,))
+            bytes_at_second = self._cut_at(second, budget, earlier=(first,))
+            cases.append(max(bytes_at_first, bytes_at_second))
+            if cases[-1] <= self.bound:
+                break
+        return min(cases)
 
 
 def _fullest_ops(graph: TaskGraph, order: Sequence[int]) -> list[int]:

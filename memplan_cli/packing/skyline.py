@@ -53,9 +53,12 @@ class _UnplacedBuffers:
     """
 
     def __init__(self, start: Sequence[int], end: Sequence[int], order: Sequence[int]) -> None:
-        """Build the tree. ``order`` has the indices of all buffers, sorted by start."""
+        """Build the tree of one or more buffers. ``order`` has their indices, sorted by ``start``.
+
+        ``start`` and ``end`` are the first section of each buffer, and the section after its last.
+        """
         self.order = order
-        # More leaves than buffers: for a section after all starts `take` begins at a free leaf.
+        # More leaves than buffers: `take` begins at a free leaf if all buffers start before its section.
         self.leaves = 1 << len(order).bit_length()
         ends = [end[i] for i in order]
         free_leaves = self.leaves - len(ends)
@@ -63,10 +66,10 @@ class _UnplacedBuffers:
         for node in range(self.leaves - 1, 0, -1):
             tree[node] = min(tree[2 * node], tree[2 * node + 1])
         self.tree = tree
-        # ``first[s]`` is also the number of buffers that start before section s.
-        starting = [0] * max(ends)
+        starting = [0] * max(ends)  # how many buffers start at each section
         for i in order:
             starting[start[i]] += 1
+        # As ``order`` is sorted, the buffers that start before a section come before its first one.
         self.first = [*accumulate(starting, initial=0)]
 
     def take(self, begin: int, stop: int) -> int:

@@ -75,11 +75,11 @@ Evaluate = Callable[[Mapping[str, int]], Need | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point(Need):
-    """The need of a binding that fits, while the next value of its first symbol does not.
+    """The need of a binding that fits, while one with the searched dim larger by 1 does not.
 
     Attributes:
-        beyond: the bytes that the next value needs, with the overhead; None: more than any
-            machine has.
+        beyond: the bytes of that larger binding, to compare with the memory size: unlike all other
+            fields, it includes the overhead of `Fit`. None: more than any machine has.
     """
 
     json_keys: ClassVar[Keys] = ("dims", *Need.json_keys, "beyond")
@@ -91,10 +91,10 @@ class Point(Need):
     def of(
         cls, need: Need, dims: Mapping[str, int], next_need: Need | None, overhead: int
     ) -> Point:
-        """Return the point of a binding, from its need and that of the next value.
+        """Return the point of a binding, from its need and that of the larger one that does not fit.
 
-        ``next_need`` is None if the next value needs more than any machine has. The overhead is added
-        to it in ``beyond``, which is compared with the memory size.
+        ``next_need`` is None if the larger one needs more than any machine has. Only ``beyond`` gets the
+        ``overhead``: a `Need` never includes it.
         """
         return cls(
             weights=need.weights,

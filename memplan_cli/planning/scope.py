@@ -79,18 +79,17 @@ def _reasons_to_pin(program: Program, settings: Settings, phases: Phases) -> dic
 
 
 def _refuse_excessive(sizes: Mapping[VarId, Size]) -> None:
-    """Refuse sizes that add up to `MAX_BYTES`; the error names the tensor that exceeds it.
+    """Refuse sizes that add up to `MAX_BYTES`; the error names the largest tensor.
 
     Their coefficients are a lower bound of the bytes: every dim is 1 or more.
     """
-    total = 0
-    for identity, size in sizes.items():
-        total += size.coefficient
-        if total >= MAX_BYTES:
-            raise ModelError(
-                f"tensor {identity[:120]!r} takes {size} bytes: no machine has that much",
-                hint="is its shape right?",
-            )
+    if sum(size.coefficient for size in sizes.values()) >= MAX_BYTES:
+        largest = max(sizes, key=lambda identity: sizes[identity].coefficient)
+        raise ModelError(
+            f"the intermediates take {MAX_BYTES} bytes or more, {sizes[largest]} of them tensor "
+            f"{largest[:120]!r}: no machine has that much",
+            hint="is its shape right?",
+        )
 
 
 def _why_unknown(var: Var) -> str:

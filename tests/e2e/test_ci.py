@@ -276,6 +276,9 @@ class TestClass:
 @pytest.mark.limit_onnx_memory("1KiB", model="open.onnx", dims={"n": 1})
 def test_the_fixture_heeds_marks_without_a_model(onnx_memory): onnx_memory("net.onnx")
 
+@pytest.mark.limit_onnx_memory("1KiB", model="open.onnx", dims={"n": 1})
+def test_the_fixture_leaves_limits_of_another_model_out(onnx_memory): onnx_memory("net.onnx")
+
 @pytest.mark.limit_onnx_memory("1MiB", model="part.onnx")
 def test_partial(): pass
 
@@ -395,6 +398,7 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
         "test_the_farther_mark_holds_too": "FAILED",
         "test_all_marks_hold": "PASSED",
         "test_the_fixture_heeds_marks_without_a_model": "PASSED",
+        "test_the_fixture_leaves_limits_of_another_model_out": "PASSED",
         "test_partial": "PASSED",
         "test_process_too_large": "FAILED",
     }, done.stdout + done.stderr

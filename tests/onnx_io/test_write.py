@@ -439,3 +439,13 @@ def test_a_copy_of_an_op_is_a_node_of_its_own_whose_values_have_their_names() ->
         ("Exp", "x", "again"),
         ("Add", "again", "b", "z"),
     ]
+
+
+def test_an_empty_value_of_a_branch_has_notes_like_any() -> None:
+    text = """g (bool c, float[0,4] x) => (float[0,4] z) {
+        z = If (c) <then_branch = t () => (float[0,4] a) { e = Neg(x) f = Abs(e) a = Exp(f) },
+                    else_branch = f () => (float[0,4] b) { b = Neg(x) }> }"""
+    (node,) = written(parse(text)).graph.node
+    branch = next(a.g for a in node.attribute if a.name == "then_branch")
+    noted = {v.name for v in (*branch.value_info, *branch.output) if notes(v)}
+    assert noted == {"e", "f", "a"}

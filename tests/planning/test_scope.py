@@ -129,3 +129,11 @@ def test_sizes_that_no_machine_has_are_refused() -> None:
     text = f"g (float[{2**40},{2**40}] x) => (float[1] z) {{ a = Exp(x) z = local.Odd(a) }}"
     with pytest.raises(ModelError, match="no machine has that much"):
         plan_of_text(text)
+
+
+def test_of_sizes_that_are_excessive_together_the_largest_is_named() -> None:
+    # 2 ** 61 bytes each for b and c, and 4 for d: only their sum is excessive.
+    text = f"""g (float[1] x) => (float[1] z) <float[{2**30},{2**29}] b, float[{2**30},{2**29}] c> {{
+        b = local.Odd(x) c = local.Odd(b) d = Neg(x) e = local.Odd(c, d) z = local.Odd(e) }}"""
+    with pytest.raises(ModelError, match=f"{2**61} of them tensor 'b'"):
+        plan_of_text(text)

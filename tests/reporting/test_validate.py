@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from builders import plan_of_text
 from memplan_cli.core.results.observations import CPU, Difference, Validation
 from memplan_cli.core.results.report import Proof
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.commands.validate import VALIDATE, validation_document
+from memplan_cli.reporting.plans.runtime import reason_not_written
 
 MATCHES = (
     "the plan matches the model: 3 nodes and 2 tensors; not checked (docs/formats.md): texts"
@@ -73,3 +79,21 @@ def test_a_failed_replay_leaves_the_comparison_of_outputs_passed() -> None:
     )
     checks = [block for block in blocks_of(replayed) if isinstance(block, doc.Check)]
     assert [check.passed for check in checks] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("validation", "reason"),
+    [
+        (Validation("failed", CPU, notes=("it does not run", MATCHES)), "it does not run"),
+        (Validation("failed", CPU, max_abs_diff=0.5), "differ from those of a default run"),
+        (
+            Validation("passed", CPU, max_abs_diff=0.0, donated="failed"),
+            "two steps with donated",
+        ),
+    ],
+)
+def test_a_model_is_not_written_for_the_check_that_failed(
+    validation: Validation, reason: str
+) -> None:
+    report = plan_of_text("g (float[4] x) => (float[4] y) { y = Neg(x) }").report
+    assert reason in reason_not_written(replace(report, validation=validation))

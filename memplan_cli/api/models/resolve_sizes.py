@@ -136,21 +136,20 @@ def resolve_to_numbers(source: LazyModel, path: Path, settings: Settings) -> Res
 def resolve_all_but(
     source: LazyModel, path: Path, settings: Settings, symbolic: Collection[str]
 ) -> ResolvedModel:
-    """Resolve a model with numbers for all dims except those that have to stay symbolic.
+    """Resolve a model with numbers for all dims except those in ``symbolic``.
 
-    The numbers of free dims are those that `resolve_sizes` finds, which may run the model for them.
+    The numbers of free dims are those that `resolve_sizes` finds, which may run the model for them. None
+    are looked for if a name in ``symbolic`` is no dim of an input: the caller will refuse that name.
     """
-    settings = bind(source.model, settings)
-    search = _SizeSearch(source, path, settings)
+    bound_settings = bind(source.model, settings)
+    search = _SizeSearch(source, path, bound_settings)
     dims_to_assume = search.free_dims.keys() - set(symbolic)
-    # If a name is no dim of an input, the caller refuses it: the model is not run before.
-    are_input_dims = search.input_dims.issuperset(symbolic)
     assumed: Mapping[str, int] = {}
-    if dims_to_assume and are_input_dims:
-        resolved = resolve_sizes(source, path, settings)
-        numbers = binding_of(resolved.settings).dims
+    if dims_to_assume and search.input_dims.issuperset(symbolic):
+        # These have numbers for ``symbolic`` as well, and are not used further.
+        numbers = binding_of(resolve_sizes(source, path, bound_settings).settings).dims
         assumed = {name: numbers[name] for name in numbers if name in dims_to_assume}
-    settings = _bound_to(settings, assumed)
+    settings = _bound_to(bound_settings, assumed)
     bindings = replace(search.bindings, dims=settings.dims)
     return ResolvedModel(settings, read_completely(source, path, bindings))
 

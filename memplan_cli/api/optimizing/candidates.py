@@ -104,12 +104,11 @@ def plan_portable(request: OptimizeRequest, baseline: BackgroundBaseline) -> Rew
 
 
 def plainer_settings(settings: Settings) -> Iterator[Settings]:
-    """Yield settings for candidates that are less likely to have other outputs, the best ones first.
+    """Yield settings with which the written model is less likely to have other outputs: none, one or two.
 
-    The first are for the model's own graph, without copies of nodes, chunks and donated outputs, which need
-    a run without graph optimization, and without the plan as metadata: its shapes of values let ONNX Runtime
-    fuse more nodes. The second also keep the node order, which can decide what ONNX Runtime fuses. There are
-    none for a budget, which the model's own nodes would miss.
+    Outputs change mostly because ONNX Runtime fuses other nodes. The first settings are for the model's own
+    nodes, which run with graph optimization like the original. The second also keep the order of the nodes,
+    which can decide what is fused. There are none for a budget, which the model's own nodes would miss.
     """
     if settings.budget is not None:
         return
@@ -120,7 +119,7 @@ def plainer_settings(settings: Settings) -> Iterator[Settings]:
         recompute="none",
         checkpoints=(),
         donate={},
-        notes="plan",
+        notes="plan",  # in the plan file only: shapes noted in the model let more nodes be fused
     )
     if plain != settings:
         yield plain

@@ -354,21 +354,23 @@ def _check_early_rule(
 
     ``node`` waits for ``into`` only, so in any order it can run that early. This never raises the
     peak if two conditions hold: its step needs no more than that of ``into``, and it produces no
-    more than the tensors that end at it, so that it leaves no more bytes live. If ``into`` allocates
-    9 bytes, of which ``node`` alone reads 4, and ``node`` produces 4: 4 + 4 <= 9 and 4 <= 4.
+    more than the tensors that end at it, so that it leaves no more bytes live. Let ``into`` allocate
+    9 bytes: 4 for a tensor that ``node`` alone reads, and 5 that are free again after its step. If
+    ``node`` produces 4 bytes, 4 + 4 <= 9 and 4 <= 4; its step needs only 4 if it writes them over the
+    tensor. What ``into`` saves by overwriting a tensor lowers both steps, as that tensor is gone.
 
-    Returns ``need`` and ``replaceable`` of the fused group. The step of ``into`` is the higher one,
-    so it is the fused step. ``inner_tensors`` are the tensors of ``node`` that only these two groups
-    use: they end at ``node``. ``title`` names the fusion in errors.
+    Returns ``need`` and ``replaceable`` of the fused group (`NodeGroup`), those of ``into``, whose step
+    is the higher one. ``inner_tensors`` are the tensors of ``node`` that only these two groups use: they
+    end at ``node``. ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule does not hold.
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
-    # An inner tensor ends at ``node`` in any order, so ``node`` always saves its bytes.
+    # An inner tensor ends at ``node`` in any order. If ``node`` may overwrite one, it always saves its output.
     certain_saving = group.saved_bytes if group.replaceable & inner_tensors else 0
-    # At the step of ``node``, what ``into`` produces is live besides.
+    # The bytes at the step of ``node``, beyond those live before ``into``.
     need = graph.produced_bytes(into) + group.need - certain_saving
     require(need <= target.need, f"{title}: its step needs more")
     inner_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from memplan_cli.api.models.profiles import Profiles
     from memplan_cli.cli.options import Validation
     from memplan_cli.cli.output import Output
-    from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.plans.report import Detail
 
 
@@ -186,7 +185,9 @@ def optimize(
     )
     say(report)
     if optimized.model is None:
-        output.reason(f"memplan: {_failure_reason(plan)}: nothing was written")
+        from memplan_cli.reporting.plans.runtime import reason_not_written
+
+        output.reason(f"memplan: {reason_not_written(plan.report)}: nothing was written")
         raise SystemExit(1)
     *first_files, last_file = optimized.written
     output.note(f"memplan: wrote {', '.join(map(str, first_files))} and {last_file}")
@@ -220,24 +221,3 @@ def _check_options(
             )
         reason = f"is for --target portable, not {target}"
         reject_unused(("external_weights",), reason, "remove the option")
-
-
-def _failure_reason(plan: Plan) -> str:
-    """Return why a plan was not written: a missed budget, a model that fails, or other outputs."""
-    from memplan_cli.reporting.hints import over_budget
-    from memplan_cli.reporting.plans.runtime import reference_text
-
-    validation = plan.report.validation
-    if budget_message := over_budget(plan.report):
-        return budget_message
-    if validation is not None and validation.max_abs_diff is None and validation.notes:
-        return validation.notes[0]  # the written model does not run
-    if validation is None or validation.max_abs_diff is None:
-        return "the outputs of the rewritten model differ from those of the original"
-    reason = (
-        "the outputs of the rewritten model differ from those of "
-        f"{reference_text(validation)}, by up to {validation.max_abs_diff:.2g}"
-    )
-    if validation.reference == "defaults":
-        reason += " (--reference unoptimized compares with graph optimization disabled)"
-    return reason

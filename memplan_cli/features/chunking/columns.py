@@ -483,7 +483,7 @@ class _CopyWriter:
         output: VarId,
         attributes: Mapping[str, Attribute] | None = None,
     ) -> Op:
-        """Return an added op that is named after its output."""
+        """Return a new op, named after its output; the caller puts it among the program's ops."""
         return self._writer.new_op(
             f"{output}/{kind.lower()}", kind, inputs, output, attributes
         )

@@ -38,12 +38,12 @@ class Extent:
 
     Attributes:
         bounds: the numbers of each dim.
-        only: the sizes at which the model runs, the largest first, if it does not run at all of them;
-            empty: all.
+        allowed: the only sizes that may occur, the largest first, if the model does not run at every
+            combination; empty: every combination.
     """
 
     bounds: Bounds
-    only: tuple[Point, ...] = ()
+    allowed: tuple[Point, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,14 +53,14 @@ class Extent:
     @property
     def count(self) -> int:
         """The number of sizes."""
-        return len(self.only) or prod(len(limits.values) for limits in self.bounds.values())
+        return len(self.allowed) or prod(len(limits.values) for limits in self.bounds.values())
 
     @property
     def largest(self) -> Point:
-        """The size at which every dim has its upper bound, or the largest of some."""
-        return (
-            self.only[0] if self.only else tuple(self.bounds[name].high for name in self.names)
-        )
+        """The size at which every dim has its upper bound, or the largest that is allowed."""
+        if self.allowed:
+            return self.allowed[0]
+        return tuple(self.bounds[name].high for name in self.names)
 
     def dims(self, point: Point) -> dict[str, int]:
         """Return the number of each dim at a point."""
@@ -70,11 +70,11 @@ class Extent:
         """Return the distinct sizes at which every dim has one of its bounds, the lowest first.
 
         Of more than 64 corners, the first are returned: dims that come first by name have their lower
-        bound in all of these. `largest` may be missing. If the model runs at some sizes only (``only``),
-        the corners are the smallest and the largest of them.
+        bound in all of these. `largest` may be missing. If only some sizes are ``allowed``, the corners
+        are the smallest and the largest of these.
         """
-        if self.only:
-            largest, smallest = self.only[0], self.only[-1]
+        if self.allowed:
+            largest, smallest = self.allowed[0], self.allowed[-1]
             return tuple(dict.fromkeys((smallest, largest)))
         limits = (self.bounds[name] for name in self.names)
         ends = [dict.fromkeys((each.low, each.high)) for each in limits]
@@ -82,24 +82,24 @@ class Extent:
 
     def draw(self, rng: random.Random) -> Point:
         """Draw a size, all with the same probability."""
-        if self.only:
-            return rng.choice(self.only)
+        if self.allowed:
+            return rng.choice(self.allowed)
         return tuple(rng.choice(self.bounds[name].values) for name in self.names)
 
-    def points(self, count: int) -> tuple[Point, ...]:
-        """Return ``count`` distinct sizes, the largest first, or all if there are no more than that.
+    def points(self, max_count: int) -> tuple[Point, ...]:
+        """Return all sizes, but no more than ``max_count``; the first is `largest`.
 
-        Corners come before sizes that are drawn with a fixed seed.
+        Of more sizes, the corners come next, then sizes that are drawn with a fixed seed.
         """
-        if self.only and self.count <= count:
-            return self.only
-        if self.count <= count:
+        if self.count <= max_count:
+            if self.allowed:
+                return self.allowed
             ranges = (self.bounds[name].values for name in self.names)
             return tuple(dict.fromkeys((self.largest, *product(*ranges))))
         rng = random.Random(0)  # noqa: S311 - a seeded draw, no secret
-        corners = tuple(dict.fromkeys((self.largest, *self.corners())))[:count]
+        corners = tuple(dict.fromkeys((self.largest, *self.corners())))[:max_count]
         points = dict.fromkeys(corners)
-        while len(points) < count:
+        while len(points) < max_count:
             points[self.draw(rng)] = None
         return tuple(points)
 
@@ -108,20 +108,17 @@ def _growing(points: Sequence[Point]) -> tuple[Point, ...]:
     return tuple(sorted(points, key=lambda point: (prod(point), point)))
 
 
-def _shrinking(points: Sequence[Point]) -> tuple[Point, ...]:
-    return tuple(reversed(_growing(points)))
-
-
 def _alternating(points: Sequence[Point]) -> tuple[Point, ...]:
     """Return the largest, the smallest, the second largest, and so on."""
-    pairs = zip(_shrinking(points), _growing(points), strict=True)
+    growing = _growing(points)
+    pairs = zip(reversed(growing), growing, strict=True)
     return tuple(point for pair in pairs for point in pair)[: len(points)]
 
 
 SEQUENCES: Mapping[str, Callable[[Sequence[Point]], tuple[Point, ...]]] = {
     "random": tuple,
     "growing": _growing,
-    "shrinking": _shrinking,
+    "shrinking": lambda points: _growing(points)[::-1],
     "alternating": _alternating,
 }
 """Orders in which requests arrive: functions that put drawn sizes into this order."""

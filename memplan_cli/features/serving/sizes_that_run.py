@@ -73,7 +73,7 @@ def with_sizes_that_run(service: Service, program: Program) -> tuple[Service, tu
         f"the model runs at {len(ran)} of {tried} sizes that were tried within the bounds, and only these "
         f"are used; --bounds NAME=A..B:STEP gives a dim a step. It does not run at {reasons[0]}"
     )
-    return replace(service, extent=replace(extent, only=tuple(largest_first))), (note,)
+    return replace(service, extent=replace(extent, allowed=tuple(largest_first))), (note,)
 
 
 def _run_at(

@@ -43,7 +43,10 @@ OLDEST_IR = 8
 
 
 def light_copy(model: ModelProto) -> ModelProto:
-    """Return a copy of a model without the data of its large weights, which become graph inputs."""
+    """Return a copy of a model for type inference: its large weights become graph inputs without data.
+
+    Only what inference reads is copied. The model has no functions: they were inlined when it was read.
+    """
     light = type(model)()
     light.ir_version = max(model.ir_version, OLDEST_IR)
     light.opset_import.extend(model.opset_import)
@@ -62,9 +65,8 @@ def light_copy(model: ModelProto) -> ModelProto:
         else:
             graph.input.append(_typed_value(tensor.name, tensor.data_type, tuple(tensor.dims)))
     for sparse in model.graph.sparse_initializer:
-        graph.input.append(
-            _typed_value(sparse.values.name, sparse.values.data_type, tuple(sparse.dims))
-        )
+        values = sparse.values
+        graph.input.append(_typed_value(values.name, values.data_type, tuple(sparse.dims)))
     return light
 
 

@@ -299,21 +299,21 @@ class ValueNotes:
         return b"" if row is None else _placement_entries(row)
 
     def annotated(self, declared: Iterable[ValueInfoProto]) -> Iterator[bytes]:
-        """Yield these values, serialized with their notes, then a new one for each value whose notes remain."""
+        """Yield the declared values, serialized with their notes, then new ones for the notes that remain."""
+        # Serialized fields of one message may be joined: protobuf reads them as that message.
         for value in declared:
             yield _serialized(value) + self.pop(value.name)
-        types: dict[tuple[str, tuple[int | str, ...]], bytes] = {}
+
+        @cache
+        def encoded_type(dtype: str, shape: tuple[int | str, ...]) -> bytes:
+            return _serialized(_unnamed_value(dtype, shape, self._notes))
+
         name_number = messages().ValueInfoProto.NAME_FIELD_NUMBER
         for name, row in self._remaining.items():
-            dtype, shape = row.dtype, row.shape
-            # In a branch that is never run, memplan gives values the shape (0,), whatever their types.
-            if self._is_nested and 0 in shape:
-                continue
-            encoded_type = types.get((dtype, shape))
-            if encoded_type is None:
-                value = _unnamed_value(dtype, shape, self._notes)
-                encoded_type = types[dtype, shape] = value.SerializeToString()
-            yield field(name_number, name.encode()) + encoded_type + _placement_entries(row)
+            # In a branch that is never run, memplan gives values the shape (0,), which would be a wrong one.
+            if not (self._is_nested and row.shape == (0,)):
+                encoded = encoded_type(row.dtype, row.shape)
+                yield field(name_number, name.encode()) + encoded + _placement_entries(row)
 
 
 def _unnamed_value(dtype: str, shape: Sequence[int | str], notes: PlanNotes) -> ValueInfoProto:

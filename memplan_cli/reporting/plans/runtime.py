@@ -9,12 +9,13 @@ from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.serialization import to_json
 from memplan_cli.loading.heap import LOADING_ENVIRONMENT_TEXT
 from memplan_cli.reporting import document as doc
+from memplan_cli.reporting.hints import over_budget
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from memplan_cli.core.results.observations import Peaks, Validation
-    from memplan_cli.core.results.report import RuntimeSummary
+    from memplan_cli.core.results.report import Report, RuntimeSummary
 
 _MEASURES: Mapping[str, str] = {
     "first run peak": "most bytes of intermediates and outputs live in the first run",
@@ -139,6 +140,27 @@ def settings_section(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
         )
     if lines:
         yield from doc.section(title, doc.Items(tuple(lines)), hint)
+
+
+def reason_not_written(report: Report) -> str:
+    """Return why `optimize` wrote nothing: a missed budget, a model that fails, or other outputs."""
+    validation = report.validation
+    if budget_message := over_budget(report):
+        return budget_message
+    assert validation is not None  # noqa: S101 - without one, a model within its budget is written
+    if (
+        validation.status == "passed"
+    ):  # in one run; the further check of donated outputs failed
+        return "two steps with donated outputs in the buffers of their inputs fail or differ"
+    if validation.max_abs_diff is None:  # nothing was compared, and a note says why
+        return validation.notes[0]
+    reason = (
+        "the outputs of the rewritten model differ from those of "
+        f"{reference_text(validation)}, by up to {validation.max_abs_diff:.2g}"
+    )
+    if validation.reference == "defaults":
+        reason += " (--reference unoptimized compares with graph optimization disabled)"
+    return reason
 
 
 def reference_text(validation: Validation) -> str:

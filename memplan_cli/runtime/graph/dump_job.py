@@ -134,31 +134,28 @@ def _write_offline(dump: OfflineDump, out: Path) -> DumpedGraph:
     Large constants of one value are replaced by nodes that compute them. If ``dump.in_pieces`` is set, large
     constant operands of matrix products are cut into columns.
     """
-    if dump.in_pieces:
-        dumped = _write_in_pieces(dump, out)
-        if dumped is not None:
-            return dumped
+    if dump.in_pieces and (dumped := _write_in_pieces(dump, out)):
+        return dumped
     _write_session_graph(dump.session, out)
     types = inferred_types(out, dump.session.provider)
     model = load_model(out)
     new_types = _replace_uniform_constants(dump, model, out.parent, types)
     if new_types:  # then `model` is no longer the graph in the file
-        checked(model, lambda: load_model(out))
-        out.write_bytes(model.SerializeToString())
+        _overwrite(out, model)
     return {"types": types | new_types, "cut": 0}
 
 
 def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
     """Write a graph in which large constant operands are cut into columns before they are packed.
 
-    A first session optimizes the graph and packs nothing. The dump of that session is changed: constants of
-    one value are replaced, then large operands are cut. A second session loads the changed dump, optimizes
-    nothing, and packs the weights.
+    Loading takes less memory then: it holds one piece twice, not a whole operand. A first session optimizes
+    the graph and packs nothing. In its dump, constants of one value are replaced by nodes that compute them,
+    and large operands are cut. A second session loads that, optimizes nothing, and packs the weights.
 
     Returns:
         The types of the values, results of pieces included, and the number of products that were cut.
-        None if there is nothing to cut. ``out`` is not written then, because a session that loads a dump
-        may change the order of the nodes: one session is better where no cut needs a second one.
+        None if there is nothing to cut, and ``out`` is not written: the caller writes it with one session,
+        because a second one may change the order of the nodes.
     """
     # The second session reads files with the names that it writes, so the first dump has its own folder.
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
@@ -166,7 +163,7 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
         _write_session_graph(_with_settings(dump.session, NOT_PACKED), unpacked)
         types = inferred_types(unpacked, dump.session.provider)
         model = load_model(unpacked)
-        # Before the cut, which needs the sizes of the new values, and cuts no operand that is computed.
+        # Replaced first: what a node computes is no constant to be cut, and its size counts in the cut.
         types |= _replace_uniform_constants(dump, model, unpacked.parent, types)
         if not has_large_operand(model):
             return None
@@ -175,8 +172,7 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
         pieces = cut_columns(model, unpacked.with_suffix(".pieces"), sizes)
         if not pieces:
             return None
-        checked(model, lambda: load_model(unpacked))
-        unpacked.write_bytes(model.SerializeToString())
+        _overwrite(unpacked, model)
         packing_session = _with_settings(replace(dump.session, model=unpacked), UNOPTIMIZED)
         _write_session_graph(packing_session, out)
     for piece, (whole, columns) in pieces.items():
@@ -186,6 +182,12 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
             types[piece] = [dtype, [*dims[:-1], columns] if dims else []]
     products = {whole for whole, _ in pieces.values()}
     return {"types": types, "cut": len(products)}
+
+
+def _overwrite(dump: Path, changed: ModelProto) -> None:
+    """Write a dump again after it was changed; fails if a change broke a rule of ONNX."""
+    checked(changed, lambda: load_model(dump))
+    dump.write_bytes(changed.SerializeToString())
 
 
 def _replace_uniform_constants(

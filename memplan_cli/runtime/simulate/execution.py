@@ -346,11 +346,14 @@ def _run_if(frame: Frame, op: Op) -> None:
 
 
 def _branch(frame: Frame, op: Op) -> Block:
-    """Return the branch that was observed to run, else the one that needs more memory."""
+    """Return the branch that was observed to run in this frame, else the one that needs more memory.
+
+    An If runs once in a frame, so one branch runs. A branch without ops leaves no events that could be
+    counted: it ran if the other one did not.
+    """
     counts = [frame.observed_iterations(body) for body in op.bodies]
     if None not in counts:  # the If was observed
         ran = [body for body, count in zip(op.bodies, counts, strict=True) if count]
-        # A branch without ops leaves no events: it ran where no other branch did.
         without_ops = [body for body in op.bodies if not body.ops]
         if ran or without_ops:
             return (ran or without_ops)[0]

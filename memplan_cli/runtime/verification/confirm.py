@@ -254,9 +254,10 @@ class Confirmation:
         )
 
     def _time_if_slower(self, run: WrittenRun) -> TimeRatio | None:
-        """Return how much longer a run takes than the original's; None if it is as fast as allowed.
+        """Return how much longer a run takes than the original's; None if as fast as allowed, or not timed.
 
-        The few runs that measured memory only raise the suspicion. Both models are then timed in turn.
+        The runs that measured memory were timed too (`Peaks.milliseconds`). They are few: only if they
+        seem slower are both models timed in turn.
         """
         before, after = self._baseline.record, run.record
         if not seems_slower(after.peaks, before.peaks):

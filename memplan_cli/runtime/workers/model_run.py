@@ -91,15 +91,15 @@ def run(job: Json) -> Json:
     importlib.import_module("onnxruntime")
     with tempfile.TemporaryDirectory(prefix="memplan-run-") as name:
         model_run = _ModelRun(spec, Path(name))
-        model_run.run()
+        model_run.run_first_session()
         gc.collect()  # ONNX Runtime writes the statistics when it destroys the session
         workspace = _workspace_by_node(Path(name) / _STATISTICS)
-    times = model_run.times.without_first()
-    types = None
-    if not model_run.has_stopped:
+    # The sessions below write neither a profile nor statistics.
+    times, types = model_run.times.without_first(), None
+    if not model_run.has_stopped_at_difference:
         model_run.run_other_input_sets()
         if spec.collects("time"):
-            times = _time_runs(spec)
+            times = _time_runs(spec)  # without profiler, unlike those of the first session
         if spec.graph is not None:
             types = write_graph(spec.session, spec.graph)
     return {
@@ -129,7 +129,7 @@ class _ModelRun:
         peaks: of the arena.
         process: memory of the process as JSON; None if it was not measured.
         kernels: for each input set, the kernels of its first run.
-        has_stopped: whether the job ended early, at a difference.
+        has_stopped_at_difference: whether an output differed, and ``spec`` wants no further run then.
     """
 
     spec: RunSpec
@@ -141,9 +141,9 @@ class _ModelRun:
     peaks: Peaks = field(default_factory=lambda: Peaks(None, None))
     process: object = None
     kernels: list[list[Kernel]] = field(default_factory=list)
-    has_stopped: bool = False
+    has_stopped_at_difference: bool = False
 
-    def run(self) -> None:
+    def run_first_session(self) -> None:
         """Run the first session, and set the attributes from ``outputs`` on. The session is gone afterwards.
 
         Nothing is run if only times are collected, which have a session of their own.
@@ -199,7 +199,7 @@ class _ModelRun:
         return first_run_of_set
 
     def run_other_input_sets(self) -> None:
-        """Run the input sets that `run` left out, each in a new session without profiler; append results.
+        """Run the input sets that `run_first_session` left out, each in a new session without profiler; append results.
 
         If memory is measured, these are all but the first, because their runs would change the figures;
         otherwise none. A failure is recorded as the result of its input set.
@@ -265,7 +265,7 @@ class _ModelRun:
                 meter.note_dropped()
             is_different = any(difference.beyond for difference in differences)
             if spec.stop == "at a difference" and is_different:
-                self.has_stopped = True
+                self.has_stopped_at_difference = True
                 break
         missing = (
             Difference(name, 0, 0.0, 1, "there is no such output") for name in self.missing

@@ -39,7 +39,7 @@ class Statistics:
 
 
 def layer_normalization(call: Call) -> Gradients:
-    """Y = Xn S + B over the last axes: dS = sum of dY Xn, dB = sum of dY."""
+    """Y = Xn S + B with Xn = (X - m) / s over the last axes: dS = sum of dY Xn, dB = sum of dY."""
     tape, x, scale = call.tape, call.input(0), call.input(1)
     rank = tape.rank(x)
     start = call.attribute("axis", -1) % rank
@@ -63,7 +63,7 @@ def layer_normalization(call: Call) -> Gradients:
 
 
 def instance_normalization(call: Call) -> Gradients:
-    """Y = Xn S + B over the positions of each channel of each sample."""
+    """Y = Xn S + B with Xn = (X - m) / s over the positions of each channel of each sample."""
     tape, x = call.tape, call.input(0)
     axes = tuple(range(2, tape.rank(x)))
     statistics = _statistics(call, x, axes)
@@ -81,7 +81,7 @@ _SCALE_PER_CHANNEL_OPSET = 21
 
 
 def group_normalization(call: Call) -> Gradients:
-    """Y = Xn S + B over the positions and channels of each group of each sample.
+    """Y = Xn S + B with Xn = (X - m) / s over the positions and channels of each group of each sample.
 
     Raises:
         ModelError: the node's opset has a scale and bias per group.
@@ -106,9 +106,9 @@ def group_normalization(call: Call) -> Gradients:
 
 
 def batch_normalization(call: Call) -> Gradients:
-    """Y = Xn S + B over all but axis 1: dS = sum of dY Xn, dB = sum of dY.
+    """Y = Xn S + B with Xn = (X - m) / s over all axes but 1: dS = sum of dY Xn, dB = sum of dY.
 
-    In training mode, m and s are computed from X, otherwise they are inputs.
+    In training mode, mean m and deviation s are computed from X, otherwise from inputs: dX differs.
 
     Raises:
         ModelError: X has no channels, or not all inputs are of one element type.
