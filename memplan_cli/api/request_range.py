@@ -104,7 +104,7 @@ def sampling_notes(serving: ServingSettings) -> tuple[str, ...]:
     if serving.exhaustive:
         return ()
     simulated = f"{serving.simulated_sizes} of {serving.sizes} sizes were simulated, the corners among them"
-    return (f"{simulated}: the bound is of these",)
+    return (f"{simulated}: the bound holds for these",)
 
 
 def service_of(

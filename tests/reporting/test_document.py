@@ -222,3 +222,14 @@ def test_a_short_column_of_names_leaves_its_room_to_the_others() -> None:
     table = Table(columns("tensor", "node", ">size"), ((Name("n" * 60), Name("Add"), "1 B"),))
     row = text.draw(Document("", (table,)), text.Screen(80)).splitlines()[1]
     assert row.startswith(f"{'n' * 60}  Add ")
+
+
+def test_a_long_expression_goes_on_below_its_beginning() -> None:
+    figures = Figures(
+        (Figure("inputs", "8*batch + 4*sequence_length", ""), Figure("outputs", "8 B", ""))
+    )
+    assert text.draw(Document("", (figures,)), text.Screen(30)).splitlines() == [
+        "inputs   8*batch +",
+        "         4*sequence_length",
+        "outputs  8 B",
+    ]

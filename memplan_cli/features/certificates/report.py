@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _PROOF_METHODS: Mapping[str, str] = {
-    "cut": "the weights of a cut at one step",
-    "pair": "the weights of cuts for both orders of two nodes",
-    "search": "all states below the bound",
-    "load": "what is live at one tick",
-    "slots": "tensors of a kind that are live together",
-    "step": "what one node touches",
+    "cut": "a weighted cut at one step",
+    "pair": "weighted cuts for both orders of two nodes",
+    "search": "a search of all states below the bound",
+    "load": "the tensors that are live at one step",
+    "slots": "tensors of one kind that are live together",
+    "step": "the tensors that one node reads and writes",
 }
 """What proves a bound, by the method in the certificate."""
 
@@ -27,7 +27,7 @@ _PROOF_METHODS: Mapping[str, str] = {
 def document(certified: CertificateVerdict) -> doc.Document:
     """Return a row for each bound, and whether all of them were proved."""
     rows = tuple(map(_row, certified.parts))
-    columns = doc.columns("part", ">bound", "verdict", "by")
+    columns = doc.columns("part", ">bound", "verdict", "proof")
     proved = sum(part.status == VERIFIED for part in certified.parts)
     text = f"{proved} of {len(certified.parts)} bounds of the plan are proved."
     if certified.passed:

@@ -342,7 +342,7 @@ def _metrics_table(metrics: Sequence[MetricChange]) -> doc.Table:
     equal = sum(metric.change == 0 for metric in metrics if metric not in shown)
     unknown = len(metrics) - len(shown) - equal
     hidden = [f"{equal} numbers are equal"] if equal else []
-    hidden += [f"{unknown} are known of one side only"] if unknown else []
+    hidden += [f"{unknown} are known for one side only"] if unknown else []
     return doc.Table(
         doc.columns("", ">before", ">after", ">change"),
         tuple(map(metric_cells, shown)),

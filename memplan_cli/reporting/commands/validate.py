@@ -49,7 +49,9 @@ def validation_document(proof: Proof) -> doc.Document:
     observed = proof.runtime.observed if proof.runtime else {}
     before = _milliseconds(observed.get("original"))
     after = _milliseconds(observed.get("optimized"))
-    times = f"Median time of a run: original {before}, written {after}."
+    times = (
+        f"Median time of a run: original {before}, written {after}, each in its own process."
+    )
     return doc.Document(
         f"Validation {validation.status} on {validation.provider}",
         (

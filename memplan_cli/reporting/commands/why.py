@@ -323,8 +323,8 @@ def _later_tensors(plan: Plan, occupancy: Occupancy) -> list[str]:
 _HEADS = ("tensor", ">size", ">share", "last read by", ">peak without")
 
 _PEAK_WITHOUT = (
-    "peak without: the live peak if the tensor were live only when it is written and last read. "
-    "Recomputing the tensor cannot lower the peak further."
+    "peak without: the live peak if the tensor were live only when it is written and when it is "
+    "last read. Recomputing it cannot lower the peak below this."
 )
 
 

@@ -234,7 +234,7 @@ def _line(prose: doc.Prose, width: int) -> str:
 def _figures(rows: Sequence[doc.Figure]) -> RenderableType:
     """Return figures as a grid without empty columns; with long expressions, as a list."""
     if any(len(row.value) > _MAX_NUMBER_LENGTH for row in rows):
-        return _stacked(rows)
+        return _stacked(rows) if any(row.definition for row in rows) else _two_columns(rows)
     columns: list[tuple[str, list[str]]] = [
         (">saved", [row.saved for row in rows]),
         ("", [row.certainty for row in rows]),
@@ -250,6 +250,18 @@ def _figures(rows: Sequence[doc.Figure]) -> RenderableType:
         for head, texts in optional:
             cells.append(Text(texts[index], style=style if head else "dim"))
         grid.add_row(*cells)
+    return grid
+
+
+def _two_columns(rows: Sequence[doc.Figure]) -> RenderableType:
+    """Return figures whose long expressions go on below their beginning."""
+    grid = _grid(doc.columns("", ""))
+    for row in rows:
+        name = f"{row.name} *" if row.chosen else row.name
+        value = f"{row.value}  {row.certainty}" if row.certainty else row.value
+        grid.add_row(
+            Text(name, style="bold green" if row.chosen else ""), Text(terminal(value))
+        )
     return grid
 
 

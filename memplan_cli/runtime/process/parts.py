@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PARSED_FILE = "parsed file"
-INLINE_WEIGHTS = "weights of the model file, on the heap"
+INLINE_WEIGHTS = "weights of the file, on the heap"
 FOLDED_CONSTANTS = "constants folded at load"
 BLOCKED_FILTERS = "filters in blocked layouts"
 PACKED_WEIGHTS = "packed weights:"
