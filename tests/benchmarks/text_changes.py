@@ -4,7 +4,7 @@
 
 OLD is a commit; OUT is by default docs/history/texts.txt. Every command runs on a small model, on a
 transformer and on a model with free dims, with both versions of the code and the installed libraries,
-as in a terminal of 80 columns. It takes some five minutes and a folder of shared models.
+as in a terminal of 80 columns. It takes some ten minutes and a folder of shared models.
 """
 
 from __future__ import annotations
@@ -190,8 +190,8 @@ def page(old: Side, before: list[Output], after: list[Output]) -> Iterator[str]:
     yield ""
     yield f"Before is commit {old.name}, after is the code that this page was made with, by"
     yield f"python -m tests.benchmarks.text_changes {old.name}"
-    yield f"Both ran with the same libraries on one machine, in {_COLUMNS} columns. Standard error is"
-    yield "among the lines, without progress. Longer lines are commands to copy, which"
+    yield f"Both ran with the same libraries on one machine, in {_COLUMNS} columns. Standard error"
+    yield "is among the lines, without progress. Longer lines are commands to copy, which"
     yield "are never broken, and messages on standard error, which a terminal breaks."
     yield "Times depend on the load of the machine. Its paths are words in capitals."
     if unknown:
