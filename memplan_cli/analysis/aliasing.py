@@ -131,10 +131,13 @@ def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None
 def _unite_branch_results(
     branch_op: BranchOp, blocks: DefiningBlocks, groups: _Groups
 ) -> None:
-    """Put results of the branches of an If into the groups of the If's outputs."""
+    """Put results of the branches of an If into the groups of the If's outputs, position by position.
+
+    Results of another size than the output are copied into it, and share nothing.
+    """
     op, number, sizes = branch_op.op, groups.number, groups.sizes
-    # No root occurs twice in these lists: each is computed inside its branch and returned once. So
-    # uniting the groups at one position leaves those of later positions roots.
+    # Each root is in these lists once: it is computed inside one branch, which returns it once. So the
+    # groups of one position are united without those of another.
     results_by_branch = [
         _results_of_its_own(body, path, blocks, groups)
         for body, path in zip(op.bodies, branch_op.body_paths, strict=True)
@@ -145,12 +148,14 @@ def _unite_branch_results(
         output = number.get(var)
         if output is None:
             continue
-        group = [root for root in results if root is not None and sizes[root] == sizes[output]]
-        group.append(output)
-        # The first result is the oldest, and becomes the root. `unite` takes its first argument if no
-        # var is older, as in `storage_facts`, where all live ranges are equal.
-        for member in group[1:]:
-            groups.unite(group[0], member)
+        fitting = [
+            root for root in results if root is not None and sizes[root] == sizes[output]
+        ]
+        # Branches are numbered in their order, and the output of the If begins last. `unite` makes the older
+        # of two vars the root, and the first if all live ranges are equal, as where no order is known yet.
+        oldest, *younger = [*fitting, output]
+        for member in younger:
+            groups.unite(oldest, member)
 
 
 def _unite_results_in_place(

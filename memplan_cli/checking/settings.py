@@ -6,11 +6,11 @@ only guide a search, are listed in `unchecked`.
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.order import is_in_file_order
 from memplan_cli.checking.plan_figures import Figure, wrong_figures
+from memplan_cli.core.names import text_of_star
 from memplan_cli.core.results.report import DonationSummary
 from memplan_cli.core.results.rewrites import (
     CacheSummary,
@@ -107,22 +107,21 @@ def _check_alignments(planned: PlannedModel) -> Iterator[str]:
 def _check_donated_names(planned: PlannedModel) -> Iterator[str]:
     """Yield patterns of donations that match no input and output, and donated pairs without a pattern.
 
-    A pattern is a glob of inputs and the name of their outputs. A ``*`` in both stands for the same text.
+    A pattern is a name of inputs and one of their outputs. A ``*`` in both stands for the same text.
     """
     patterns = planned.plan.settings.get("donate") or {}
     main = planned.timeline.main
     outputs = {value.name for value in main.outputs}
     requested: set[tuple[str, str]] = set()
-    for input_glob, output_name in patterns.items():
-        head, _, tail = input_glob.partition("*")
-        names = [value.name for value in main.inputs if fnmatchcase(value.name, input_glob)]
+    for input_pattern, output_pattern in patterns.items():
         pairs = {
-            (name, output_name.replace("*", name[len(head) : len(name) - len(tail)]))
-            for name in names
+            (value.name, output_pattern.replace("*", text))
+            for value in main.inputs
+            if (text := text_of_star(value.name, input_pattern)) is not None
         }
         requested |= pairs
         if not any(output in outputs for _, output in pairs):
-            yield f"the settings donate {input_glob[:120]!r}, which matches no input and output"
+            yield f"the settings donate {input_pattern[:120]!r}, which matches no input and output"
     for name, output in planned.plan.report.donated.pairs:
         if (name, output) not in requested:
             yield f"{name[:120]!r} is donated to {output[:120]!r}, which the settings do not ask for"

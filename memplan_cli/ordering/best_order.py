@@ -36,7 +36,7 @@ from memplan_cli.ordering.task_graph import displacement
 from memplan_cli.ordering.work_budget import WorkBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Block, Program
     from memplan_cli.core.symbolic.sizes import Size
@@ -306,8 +306,8 @@ def _order_nested(
         if op.bodies
     }
     ops = list(block.ops)
-    # For each op with subgraphs, the bytes at its step: with the orders chosen for the subgraphs, and a
-    # lower bound for any orders of them.
+    # For each op with subgraphs, the bytes at its step: in the orders chosen for the subgraphs, and a
+    # lower bound on them in any orders.
     chosen_bytes: dict[int, int] = {}
     least_bytes: dict[int, int] = {}
     for index, bodies in bodies_of.items():
@@ -318,15 +318,12 @@ def _order_nested(
     graph = task_graph(block, facts, chosen_bytes)
     search = method(graph)
     bound = search.bound
-    if chosen_bytes != least_bytes:
-        # The bound of the search holds for the chosen orders of the subgraphs only. One for any orders
-        # is that of the graph with the least bytes; ``search.order`` only says where to look for cuts.
-        least_graph = task_graph(block, facts, least_bytes)
-        least_bound = cut_bound(least_graph, search.order)
-        # Another is the largest bound of a subgraph, which counts its own variables alone, beside the
-        # bytes of this block that are live at every step.
-        body_bound = max(body.bound for bodies in bodies_of.values() for body in bodies)
-        bound = max(least_bound, graph.always_live_bytes() + body_bound)
+    if chosen_bytes != least_bytes:  # it holds for the chosen orders of the subgraphs only
+        bound = _bound_over_subgraph_orders(
+            task_graph(block, facts, least_bytes),
+            search.order,
+            [body.bound for bodies in bodies_of.values() for body in bodies],
+        )
     memory = SubgraphMemory(
         inputs=sum(map(facts.own_bytes, block.inputs)),
         peak=search.peak,
@@ -335,3 +332,22 @@ def _order_nested(
     )
     ordered = replace(block, ops=tuple(ops[op] for op in search.order))
     return _OrderedBlock(ordered, memory, search)
+
+
+def _bound_over_subgraph_orders(
+    least_graph: TaskGraph, order: Sequence[int], body_bounds: Sequence[int]
+) -> int:
+    """Return a lower bound on a block's peak over all orders of its ops and of its subgraphs.
+
+    It is the higher of two bounds: that of the block with the least bytes for each op with subgraphs; and the
+    highest bound of a subgraph plus the bytes of the block that are live at every step, since the bound of a
+    subgraph counts no variables of the block around it.
+
+    Args:
+        least_graph: the block; the bytes of an op with subgraphs are a lower bound over all their orders.
+        order: an order of the block's ops, by which `cut_bound` finds cuts. The bound holds for all orders.
+        body_bounds: for each subgraph, a lower bound on its peak over all orders.
+    """
+    return max(
+        cut_bound(least_graph, order), least_graph.always_live_bytes() + max(body_bounds)
+    )

@@ -33,7 +33,7 @@ class StorageFacts:
         roots: for each planned variable that is not pinned, the one whose bytes it shows: itself,
             or what it is a view of.
         sizes: sizes as they are, possibly symbolic. Only variables of equal size share in place.
-        numbers: bytes to count for each variable, with numbers in place of symbols.
+        counted_bytes: bytes to count for each variable, with numbers in place of symbols.
         aliasing: the rules by which variables share bytes.
         pinned_bytes: total bytes of the variables that are live for the whole run.
         from_branches: variables that have the bytes of an older result of a branch: results of
@@ -43,7 +43,7 @@ class StorageFacts:
 
     roots: Mapping[VarId, VarId]
     sizes: Mapping[VarId, Size]
-    numbers: Mapping[VarId, int]
+    counted_bytes: Mapping[VarId, int]
     aliasing: Aliasing
     pinned_bytes: int
     from_branches: Collection[VarId] = ()
@@ -51,7 +51,7 @@ class StorageFacts:
 
     def own_bytes(self, var: VarId) -> int:
         """Return the bytes to count for a variable; 0 if it is a view, pinned or not planned."""
-        return self.numbers[var] if self.roots.get(var) == var else 0
+        return self.counted_bytes[var] if self.roots.get(var) == var else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def storage_facts(
     return StorageFacts(
         roots=roots,
         sizes=sizes,
-        numbers=numbers,
+        counted_bytes=numbers,
         aliasing=aliasing,
         pinned_bytes=sum(numbers[var] for var in pinned if var in numbers),
         from_branches=branch_result_of.keys(),
@@ -146,12 +146,14 @@ def _oldest_on_bytes(
 def task_graph(
     block: Block, facts: StorageFacts, control_flow_bytes: Mapping[int, int]
 ) -> TaskGraph:
-    """Return the graph of a block. Ops are numbered in the order in which they stand.
+    """Return the ops and tensors of a block as numbers, with the bytes of tensors and steps.
+
+    Ops have the numbers of their order in the block, and tensors those of `_TensorNumbering`.
 
     Args:
         block: The main graph of a program, or a subgraph.
         facts: From `storage_facts`, for the whole program.
-        control_flow_bytes: For each op with subgraphs, by index, what its step needs, its
+        control_flow_bytes: For each op with subgraphs, by index, the bytes that its step needs, its
             results included.
     """
     numbering = _TensorNumbering(facts)
@@ -160,13 +162,13 @@ def task_graph(
         initial_bytes = facts.pinned_bytes + numbering.add_inputs(block.inputs)
     accesses = tuple([numbering.add_op(op) for op in block.ops])
     results = numbering.results(block.outputs)
-    size = numbering.tensor_bytes
+    size = numbering.tensor_bytes  # of all tensors, now that all ops are added
     is_result = tuple([tensor in results for tensor in range(len(size))])
-    access_counts = list(map(int, is_result))
+    access_counts = list(map(int, is_result))  # the caller of the block reads its results too
     for accessed in accesses:
         for tensor in accessed:
             access_counts[tensor] += 1
-    step_bytes = [sum([size[t] for t in row]) for row in numbering.defines]
+    step_bytes = [sum([size[t] for t in defined]) for defined in numbering.defines]
     for index, total in control_flow_bytes.items():
         step_bytes[index] = total
     preds = predecessors(block)
@@ -178,7 +180,7 @@ def task_graph(
         accesses=accesses,
         in_place_inputs=in_place_inputs,
         in_place_bytes=tuple(
-            facts.numbers[op.outputs[0]] if inputs else 0
+            facts.counted_bytes[op.outputs[0]] if inputs else 0
             for op, inputs in zip(block.ops, in_place_inputs, strict=True)
         ),
         step_bytes=tuple(step_bytes),
@@ -293,17 +295,18 @@ class _TensorNumbering:
         roots = {self._facts.roots[var] for var in outputs if var in self._facts.roots}
         return {self._number[root] for root in roots if root in self._number}
 
-    def in_place_inputs(self, op: Op, results: Collection[int]) -> tuple[int, ...]:
+    def in_place_inputs(self, op: Op, block_results: Collection[int]) -> tuple[int, ...]:
         """Return the tensors that the op's first output may be written over if they die there.
 
         This is the rule of `share_storage` without the condition that the op is their last
-        reader, which depends on the order.
+        reader, which depends on the order. ``block_results`` are the tensors that live on after the block.
         """
         facts = self._facts
         positions = facts.aliasing.in_place_inputs(op)
         if not positions or not op.outputs:
             return ()
-        # A view writes nothing, and the program's outputs never share bytes.
+        # An output without a number is a view, which writes nothing, or has no bytes. Outputs of the program
+        # never share bytes.
         if op.outputs[0] not in self._number or op.outputs[0] in facts.results:
             return ()
         input_roots = [facts.roots.get(var) for var in op.inputs]
@@ -313,7 +316,7 @@ class _TensorNumbering:
             if root is None or root not in self._number:
                 continue
             tensor = self._number[root]
-            if tensor not in results and self._may_overwrite(
+            if tensor not in block_results and self._may_overwrite(
                 op, position, positions, input_roots
             ):
                 tensors.append(tensor)

@@ -186,6 +186,12 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
         donations(tested, [("out*", "new*")])
 
 
+@pytest.mark.parametrize("pattern", [("in4_[0]", "new4_[0]"), ("in4_[*", "new4_[*")])
+def test_brackets_in_a_pattern_stand_for_themselves(pattern: tuple[str, str]) -> None:
+    tested = program("x in4_[0]", "new4_[0]", ("Sub", "in4_[0] x", "new4_[0]"))
+    assert donated(tested, pattern).pairs == (("in4_[0]", "new4_[0]"),)
+
+
 @pytest.mark.parametrize("pattern", [("in*", "new4"), ("i*n*", "n*w*")])
 def test_a_pattern_needs_one_star_on_both_sides(pattern: tuple[str, str]) -> None:
     with pytest.raises(SettingsError, match="one \\*"):

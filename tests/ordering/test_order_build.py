@@ -131,7 +131,7 @@ def test_a_branch_s_result_is_counted_once_with_the_output() -> None:
     numbers = {var: size.coefficient for var, size in sizes.items()}
     facts = storage_facts(tested, PlannedVars(sizes), numbers)
     assert facts.from_branches == {"s", "y"}
-    assert (facts.numbers[VarId("s")], facts.numbers[VarId("y")]) == (0, 20)
+    assert (facts.counted_bytes[VarId("s")], facts.counted_bytes[VarId("y")]) == (0, 20)
     found = best_order(tested, sizes)
     assert found.candidates[found.chosen] == live_peak(tested, sizes) == 26
     assert (

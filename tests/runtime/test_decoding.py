@@ -273,3 +273,11 @@ def test_a_concat_without_its_axis_extends_no_cache() -> None:
         helper.make_model(helper.make_graph([concat], "g", [past, new], [present]))
     )
     assert (found.matches, found.kept) == ((), ())
+
+
+@pytest.mark.parametrize("kind", ["Concat", "Transpose", "Gather"])
+def test_a_node_without_inputs_extends_no_cache(kind: str) -> None:
+    value = helper.make_tensor_value_info("now", TensorProto.FLOAT, [1, 2, "t", 4])
+    node = helper.make_node(kind, [], ["now"], axis=2)
+    graph = helper.make_graph([node], "invalid", [], [value])
+    assert not find_caches(helper.make_model(graph)).matches

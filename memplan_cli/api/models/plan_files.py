@@ -144,8 +144,8 @@ def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | N
 def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalModel:
     """Return the model that a written one was made from, for the checker.
 
-    The checker compares the graphs only if the written graph is the original's own, reordered: not
-    if ONNX Runtime optimized it, or its caches became buffers.
+    It has no graph to compare with if the written graph is more than a reordering of the original's: if ONNX
+    Runtime optimized it, or caches were rewritten to buffers.
     """
     from memplan_cli.checking.timeline import OriginalModel
     from memplan_cli.onnx_io.caches_metadata import has_caches
@@ -154,18 +154,17 @@ def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalMo
     from memplan_cli.onnx_io.metadata import ORT_CONFIG, is_offline, metadata_of
 
     source, shapes = load_model(original), planned_shapes(plan)
-    # An original may itself be a graph that ONNX Runtime optimized before.
+    # Not if the original is itself a graph that ONNX Runtime optimized.
     was_optimized = is_offline(model) and not is_offline(source)
-    graph = source.graph
+    # Buffers are inputs of the written model with a dim of their own, for which the plan was made.
+    has_buffers = has_caches(model)
     return OriginalModel(
-        graph=None if was_optimized or has_caches(model) else graph,
+        graph=None if was_optimized or has_buffers else source.graph,
         sha256=file_digest(original),
         graph_sha256=graph_digest(source),
-        # The plan of a model with caches in place is about the rewritten graph.
-        free_inputs=open_inputs(model if has_caches(model) else source),
-        # In a model with caches in place, these have dims of their own.
+        free_inputs=open_inputs(model if has_buffers else source),
         dims=known_dims(source, shapes.values()) | known_dims(model, ()),
-        outputs=frozenset(value.name for value in graph.output),
+        outputs=frozenset(value.name for value in source.graph.output),
         config=metadata_of(source).get(ORT_CONFIG),
         was_optimized=was_optimized,
     )

@@ -296,10 +296,10 @@ class TargetCandidates:
         refuse_foreign_weights(out, [f"{name}.data" for name in dump_names], own_weights(out))
 
     def _plan_dump(self, dump: Dump) -> Rewriting:
-        """Plan a dumped graph, with Shape nodes as consumers of its large unused outputs.
+        """Plan a dumped graph. Large outputs that no node reads get a Shape node as a reader.
 
-        ONNX Runtime frees a tensor after its last consumer, and one without consumers at the end of
-        the run. The output of a Shape node takes memory as well, so that small tensors stay unused.
+        ONNX Runtime keeps a tensor without readers until the end of the run, others until their last reader
+        has run. A graph with added readers is written to another file beside the dump.
         """
         from memplan_cli.onnx_io.load import load_model
         from memplan_cli.onnx_io.runs.prepared_models import unread_outputs, with_readers
@@ -307,16 +307,17 @@ class TargetCandidates:
 
         file = ModelFile.of(dump.path, load_model(dump.path))
         program = self._program(dump, file)
-        large_unused = _larger_than_shapes(unread_outputs(file.model), program)
-        if not large_unused:
+        # For others a reader costs as much as it frees: the output of a Shape node takes memory too.
+        large_unread = _larger_than_shapes(unread_outputs(file.model), program)
+        if not large_unread:
             return self._plan_program(dump, file, program)
         path = dump.path.with_name(f"{dump.path.stem}.read{dump.path.suffix}")
-        source = file.model
-        model = checked(with_readers(source, large_unused), lambda: source)
+        dumped_model = file.model
+        model = checked(with_readers(dumped_model, large_unread), source=lambda: dumped_model)
         path.write_bytes(model.SerializeToString())
         file = ModelFile.of(path, model)
         rewriting = self._plan_program(dump, file, self._program(dump, file))
-        warning = f"{len(large_unused)} outputs that nobody reads {READ_BY_SHAPE}"
+        warning = f"{len(large_unread)} outputs that nobody reads {READ_BY_SHAPE}"
         plan = rewriting.planned.plan.with_warnings(warning)
         return replace(rewriting, planned=replace(rewriting.planned, plan=plan))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product as cartesian
-from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.symbolic.dims import parse_dim
@@ -57,29 +56,25 @@ NO_BOUNDS: Bounds = {}
 
 
 def largest_size(size: Size, bounds: Bounds) -> Size:
-    """Return an upper bound of a size; symbols without bounds stay in it.
+    """Return an upper bound of a size: each factor with bounded symbols is replaced by its upper bound.
 
-    It is a number if all symbols have bounds. Otherwise each bounded factor is replaced by its own
-    upper bound, or kept if `_upper_bound` finds none.
+    A factor is a symbol or an expression, such as ``n + past``. The result is a number if all symbols have
+    bounds. A factor stays as it is if `_upper_bound` finds no bound.
 
     The exact size is kept in ``bound_of``, because two sizes with equal bounds need not be equal.
     """
-    bounded = [s for s in size.symbols if symbol_names(parse_dim(s)) & bounds.keys()]
-    if not bounded:
+    factors = [parse_dim(text) for text in size.symbols]
+    upper_bounds = [
+        _upper_bound(factor, bounds) if symbol_names(factor) & bounds.keys() else None
+        for factor in factors
+    ]
+    if all(upper_bound is None for upper_bound in upper_bounds):
         return size
-    max_bytes = _max_bytes(size, bounds)
-    if max_bytes is not None:
-        return Size(max_bytes, bound_of=str(size))
-    remaining, factors = list(size.symbols), []
-    for symbol in bounded:
-        upper_bound = _upper_bound(parse_dim(symbol), bounds)
-        if upper_bound is not None:
-            remaining.remove(symbol)
-            factors.append(upper_bound)
-    if not factors:
-        return size
-    largest = product_of([*factors, *map(parse_dim, remaining)], size.coefficient)
-    return replace(largest, bound_of=str(size))
+    largest_factors = [
+        factor if upper_bound is None else upper_bound
+        for factor, upper_bound in zip(factors, upper_bounds, strict=True)
+    ]
+    return replace(product_of(largest_factors, size.coefficient), bound_of=str(size))
 
 
 def range_of(polynomial: Polynomial, bounds: Bounds) -> Interval:
@@ -97,21 +92,12 @@ def range_of(polynomial: Polynomial, bounds: Bounds) -> Interval:
     return low, high
 
 
-def _max_bytes(size: Size, bounds: Bounds) -> int | None:
-    """Return an upper bound of a size in bytes; None if one of its symbols has no bounds."""
-    factors = [parse_dim(symbol) for symbol in size.symbols]
-    if not all(symbol_names(factor) <= bounds.keys() for factor in factors):
-        return None
-    # A factor of a size is never negative, although its interval may reach below 0.
-    return size.coefficient * prod(max(range_of(factor, bounds)[1], 0) for factor in factors)
-
-
 def _upper_bound(polynomial: Polynomial, bounds: Bounds) -> Polynomial | None:
     """Return an upper bound of a polynomial, as a polynomial of the symbols without bounds.
 
     None if the bound cannot be expressed: a bounded part is multiplied by a part that may be
-    negative, or a call has bounded and other symbols. The polynomial is a factor of a size, so a
-    number below 0 counts as 0.
+    negative, or a call has bounded and other symbols. The polynomial is a factor of a size and so
+    never negative, although its interval may reach below 0: a bound below 0 counts as 0.
     """
     if symbol_names(polynomial) <= bounds.keys():
         return {(): max(range_of(polynomial, bounds)[1], 0)}

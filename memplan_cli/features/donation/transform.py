@@ -9,12 +9,12 @@ wherever the edges of the graph allow it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.precedence import nearest_order
 from memplan_cli.analysis.repetition import repeatable
+from memplan_cli.core.names import text_of_star
 from memplan_cli.core.operators import operator
 from memplan_cli.core.results.report import DonationSummary, Refusal
 from memplan_cli.core.symbolic.sizes import size_of
@@ -167,34 +167,34 @@ def _fit_pairs(
     return pairs, refused
 
 
-def _matching_pairs(program: Program, input_glob: str, output_glob: str) -> Iterator[Pair]:
-    """Yield the pairs of a graph input and a graph output whose names match two globs.
+def _matching_pairs(
+    program: Program, input_pattern: str, output_pattern: str
+) -> Iterator[Pair]:
+    """Yield the pairs of a graph input and a graph output whose names match two patterns.
+
+    A ``*`` stands for the same text in both names (`text_of_star`).
 
     Raises:
-        SettingsError: the globs have not the same number of ``*``, 0 or 1, or match no pair.
+        SettingsError: the patterns have not the same number of ``*``, 0 or 1, or match no pair.
     """
-    stars = input_glob.count("*"), output_glob.count("*")
+    donation = f"the donation {input_pattern}={output_pattern}"
+    stars = input_pattern.count("*"), output_pattern.count("*")
     if stars not in ((0, 0), (1, 1)):
         raise SettingsError(
-            f"the donation {input_glob}={output_glob} needs one * on both sides, or none",
-            hint="for example 'in.*=new.*'",
+            f"{donation} needs one * on both sides, or none", hint="for example 'in.*=new.*'"
         )
     outputs = {program.vars[var].name: var for var in program.body.outputs}
-    head, _, tail = input_glob.partition("*")
     has_match = False
     for var in program.body.inputs:
-        name = program.vars[var].name
-        if not fnmatchcase(name, input_glob):
+        text = text_of_star(program.vars[var].name, input_pattern)
+        if text is None:
             continue
-        matched_text = name[len(head) : len(name) - len(tail)]  # by *; empty without one
-        output_name = output_glob.replace("*", matched_text)
+        output_name = output_pattern.replace("*", text)
         if output_name in outputs:
             has_match = True
             yield Pair(var, outputs[output_name])
     if not has_match:
-        raise SettingsError(
-            f"the donation {input_glob}={output_glob} matches no input and output"
-        )
+        raise SettingsError(f"{donation} matches no input and output")
 
 
 def _why_unfit(program: Program, pair: Pair) -> str:

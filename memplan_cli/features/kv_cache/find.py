@@ -40,7 +40,7 @@ class GraphIndex:
     A *path* is a tuple of indices of nodes of `PASSING`, from the first to the last.
 
     Attributes:
-        producer: the index of the node that produces each value.
+        producer: the index of the node that computes each value; none for results of nodes without inputs.
         ranks: the declared rank of each graph input that has one and is not a weight.
         constants: the elements of small constants.
     """
@@ -68,14 +68,15 @@ class GraphIndex:
             for name, tensor in constant_tensors(graph)
             if (numbers := small_numbers(tensor)) is not None
         }
-        return cls(graph, nodes, producers(nodes), ranks, constants)
+        producer = {name: at for name, at in producers(nodes).items() if nodes[at].input}
+        return cls(graph, nodes, producer, ranks, constants)
 
     def is_input(self, name: str) -> bool:
         """Return whether a value is a graph input of known rank, and not a weight."""
         return name in self.ranks
 
     def producer_of(self, name: str) -> NodeProto | None:
-        """Return the node that produces a value; None for inputs and weights."""
+        """Return the node that computes a value; None for inputs, weights and results of nodes without inputs."""
         index = self.producer.get(name)
         return None if index is None else self.nodes[index]
 
@@ -104,7 +105,7 @@ class GraphIndex:
         """Return whether the Transposes on a path undo each other."""
         return self.permutation(path, rank) == tuple(range(rank))
 
-    def rounds(self, path: Sequence[int]) -> bool:
+    def has_cast(self, path: Sequence[int]) -> bool:
         """Return whether there is a Cast on a path."""
         return any(self.nodes[index].op_type == "Cast" for index in path)
 
@@ -233,7 +234,7 @@ def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache |
 
 def _is_unchanged(name: str, path: tuple[int, ...], index: GraphIndex) -> bool:
     """Return whether a graph input has the same elements, in the same order, behind a path."""
-    return index.keeps_axes(path, index.ranks[name]) and not index.rounds(path)
+    return index.keeps_axes(path, index.ranks[name]) and not index.has_cast(path)
 
 
 def _concatenated_cache(
@@ -241,7 +242,9 @@ def _concatenated_cache(
 ) -> CacheMatch | KeptCache | None:
     """Return the cache that a Concat extends; ``after`` is the path from the Concat to the output.
 
-    There is no cache if the first operand is not a graph input, or a Gather or Slice of one.
+    The first operand of the Concat is the past, a graph input, or a path leads there from it. If it is a
+    Gather or Slice of the past, the cache is a `KeptCache`. None if there is no such past, nothing is
+    appended to it, or the model is invalid.
     """
     past, before = index.trace_back(concat.input[0])
     if not index.is_input(past):
@@ -249,19 +252,26 @@ def _concatenated_cache(
         if producer is None or operator(producer).family not in _SELECTIONS:
             return None
         return _rearranged_cache(output, producer, index)
-    rank = index.ranks[past]
     if len(concat.input) < 2:
         return None  # nothing is appended
-    axes = attribute(concat, "axis")
-    if len(axes) != 1:
-        return None  # the model is invalid: ONNX requires the axis
-    (axis,) = axes
-    if len(index.permutation(before, rank)) != rank or not -rank <= axis < rank:
-        return None  # the model is invalid
-    form = "cast" if index.rounds((*before, *after)) else "concat"
-    node = index.producer[concat.output[0]]
-    match = CacheMatch(past, output, axis % rank, form, node, before, after)
-    return _with_input_axis(match, index)
+    rank, axes = index.ranks[past], attribute(concat, "axis")
+    # ONNX requires the axis of a Concat, and in each Transpose before it one entry for each axis.
+    if len(axes) != 1 or not -rank <= axes[0] < rank:
+        return None
+    if len(index.permutation(before, rank)) != rank:
+        return None
+    return _with_input_axis(
+        CacheMatch(
+            input=past,
+            output=output,
+            axis=axes[0] % rank,
+            form="cast" if index.has_cast((*before, *after)) else "concat",
+            node=index.producer[concat.output[0]],
+            before=before,
+            after=after,
+        ),
+        index,
+    )
 
 
 def _with_input_axis(match: CacheMatch, index: GraphIndex) -> CacheMatch | KeptCache:

@@ -150,22 +150,21 @@ def reads_large_inside(model: ModelProto) -> bool:
 def cut_columns(
     model: ModelProto, data: Path, value_bytes: Mapping[str, int]
 ) -> dict[str, tuple[str, int]]:
-    """Cut products with large constant operands of the main graph into pieces, in place.
+    """Replace products with a large constant by products with pieces of it, in place.
+
+    Products of all graphs are cut, if their constant operand is one of the main graph.
 
     Args:
         model: The model; its external data lies in the folder of ``data``.
         data: The file that the pieces of operands are written to.
         value_bytes: Bytes of values of all graphs, as far as they are known. A product stays whole if
-            joining its pieces would make the widest step too much wider.
+            the node that joins its pieces would need too much more than any node did before.
 
     Returns:
         For the result of each piece, the result that it is a part of and its number of columns. Empty
         if nothing was cut and no file was written.
     """
-    node_count = sum(len(graph.node) for graph in graphs(model.graph))
-    products = list(_products(model.graph))
-    widest = widest_of(model, value_bytes)
-    best = _best_cut(products, node_count, value_bytes, widest)
+    best = _best_cut(model, value_bytes)
     if not best.products:
         return {}
     with data.open("wb") as file:
@@ -175,14 +174,23 @@ def cut_columns(
             id(product.node): cutter.pieces(product, product.bounds(best.piece_bytes))
             for product in best.products
         }
-    # The products keep their nodes, and so the ids. Innermost graphs first: a node is copied with its subgraphs.
+    _replace_by_id(model, replacements)
+    constants = [tensor for each in best.products for tensor in (each.weight, each.bias)]
+    drop_unread(model.graph, {tensor.name for tensor in constants if tensor is not None})
+    return cutter.columns
+
+
+def _replace_by_id(model: ModelProto, replacements: Mapping[int, Sequence[NodeProto]]) -> None:
+    """Replace nodes of all graphs of a model by other nodes; ``replacements`` has their Python ids as keys.
+
+    The caller must keep references to the replaced nodes: protobuf may give another id to a node that is
+    read again.
+    """
+    # Innermost graphs first, because a node is copied with its subgraphs.
     for graph in reversed(list(graphs(model.graph))):
         if any(id(node) in replacements for node in graph.node):
             nodes = [new for node in graph.node for new in replacements.get(id(node), (node,))]
             replace_nodes(graph, nodes)
-    constants = [tensor for each in best.products for tensor in (each.weight, each.bias)]
-    drop_unread(model.graph, {tensor.name for tensor in constants if tensor is not None})
-    return cutter.columns
 
 
 def _products(main: GraphProto) -> Iterator[_Product]:
@@ -251,24 +259,18 @@ class _Cut(NamedTuple):
         return 2 * self.largest_part + 2 * NODE * self.added_nodes
 
 
-def _best_cut(
-    products: Sequence[_Product],
-    node_count: int,
-    value_bytes: Mapping[str, int],
-    widest: int,
-) -> _Cut:
-    """Return the cut with the least loading cost; it may have no products.
+def _best_cut(model: ModelProto, value_bytes: Mapping[str, int]) -> _Cut:
+    """Return the cut of a model's products with the least loading cost; it may have no products.
 
-    Sizes of pieces are tried from `PIECE`, doubled each time.
+    Sizes of pieces are tried from `PIECE`, doubled each time. Only a share of the model's number of nodes may
+    be added, unless pieces are so large that a node costs nothing beside them (`_FREE_PIECE`).
 
-    Args:
-        products: The products of all graphs.
-        node_count: Number of nodes of all graphs. Unless pieces are so large that a node costs nothing beside
-            them (`_FREE_PIECE`), only a share of this number may be added.
-        value_bytes: Bytes of values, as far as they are known.
-        widest: See `_Product.pays`.
+    ``value_bytes`` has the bytes of values, as far as they are known.
     """
+    products = list(_products(model.graph))
+    widest = widest_of(model, value_bytes)
     largest = max((_float_bytes(product.weight) for product in products), default=0)
+    node_count = sum(len(graph.node) for graph in graphs(model.graph))
     max_added = _MAX_ADDED_SHARE * max(node_count, _MIN_COUNTED_NODES)
     best = _Cut(PIECE, (), largest)
     piece_bytes = PIECE

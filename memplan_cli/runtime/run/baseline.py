@@ -276,19 +276,21 @@ def kept_folder(inputs: InputSet) -> Path:
 def _with_unoptimized_reference(baseline: Baseline) -> Baseline:
     """Run the original without graph optimization; return the baseline with these outputs as reference.
 
-    The order of nodes and copies of nodes can decide what ONNX Runtime fuses, and fused kernels round
-    differently. Without optimization, outputs depend on neither.
+    Outputs without optimization do not depend on the order of nodes, nor on copies of nodes. With it, both
+    can decide what ONNX Runtime fuses, and fused kernels round differently.
 
     Raises:
         RuntimeUnavailableError: the original does not run without graph optimization.
     """
     spec = compared_spec(baseline, baseline.path, UNOPTIMIZED, baseline.inputs)
+    # Time and process memory are not measured, so there are no runs but those that are compared. With the
+    # arena, the workspace of kernels is recorded.
     collect = tuple(item for item in spec.collect if item in ("outputs", "arena"))
-    # Further runs would serve measurements of time and process memory.
     spec = replace(spec, collect=collect, runs=spec.compared_runs)
     record = run_model(spec, timeout=baseline.check.timeout)
     record.require(f"{baseline.path} without graph optimization")
-    # Outputs that equal those of the default run were not saved again.
+    # The run saved its outputs in the `kept_folder` of an input set if they differ from those of the default
+    # run. Else the folder of the default run has them.
     inputs = tuple(
         replace(input_set, save_to=kept_folder(input_set)) if result.differences else input_set
         for input_set, result in zip(baseline.inputs, record.inputs, strict=True)

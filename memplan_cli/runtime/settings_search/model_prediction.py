@@ -45,7 +45,7 @@ _OPENED_BY_MEMPLAN = ProcessMeasurements(opened_by_memplan=True)
 
 
 Optimization = Literal["on", "off", "any"]
-"""Whether ONNX Runtime optimizes the graph of a file when it loads it; ``any``: whatever needs less memory."""
+"""Whether ONNX Runtime optimizes the graph of a file when it loads it; ``any``: as needs less memory."""
 
 
 class RunPolicy(Enum):
@@ -201,19 +201,15 @@ def _best_settings(
         optimized: the optimized graph of the written model.
         written: the graph in its file.
         assumed: dims whose values were assumed.
-        optimization: of the written model by ONNX Runtime.
+        optimization: of the written model by ONNX Runtime: ``off`` if it would spoil the file; ``any``:
+            off if runs without it need less memory, and are not estimated to take longer.
     """
-    choices = []
-    if optimization != "off":
-        choices.append(predict_settings(optimized, settings_for_sizes(DEFAULTS, assumed)))
-    if optimization == "off" or (
-        optimization == "any"
-        and not is_slower_unoptimized(written.program, written.dims, before)
-    ):
-        unoptimized = settings_for_sizes(RUN_AS_WRITTEN, assumed)
-        if optimization == "off":
-            # A pattern's block may exceed the budget that copies were made for
-            # (docs/decisions/0042-memory-pattern.md).
-            unoptimized = without_pattern(unoptimized)
-        choices.append(predict_settings(written, unoptimized))
-    return min(choices, key=attrgetter("rank"))
+    as_written = settings_for_sizes(RUN_AS_WRITTEN, assumed)
+    if optimization == "off":
+        # The file may have copies or chunks that keep its live tensors within a budget. With a memory pattern,
+        # a session holds one block for all tensors of a run, which may exceed the budget.
+        return predict_settings(written, without_pattern(as_written))
+    choice = predict_settings(optimized, settings_for_sizes(DEFAULTS, assumed))
+    if optimization == "on" or is_slower_unoptimized(written.program, written.dims, before):
+        return choice
+    return min(choice, predict_settings(written, as_written), key=attrgetter("rank"))

@@ -120,12 +120,16 @@ class BaselineGraph:
 def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
     """Read the graph that a baseline's session ran, and predict its memory.
 
+    If sizes depend on data and the baseline's run could not record them, the model is run again.
+
     Raises:
-        RuntimeUnavailableError: sizes depend on data, and a further run that records them fails.
+        RuntimeUnavailableError: that further run fails.
     """
     settings = baseline.settings
     executed = graph_of_run(baseline.record, baseline.dims)
     notes: tuple[str, ...] = ()
+    # A run records such sizes by names of nodes: not if a name is missing or occurs twice. The further run
+    # is one of the graph that ONNX Runtime optimized, in which each node has a name of its own.
     if needs_observation(executed) and executed.observed is None:
         conditions = RunConditions.of_check(baseline.check, baseline.binding)
         executed = observed_graph(baseline.path, settings, conditions)
@@ -148,11 +152,11 @@ class Prediction:
     """Predictions for a written model, made from the run of its original.
 
     Attributes:
-        graph: the graph that the original ran.
+        original: the graph that the original ran at default settings, and its predicted memory.
     """
 
     baseline: Baseline
-    graph: BaselineGraph
+    original: BaselineGraph
     written: WrittenModel
 
     @property
@@ -174,7 +178,7 @@ class Prediction:
         file = ExecutedGraph(self._program, self.baseline.dims, provider=provider)
         if not self.written.optimized_offline:
             return file
-        baseline_graph = self.graph.executed
+        baseline_graph = self.original.executed
         return replace(
             file,
             observed=baseline_graph.observed,
@@ -183,7 +187,7 @@ class Prediction:
 
     def optimized_graph(self) -> ExecutedGraph:
         """Return the predicted graph that ONNX Runtime's optimization makes of the file."""
-        return with_file_order(self.graph.executed, self.baseline.nodes, self._program)
+        return with_file_order(self.original.executed, self.baseline.nodes, self._program)
 
     def best_choice(self) -> SettingsChoice:
         """Return the settings of the least predicted memory with which runs take about the original's time.
@@ -193,7 +197,7 @@ class Prediction:
         """
         is_free = not self.unoptimized_only and self.written.known_verdict is None
         if is_free and is_slower_unoptimized(
-            self._program, self.baseline.dims, self.graph.executed
+            self._program, self.baseline.dims, self.original.executed
         ):
             return self.optimized_choice()
         return min(self.choices(), key=self.rank)
@@ -225,7 +229,7 @@ class Prediction:
         if len(choices) == 1:
             return choices
         optimized, unoptimized = choices
-        fusions = costly_fusions(self.graph.executed.program)
+        fusions = costly_fusions(self.original.executed.program)
         less_fused = (self._choice_without(fusions),) if fusions else ()
         # All of the arena is replaced: its first region has a size that suits the order of `optimized`.
         settings = replace(optimized.settings.updated(_BY_PRIORITY), arena=_BY_PRIORITY.arena)

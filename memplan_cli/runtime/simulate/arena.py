@@ -33,7 +33,7 @@ AfterRun = Literal["keep", "shrink"]
 """What happens to empty regions after each run: they are kept, or given back to the system."""
 
 PlaceRegion = Callable[[int], int]
-"""Return the address of a new region, given its size; both in chunks.
+"""Return the address of a new region, given its size; both in units of `CHUNK` bytes.
 
 Addresses decide between free chunks of equal size. Chunks of two regions are never merged,
 wherever the regions lie."""
@@ -140,7 +140,7 @@ def best_fit_height(trace: AllocationTrace) -> int:
 
 
 class SimulatedArena:
-    """The state of an arena between runs. Addresses and sizes are in chunks.
+    """The state of an arena between runs. Addresses and sizes are in units of `CHUNK` bytes.
 
     Attributes:
         addresses: address of each allocation of the last run, by its index.
@@ -201,17 +201,20 @@ class SimulatedArena:
         return self.serve(trace.steps)
 
     def serve(self, steps: Sequence[TraceStep]) -> bool:
-        """Serve a part of the requests of the last run. Return False if the arena exceeded its limit.
+        """Serve steps of a run, each an allocation or a free. Return False if the arena exceeded its limit.
 
-        Allocating and freeing are written out in one loop, because searches simulate thousands of arenas, in
-        which calls would take much of the time. ``free`` is sorted by size, then address. ``previous`` and
-        ``following`` are the neighbors of a chunk in its region. They keep entries of chunks that were merged
-        into others. A chunk at the same address gets new entries before they are read.
+        A run may be served in several calls: ``addresses`` keeps the address of each allocation for a later
+        free. Allocating and freeing are written out in one loop, because searches simulate thousands of
+        arenas, and calls would take much of the time.
+
+        ``free`` has size and address of each free chunk, sorted. ``previous`` and ``following`` have the
+        neighbors of each chunk in its region. Chunks that were merged into others keep their entries, which
+        are not read: a new chunk at the same address gets new entries first.
         """
         free, free_addresses, sizes = self._free, self._free_addresses, self._sizes
         previous, following, max_dead = self._previous, self._following, self._max_dead
         addresses = self.addresses
-        for wanted, allocation in steps:  # ``wanted`` chunks; 0: the allocation is freed
+        for wanted, allocation in steps:  # ``wanted``: its size; 0: it is freed
             if wanted:  # allocate the smallest free chunk that fits
                 position = bisect_left(free, (wanted, 0))
                 if position == len(free):
@@ -221,7 +224,8 @@ class SimulatedArena:
                 size, address = free.pop(position)
                 free_addresses.remove(address)
                 rest = size - wanted
-                if rest >= max_dead or size >= 2 * wanted:  # ONNX Runtime splits such a chunk
+                # A rest of ``max_dead`` or more, or of half the chunk, is too much to stay unused: it is split off.
+                if rest >= max_dead or size >= 2 * wanted:
                     rest_address, after = address + wanted, following[address]
                     if after is not None:
                         previous[after] = rest_address
@@ -274,7 +278,7 @@ class SimulatedArena:
         return released
 
     def _extend(self, wanted: int) -> bool:
-        """Reserve a region for a request of so many chunks. Return False if that exceeds the limit.
+        """Reserve a region for a request of ``wanted`` units. Return False if that exceeds the limit.
 
         The arena is not used any more then: `held` includes a region that it does not have.
         """

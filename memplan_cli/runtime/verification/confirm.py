@@ -308,33 +308,27 @@ class Confirmation:
         self._replace_run(second_run, f"the arena {reason}: the written model {RAN_AGAIN}")
 
     def _better_arena(self) -> SettingsChoice | None:
-        """Return the settings of the reported run with another arena, if that is worth a second run.
+        """Return the settings of the reported run with an arena that fits its requests better; None if none does.
 
-        The arena of a run may hold more bytes than predicted. Then an arena is searched for the requests
-        of that run. It is worth a second run if its predicted bytes are noticeably fewer than the run's
-        arena held; `_fit_arena` keeps it only if the second run holds less.
-
-        None if there is no such arena.
+        One is searched only if the run's arena held noticeably more than predicted, and it must be predicted
+        to hold noticeably less than that.
         """
         run = self.run
         held = held_without_weights(run.record.peaks)
-        # Fewer bytes than this are noticeably fewer.
-        noticeable = min(int(_WORTH * held), held - _NEGLIGIBLE_BYTES)
+        # From this many bytes on, an arena holds about as much as that of the run.
+        limit = min(int(_WORTH * held), held - _NEGLIGIBLE_BYTES)
         predicted = self.choice.predicted.held
-        if predicted is not None and predicted >= noticeable:
-            return None  # the run held about as many bytes as predicted
-        better = predict_arena(self.executed(), run.settings, run.record.workspace or {})
-        if (
-            better is None
-            or better.predicted.held is None
-            or better.predicted.held >= noticeable
-        ):
+        if predicted is not None and predicted >= limit:
             return None
+        better = predict_arena(self.executed(), run.settings, run.record.workspace or {})
+        if better is None or better.predicted.held is None or better.predicted.held >= limit:
+            return None
+        # Two kinds of arenas may hold more than predicted: the one that just did, and one of several regions.
+        # Kernels request workspace at unknown moments, and sessions may run nodes in different orders, which
+        # can add a region. One region with a margin has room for that. If the margin costs the whole gain,
+        # `_fit_arena` keeps the reported run.
         is_same_arena = better.settings.arena == run.settings.arena
         if is_same_arena or has_several_regions(better):
-            # The run's arena held more than predicted with the same settings. An arena of several regions may
-            # also hold more than predicted: a node's kernel requests its workspace at an unknown moment, and two sessions
-            # of one graph may run its nodes in different orders. One region with a margin is safe from both.
             return in_one_region(better)
         return better
 
@@ -393,7 +387,7 @@ class Confirmation:
             name="onnxruntime",
             version=required_version(),
             provider=baseline.provider,
-            predicted={"original": self.prediction.graph.predicted, "optimized": predicted},
+            predicted={"original": self.prediction.original.predicted, "optimized": predicted},
             observed={"original": baseline.record.peaks, "optimized": run.record.peaks},
             settings=run.settings,
             # Without recorded workspace, all settings are predicted.
@@ -405,19 +399,18 @@ class Confirmation:
     def warning_by_default(self) -> tuple[str, ...]:
         """Return a warning if the written model needs more memory than the original at default settings.
 
-        A file that must run without optimization has none: the default settings do not apply to it.
+        Both peaks are predicted. A file that must run without optimization gets no warning: it must not run
+        at default settings.
         """
         if self.prediction.unoptimized_only:
             return ()
-        # At default settings ONNX Runtime optimizes the graph. If the reported run did so, its graph is
-        # known; else the optimized graph is predicted.
-        executed = (
+        # By default ONNX Runtime optimizes the graph of the written model. The reported run shows that graph,
+        # unless it was a run without optimization.
+        written_graph = (
             self.prediction.optimized_graph() if self.run.is_unoptimized else self.executed()
         )
-        written_peak = predict_peaks(executed, DEFAULTS).first_run_peak
-        # The baseline ran the original at default settings, and its graph has the prediction for them.
-        original_graph = self.prediction.graph
-        original_peak = original_graph.predicted.first_run_peak
+        written_peak = predict_peaks(written_graph, DEFAULTS).first_run_peak
+        original_peak = self.prediction.original.predicted.first_run_peak
         if original_peak is None or written_peak is None or written_peak <= original_peak:
             return ()
         warning = (

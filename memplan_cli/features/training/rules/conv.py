@@ -194,23 +194,24 @@ def transposed_conv(
     """Return the data gradient of a convolution: each dY times the kernel, added to the inputs that Y read.
 
     ``axes`` are the windows of the convolution. The result has the spatial shape of the forward tensor
-    ``like``, X. By `Window.tail`, which counts the end padding too, the length of X along an axis is
+    ``like``, X. Along an axis, X has this length:
 
         (len(dY) - 1) * stride + span - begin - end + tail
 
-    A ConvTranspose has this length with ``output_padding`` in place of the tail, which gets 0, as no output
-    read it. If the tail is unknown, the result is at least as long as X, and is cropped at run time.
+    The tail are the elements of padded X behind the last one that Y read (`Window.tail`). ConvTranspose has
+    the same formula with ``output_padding`` as the tail. If the tail is unknown, the result is at least as
+    long as X, and is cropped at run time.
     """
     end_pads, output_padding = [], []
     for axis in axes:
         if axis.tail is None:
-            # The longest tail is stride - 1: with a longer one there would be another output. The end
-            # padding need not be dropped here: it lies behind X, where the crop below cuts anyway.
+            # Long enough in any case: a tail of ``stride`` elements would have room for another output, and
+            # end padding, which shortens the result, is left to the crop below.
             end_pads.append(0)
             output_padding.append(axis.stride - 1)
         else:
-            # With a negative tail, the last output read so many elements of padding beyond ``end``. As
-            # output padding is not negative, they are added to the end padding, whose gradient is dropped.
+            # A negative tail: the last output read elements behind the end padding. ``output_padding`` cannot
+            # be negative, so they are counted as more end padding, which shortens the result as much.
             end_pads.append(axis.end + max(-axis.tail, 0))
             output_padding.append(max(axis.tail, 0))
     result = tape.emit(
