@@ -6,11 +6,12 @@ only guide a search, are listed in `unchecked`.
 
 from __future__ import annotations
 
+import re
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.order import is_in_file_order
 from memplan_cli.checking.plan_figures import Figure, wrong_figures
-from memplan_cli.core.names import text_of_star
 from memplan_cli.core.results.report import DonationSummary
 from memplan_cli.core.results.rewrites import (
     CacheSummary,
@@ -114,10 +115,12 @@ def _check_donated_names(planned: PlannedModel) -> Iterator[str]:
     outputs = {value.name for value in main.outputs}
     requested: set[tuple[str, str]] = set()
     for input_pattern, output_pattern in patterns.items():
+        head, _, tail = input_pattern.partition("*")
+        glob = re.sub(r"[?[]", r"[\g<0>]", input_pattern)  # these stand for themselves
+        names = [value.name for value in main.inputs if fnmatchcase(value.name, glob)]
         pairs = {
-            (value.name, output_pattern.replace("*", text))
-            for value in main.inputs
-            if (text := text_of_star(value.name, input_pattern)) is not None
+            (name, output_pattern.replace("*", name[len(head) : len(name) - len(tail)]))
+            for name in names
         }
         requested |= pairs
         if not any(output in outputs for _, output in pairs):

@@ -1,4 +1,4 @@
-"""Names of new values and nodes that differ from all names in use, and patterns of names."""
+"""Names of new values and nodes that differ from all names in use."""
 
 from __future__ import annotations
 
@@ -34,20 +34,6 @@ class FreshNames:
             name = f"{preferred}{self._separator}{number}"
         self._taken.add(name)
         return name
-
-
-def text_of_star(name: str, pattern: str) -> str | None:
-    """Return the part of a name that the ``*`` of a pattern stands for; None if the name does not match.
-
-    Other characters stand for themselves, also those of globs: a name such as ``in[0]`` is found. A pattern
-    without ``*`` matches its own text only, and the part is empty. Only the first ``*`` is one.
-    """
-    head, star, tail = pattern.partition("*")
-    if not star:
-        return "" if name == pattern else None
-    end = len(name) - len(tail)
-    is_match = end >= len(head) and name.startswith(head) and name.endswith(tail)
-    return name[len(head) : end] if is_match else None
 
 
 def value_names(program: Program) -> set[str]:

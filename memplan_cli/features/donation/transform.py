@@ -8,13 +8,14 @@ wherever the edges of the graph allow it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.precedence import nearest_order
 from memplan_cli.analysis.repetition import repeatable
-from memplan_cli.core.names import text_of_star
 from memplan_cli.core.operators import operator
 from memplan_cli.core.results.report import DonationSummary, Refusal
 from memplan_cli.core.symbolic.sizes import size_of
@@ -172,7 +173,7 @@ def _matching_pairs(
 ) -> Iterator[Pair]:
     """Yield the pairs of a graph input and a graph output whose names match two patterns.
 
-    A ``*`` stands for the same text in both names (`text_of_star`).
+    A ``*`` stands for the same text in both names, and other characters for themselves.
 
     Raises:
         SettingsError: the patterns have not the same number of ``*``, 0 or 1, or match no pair.
@@ -184,12 +185,15 @@ def _matching_pairs(
             f"{donation} needs one * on both sides, or none", hint="for example 'in.*=new.*'"
         )
     outputs = {program.vars[var].name: var for var in program.body.outputs}
+    head, _, tail = input_pattern.partition("*")
+    glob = re.sub(r"[?[]", r"[\g<0>]", input_pattern)  # only the ``*`` is special
     has_match = False
     for var in program.body.inputs:
-        text = text_of_star(program.vars[var].name, input_pattern)
-        if text is None:
+        name = program.vars[var].name
+        if not fnmatchcase(name, glob):
             continue
-        output_name = output_pattern.replace("*", text)
+        matched_text = name[len(head) : len(name) - len(tail)]  # by *; empty without one
+        output_name = output_pattern.replace("*", matched_text)
         if output_name in outputs:
             has_match = True
             yield Pair(var, outputs[output_name])
