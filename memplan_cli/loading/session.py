@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime as ort
 
-from memplan_cli.errors import ModelError
+from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.loading.heap import release_after_loading
 from memplan_cli.loading.metadata import scanned_metadata
 from memplan_cli.loading.settings import (
@@ -128,27 +128,37 @@ def load_session(
 
     Raises:
         ModelError: the file cannot be read, or its settings are not memplan's.
+        RuntimeUnavailableError: the file was planned for CUDA, which does not work here.
     """
     path = Path(path)
     settings = file_settings(scanned_metadata(path)) or RUNTIME_DEFAULTS
     options = ort.SessionOptions() if options is None else options
     apply_options(options, settings.session, settings.session_config)
     planned_provider = settings.execution_provider
-    if "providers" not in more_arguments:
+    is_planned = "providers" not in more_arguments
+    if is_planned:
         file_options = provider_options(settings.provider)
         more_arguments["providers"] = [(planned_provider, file_options)]
+        # Otherwise Python prints an error of the provider, and takes the CPU.
+        more_arguments.setdefault("enable_fallback", 0)
     provider = _first_provider(more_arguments["providers"])
-    if provider == CUDA:
-        load_cuda_libraries()
+    reason = load_cuda_libraries() if provider == CUDA else ""
     if settings.arena and provider != planned_provider:
         # The order of execution suits every provider; the sizes of an arena do not.
         _warn(
             f"{path} was planned for {planned_provider}: its arena is not used on {provider}"
         )
-    elif settings.arena:
-        _use_arena(settings.arena, provider, options)
-    with options_of_file_ignored(), release_after_loading(settings.run_config):
-        session = PlannedSession(path, options, settings, **more_arguments)
+    try:
+        if settings.arena and provider == planned_provider:
+            _use_arena(settings.arena, provider, options)
+        with options_of_file_ignored(), release_after_loading(settings.run_config):
+            session = PlannedSession(path, options, settings, **more_arguments)
+    except Exception as error:
+        if is_planned and provider == CUDA:
+            raise _unusable_provider(path, reason or f"{error}") from error
+        raise
+    if is_planned and session.get_providers()[0] != planned_provider:
+        raise _unusable_provider(path, reason or "ONNX Runtime cannot start it")
     value_names = {value.name for value in (*session.get_inputs(), *session.get_outputs())}
     for output, input_name in settings.io_binding.items():
         for name in (output, input_name):
@@ -157,6 +167,13 @@ def load_session(
                     f"{path} binds {name[:80]!r}, which is not an input or output of it"
                 )
     return session
+
+
+def _unusable_provider(path: Path, reason: str) -> RuntimeUnavailableError:
+    return RuntimeUnavailableError(
+        f"{path} was planned for {CUDA}, which does not work here: {reason}",
+        hint=f"load(..., providers=[{CPU!r}]) runs it on the CPU",
+    )
 
 
 def _first_provider(providers: Any) -> str:  # noqa: ANN401 - names, or pairs with options

@@ -287,11 +287,11 @@ def register_arena(
     options.add_session_config_entry("session.use_env_allocators", "1")
 
 
-def load_cuda_libraries() -> tuple[str, ...]:
+def load_cuda_libraries() -> str:
     """Load the CUDA libraries from the wheels of torch or NVIDIA or from the system.
 
     Returns:
-        The names of those that CUDA sessions need and that cannot be loaded.
+        A sentence with the libraries that sessions on CUDA need and that cannot be loaded; empty if there are none.
     """
     import io
     from contextlib import redirect_stdout
@@ -302,7 +302,14 @@ def load_cuda_libraries() -> tuple[str, ...]:
     printed = io.StringIO()
     with redirect_stdout(printed):
         ort.preload_dlls()
-    return tuple(re.findall(r"^Failed to load ([^:\s]+)", printed.getvalue(), re.MULTILINE))
+    names = dict.fromkeys(
+        re.findall(r"^Failed to load ([^:\s]+)", printed.getvalue(), re.MULTILINE)
+    )
+    return (
+        f"CUDA libraries are missing ({', '.join(names)}): pip install 'memplan[cuda]'"
+        if names
+        else ""
+    )
 
 
 @contextmanager

@@ -189,8 +189,8 @@ def _requested_bytes(probe: Probe, provider: str) -> int | None:
         except Exception:  # noqa: BLE001 - the provider has no kernel for the op, or not for these types
             return None
         events: Any = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    for event in read_profile(events)[0]:
-        if event.name == "probe" and event.provider == provider:
+    for event in read_profile(events, provider)[0]:
+        if event.name == "probe":
             return event.requested - event.requested_before
     return None
 

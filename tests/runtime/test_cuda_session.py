@@ -44,8 +44,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     create = ort.InferenceSession.__init__
 
     def init(
-        self: ort.InferenceSession, model: object, options: object, *, providers: Providers
+        self: ort.InferenceSession,
+        model: object,
+        options: object,
+        *,
+        providers: Providers,
+        enable_fallback: int,
     ) -> None:
+        assert enable_fallback == 0
         recorded.options.append(options)
         recorded.providers.append(providers)
         plain = ort.SessionOptions()

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.deserialization import from_json
-from memplan_cli.core.results.observations import Difference, Peaks, RuntimeSettings
+from memplan_cli.core.results.observations import CUDA, Difference, Peaks, RuntimeSettings
 from memplan_cli.core.serialization import to_json
+from memplan_cli.runtime.workers.device_failures import device_failure
 from memplan_cli.runtime.workers.ort_values import run_session
 from memplan_cli.runtime.workers.outputs import (
     compare_with_saved,
@@ -212,7 +213,7 @@ class _ModelRun:
                 runs = self.spec.compared_runs
                 self._run_input_set(session, input_set, input_set.draw(), runs)
             except Exception as error:  # noqa: BLE001 - ONNX Runtime raises errors of many types
-                self.results.append(_result((), _message(error)))
+                self.results.append(_result((), self._message(error)))
 
     def _try_input_sets(self, session: Any) -> None:  # noqa: ANN401 - ONNX Runtime has no types
         """Run each input set once, in order, and record failures as results.
@@ -229,10 +230,16 @@ class _ModelRun:
             try:
                 self._run_input_set(session, input_set, input_set.draw(), runs=1)
             except Exception as error:  # noqa: BLE001 - ONNX Runtime raises errors of many types
-                self.results.append(_result((), _message(error)))
+                self.results.append(_result((), self._message(error)))
             else:
                 if spec.stop == "at a set that runs":
                     break
+
+    def _message(self, error: Exception) -> str:
+        """Return the message of a run that failed, on one line."""
+        text = " ".join(f"{error}".split())
+        is_on_gpu = self.spec.session.provider == CUDA
+        return (device_failure(text) if is_on_gpu else text)[:_MAX_MESSAGE]
 
     def _run_input_set(
         self,
@@ -297,7 +304,7 @@ class _ModelRun:
         ``first_run_of_set`` is the index of the first run of each input set.
         """
         events = json.loads(profile.read_text(encoding="utf-8"))
-        runs = read_profile(events)
+        runs = read_profile(events, self.spec.session.provider)
         self.peaks = arena_peaks(runs)
         if self.spec.collects("kernels"):
             kernels = kernels_by_run(events)
@@ -309,10 +316,6 @@ class _ModelRun:
 
 def _result(differences: tuple[Difference, ...], failure: str) -> Json:
     return {"differences": to_json(differences), "failure": failure}
-
-
-def _message(error: Exception) -> str:
-    return " ".join(f"{error}".split())[:_MAX_MESSAGE]
 
 
 def _profiling_settings(folder: Path) -> RuntimeSettings:

@@ -142,22 +142,33 @@ def make_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
         provider: ONNX Runtime's name of the execution provider.
 
     Raises:
-        RuntimeUnavailableError: the session is on another provider.
+        RuntimeUnavailableError: the session is on another provider, or CUDA libraries are missing.
     """
+    missing_libraries = load_cuda_libraries() if provider == CUDA else ""
+    try:
+        session = _new_session(model, settings, provider)
+    except Exception as error:
+        if missing_libraries:
+            raise RuntimeUnavailableError(missing_libraries) from error
+        raise
+    first = session.get_providers()[0]
+    if first != provider:
+        raise RuntimeUnavailableError(missing_libraries or f"the session is on {first}")
+    return session
+
+
+def _new_session(model: Path | bytes, settings: RuntimeSettings, provider: str) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
+    """Create an ``InferenceSession``, whichever provider it is then on."""
     import onnxruntime as ort
 
-    if provider == CUDA:
-        load_cuda_libraries()
     options = session_options(settings)
     if settings.arena:
         register_arena(settings.arena, provider, options)
     providers = [(provider, provider_options(settings.provider))]
     source = model if isinstance(model, bytes) else str(model)
     with options_of_file_ignored():
-        session = ort.InferenceSession(source, options, providers=providers)
-    if session.get_providers()[0] != provider:
-        raise RuntimeUnavailableError(f"the session is on {session.get_providers()[0]}")
-    return session
+        # Without the last argument, Python prints an error of the provider, and takes the CPU.
+        return ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
 
 
 def session_options(settings: RuntimeSettings) -> Any:  # noqa: ANN401 - ONNX Runtime has no types

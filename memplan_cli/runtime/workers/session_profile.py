@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.core.results.observations import Peaks
+from memplan_cli.core.results.observations import CPU, Peaks
 
 if TYPE_CHECKING:
     from memplan_cli.core.json_types import Json
@@ -74,17 +74,19 @@ Runs = tuple[tuple[NodeEvent, ...], ...]
 """The events of each run, in the order in which the kernels began."""
 
 
-def read_profile(events: Sequence[Json]) -> Runs:
-    """Return the events of a profile that have counters of the arena, run by run.
+def read_profile(events: Sequence[Json], provider: str = CPU) -> Runs:
+    """Return the events of a profile that have counters of the arena of a provider, run by run.
 
-    Without an arena there are none.
+    Without an arena there are none. Kernels on another provider have the counters of another arena.
     """
     run_starts = sorted(event["ts"] for event in events if event.get("name") == "model_run")
     nodes = sorted(
         (
             _node_event(event)
             for event in events
-            if event.get("cat") == "Node" and _has_counters(event)
+            if event.get("cat") == "Node"
+            and _has_counters(event)
+            and event["args"].get("provider", provider) == provider
         ),
         key=lambda event: (event.start, -event.end),
     )

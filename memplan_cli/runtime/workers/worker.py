@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -32,6 +32,7 @@ from memplan_cli.errors import (
     RuntimeTimeoutError,
     RuntimeUnavailableError,
 )
+from memplan_cli.runtime.workers.device_failures import device_failure
 from memplan_cli.runtime.workers.fork_client import (
     ForkedJob,
     Request,
@@ -124,8 +125,9 @@ class Job:
         if _running.job is not None:
             _running.job.outcome()  # waits for its end; the job keeps its outcome
         text = json.dumps(content)
+        self._needs_gpu = CUDA in text
         # CUDA does not work in a fork of a process that has loaded the driver.
-        self._can_fork = arguments[:-1] == WORKER and CUDA not in text
+        self._can_fork = arguments[:-1] == WORKER and not self._needs_gpu
         self._temporary = tempfile.TemporaryDirectory(prefix="memplan-")
         self._folder = Path(self._temporary.name)
         self._deadline = time.monotonic() + timeout
@@ -146,7 +148,10 @@ class Job:
     def outcome(self) -> Outcome:
         """Wait for the job to end, and return its result or failure."""
         if self._known_outcome is None:
-            self._known_outcome = self._wait()
+            outcome = self._wait()
+            if self._needs_gpu:
+                outcome = replace(outcome, reason=device_failure(outcome.reason))
+            self._known_outcome = outcome
             self.end()
         return self._known_outcome
 
