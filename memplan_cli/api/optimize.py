@@ -23,7 +23,13 @@ from memplan_cli.api.optimizing.verification import (
     with_fallback_if_slower,
     with_rejected,
 )
-from memplan_cli.api.output.optimized import Optimized, is_verified, publish, write_unverified
+from memplan_cli.api.output.optimized import (
+    Optimized,
+    is_verified,
+    may_be_written,
+    publish,
+    write_unverified,
+)
 from memplan_cli.api.output.rewriting import RewrittenFiles, Targets
 from memplan_cli.api.request import settings_of
 from memplan_cli.api.request_range import with_size_that_runs
@@ -196,7 +202,7 @@ def _write_best_of(
     Without a check nothing is run: the first candidate is written if it is within the budget.
 
     Candidates over the budget are not run. If all are over it, nothing is written, and the result has the
-    plan of the first. If no candidate has the outputs of the original, nothing is written either, and the
+    plan of the first; with ``best_effort``, all are run. If no candidate has the outputs of the original, nothing is written either, and the
     result has the first plan that was rejected, which may be from ``rejected_before``.
 
     ``rejected_before`` are plans that failed earlier. The report names all that were rejected.
@@ -204,7 +210,7 @@ def _write_best_of(
     check = request.check
     if check is None:
         return write_unverified(candidates[0])
-    within_budget = [c for c in candidates if c.planned.plan.report.budget_met]
+    within_budget = [candidate for candidate in candidates if may_be_written(candidate)]
     if not within_budget:
         return Optimized(candidates[0].planned.plan, None, None)
     # All candidates have the same original, with which the verifier compares.

@@ -36,7 +36,7 @@ OPTION_GROUPS: Mapping[str, tuple[str, ...]] = {
         "--time-limit",
     ),
     "Techniques": (
-        "--target", "--budget", "--recompute", "--checkpoint", "--chunk", "--kv-cache", "--capacity",
+        "--target", "--budget", "--best-effort", "--recompute", "--checkpoint", "--chunk", "--kv-cache", "--capacity",
         "--donate", "--fold-constants", "--external-weights",
     ),
     "Runtime and validation": (

@@ -174,7 +174,10 @@ _SETTINGS = (
     click.option(
         "--chunk",
         type=click.Choice(get_args(ChunkChoice)),
-        help="Compute long activations in slices, with the same results, to lower the peak.",
+        help=(
+            "Compute long activations in slices, with the same results, to lower the peak: to "
+            "--budget, or as far as a run is predicted to take at most 5% longer."
+        ),
     ),
     click.option(
         "--kv-cache",
@@ -211,7 +214,10 @@ _SETTINGS = (
         "--time-limit",
         type=float,
         metavar="S",
-        help="Stop the searches after this many seconds.",
+        help=(
+            "Stop each search after this many seconds. By default, searches end after an amount of "
+            "work, so that plans are reproducible."
+        ),
     ),
     click.option(
         "--allow-partial",

@@ -64,6 +64,10 @@ def _reject_unused(settings: Settings) -> None:
             "--budget has no effect without --recompute auto or --chunk auto",
             hint="add --recompute auto or --chunk auto",
         )
+    if settings.best_effort and settings.budget is None:
+        raise SettingsError(
+            "--best-effort has no effect without --budget", hint="remove it or add --budget"
+        )
     if settings.checkpoints and settings.recompute != "checkpoints":
         raise SettingsError(
             "--checkpoint has no effect without --recompute checkpoints",

@@ -202,7 +202,7 @@ def size_with_unit(value: Value) -> int:
 
 
 def budget(value: Value) -> int | float:
-    """Return bytes, or a share between 0 and 1 of the original's need, written ``60%``."""
+    """Return bytes above 0, or a share above 0 and up to 1 of the original's need, written ``60%``."""
     written = value.content
     if isinstance(written, str) and written.strip().endswith("%"):
         number = written.strip()[:-1].strip()
@@ -210,7 +210,10 @@ def budget(value: Value) -> int | float:
         if not number.replace(".", "", 1).isdecimal() or not 0 < float(number) <= 100:
             raise invalid(value.at, f"expected a share up to 100%, not {describe(value)}")
         return float(number) / 100
-    return size(value)
+    size_bytes = size(value)
+    if not size_bytes:
+        raise invalid(value.at, f"expected a size above zero, not {describe(value)}")
+    return size_bytes
 
 
 def pairs(value: Value) -> Mapping[str, str]:
@@ -264,6 +267,7 @@ KEYS: Mapping[str, Reader] = {
     "capacity": positive,
     "checkpoints": names,
     "budget": budget,
+    "best_effort": boolean,
     "donate": pairs,
     "skip_grads": boolean,
     "expose": boolean,

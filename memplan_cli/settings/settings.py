@@ -73,13 +73,16 @@ class Settings:
     checkpoints: tuple[str, ...] = ()
     """Tensors that end the segments of ``recompute: checkpoints``."""
     chunk: ChunkChoice = "none"
-    """Whether large activations are computed in chunks to meet the budget."""
+    """Whether large activations are computed in chunks."""
     kv_cache: CacheChoice = "keep"
     """Whether decoder caches become buffers that a step updates in place."""
     capacity: int | None = None
     """Sequence length that the cache buffers hold; for ``kv_cache: in-place``."""
     budget: int | float | None = None
-    """Live-peak target of ``recompute: auto`` or ``chunk: auto``: bytes, or a share of the peak before."""
+    """Live-peak target of ``recompute: auto`` or ``chunk: auto``: bytes, or a share of the peak before. None:
+    the knee of recomputation; of chunks, the least memory in a run predicted at most 5 % slower."""
+    best_effort: bool = False
+    """Whether the smallest plan found is written if none is within the budget."""
     donate: Mapping[str, str] = field(default_factory=dict)
     """Glob of inputs -> glob of outputs: the output may overwrite the input that it replaces."""
     target: TargetChoice = "portable"

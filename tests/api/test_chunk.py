@@ -139,6 +139,61 @@ def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["net.onnx"]
 
 
+def test_best_effort_writes_the_smallest_plan_found(tmp_path: Path) -> None:
+    path = saved(tmp_path, transformer(length=128, layers=1))
+    options = "--chunk", "auto", "--budget", "1KiB", "--best-effort"
+    done = memplan("optimize", path, *options)
+    assert done.exit_code == 0, done.output
+    said = done.output.replace("\n", " ")
+    assert "cannot be met: the smallest plan found needs" in said
+    assert "this plan is written (--best-effort)" in said
+    report = api.report(tmp_path / "net.memplan.json").report
+    assert report.chunked.regions
+    assert not report.chunked.met
+    assert report.validation is not None
+    assert report.validation.bit_identical
+    unchecked = memplan("optimize", path, *options, "--no-validate", "-o", tmp_path / "b.onnx")
+    assert unchecked.exit_code == 0, unchecked.output
+    assert (tmp_path / "b.onnx").exists()
+
+
+def test_without_a_budget_memory_is_shown_against_time(tmp_path: Path) -> None:
+    path = saved(tmp_path, transformer(length=256, layers=2))
+    shown = memplan("report", path, "--chunk", "auto").stdout
+    assert "memory against time: from" in shown
+    assert "taken" in shown
+    report = api.report(path, Settings(chunk="auto")).report
+    (taken,) = (point for point in report.chunked.curve if point.taken)
+    assert taken.time <= 1.05
+    assert taken.nodes == report.chunked.nodes > 0
+    assert report.chunked.budget is None
+    assert report.chunked.met
+    with_budget = memplan("report", path, "--chunk", "auto", "--budget", "50%").stdout
+    assert "memory against time" not in with_budget
+    done = memplan("optimize", path, "--chunk", "auto")
+    assert done.exit_code == 0, done.output
+
+
+def test_a_time_limit_refuses_a_budget_in_vain_with_the_least_found(tmp_path: Path) -> None:
+    path = saved(tmp_path, transformer(length=256, layers=2))
+    options = "--chunk", "auto", "--budget", "1KiB", "--time-limit", "0.001"
+    done = memplan("report", path, *options)
+    assert done.exit_code == 1
+    said = done.output.replace("\n", " ")
+    assert "the smallest plan found needs" in said
+    assert "lower bound: " in said
+    assert "The search ended at its limit." in said
+
+
+def test_a_budget_that_is_met_already_is_said_to_be(tmp_path: Path) -> None:
+    path = saved(tmp_path, transformer(length=16, layers=1))
+    done = memplan("report", path, "--chunk", "auto", "--budget", "1GiB")
+    assert done.exit_code == 0
+    assert "No region is computed in chunks: without chunks the model needs" in (
+        done.stdout.replace("\n", " ")
+    )
+
+
 def test_a_bound_dim_is_the_only_one_of_the_written_file(tmp_path: Path) -> None:
     model = transformer(length=64, layers=1)
     for value in (*model.graph.input, *model.graph.output):
@@ -156,7 +211,11 @@ def test_a_bound_dim_is_the_only_one_of_the_written_file(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ((), "needs a budget"),
+        (("--best-effort",), "no effect without --budget"),
+        (("--budget", "0"), "above zero"),
+        (("--budget", "120%"), "up to 100%"),
+        (("--budget", "3 bananas"), "unit"),
+        (("--budget", "50%", "--kv-cache", "in-place", "--capacity", "4"), "combined"),
         (("--budget", "50%", "--donate", "x=*"), "donation"),
         (("--budget", "x"), "budget"),
     ],

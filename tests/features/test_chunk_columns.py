@@ -16,11 +16,12 @@ from onnx import helper, numpy_helper
 from features.chunk_models import Maker, language_model
 from features.test_chunk_rewrite import graph_of, run, sizes_of
 from memplan_cli.core.program import intermediates
-from memplan_cli.features.chunking.columns import copy_for_products, search_with_copies
+from memplan_cli.features.chunking.anytime import search
+from memplan_cli.features.chunking.columns import copy_for_products, stage_with_copies
 from memplan_cli.features.chunking.graph import Graph
 from memplan_cli.features.chunking.region import regions_from
 from memplan_cli.features.chunking.rewrite import rewrite_in_chunks
-from memplan_cli.features.chunking.search import search
+from memplan_cli.features.chunking.stage import Stage
 from memplan_cli.features.training.losses import LossFunction
 from memplan_cli.features.training.optimizers import Optimizer
 from memplan_cli.features.training.train_step import Recipe, make_train_step
@@ -97,24 +98,20 @@ def test_the_search_puts_rows_and_columns_of_logits_in_pieces() -> None:
     graph = graph_of(model)
     terms = PlannedVars(sizes_of(graph.program)).resident
     budget = 2 * 4 * 512 * 200
-    plain = search(graph, terms, budget)
-    assert plain.peak > budget
-    result = search_with_copies(graph, terms, plain, budget)
-    assert result is not None
-    assert result.peak <= budget
-    assert result.before == plain.before
-    assert result.added_work > 0
-    assert len(result.choices) >= 2
-    written, _ = chunked_model(model, result.chunked.program, result.chunked.constants)
+    best = search(graph, terms, budget).best
+    assert best.peak <= budget
+    assert best.added_work > 0
+    assert len(best.choices) >= 2
+    assert any(name.endswith("__columns") for name in best.stage.graph.program.vars)
+    written, _ = chunked_model(model, best.chunked.program, best.chunked.constants)
     onnx.checker.check_model(written, full_check=True)
     assert bits(written) == bits(model)
 
 
-def test_nothing_is_copied_where_no_copy_comes_nearer() -> None:
+def test_nothing_is_copied_where_no_product_reads_along_another_axis() -> None:
     graph = graph_of(language_model(64, 8, 128))
     terms = PlannedVars(sizes_of(graph.program)).resident
-    result = search(graph, terms, 1.0)
-    assert search_with_copies(graph, terms, result, 1) is None
+    assert stage_with_copies(Stage(graph, terms, original_work=1), 1) is None
 
 
 def test_unused_nodes_are_removed() -> None:

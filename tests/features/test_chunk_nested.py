@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import onnx
 
 from features.chunk_models import Maker, attention_layer, transformer
 from features.test_chunk_rewrite import graph_of, run, sizes_of
+from memplan_cli.analysis.cost import total_cost
 from memplan_cli.analysis.storage import live_peak
+from memplan_cli.features.chunking.anytime import SearchResult, search
 from memplan_cli.features.chunking.graph import run_at_first_use
-from memplan_cli.features.chunking.nested import search_nested
-from memplan_cli.features.chunking.search import search
+from memplan_cli.features.chunking.search import Limit
+from memplan_cli.features.chunking.stage import ChunkPlan, Stage, descend
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.ordering.records import PlannedVars
-
-if TYPE_CHECKING:
-    from memplan_cli.features.chunking.search import SearchResult
 
 
 def of_heads(length: int = 384, heads: int = 6) -> onnx.ModelProto:
@@ -26,19 +23,22 @@ def of_heads(length: int = 384, heads: int = 6) -> onnx.ModelProto:
     return make.model({"x": (1, length, 96)}, attention_layer(make, "x", length, heads, 16))
 
 
-def found_twice(model: onnx.ModelProto, share: float) -> tuple[SearchResult, SearchResult]:
+def found_twice(model: onnx.ModelProto, share: float) -> tuple[ChunkPlan, SearchResult]:
+    """Return the last plan along one axis, and the whole search, for a share of the peak."""
     graph = graph_of(model)
     terms = PlannedVars(sizes_of(graph.program))
     budget = int(live_peak(graph.program, terms.sizes) * share)
-    flat = search(graph, terms, budget)
-    return flat, search_nested(graph, terms, flat, budget)
+    stage = Stage(graph, terms, original_work=total_cost(graph.program).work)
+    *_, flat = descend(stage, budget, Limit(1_000_000))
+    return flat, search(graph, terms, budget)
 
 
 def test_pieces_of_rows_are_cut_again_by_heads_where_that_is_less_work() -> None:
     model, share = of_heads(), 0.2
-    flat, nested = found_twice(model, share)
+    flat, result = found_twice(model, share)
+    nested = result.best
     assert nested.added_work < flat.added_work
-    assert nested.peak <= max(flat.peak, share * flat.before)
+    assert nested.peak <= max(flat.peak, share * result.before)
     assert nested.peak == live_peak(nested.chunked.program, nested.sizes)
     again = [each for each in nested.choices if each.region.seed.endswith("__chunk1")]
     assert any(each.region.axis == 1 for each in again)
@@ -49,9 +49,9 @@ def test_pieces_of_rows_are_cut_again_by_heads_where_that_is_less_work() -> None
 
 
 def test_one_axis_is_enough_where_it_adds_little_work() -> None:
-    flat, nested = found_twice(transformer(layers=1), 0.9)
+    flat, result = found_twice(transformer(layers=1), 0.9)
     assert flat.choices
-    assert nested is flat
+    assert result.best.choices == flat.choices
 
 
 def test_what_inputs_make_is_made_where_it_is_read() -> None:

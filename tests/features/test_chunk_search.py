@@ -13,10 +13,11 @@ from features.test_chunk_rewrite import graph_of, run, sizes_of
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
 from memplan_cli.analysis.storage import live_peak, result_sizes
 from memplan_cli.core.program import VarId
+from memplan_cli.features.chunking.anytime import SearchResult, search
 from memplan_cli.features.chunking.bound import lower_bound
 from memplan_cli.features.chunking.region import regions_from
 from memplan_cli.features.chunking.rewrite import ChunkedProgram, rewrite_in_chunks
-from memplan_cli.features.chunking.search import SearchResult, State, search
+from memplan_cli.features.chunking.search import Limit, Search, State
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.onnx_io.writing.chunked import chunked_model
 from memplan_cli.ordering.records import PlannedVars
@@ -24,42 +25,54 @@ from memplan_cli.ordering.records import PlannedVars
 if TYPE_CHECKING:
     import onnx
 
+    from memplan_cli.features.chunking.stage import ChunkPlan
 
-def searched(model: onnx.ModelProto, share: float) -> SearchResult:
+
+def searched(model: onnx.ModelProto, share: float | None) -> SearchResult:
     graph = graph_of(model)
     terms = PlannedVars(sizes_of(graph.program))
     before = live_peak(graph.program, terms.sizes)
-    return search(graph, terms, int(before * share))
+    return search(graph, terms, None if share is None else int(before * share))
+
+
+def peak_of(plan: ChunkPlan) -> int:
+    return plan.peak
+
+
+def time_of(plan: ChunkPlan) -> float:
+    return plan.time
 
 
 @pytest.mark.parametrize("share", [0.6, 0.45])
 def test_a_budget_is_met_on_attention_and_the_bits_stay(share: float) -> None:
     model = transformer(layers=3)
     result = searched(model, share)
-    assert result.peak <= share * result.before
-    assert result.peak == live_peak(result.chunked.program, result.sizes)
-    written, _ = chunked_model(model, result.chunked.program, result.chunked.constants)
+    best = result.best
+    assert best.peak <= share * result.before
+    assert best.peak == live_peak(best.chunked.program, best.sizes)
+    written, _ = chunked_model(model, best.chunked.program, best.chunked.constants)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
 
 def test_a_budget_is_met_on_convolutions() -> None:
     model = convolutions(size=96, layers=5)
     result = searched(model, 0.5)
-    assert result.peak <= 0.5 * result.before
-    written, _ = chunked_model(model, result.chunked.program, result.chunked.constants)
+    best = result.best
+    assert best.peak <= 0.5 * result.before
+    written, _ = chunked_model(model, best.chunked.program, best.chunked.constants)
     assert [x.tobytes() for x in run(written)] == [x.tobytes() for x in run(model)]
 
 
 def test_a_model_within_its_budget_is_not_chunked() -> None:
     result = searched(transformer(layers=1), 1.0)
-    assert not result.choices
-    assert result.added_work == 0.0
+    assert not result.best.choices
+    assert result.best.added_work == 0.0
 
 
 def test_no_choice_gets_below_the_bound() -> None:
     for model in (transformer(layers=1), convolutions(size=48, layers=3)):
         result = searched(model, 0.2)
-        assert result.bound.bytes <= result.peak
+        assert result.bound.bytes <= result.best.peak
 
 
 def test_an_op_that_mixes_every_axis_is_the_bound() -> None:
@@ -69,7 +82,7 @@ def test_an_op_that_mixes_every_axis_is_the_bound() -> None:
     x = make.node("Conv", mixed, make.weight(3, 8, 3, 3), pads=(1, 1, 1, 1))
     result = searched(make.model({"x": (1, 3, 32, 32)}, x), 0.1)
     assert result.bound.op == f"n_{mixed}"
-    assert result.bound.bytes == 2 * 8 * 32 * 32 * 4 <= result.peak
+    assert result.bound.bytes == 2 * 8 * 32 * 32 * 4 <= result.best.peak
 
 
 def mixed_thrice(make: Maker) -> list[str]:
@@ -134,15 +147,62 @@ def test_a_normalization_is_computed_again_where_that_needs_less() -> None:
 
 
 def test_a_budget_in_vain_is_given_up_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memplan_cli.features.chunking.search._MAX_WRITTEN_OPS", 2_000)
+    monkeypatch.setattr("memplan_cli.features.chunking.anytime._MIN_OPS", 2_000)
+    monkeypatch.setattr("memplan_cli.features.chunking.anytime._OPS_PER_OP", 1)
     result = searched(transformer(length=128, layers=2), 0.05)
-    assert result.bound.bytes <= result.peak < result.before
+    assert result.bound.bytes <= result.best.peak < result.before
+    assert result.ended_early
+
+
+def test_without_a_budget_the_least_memory_of_a_fast_run_is_taken() -> None:
+    result = searched(transformer(layers=3), None)
+    fast = [plan for plan in result.curve if plan.time <= 1.05]
+    assert result.best is fast[-1]
+    assert result.best.peak < result.before
+    assert result.budget is None
+
+
+def test_the_curve_has_less_memory_for_more_time() -> None:
+    result = searched(transformer(length=256, layers=2), None)
+    peaks, times = ([get(plan) for plan in result.curve] for get in (peak_of, time_of))
+    assert peaks == sorted(set(peaks), reverse=True)
+    assert times == sorted(set(times))
+    assert (peaks[0], times[0]) == (result.before, 1.0)
+
+
+def test_less_budget_takes_no_less_time() -> None:
+    shares = (0.8, 0.6, 0.45, 0.3)
+    bests = [searched(transformer(length=128, layers=2), share).best for share in shares]
+    assert [best.time for best in bests] == sorted(best.time for best in bests)
+
+
+def test_a_search_that_may_write_nothing_returns_the_program_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("memplan_cli.features.chunking.anytime._MIN_OPS", 1)
+    monkeypatch.setattr("memplan_cli.features.chunking.anytime._OPS_PER_OP", 0)
+    result = searched(transformer(layers=1), 0.3)
+    assert result.best.peak == result.before
+    assert not result.best.choices
+    assert result.ended_early
+
+
+def test_a_search_ends_at_its_time() -> None:
+    graph = graph_of(transformer(length=128, layers=2))
+    terms = PlannedVars(sizes_of(graph.program))
+    result = search(graph, terms, 0.01, seconds=1e-9)
+    assert result.ended_early
+    assert result.best.peak == result.before
 
 
 def test_layers_that_are_alike_are_cut_alike() -> None:
-    result = searched(transformer(layers=4), 0.6)
-    assert len({choice.count for choice in result.choices}) == 1
-    assert len(result.choices) >= 4
+    graph = graph_of(transformer(layers=4))
+    steps = Search(graph, PlannedVars(sizes_of(graph.program)), Limit(1_000_000))
+    whole = steps.write_state(())
+    assert whole is not None
+    state = steps.lower(whole, int(0.6 * whole.peak))
+    assert len({choice.count for choice in state.choices}) == 1
+    assert len(state.choices) >= 4
 
 
 def test_regions_that_save_little_are_taken_however_far_the_budget_is() -> None:
@@ -151,9 +211,9 @@ def test_regions_that_save_little_are_taken_however_far_the_budget_is() -> None:
     last = make.constant(np.array([1], np.int64))
     narrow = [make.node("ReduceMax", each, last) for each in wide]
     result = searched(make.model({"x": (64, 1)}, make.node("Sum", *narrow)), 0.5)
-    assert [choice.count for choice in result.choices] == [2, 2, 2]
+    assert [choice.count for choice in result.best.choices] == [2, 2, 2]
     # Of 16 tensors that are live at once, each with a row beside it, three are never whole.
-    assert result.peak < 13.1 / 16 * result.before
+    assert result.best.peak < 13.1 / 16 * result.before
 
 
 def test_a_view_takes_bytes_of_its_own_where_no_vars_share_bytes() -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import onnx
 import pytest
 
+from features.chunk_models import transformer
 from memplan_cli import Settings, plan
 from memplan_cli.api.plan_sections import FEATURE_SECTIONS
 from memplan_cli.planning.plan_file import plan_from_json
@@ -34,6 +36,21 @@ def test_the_report_of_a_sample_model_is_the_one_in_the_repository(
     path = REPORTS / f"{model}.level{level}.{'json' if form == 'json' else 'txt'}"
     if update_golden:
         path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), "pytest tests/golden --update-golden"
+
+
+@pytest.mark.parametrize("detail", ["answer", "details"])
+def test_the_report_of_chunks_shows_memory_against_time(
+    detail: str, tmp_path: Path, *, update_golden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    onnx.save(transformer(length=256, layers=2), "transformer.onnx")
+    made = plan(Path("transformer.onnx"), Settings(chunk="auto"))
+    text = render(made, "text", sections=FEATURE_SECTIONS, detail=detail)  # type: ignore[arg-type]
+    path = REPORTS / f"chunks.{detail}.txt"
+    if update_golden:
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8"), "pytest tests/golden --update-golden"
 
@@ -75,8 +92,6 @@ def test_the_sample_models_are_what_their_script_writes(tmp_path: Path) -> None:
         build.main(tmp_path)
     finally:
         del sys.modules["build"]
-    import onnx
-
     for model in MODELS:
         one, other = (
             onnx.load(folder / f"{model}.onnx")

@@ -23,7 +23,7 @@ TEXT = "g (float[8,8] x) => (float[8,8] z) { a = Exp(x) b = Neg(a) z = MatMul(b,
             {"recompute": "auto", "budget": 0.5, "order": "keep"},
             "cannot be combined", "remove --order keep",
         ),
-        ({"chunk": "auto"}, "--chunk auto needs a budget", "--budget"),
+        ({"chunk": "auto", "best_effort": True}, "--best-effort has no effect without", "--budget"),
     ],
 )  # fmt: skip
 def test_an_option_that_others_rule_out_is_refused(
@@ -41,6 +41,12 @@ def test_chunking_needs_one_value_for_each_dimension() -> None:
         match="needs one value for each dimension, and these have none or a range: n",
     ):
         plan_of_text(text, Settings(chunk="auto", budget=0.5))
+
+
+@pytest.mark.parametrize("text", ["0", "0 MiB", "0B"])
+def test_a_budget_of_nothing_is_refused_before_a_search(text: str) -> None:
+    with pytest.raises(SettingsError, match="budget: expected a size above zero, not"):
+        Settings(chunk="auto", budget=text)  # type: ignore[arg-type] # as a file has it
 
 
 def test_a_graph_that_needs_no_pieces_stays_as_it_is() -> None:

@@ -100,6 +100,7 @@ SAMPLES: Mapping[str, object] = {
     "donate": 1, "skip_grads": 1, "expose": 1, "loss": 1, "dims": 1, "bounds": 1, "shapes": 1,
     "alignment": 3, "time_limit": 0, "run": 1, "allow_partial": 1,
     "fold_constants": 1, "chunk": 1, "external_weights": 1, "notes": 1, "kv_cache": 1, "capacity": 0,
+    "best_effort": 1,
 }  # fmt: skip
 
 

@@ -74,8 +74,13 @@ class Optimized:
         return notebook_report(self.plan, FEATURE_SECTIONS)
 
 
+def may_be_written(rewriting: Rewriting) -> bool:
+    """Return whether a plan is within its budget, or the smallest one found is wanted in any case."""
+    return rewriting.planned.plan.report.budget_met or rewriting.settings.best_effort
+
+
 def write_unverified(rewriting: Rewriting) -> Optimized:
-    """Write a model and its plan without running anything; nothing is written if the budget is missed.
+    """Write a model and its plan without running anything, unless the budget is missed.
 
     The report has the memory and the settings that are predicted, where that needs no run.
 
@@ -85,7 +90,7 @@ def write_unverified(rewriting: Rewriting) -> Optimized:
     from memplan_cli.onnx_io.weights.external_data import missing
 
     plan = rewriting.planned.plan
-    if not plan.report.budget_met:
+    if not may_be_written(rewriting):
         return Optimized(plan, None, None)
     missing_files = missing(rewriting.file.data_files, rewriting.file.path.parent)
     if missing_files:

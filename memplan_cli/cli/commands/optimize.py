@@ -89,6 +89,12 @@ if TYPE_CHECKING:
     ),
 )
 @click.option(
+    "--best-effort",
+    is_flag=True,
+    default=None,
+    help="Write the smallest plan found if none is within --budget, and exit with 0.",
+)
+@click.option(
     "--settings-out",
     type=TargetFile(),
     help="Write the recommended session settings as Python code, and as JSON beside it.",
@@ -117,6 +123,7 @@ def optimize(
     target: TargetChoice,
     external_weights: ExternalWeightsChoice | None,
     notes: NotesChoice | None,
+    best_effort: bool | None,
     settings_out: Path | None,
     certificate: Path | None,
     validation: Validation,
@@ -140,6 +147,7 @@ def optimize(
     from memplan_cli.api.models.plan_files import named_from_here
     from memplan_cli.api.plan_sections import FEATURE_SECTIONS
     from memplan_cli.reporting import check_detail, render
+    from memplan_cli.reporting.hints import over_budget
 
     require_output_file(model, out)
     check_detail(detail, form)
@@ -164,6 +172,7 @@ def optimize(
             target=target,
             external_weights=external_weights or model_settings.external_weights,
             notes=notes or model_settings.notes,
+            best_effort=best_effort or model_settings.best_effort,
         ),
         profiles=profiles,
         out=out,
@@ -189,6 +198,8 @@ def optimize(
 
         output.reason(f"memplan: {reason_not_written(plan.report)}: nothing was written")
         raise SystemExit(1)
+    if budget_message := over_budget(plan.report):
+        output.note(f"memplan: {budget_message}: this plan is written (--best-effort)")
     *first_files, last_file = optimized.written
     output.note(f"memplan: wrote {', '.join(map(str, first_files))} and {last_file}")
 

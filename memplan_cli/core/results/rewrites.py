@@ -140,6 +140,23 @@ class WholeTensor(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkPoint:
+    """One program on the curve of live peak and time that a search for chunks found.
+
+    Attributes:
+        peak: its live peak in bytes, outputs included, before its nodes are ordered.
+        time: the predicted time of a run, divided by that of the model without chunks.
+        nodes: the number of nodes that chunking adds.
+        taken: whether it is the program of the plan.
+    """
+
+    peak: Natural
+    time: float
+    nodes: int
+    taken: bool = field(default=False, metadata=SPARSE)
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkingSummary:
     """The result of chunking: its regions, its cost, and whether it meets the budget.
 
@@ -152,6 +169,9 @@ class ChunkingSummary:
         bound: a lower bound of the live peak for every choice of regions.
         bound_node: the node that reads or writes ``bound_tensors`` whole; empty: they are outputs.
         bound_tensors: the tensors whose bytes add up to the bound; aliases count once.
+        curve: the programs that were found of which no other has less memory in the same time, the
+        fastest first.
+        ended_early: whether a limit ended the search before nothing more was gained.
     """
 
     regions: tuple[ChunkedRegion, ...] = ()
@@ -162,6 +182,8 @@ class ChunkingSummary:
     bound: int | None = field(default=None, metadata=OPTIONAL)
     bound_node: str = field(default="", metadata=OPTIONAL)
     bound_tensors: tuple[WholeTensor, ...] = field(default=(), metadata=OPTIONAL)
+    curve: tuple[ChunkPoint, ...] = field(default=(), metadata=SPARSE)
+    ended_early: bool = field(default=False, metadata=SPARSE)
 
     @property
     def needs(self) -> str:

@@ -19,14 +19,13 @@ statistics without rounding, and ``(x - max) + (-log(sum))`` has the bits of Log
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from memplan_cli.analysis.cost import total_cost
 from memplan_cli.core.operators import Family, operator, qualified_name
 from memplan_cli.core.program import Op, VarId
 from memplan_cli.features.chunking.axes.split import Role
-from memplan_cli.features.chunking.graph import Graph
-from memplan_cli.features.chunking.search import SearchResult, search, with_new_sizes
 from memplan_cli.features.chunking.writer import ProgramWriter
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Attribute, Program
     from memplan_cli.features.chunking.axes.split import Dims, Node
-    from memplan_cli.ordering.records import PlannedVars
+    from memplan_cli.features.chunking.graph import Graph
+    from memplan_cli.features.chunking.stage import Stage
 
 _BUDGET_DIVISOR = 4
 """Tensors of at most the budget divided by this are not computed twice."""
@@ -50,57 +50,22 @@ _REDUCE_AXES_INPUT_OPSET = 18
 _SUFFIX = "__columns"
 
 
-def search_with_copies(
-    graph: Graph, planned_vars: PlannedVars, without_copies: SearchResult, budget: int
-) -> SearchResult | None:
-    """Search for chunks in a program that computes some tensors twice; None if that does not lower the peak.
+def stage_with_copies(stage: Stage, budget: int) -> Stage | None:
+    """Return a program that computes some tensors twice; None if that makes no further chunks possible.
 
     If two matrix products read a tensor along different axes, one gets a copy of it, computed by
     ops of its own. These ops and the product can then be in chunks along the other axis (see the
-    module). ``without_copies`` is the result of the search in the program without such copies.
+    module).
     """
-    copied = copy_for_products(graph, budget)
+    copied = copy_for_products(stage.graph, budget)
     if copied is None:
         return None
-    sizes = with_new_sizes(copied.program, graph.program, planned_vars.sizes)
-    constants = {**graph.context.constants, **copied.constants}
-    context = replace(graph.context, constants=constants)
-    copied_graph = Graph.of(copied.program, context, graph.kept_vars)
-    result = _search_for_two_regions(copied_graph, replace(planned_vars, sizes=sizes), budget)
-    if result.peak >= without_copies.peak:
-        return None
-    # Chunks have replaced ops. Constants that only these ops read are gone from the program.
-    remaining_constants = {
-        var: values
-        for var, values in copied.constants.items()
-        if var in result.chunked.program.vars
-    }
-    # The search compared its result with the program with copies. Reports compare it with the original
-    # program, so the three fields of the original are put in. Its work is not 0: it has a product.
-    return replace(
-        result,
-        chunked=replace(
-            result.chunked, constants={**remaining_constants, **result.chunked.constants}
-        ),
-        before=without_copies.before,
-        added_work=result.chunked_work / without_copies.work - 1,
-        work=without_copies.work,
+    return stage.rewritten(
+        copied.program,
+        copied.constants,
+        kept_vars=stage.graph.kept_vars,
+        added_work=total_cost(copied.program).work - total_cost(stage.graph.program).work,
     )
-
-
-def _search_for_two_regions(
-    copied_graph: Graph, planned_vars: PlannedVars, budget: int
-) -> SearchResult:
-    """Return the lower result of a search for the budget and, if that misses it, for half of it.
-
-    The region of one product may get just enough chunks to fit the budget alone, but too few to
-    leave room for the other product. A search for half the budget gives it more.
-    """
-    result = search(copied_graph, planned_vars, budget)
-    if result.peak <= budget:
-        return result
-    tighter = search(copied_graph, planned_vars, budget // 2)
-    return min(result, tighter, key=lambda candidate: candidate.peak)
 
 
 @dataclass(frozen=True, slots=True)

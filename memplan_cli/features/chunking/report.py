@@ -1,4 +1,4 @@
-"""The section of the plan report on regions that are computed in chunks."""
+"""The sections of the plan report on chunks: the regions, and memory against time."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.results.report import Report
-    from memplan_cli.core.results.rewrites import ChunkedRegion
+    from memplan_cli.core.results.rewrites import ChunkedRegion, ChunkingSummary, ChunkPoint
 
 _HEADS = (
     "around", ">axis", ">chunks", ">nodes", ">peak before", ">peak after", ">saved", ">more work",
 )  # fmt: skip
 
 
-def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
-    """Yield the cost of chunking, whether its budget is met, and a table of the regions.
+_CURVE_HEADS = (">live peak", ">longer run, predicted", ">nodes", "")
 
-    Nothing is yielded if no region is chunked and no budget was set.
+
+def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
+    """Yield the cost of chunking, a table of the regions, and the curve of memory and time.
+
+    Nothing is yielded if chunks were not asked for.
     """
     chunks = report.chunked
-    if not chunks.regions and chunks.budget is None:
+    if not chunks.regions and chunks.budget is None and not chunks.curve:
         return
     count = len(chunks.regions)
     more_or_fewer = "more" if chunks.nodes >= 0 else "fewer"
@@ -32,11 +35,57 @@ def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
         f"{counted(count, 'region')} computed in chunks: {abs(chunks.nodes)} {more_or_fewer} nodes, "
         f"{100 * chunks.flops_increase:.1f}% more work"
     )
+    if not chunks.regions and chunks.budget is not None and chunks.met and chunks.curve:
+        needed = format_size(chunks.curve[0].peak)
+        line = (
+            f"No region is computed in chunks: without chunks the model needs {needed}, which is within "
+            "the budget"
+        )
     if chunks.needs:
         line += f". Lower bound: {chunks.needs}"
     rows = [_region_row(region) for region in chunks.regions]
     table = doc.first_rows(_HEADS, rows, "regions", max_rows)
     yield from doc.section("Computed in chunks", doc.Paragraph(line), table)
+    is_answer = chunks.budget is None  # the curve tells which budgets there are
+    if len(chunks.curve) > 1 and (
+        max_rows or is_answer
+    ):  # its first is the program without chunks
+        yield from _curve_section(chunks)
+    if chunks.ended_early and (is_answer or not chunks.met):
+        yield doc.Paragraph(
+            "The search ended at its limit. A longer one, with --time-limit, may find less memory."
+        )
+
+
+def _curve_section(chunks: ChunkingSummary) -> Iterator[doc.Block]:
+    """Yield a chart and a table of the programs that were found."""
+    rows = [
+        (
+            format_size(point.peak),
+            _longer(point),
+            f"{point.nodes:+d}",
+            "taken" if point.taken else "",
+        )
+        for point in chunks.curve
+    ]
+    # The chart has time in tenths of a percent, and room to the right of the last point.
+    tenths = [round(1000 * (point.time - 1)) for point in chunks.curve]
+    points = tuple(
+        (tenth, point.peak) for tenth, point in zip(tenths, chunks.curve, strict=True)
+    )
+    taken = next(index for index, point in enumerate(chunks.curve) if point.taken)
+    first, last = chunks.curve[0], chunks.curve[-1]
+    caption = (
+        f"memory against time: from {format_size(first.peak)} to {format_size(last.peak)} in runs that are predicted to take "
+        f"{_longer(first)} to {_longer(last)} longer; taken: {_longer(chunks.curve[taken])}"
+    )
+    chart = doc.Chart(points, tenths[-1] + tenths[-1] // 20 + 1, tenths[taken], caption)
+    table = doc.first_rows(_CURVE_HEADS, rows, "plans")
+    yield from doc.section("Memory against time", chart, table)
+
+
+def _longer(point: ChunkPoint) -> str:
+    return f"{100 * (point.time - 1):.1f}%"
 
 
 def _region_row(region: ChunkedRegion) -> tuple[doc.Prose, ...]:

@@ -1,4 +1,4 @@
-"""Search for regions, axes and numbers of chunks that meet a budget with little added work.
+"""The steps of a search for regions, axes and numbers of chunks.
 
 A state is the program with some regions in chunks, and a trial is one region more, or one in
 more chunks. Each step of the search lowers the peak op, the op of the top block with the most
@@ -15,17 +15,17 @@ written as a program and measured by the live ranges with which the planner meas
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from sys import maxsize
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from memplan_cli.analysis.cost import node_work, total_cost
+from memplan_cli.analysis.cost import node_work
 from memplan_cli.analysis.storage import measured
 from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import FIXED_UNIT, size_of
-from memplan_cli.features.chunking.bound import Need, lower_bound
 from memplan_cli.features.chunking.region import Region, regions_from
 from memplan_cli.features.chunking.rewrite import ChunkedProgram, rewrite_in_chunks
 
@@ -48,12 +48,6 @@ _USEFUL_SHARE = 0.9
 
 _USEFUL_EXCESS_SHARE = 0.7
 """It is also useful if the region's bytes above the budget fall to this share."""
-
-_MAX_STEPS = 400
-"""Search steps towards one budget."""
-
-_MAX_WRITTEN_OPS = 1_000_000
-"""Ops of all programs that are written; bounds the time of a search that fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,90 +126,41 @@ class State:
         return peak
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """The best program that a search wrote.
+@dataclass(slots=True)
+class Limit:
+    """What ends a search that may still find more: a number of ops, or of seconds.
+
+    Without ``seconds``, a search ends after writing programs of ``max_written_ops`` in total, and
+    finds the same plans on every machine. With ``seconds``, it ends by the clock alone.
 
     Attributes:
-        sizes: the sizes of its planned vars.
-        before: the live peak without chunks.
-        peak: the live peak.
-        added_work: the added work as a share of ``work``.
-        work: the work of the program without chunks.
-        bound: a lower bound of the live peak for all choices of regions.
+        share: the share of the limit that the current part of a search may use; the rest is for later
+        parts.
+        written_ops: the ops of all programs that were written so far.
+        started: the time at which the search began, in seconds.
     """
 
-    chunked: ChunkedProgram
-    sizes: Mapping[VarId, Size]
-    choices: tuple[Choice, ...]
-    before: int
-    peak: int
-    added_work: float
-    work: int
-    bound: Need
+    max_written_ops: int
+    seconds: float | None = None
+    share: float = 1.0
+    written_ops: int = 0
+    started: float = field(default_factory=monotonic)
 
     @property
-    def chunked_work(self) -> float:
-        """The work of the program with chunks."""
-        return (1 + self.added_work) * self.work
+    def used(self) -> float:
+        """The share of the limit that was used so far; above 1 if it was exceeded."""
+        if self.seconds is None:
+            return self.written_ops / self.max_written_ops
+        return (monotonic() - self.started) / self.seconds
 
+    @property
+    def is_reached(self) -> bool:
+        """Whether the current part of the search has to end."""
+        return self.used >= self.share
 
-def search(graph: Graph, planned_vars: PlannedVars, budget: float) -> SearchResult:
-    """Return the program, with regions in chunks, whose live peak meets a budget or comes nearest.
-
-    The budget is aimed at directly; if that misses it, also stepwise (`_lower_stepwise`).
-
-    An int is a budget in bytes, a float a share of the live peak without chunks.
-    """
-    searcher = Search(graph, planned_vars)
-    unchunked = searcher.write_state(())
-    assert unchunked is not None  # noqa: S101 - only regions can keep a program from being written
-    before = unchunked.peak
-    max_bytes = int(budget * before) if isinstance(budget, float) else budget
-    state = searcher.lower(unchunked, max_bytes)
-    if state.peak > max_bytes:
-        stepwise = _lower_stepwise(searcher, unchunked, max_bytes)
-        state = min(state, stepwise, key=lambda candidate: candidate.peak)
-    work = total_cost(graph.program).work
-    extra_work = sum(choice.work for choice in state.choices)
-    return SearchResult(
-        chunked=state.chunked,
-        sizes=state.sizes,
-        choices=state.choices,
-        before=before,
-        peak=state.peak,
-        added_work=extra_work / work if work else 0.0,
-        work=work,
-        bound=lower_bound(graph, frozenset(planned_vars.sizes), planned_vars.aliasing),
-    )
-
-
-def _lower_stepwise(searcher: Search, unchunked: State, max_bytes: int) -> State:
-    """Return a state within ``max_bytes``, or the last one reached, by way of laxer budgets.
-
-    The one region that suits a small budget best can overlap several that together need less.
-    Those are found by way of a laxer budget, which they meet with less work: for the next budget,
-    they are cut into more chunks, and further regions are added.
-    """
-    # The searcher counts the ops that both ways write. The direct way may have used up all of its
-    # ops; half as many more keep the time of a search that fails within half as much again.
-    searcher.max_written_ops += _MAX_WRITTEN_OPS // 2
-    state = unchunked
-    for budget in _descending_budgets(unchunked.peak, max_bytes):
-        state = searcher.lower(state, budget)
-    return state
-
-
-def _descending_budgets(peak: int, budget: int) -> Iterator[int]:
-    """Yield budgets from half of a peak down, each three quarters of the one before.
-
-    The last is ``budget`` itself: 400, 300, 225, 200 for a peak of 800 and a budget of 200.
-    """
-    target = peak // 2
-    while target > budget:
-        yield target
-        target = target * 3 // 4
-    yield budget
+    def allow_half_of_the_rest(self) -> None:
+        """Let the part of the search that begins use half of what the parts before it left."""
+        self.share = (1 + self.used) / 2
 
 
 class _Trial(NamedTuple):
@@ -253,17 +198,14 @@ class Search:
     Attributes:
         graph: the program without chunks.
         budget: the bytes that are aimed at; 0 until `lower` sets it.
-        max_written_ops: the number of ``_written_ops`` after which no more trials are written.
-        _written_ops: the ops of all programs that were written so far.
+        limit: counts the ops of all programs that are written; once it is reached, no more are.
         _regions: the regions that grow from a tensor along an axis; a cache.
         _pattern_results: the last choice by pattern of its region (`_pattern`).
     """
 
-    def __init__(self, graph: Graph, planned_vars: PlannedVars) -> None:
-        self.graph, self.planned_vars = graph, planned_vars
+    def __init__(self, graph: Graph, planned_vars: PlannedVars, limit: Limit) -> None:
+        self.graph, self.planned_vars, self.limit = graph, planned_vars, limit
         self.budget = 0
-        self.max_written_ops = _MAX_WRITTEN_OPS
-        self._written_ops = 0
         self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}
         self._pattern_results: dict[tuple[object, ...], _PatternResult] = {}
 
@@ -277,7 +219,7 @@ class Search:
         )
         if chunked is None:
             return None
-        self._written_ops += len(chunked.program.body.ops)
+        self.limit.written_ops += len(chunked.program.body.ops)
         sizes = with_new_sizes(chunked.program, self.graph.program, self.planned_vars.sizes)
         measurement = measured(
             chunked.program, sizes, self.planned_vars.pinned, self.planned_vars.aliasing
@@ -324,8 +266,8 @@ class Search:
         Sets ``self.budget``.
         """
         self.budget = budget
-        for _ in range(_MAX_STEPS):
-            next_state = self._step(state) if state.peak > budget else None
+        while state.peak > budget and not self.limit.is_reached:
+            next_state = self._step(state)
             if next_state is None:
                 break
             state = next_state
@@ -358,12 +300,12 @@ class Search:
         """Return trials that are below the peak of a state, the best one first.
 
         Trials within the budget come first, those with less work before others; then those above the
-        budget, lowest first. No more are made after `max_written_ops`. If a region was chosen for an
+        budget, lowest first. No more are made once the limit is reached. If a region was chosen for an
         equal layer, the last one is the first that fits the budget or is no higher than that choice.
         """
         trials: list[_Trial] = []
         for trial in self._trials(state):  # writes each trial's program, and counts its ops
-            if self._written_ops > self.max_written_ops:
+            if self.limit.is_reached:
                 break
             if trial.peak >= state.peak:
                 continue

@@ -107,18 +107,20 @@ def answer_document(
 ) -> doc.Document:
     """Return the short answer: what a plan needs, what was checked, and the next step.
 
-    The plain paragraphs of the features' ``sections`` and ``more`` precede the next step.
+    The plain paragraphs and charts of the features' ``sections``, tables that do not depend on a number of
+    rows, and ``more`` precede the next step.
     """
     invocation = invocation or Invocation()
-    paragraphs = (
+    feature_blocks = (
         block
         for section in sections
-        for block in section(plan.report, 0)  # no rows: tables are left out
-        if isinstance(block, doc.Paragraph) and block.tone != "soft"
+        for block in section(plan.report, 0)  # no rows: most tables are left out
+        if isinstance(block, doc.Chart | doc.Table)
+        or (isinstance(block, doc.Paragraph) and block.tone != "soft")
     )
     blocks = (
         *_answer(plan, invocation),
-        *paragraphs,
+        *feature_blocks,
         *bindings_blocks(plan.report),
         *more,
         *_next_steps(plan, invocation),

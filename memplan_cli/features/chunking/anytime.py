@@ -1,0 +1,151 @@
+"""An anytime search: a first plan early, and better ones until nothing is gained or a limit is reached.
+
+1. Regions are cut along one axis (`stage.descend`).
+2. If that misses the goal, products get copies of their inputs (`columns`).
+3. If the best plan so far misses the goal or is slow, its chunks are cut again (`nested`).
+
+The goal is a budget, or without one the least memory in a run that is not too slow. Whatever
+ends the search, its result is the best plan found until then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memplan_cli.analysis.cost import total_cost
+from memplan_cli.core.results.observations import SLOWEST
+from memplan_cli.features.chunking.bound import Need, lower_bound
+from memplan_cli.features.chunking.columns import stage_with_copies
+from memplan_cli.features.chunking.nested import stages_of_fewer_chunks
+from memplan_cli.features.chunking.search import Limit
+from memplan_cli.features.chunking.stage import ChunkPlan, Stage, descend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from memplan_cli.features.chunking.graph import Graph
+    from memplan_cli.ordering.records import PlannedVars
+
+_OPS_PER_OP, _MIN_OPS = 400, 200_000
+"""Ops that a search without a time limit may write for each op of a program, and at least.
+
+A processor writes and measures about 28,000 ops per second: 14 s for a program of 1,000 ops."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The plans that a search found.
+
+    Attributes:
+        best: the plan that comes nearest to the goal.
+        curve: the plans of which no other has less memory in the same time, the fastest first.
+        before: the live peak without chunks.
+        budget: the largest live peak that was asked for; None: as little as possible in a run that is
+        predicted to take at most `SLOWEST` times as long.
+        bound: a lower bound of the live peak for all choices of regions.
+        ended_early: whether a limit ended a part of the search.
+    """
+
+    best: ChunkPlan
+    curve: tuple[ChunkPlan, ...]
+    before: int
+    budget: int | None
+    bound: Need
+    ended_early: bool
+
+
+def search(
+    graph: Graph,
+    planned_vars: PlannedVars,
+    budget: float | None = None,
+    seconds: float | None = None,
+) -> SearchResult:
+    """Return the plans with regions in chunks that were found, and the one nearest to a goal.
+
+    Args:
+        graph: the program without chunks.
+        planned_vars: its planned vars.
+        budget: the largest live peak: an int in bytes, a float as a share of the peak without chunks.
+        None: the least live peak in a run that is predicted to take at most `SLOWEST` times as long.
+        seconds: the time after which the search ends; None: it ends after an amount of work.
+    """
+    before = planned_vars.live_peak(graph.program)
+    max_bytes = int(budget * before) if isinstance(budget, float) else budget
+    finder = _Finder(max_bytes, Limit(max(_OPS_PER_OP * len(graph.ops), _MIN_OPS), seconds))
+    original = Stage(graph, planned_vars, original_work=total_cost(graph.program).work)
+    finder.search(original)
+    if not finder.is_met:
+        copies = stage_with_copies(original, max_bytes or finder.least.peak)
+        if copies is not None:
+            finder.search(copies)
+    least = finder.least
+    if not finder.is_met or least.time > SLOWEST:
+        for stage in stages_of_fewer_chunks(least, finder.limit):
+            # What its chunks are cut again for is the same memory, with less work.
+            finder.search(stage, first_target=max(max_bytes or 0, least.peak))
+    return SearchResult(
+        best=finder.best,
+        curve=tuple(_front(finder.plans)),
+        before=before,
+        budget=max_bytes,
+        bound=lower_bound(graph, frozenset(planned_vars.sizes), planned_vars.aliasing),
+        ended_early=finder.ended_early,
+    )
+
+
+class _Finder:
+    """Collects the plans of all stages.
+
+    Attributes:
+        max_bytes: the budget; None if there is none.
+        limit: ends the search of each stage.
+        plans: all plans that were found, in this order.
+        ended_early: whether the limit ended the search of a stage.
+    """
+
+    def __init__(self, max_bytes: int | None, limit: Limit) -> None:
+        self.max_bytes, self.limit = max_bytes, limit
+        self.plans: list[ChunkPlan] = []
+        self.ended_early = False
+
+    @property
+    def is_met(self) -> bool:
+        """Whether a plan is within the budget; never without one, as less memory is always better."""
+        return self.max_bytes is not None and self.least.peak <= self.max_bytes
+
+    @property
+    def least(self) -> ChunkPlan:
+        """The plan with the least memory."""
+        return min(self.plans, key=lambda plan: (plan.peak, plan.time))
+
+    @property
+    def best(self) -> ChunkPlan:
+        """The fastest plan within the budget, or the one with the least memory that is fast enough."""
+        if self.max_bytes is None:
+            # The first plan is the program without chunks, which takes no longer.
+            fast = (plan for plan in self.plans if plan.time <= SLOWEST)
+            return min(fast, key=lambda plan: (plan.peak, plan.time))
+        floor = self.max_bytes
+        return min(self.plans, key=lambda plan: (max(plan.peak, floor), plan.time, plan.peak))
+
+    def search(self, stage: Stage, first_target: int | None = None) -> None:
+        """Add the plans of a stage: down to the budget, or to the first that is too slow.
+
+        The first plan with chunks is searched with ``first_target`` bytes, if that is given.
+        """
+        self.limit.allow_half_of_the_rest()
+        for plan in descend(stage, self.max_bytes or 0, self.limit, first_target):
+            self.plans.append(plan)
+            if self.max_bytes is None and plan.time > SLOWEST:
+                return
+        self.ended_early |= self.limit.is_reached
+
+
+def _front(plans: Iterable[ChunkPlan]) -> Iterator[ChunkPlan]:
+    """Yield the plans of which no other has less memory in the same time, the fastest first."""
+    least_peak: int | None = None
+    for plan in sorted(plans, key=lambda plan: (plan.time, plan.peak)):
+        if least_peak is None or plan.peak < least_peak:
+            least_peak = plan.peak
+            yield plan

@@ -1,0 +1,193 @@
+"""The plans that a search finds in one program: each needs less memory than the one before.
+
+A *stage* is a program whose regions are searched. The first stage is the model's program. Later
+ones are rewritten: with copies of ops (`columns`), or with chunks that are cut again (`nested`).
+All plans of all stages are compared with the model's program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from memplan_cli.features.chunking.graph import Graph
+from memplan_cli.features.chunking.search import Search, with_new_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.symbolic.sizes import Size
+    from memplan_cli.features.chunking.axes.split import Dims
+    from memplan_cli.features.chunking.rewrite import ChunkedProgram
+    from memplan_cli.features.chunking.search import Choice, Limit, State
+    from memplan_cli.ordering.records import PlannedVars
+
+_NEXT_SHARE = 0.75
+"""The next plan is searched with this share of the memory of the one before. All plans down to a
+peak then take about as long to find as one that is searched with this peak directly."""
+
+_TIME_PER_WORK = 0.4
+"""Longer time of a run for each unit of added work, both as shares of the original's.
+
+The largest ratio of the eight models in docs/measurements/chunking.md is 0.38 (a ViT: 5.3 % more
+work, 2 % more time). Slices that are read again are mostly in a cache, but counted as moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A program in which regions are searched.
+
+    Attributes:
+        graph: its ops.
+        planned_vars: its planned vars.
+        original_work: the work of the model's program.
+        added_work: the work of this program less that of the model's.
+        constants: the values of the weights that the model does not have.
+        choices: regions of earlier stages, which are in chunks here.
+    """
+
+    graph: Graph
+    planned_vars: PlannedVars
+    original_work: int
+    added_work: int = 0
+    constants: Mapping[VarId, Dims] = field(default_factory=dict)
+    choices: tuple[Choice, ...] = ()
+
+    def rewritten(
+        self,
+        program: Program,
+        constants: Mapping[VarId, Dims],
+        kept_vars: Collection[VarId],
+        *,
+        added_work: int,
+        choices: Iterable[Choice] = (),
+    ) -> Stage:
+        """Return the stage of a program that was made from this one.
+
+        Args:
+            program: the rewritten program.
+            constants: the values of its new weights.
+            kept_vars: vars that must not be cut in it.
+            added_work: its work less that of this stage's program.
+            choices: the regions that are in chunks in it.
+        """
+        known_constants = {**self.graph.context.constants, **constants}
+        context = replace(self.graph.context, constants=known_constants)
+        sizes = with_new_sizes(program, self.graph.program, self.planned_vars.sizes)
+        return replace(
+            self,
+            graph=Graph.of(program, context, kept_vars),
+            planned_vars=replace(self.planned_vars, sizes=sizes),
+            added_work=self.added_work + added_work,
+            constants={**self.constants, **constants},
+            choices=(*self.choices, *choices),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlan:
+    """A program with regions in chunks.
+
+    Attributes:
+        stage: the program in which the regions were found.
+        state: that program with the regions in chunks.
+    """
+
+    stage: Stage
+    state: State
+
+    @property
+    def chunked(self) -> ChunkedProgram:
+        """The program, with the values of all weights that the model does not have."""
+        chunked = self.state.chunked
+        # Constants that only replaced ops read are gone from the program.
+        remaining = {
+            var: values
+            for var, values in self.stage.constants.items()
+            if var in chunked.program.vars
+        }
+        return replace(chunked, constants={**remaining, **chunked.constants})
+
+    @property
+    def sizes(self) -> Mapping[VarId, Size]:
+        """The sizes of the planned vars."""
+        return self.state.sizes
+
+    @property
+    def peak(self) -> int:
+        """The live peak in bytes."""
+        return self.state.peak
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The regions of all stages; equal cuts of the chunks of one region are one choice."""
+        outer, own = self.stage.choices, self.state.choices
+        return (*outer, *_merged(self.stage.graph, own)) if outer else own
+
+    @property
+    def added_work(self) -> float:
+        """The added work, as a share of the work of the model's program."""
+        work = self.stage.added_work + sum(choice.work for choice in self.state.choices)
+        return work / self.stage.original_work if self.stage.original_work else 0.0
+
+    @property
+    def time(self) -> float:
+        """The predicted time of a run, divided by that of the model's program."""
+        return 1 + _TIME_PER_WORK * max(self.added_work, 0.0)
+
+
+def descend(
+    stage: Stage, budget: int, limit: Limit, first_target: int | None = None
+) -> Iterator[ChunkPlan]:
+    """Yield plans of a program, each with less memory, starting with the program as it is.
+
+    Each plan is searched from the one before: with its regions, in more chunks if they need them, and
+    further ones. The one region that suits a small budget best can overlap several that together need
+    less, and these are found in this way. But regions of a laxer budget may also stand in the way of a
+    smaller one. So if a plan needs more than was aimed at, another is searched from the start.
+
+    The iteration ends with the first plan within the budget in bytes, if no plan with less memory
+    is found, or if the limit is reached. The first plan with chunks is searched with ``first_target``
+    bytes, or with the usual share of the program's peak.
+    """
+    search = Search(stage.graph, stage.planned_vars, limit)
+    start = search.write_state(())
+    assert start is not None  # noqa: S101 - only regions can keep a program from being written
+    state = start
+    yield ChunkPlan(stage, start)
+    while state.peak > budget and not limit.is_reached:
+        target = max(int(_NEXT_SHARE * state.peak), budget)
+        if state is start and first_target is not None:
+            target = first_target
+        lower = search.lower(state, target)
+        if lower.peak > target and state is not start:
+            again = Search(stage.graph, stage.planned_vars, limit).lower(start, target)
+            lower = min(lower, again, key=lambda other: other.peak)
+        if lower.peak >= state.peak:
+            return
+        yield ChunkPlan(stage, lower)
+        state = lower
+
+
+def _merged(graph: Graph, choices: Iterable[Choice]) -> Iterator[Choice]:
+    """Merge choices that cut the chunks of one region of an earlier stage in the same way.
+
+    The ops of ``graph`` are those of these chunks, and each choice cuts ops of one chunk. If 16
+    chunks are all cut again, there are 16 choices. They have the same original nodes (`Op.source`),
+    axis and count, and become one choice. It has the region of the first of them, the largest live
+    bytes and the sum of work.
+    """
+    groups: dict[tuple[object, ...], list[Choice]] = {}
+    for choice in choices:
+        region = choice.region
+        sources = tuple(graph.ops[index].source for index in sorted(region.splits))
+        groups.setdefault((sources, region.axis, choice.count), []).append(choice)
+    for group in groups.values():
+        first = min(group, key=lambda choice: min(choice.region.splits))
+        yield replace(
+            first,
+            before=max(choice.before for choice in group),
+            after=max(choice.after for choice in group),
+            work=sum(choice.work for choice in group),
+        )
