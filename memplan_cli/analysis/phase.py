@@ -138,7 +138,7 @@ def _losses(program: Program) -> Iterator[VarId]:
 def _train(
     flow: Dataflow, loss: VarId | None, forward: Collection[int], trained: Trained
 ) -> Phases:
-    """Return the phases of a training graph, given its forward ops and its final gradients."""
+    """Return the phases of a training graph, given the indices of its forward ops and its final gradients."""
     before_gradients = flow.ancestors(trained.gradients)
     after_gradients = flow.descendants(trained.gradients)
     phases: dict[int, Phase] = {}
@@ -152,24 +152,25 @@ def _train(
         elif index in before_gradients or not backward.isdisjoint(flow.reads[index]):
             phases[index] = "backward"
             backward.update(op.outputs)
-    _add_to_update(flow, forward, phases)
-    # The ops that remain, for running statistics and metrics, depend on the forward part only and
-    # count as forward.
+    _mark_inputs_of_update(flow, forward, phases)
+    # Ops without a phase here count as forward (`Phases.phase`). Those outside of ``forward`` compute running
+    # statistics and metrics, and depend on the forward part only.
     phase_of = {
         var: phase for index, phase in phases.items() for var in flow.ops[index].outputs if var
     }
     return Phases("train", loss, phase_of, trained.parameters, trained.gradients)
 
 
-def _add_to_update(
+def _mark_inputs_of_update(
     flow: Dataflow, forward: Collection[int], phases: MutableMapping[int, Phase]
 ) -> None:
-    """Add to the update the ops without a phase whose results it reads, such as the power of a step count.
+    """Give the phase ``update`` to ops that compute inputs of the update from no gradient.
 
-    ``phases`` is changed: the phases of ops outside of the forward part, by the index of the op.
+    An example is the power of a step count. ``phases`` is changed: the phases by the index of the op. Ops
+    in ``forward`` or with a phase keep theirs.
 
-    The last op comes first, so that a consumer has its phase before the producers that it reads from:
-    a chain of ops that leads to the update is added as a whole.
+    Ops are visited from the last to the first, so that a chain of ops that leads to the update is marked as a
+    whole: each consumer has its phase before its producers are visited.
     """
     for index in reversed(range(len(flow.ops))):
         if index in forward or index in phases:

@@ -45,7 +45,10 @@ def run_folder() -> Iterator[Path | None]:
     """
     base = _temporary_folder()
     clear_run_folders(base)
-    folder, lock = None, None
+    folder, lock = (
+        None,
+        None,
+    )  # the lock is held during the block: the folder is then no leftover
     previous_variable = os.environ.get("TMPDIR")
     try:
         with deferred():  # a signal before the assignment would leave the folder behind
@@ -56,17 +59,20 @@ def run_folder() -> Iterator[Path | None]:
     finally:
         try:
             with deferred():
-                _remove_run_folder(folder, previous_variable)
+                _remove_folder_and_restore_variable(folder, previous_variable)
         except KeyboardInterrupt:
-            # The signal may have come just before it would have been deferred.
-            _remove_run_folder(folder, previous_variable)
+            # The signal came before `deferred` began, or is raised at its end. In the first case nothing has
+            # been removed yet; in the second case this changes nothing.
+            _remove_folder_and_restore_variable(folder, previous_variable)
             raise
         finally:
             if lock is not None:
                 os.close(lock)
 
 
-def _remove_run_folder(folder: Path | None, previous_variable: str | None) -> None:
+def _remove_folder_and_restore_variable(
+    folder: Path | None, previous_variable: str | None
+) -> None:
     """Remove a run's folder, if it has one and it is still there, and restore ``TMPDIR``."""
     if folder:
         _set_temporary_folder(previous_variable)

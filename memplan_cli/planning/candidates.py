@@ -89,9 +89,11 @@ def _reject_unused(settings: Settings) -> None:
 
 
 def _orders(task: PlanningTask) -> Iterator[Candidate]:
-    """Yield the order of the lowest live peak, the file's, and at levels 0 and 1 the schedulers'.
+    """Yield candidates that differ in their order of ops; the one with the lowest live peak comes first.
 
-    For a runtime, only the order made for it is yielded, unless `for_runtime` returns none.
+    The others have the order of the file and, at levels 0 and 1, those of the simple schedulers. For a
+    runtime, the only candidate has the order that needs least there, unless that order costs the plan too
+    much or the settings exclude it (`for_runtime`).
     """
     program, settings, sizes = task.program, task.settings, task.planned_vars.sizes
     ordering = _search_order(task, program, sizes)
@@ -103,25 +105,28 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
             return
     best = _with_late_outputs(task, program, ordering, best)
     yield best
-    if best.program is not program:
-        yield _in_order(task, best, FILE, program)
+    if best.program is not program:  # the order changed
+        yield _reordered(task, best, FILE, program)
     # A search returns no peaks if sizes are symbolic: then orders cannot be compared.
     has_peaks = bool(ordering.candidates)
+    # Levels 0 and 1 divide the memory into slots, each of which one tensor at a time takes as a whole. An
+    # order with a higher live peak may need fewer slots. Level 2 places single bytes.
     if settings.level < 2 and has_peaks:
-        # Slots are reused whole: an order of a higher peak may need fewer of them.
         from memplan_cli.ordering.best_order import simple_orders
 
         bodies = [best.program.body, program.body]
         for name, ordered in simple_orders(program, task.planned_vars):
             if ordered.body not in bodies:
                 bodies.append(ordered.body)
-                yield _in_order(task, best, name, ordered)
+                yield _reordered(task, best, name, ordered)
 
 
-def _in_order(task: PlanningTask, best: Candidate, order: str, program: Program) -> Candidate:
-    """Return a candidate in another order, with the resident peak if the best one has it."""
-    resident = task.planned_vars.resident.live_peak(program) if best.resident else 0
-    return replace(best, program=program, order=order, resident=resident, measured=None)
+def _reordered(
+    task: PlanningTask, candidate: Candidate, order: str, program: Program
+) -> Candidate:
+    """Return a candidate with its program in another order, and with a resident peak if it had one."""
+    resident = task.planned_vars.resident.live_peak(program) if candidate.resident else 0
+    return replace(candidate, program=program, order=order, resident=resident, measured=None)
 
 
 def in_best_order(

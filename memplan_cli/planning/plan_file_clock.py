@@ -250,9 +250,16 @@ def _check_results(
 ) -> None:
     """Refuse two results of one branch on the bytes of an output of its If.
 
-    The output is one of the results, and the other one would be lost. Arguments as `_check_starts`.
+    The bytes hold the value of one result when the If ends, and the other result would be lost. An output of
+    a Loop starts before the subgraph has run: `_check_starts` refuses it on these bytes.
+
+    Args:
+        tensors: All tensors on the same bytes.
+        starts: Their first ticks, ascending, by the path of their block.
+        control_flow: The control-flow node of each subgraph, by the subgraph's path.
     """
-    # A tensor of a subgraph that is live at the last tick of the control-flow node is a result.
+    # A tensor of a subgraph that is live at the last tick of the control-flow node is a result. The end of a
+    # tensor, ``last``, is exclusive; that of a node, ``end``, is its last tick.
     results_by_block: dict[str, list[Placement]] = {}
     for tensor in tensors:
         if tensor.block in control_flow and tensor.last > control_flow[tensor.block].end:

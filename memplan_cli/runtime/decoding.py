@@ -73,11 +73,12 @@ class Decoder:
                 f"the model's metadata names a cache {unknown[0]!r} that the model does not have"
             )
         self.inputs = tuple(name for name in self._model_inputs if name not in bound_inputs)
-        self.outputs = tuple(name for name in output_names if name not in bound_outputs)
+        """Inputs that callers give in every step."""
         self._constant_caches = tuple(
             buffer.input for buffer in caches.buffers if buffer.form == "constant"
         )
-        """The inputs of caches that do not grow: bound like the others, but callers give their values."""
+        """Inputs of caches that do not grow. Callers give them in the first step, and only new values later."""
+        self.outputs = tuple(name for name in output_names if name not in bound_outputs)
         self._buffers: dict[str, Any] = {}
         """An ``OrtValue`` for each cache, by its input's name, once there is one."""
         self.position = 0

@@ -249,7 +249,7 @@ RULES = (
     rule("an attention is as wide as its values",
          "_fused_attention", replace("2", "0", nth=1), "test_domains"),
     rule("heads side by side are as wide as the values",
-         "_changed_for_inference", drop("_UNKNOWN_OPERATOR"), "test_onnx_inference"),
+         "_change_node_for_inference", drop("_UNKNOWN_OPERATOR"), "test_onnx_inference"),
     rule("one intercept of two labels has two scores",
          "_linear_classifier", never("labels count"), "test_domains"),
     rule("a machine has a score for each pair",

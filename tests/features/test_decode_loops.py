@@ -19,7 +19,7 @@ from memplan_cli.features.kv_cache.decode_loop import (
     DecodeLoop,
     decode_original,
     decode_written,
-    with_decoding_reference,
+    with_difference_from_defaults,
 )
 from memplan_cli.features.kv_cache.find import find_caches
 from memplan_cli.features.kv_cache.grouped import without_repeated_heads
@@ -184,7 +184,7 @@ def test_a_passed_loop_that_ran_unoptimized_is_compared_with_the_defaults_too(
     loop = DecodeLoop("CPUExecutionProvider", tmp_path, lengths=(1,))
     check = Check("cpu", reference="unoptimized")
     for status, is_compared in (("passed", True), ("failed", False)):
-        verdict = with_decoding_reference(
+        verdict = with_difference_from_defaults(
             Validation(status, CPU), paths, caches, check, loop, RuntimeSettings()
         )
         assert verdict.reference == "unoptimized"

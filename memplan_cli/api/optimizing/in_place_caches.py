@@ -30,7 +30,7 @@ from memplan_cli.features.kv_cache.decode_loop import (
     decode_written,
     decoding_verdict,
     original_settings,
-    with_decoding_reference,
+    with_difference_from_defaults,
 )
 from memplan_cli.runtime.workers.session import resolve_provider
 
@@ -165,7 +165,7 @@ def _verdict(
     )
     verdict = decoding_verdict(comparison, original_loop.provider, caches.steps)
     models = rewriting.original, written
-    return with_decoding_reference(
+    return with_difference_from_defaults(
         verdict, models, caches, check, original_loop, written_settings
     )
 

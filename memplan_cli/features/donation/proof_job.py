@@ -74,22 +74,14 @@ def run(job: Json) -> Json:
 def _save(outputs: Mapping[str, Any], folder: Path) -> None:
     """Write the outputs of a step into a folder, which is created."""
     folder.mkdir()
-    names = list(outputs)
-    save_values(folder, all_names=names, names=names, values=list(outputs.values()))
+    save_values(folder, list(outputs), outputs)
 
 
 def _differences(
     outputs: Mapping[str, Any], folder: Path, tolerance: Tolerance
 ) -> Iterable[Difference]:
     """Return how the outputs of a step differ from those in a folder."""
-    names = list(outputs)
-    return compare_with_saved(
-        folder,
-        all_names=names,
-        names=names,
-        values=list(outputs.values()),
-        tolerance=tolerance,
-    )
+    return compare_with_saved(folder, list(outputs), outputs, tolerance)
 
 
 class Steps:

@@ -107,23 +107,17 @@ def _loop_values(loop: _OriginalLoop | _WrittenLoop) -> Iterator[_LoopValues]:
 
 def _save(values: _LoopValues, folder: Path) -> None:
     """Save values of the original's loop to their folder in ``folder``."""
-    names, arrays = list(values.arrays), list(values.arrays.values())
     target = folder / values.folder
     target.mkdir(exist_ok=True)
-    save_values(target, all_names=names, names=names, values=arrays)
+    save_values(target, list(values.arrays), values.arrays)
 
 
 def _differences(
     values: _LoopValues, folder: Path, tolerance: Tolerance
 ) -> Iterator[Difference]:
     """Yield how values of the written model's loop differ from those that `_save` saved."""
-    names, arrays = list(values.arrays), list(values.arrays.values())
     differences = compare_with_saved(
-        folder / values.folder,
-        all_names=names,
-        names=names,
-        values=arrays,
-        tolerance=tolerance,
+        folder / values.folder, list(values.arrays), values.arrays, tolerance
     )
     for difference in differences:
         name = f"{difference.output}{values.suffix}"

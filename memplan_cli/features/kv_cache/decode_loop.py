@@ -210,7 +210,7 @@ def validate_decoding(
     """
     recorded = recorded_settings(scanned_metadata(models[1]))
     # The `Decoder` binds the caches itself.
-    settings = (
+    written_settings = (
         RuntimeSettings() if recorded is None else replace(recorded.settings, io_binding={})
     )
     bindings = {} if plan is None else plan.report.bindings
@@ -223,12 +223,14 @@ def validate_decoding(
             timeout=check.timeout,
             tolerance=(check.rtol, check.atol),
         )
-        decoding, comparison = decode_and_compare(models, caches, loop, settings)
+        decoding, comparison = decode_and_compare(models, caches, loop, written_settings)
         verdict = decoding_verdict(comparison, loop.provider, decoding.steps)
-        return with_decoding_reference(verdict, models, caches, check, loop, settings)
+        return with_difference_from_defaults(
+            verdict, models, caches, check, loop, written_settings
+        )
 
 
-def with_decoding_reference(
+def with_difference_from_defaults(
     verdict: Validation,
     models: tuple[Path, Path],
     caches: CacheSummary,
@@ -236,16 +238,17 @@ def with_decoding_reference(
     loop: DecodeLoop,
     written_settings: RuntimeSettings,
 ) -> Validation:
-    """Return the verdict of a decode loop with its reference.
+    """Return a verdict with its reference, and with the difference from ONNX Runtime's default settings.
 
-    If the original ran without graph optimization, both models are decoded once more, the original under
-    the defaults, for the largest difference from these.
+    The reference is the way in which the original ran. If that was without graph optimization and the
+    written model passed, both are decoded once more, the original under the defaults: users see those
+    outputs, and the verdict gets the largest difference from them.
 
     Args:
-        verdict: of the comparison with the reference.
+        verdict: of the comparison with the reference; without its name so far.
         models: the original and the written model.
         caches: of the written model.
-        check: has the reference.
+        check: names the reference.
         loop: how the original was decoded.
         written_settings: settings of the written model.
 

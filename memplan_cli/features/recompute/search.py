@@ -95,9 +95,14 @@ def search_recomputation(
 ) -> Recomputation:
     """Choose an order and the values to recompute in it, with or without a backward part.
 
-    Nothing is recomputed if an order alone meets the budget: bytes of intermediates and outputs that
-    are live at one step. None chooses the knee of the curve. ``progress`` is called with a line for
-    each result.
+    Args:
+        program: the program without copies.
+        planned_vars: its vars to plan, and its graph outputs (``results``).
+        phases: its phases.
+        budget: bytes of intermediates and outputs that may be live at one step. Nothing is recomputed if
+            an order alone meets it. If no program meets it, the one that exceeds it least is chosen. None
+            chooses the knee of the curve.
+        progress: called with a line for each result.
     """
     search = _Search(program, planned_vars, phases, progress or silent)
     if budget is None:
@@ -113,7 +118,7 @@ def search_recomputation(
     written = chosen.written
     return Recomputation(
         program=written.program,
-        # The search also plans graph outputs, which the planner excludes.
+        # The search counts the graph outputs (``results``) too, which the planner does not place.
         sizes={
             var: size for var, size in written.sizes.items() if var not in planned_vars.results
         },
@@ -121,8 +126,8 @@ def search_recomputation(
         chosen=search.point(chosen),
         curve=tuple(search.point(trial) for trial in search.curve()),
         budget=budget,
-        bound=max(step_bytes(program, planned_vars), default=0),
-        resident_bound=search.floor,
+        bound=max(step_bytes(program, planned_vars), default=0),  # without the graph outputs
+        resident_bound=search.floor,  # with them, as in the budget
     )
 
 

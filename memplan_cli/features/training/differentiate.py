@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,30 +78,31 @@ def differentiate(
         opset=standard_opset(model),
         rules=rules,
     )
-    # The backward pass; rules may add nodes to the forward pass too.
+    # Gradient rules add the backward nodes to the tape. They may also add or replace forward nodes there.
     seed = _gradient_of_loss(tape, loss)
     gradients = sweep(live_nodes(nodes, [loss]), {loss: seed}, parameters, tape)
-    # Additions that read graph inputs come first: there is no producer that they could follow.
-    forward = [
-        *(
-            node
-            for value in graph.input
-            for node in tape.forward_additions.get(value.name, ())
-        ),
-        *tape.forward_nodes(nodes),
-    ]
-    # Only what the parameters' gradients depend on remains.
+    forward = _forward_nodes(graph, nodes, tape)
+    # Other gradients are needed only as far as those of the parameters depend on them.
     needed = [gradients[name] for name in parameters if name in gradients]
     backward = live_nodes(tape.take_nodes(), needed)
     backward = recompute_cheap_tensors(forward, backward, [loss, *results], tape)
     read_by_backward = [name for node in backward for name in reads(node)]
     forward = live_nodes(forward, [loss, *results, *read_by_backward])
-    for node in forward:
+    for node in forward:  # the tape has set the phase of the backward nodes
         set_phase(node, Phase.FORWARD)
-    names = _gradient_names(gradients, backward, tape.pool)
-    rename_values(backward, names)
-    renamed = {name: names.get(gradient, gradient) for name, gradient in gradients.items()}
-    return DifferentiatedModel([*forward, *backward], renamed, tape)
+    gradients = _rename_gradients(gradients, backward, tape.pool)
+    return DifferentiatedModel([*forward, *backward], gradients, tape)
+
+
+def _forward_nodes(
+    graph: GraphProto, nodes: Sequence[NodeProto], tape: Tape
+) -> list[NodeProto]:
+    """Return the nodes of a forward pass with the replacements and additions of a tape.
+
+    Additions that read graph inputs come first: there is no producer that they could follow.
+    """
+    additions = [tape.forward_additions.get(value.name, ()) for value in graph.input]
+    return [*chain.from_iterable(additions), *tape.forward_nodes(nodes)]
 
 
 def _unknown_loss(loss: str, graph: GraphProto) -> SettingsError:
@@ -132,17 +134,19 @@ def _gradient_of_loss(tape: Tape, loss: str) -> str:
     return tape.constant(np.ones(tensor.sizes), tape.dtype(loss))
 
 
-def _gradient_names(
-    gradients: Mapping[str, str], nodes: Collection[NodeProto], pool: ConstantPool
+def _rename_gradients(
+    gradients: Mapping[str, str], backward: Collection[NodeProto], pool: ConstantPool
 ) -> dict[str, str]:
-    """Return new names ``<tensor>_grad`` for the gradients that the nodes compute.
+    """Rename gradients to ``<tensor>_grad`` in the backward nodes; return the gradients by tensor again.
 
-    A gradient of several tensors is named after the one that comes first in the forward pass.
+    Gradients that these nodes do not compute keep their names. A gradient of several tensors is named
+    after the one that comes first in the forward pass.
     """
-    computed = {name for node in nodes for name in node.output}
+    computed = {name for node in backward for name in node.output}
     names: dict[str, str] = {}
     # The gradients are in the order of the backward pass.
     for tensor, gradient in reversed(list(gradients.items())):
         if gradient in computed and gradient not in names:
             names[gradient] = pool.fresh(f"{tensor}_grad")
-    return names
+    rename_values(backward, names)
+    return {tensor: names.get(gradient, gradient) for tensor, gradient in gradients.items()}

@@ -65,8 +65,8 @@ _IR_VERSION = 10
 def infer_shapes(data: bytes) -> ModelProto:
     """Return a serialized model with inferred types and shapes, values of shapes propagated.
 
-    Nodes on which inference crashes or errs are changed in the model that it gets (`_changed_for_inference`);
-    the result has the original nodes again.
+    Nodes on which inference crashes or errs are changed in the model that it gets
+    (`_change_node_for_inference`); the result has the original nodes again.
 
     Raises:
         Exception: of many types; inference does not accept the model.
@@ -105,10 +105,9 @@ def _change_for_inference(model: ModelProto) -> dict[tuple[int, int], NodeProto]
         for node_index, node in enumerate(graph.node):
             if node.op_type not in _MAY_BE_CHANGED:
                 continue
-            changed = _changed_for_inference(node, computed, skip=id(node) in skipped)
-            if changed is not None:
-                originals[graph_index, node_index] = deepcopy(node)
-                node.CopyFrom(changed)
+            original = deepcopy(node)
+            if _change_node_for_inference(node, computed, skip=id(node) in skipped):
+                originals[graph_index, node_index] = original
     return originals
 
 
@@ -268,33 +267,35 @@ def _float_ranges(model: ModelProto) -> Iterator[NodeProto]:
                 yield node
 
 
-def _changed_for_inference(
+def _change_node_for_inference(
     node: NodeProto, computed: Collection[str], *, skip: bool
-) -> NodeProto | None:
-    """Return a copy of a node that inference may see instead of it; None if the node itself may be seen.
+) -> bool:
+    """Change a node on which inference would crash or return a wrong type; return whether it was changed.
 
-    Inference would crash on the node itself, or return a wrong type. For the copy it returns no type
-    in that place, or the right one. No node needs two of these changes.
+    For the changed node inference returns the right type, or none. The defects of ONNX are listed at the top
+    of this file. At most one change is needed: each but the first is for one operator.
 
     Args:
-        node: The node.
+        node: Changed in place.
         computed: Names of values that are not constant.
-        skip: Whether inference must skip the node.
+        skip: Whether inference must skip the node, whatever its operator.
     """
-    changed = deepcopy(node)
+    # Attention with merged heads: the types of all outputs would be wrong.
     if skip or _has_merged_heads(node):
-        changed.op_type += _UNKNOWN_OPERATOR
+        node.op_type += _UNKNOWN_OPERATOR
+    # Other Attention: only the type of the scores would be wrong, so they are omitted.
     elif _has_scores(node):
-        changed.output[_SCORES] = ""  # omitted, as only their type would be wrong
+        node.output[_SCORES] = ""
+    # STFT: inference takes the default, 1, for 0.
     elif _lacks_onesided(node):
-        changed.attribute.add(name="onesided", type=_INT, i=1)  # the default, taken for 0
+        node.attribute.add(name="onesided", type=_INT, i=1)
+    # Slice: inference would take the start for 0. With undefined ends the values of the Slice stay unknown. Its
+    # type is the same with them, since it depends on the ends only if the starts are constant.
     elif _has_computed_start(node, computed):
-        # The start would be taken for 0. With undefined ends the values of the Slice stay unknown. Its type is
-        # the same with them, since it depends on the ends only if the starts are constant.
-        changed.input[_ENDS] = _UNDEFINED
+        node.input[_ENDS] = _UNDEFINED
     else:
-        return None
-    return changed
+        return False
+    return True
 
 
 def _has_computed_start(node: NodeProto, computed: Collection[str]) -> bool:

@@ -271,7 +271,7 @@ def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict
     """
     results = [*_budget_results(snapshot, rules)]
     difference = None
-    checked = rules.required
+    checked = rules.required  # names of metrics
     if earlier is not None:
         checked = tuple(dict.fromkeys((*checked, *rules.compared(earlier))))
         _refuse_unlike(snapshot, earlier, rules)
@@ -289,9 +289,9 @@ def judge(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) -> Verdict
     if snapshot.partial:
         message = f"totals are partial: {known_share(snapshot.coverage)}"
         results.append(Result(Finding.PARTIAL, message))
-    return Verdict(
-        snapshot, checked or known_metrics(snapshot, rules), tuple(results), difference
-    )
+    # If nothing is checked, the verdict lists the metrics that --update-baseline would record.
+    listed = checked or known_metrics(snapshot, rules)
+    return Verdict(snapshot, checked=listed, results=tuple(results), difference=difference)
 
 
 def known_metrics(

@@ -87,12 +87,17 @@ def render(
     sections: Sequence[PlanSection] = (),
     invocation: Invocation | None = None,
 ) -> str:
-    """Return the page of a plan as HTML: the short answer, the map, and all sections below it."""
+    """Return the page of a plan as HTML: the short answer, the map, and all sections below it.
+
+    The scripts of the page draw the map from ``data``.
+    """
     context = context or PageContext()
     report = plan.report
     answer = answer_document(plan, sections, invocation)
     details = doc.Document("", tuple(generic_sections(plan, _MAX_ROWS, sections)))
-    head, _ = draw(answer)
+    # `draw` returns what comes before the first heading, and the sections. The answer has no heading; the
+    # details begin with one.
+    answer_elements, _ = draw(answer)
     _, section_elements = draw(details)
     data = page_data(plan, context.facts, context.plan)
     # "bytes" has the numbers; "size" has the expressions, if there are any.
@@ -100,12 +105,13 @@ def render(
     columns = {key: column for key, column in _COLUMNS.items() if is_symbolic or key != "size"}
     parts = {
         "title": said(answer.title),
-        "head": head,
+        "head": answer_elements,
         "cards": "".join(_cards(report)),
-        "one_arena": " hidden" if len(plan.arenas) < 2 else "",
-        "no_symbols": "" if data["symbols"] else " hidden",
-        "no_types": "" if data["type"] else " hidden",
-        "no_regions": "" if data["regions"] else " hidden",
+        # Controls that have nothing to choose from are hidden.
+        "one_arena": _hidden_unless(len(plan.arenas) > 1),
+        "no_symbols": _hidden_unless(data["symbols"]),
+        "no_types": _hidden_unless(data["type"]),
+        "no_regions": _hidden_unless(data["regions"]),
         "arenas": "".join(_arena_options(plan)),
         "live": html(_live_bytes_title(plan)),
         "known": html(known_only(report)),
@@ -119,6 +125,11 @@ def render(
         "footer": html(f"memplan {plan.version}; model sha256 {report.model.sha256}"),
     }
     return assembled("page.html", _SCRIPTS, parts, data)
+
+
+def _hidden_unless(condition: object) -> str:
+    """Return the attribute that hides an HTML element; empty if the condition is true or not empty."""
+    return "" if condition else " hidden"
 
 
 def notebook_report(plan: Plan, sections: Sequence[PlanSection] = ()) -> str:

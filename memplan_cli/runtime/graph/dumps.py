@@ -72,9 +72,8 @@ def observed_graph(
 ) -> ExecutedGraph:
     """Return the executed graph, with the observation of one run where data decides something.
 
-    Predictions from the result hold for the inputs of that run. The dump is what runs, so that
-    each kernel belongs to a node of the graph. ``executed`` is the result of `executed_graph`, if it is
-    known already.
+    Predictions from the result hold for the inputs of that run. ``executed`` is the result of
+    `executed_graph`, if it is known already.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not run.
@@ -82,15 +81,17 @@ def observed_graph(
     require_weights(model)
     session = SessionSpec(model, conditions.provider, settings)
     with tempfile.TemporaryDirectory(prefix="memplan-dump-") as folder:
+        # A dump without weights is cheap, but not every model has one, and it cannot be run.
         light_dump = Path(folder) / "dump.onnx"
         graph = executed or _light_graph(session, light_dump, conditions.dims)
         if graph is not None and not needs_observation(graph):
             return graph
-        dump = Path(folder) / "whole.onnx"
-        graph = whole_graph(session, dump, conditions.dims)
-        if not needs_observation(graph):
+        whole_dump = Path(folder) / "whole.onnx"
+        graph = whole_graph(session, whole_dump, conditions.dims)
+        if not needs_observation(graph):  # with the weights, the runtime may infer more sizes
             return graph
-        observation = observe(dump, graph.program, conditions, original=model)
+        # The dump is run instead of the model, so that each kernel belongs to a node of the graph.
+        observation = observe(whole_dump, graph.program, conditions, original=model)
         return replace(graph, observed=observation)
 
 

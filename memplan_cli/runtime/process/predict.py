@@ -102,27 +102,24 @@ def simulate_process(
     """
     if _setup_obstacle(executed, settings):
         return None
-    memory = SimulatedMemory()
-    loading = SessionLoading(
-        memory, stored, executed.program, executed.dims, packs_weights(settings)
-    )
-    _simulate_loading(loading, measurements, settings)
-    load_peak, load_parts = memory.peak_bytes, dict(memory.peak_parts)
-    memory.map_file(RUNTIME_CODE, PROFILE.run_code)
-    memory.add_objects(SESSION_GRAPH, PROFILE.run_node_heap * stored.nodes)
-    weights = _mapped_weight_bytes(loading)
-    # Pages that loading left resident are not read again.
-    memory.map_file(MAPPED_WEIGHTS, max(weights - memory.file[MAPPED_WEIGHTS], 0))
     try:
         traces = trace_session(
             simulated_model(executed, settings), _workspace(executed, measurements)
         )
     except UnknownBytesError:  # a size depends on data
         return None
+    memory = SimulatedMemory()
+    loading = SessionLoading(
+        memory, stored, executed.program, executed.dims, packs_weights(settings)
+    )
+    _simulate_loading(loading, measurements, settings)
+    load_peak, load_parts = memory.peak_bytes, dict(memory.peak_parts)
+    _map_for_runs(loading, stored)
     runs = (traces.first, *[traces.later] * (MEASURED_RUNS - 1))
     heap_sizes = heap_workspace(executed.program, executed.dims)
     memory_with_outputs = deepcopy(memory)
     _simulate_runs(memory, runs, settings, heap_sizes)
+    # The same runs, as one trace, for a caller that keeps the outputs of each run until the next one returned.
     _simulate_runs(memory_with_outputs, (with_kept_outputs(runs),), settings, heap_sizes)
     process = ProcessBytes(
         load=load_peak,
@@ -194,6 +191,16 @@ def _simulate_loading(
     if measurements.opened_by_memplan:
         memory.trim()
         memory.heap.fix_threshold(threshold_of_runs(settings.run_config))
+
+
+def _map_for_runs(loading: SessionLoading, stored: StoredModel) -> None:
+    """Add the code, objects and mapped weights that runs need to the memory of a loaded session."""
+    memory = loading.memory
+    memory.map_file(RUNTIME_CODE, PROFILE.run_code)
+    memory.add_objects(SESSION_GRAPH, PROFILE.run_node_heap * stored.nodes)
+    weights = _mapped_weight_bytes(loading)
+    # Pages that loading left resident are not read again.
+    memory.map_file(MAPPED_WEIGHTS, max(weights - memory.file[MAPPED_WEIGHTS], 0))
 
 
 def _simulate_runs(

@@ -191,15 +191,14 @@ def run(job: Json) -> Json:
     replay.values.update({name: _runtime_value(value) for name, value in feed.items()})
     replay.run_nodes(job["order"], placements)
     outputs: list[str] = job["outputs"]
-    names = [name for name in outputs if name not in replay.node_models.weights]
-    values = [replay.array(name) for name in names]
+    values = {
+        name: replay.array(name) for name in outputs if name not in replay.node_models.weights
+    }
     differences: list[Difference] = []
     if job["save"]:
-        save_values(Path(job["folder"]), outputs, names, values)
+        save_values(Path(job["folder"]), outputs, values)
     else:
-        differences = compare_with_saved(
-            Path(job["folder"]), outputs, names, values, Tolerance()
-        )
+        differences = compare_with_saved(Path(job["folder"]), outputs, values, Tolerance())
         differences += replay.overwritten()
     return {"differences": to_json(differences), "bound": sorted(replay.in_arenas)}
 

@@ -289,13 +289,14 @@ class _ModelRun:
         ``input_set.compare_with``. Later runs are compared.
         """
         names, folder = self.outputs, input_set.compare_with or input_set.save_to
+        value_of = dict(zip(names, values, strict=True))
         assert folder is not None  # noqa: S101 - a spec that collects outputs has a folder
         if input_set.compare_with is None and is_first:
-            save_values(folder, names, names, values)
+            save_values(folder, names, value_of)
             return []
-        differences = compare_with_saved(folder, names, names, values, self.spec.tolerance)
+        differences = compare_with_saved(folder, names, value_of, self.spec.tolerance)
         if differences and is_first and input_set.save_to is not None:
-            save_values(input_set.save_to, names, names, values)
+            save_values(input_set.save_to, names, value_of)
         return differences
 
     def _read_profile(self, profile: Path, first_run_of_set: list[int]) -> list[int]:

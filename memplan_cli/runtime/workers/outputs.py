@@ -12,7 +12,7 @@ import numpy as np
 from memplan_cli.core.results.observations import Difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -22,34 +22,30 @@ if TYPE_CHECKING:
 _ELEMENTS_AT_ONCE = 1 << 20
 
 
-def save_values(
-    folder: Path, all_names: Sequence[str], names: Sequence[str], values: Sequence[Any]
-) -> None:
-    """Save outputs to a folder: arrays as ``<index>.npy``, elements of a sequence one by one.
+def save_values(folder: Path, model_outputs: Sequence[str], values: Mapping[str, Any]) -> None:
+    """Save values of outputs to a folder: arrays as ``<index>.npy``, elements of a sequence one by one.
 
-    The index is that of the output in ``all_names``, so that it is the same when only some outputs are
-    compared. ``names`` are those of ``values``.
+    The index is the position of the output in ``model_outputs``, all outputs of the model: it does not
+    depend on which of them have a value here.
     """
-    for file, _, array in _named_arrays(all_names, names, values):
+    for file, _, array in _named_arrays(model_outputs, values):
         np.save(folder / f"{file}.npy", array)
 
 
 def compare_with_saved(
-    folder: Path,
-    all_names: Sequence[str],
-    names: Sequence[str],
-    values: Sequence[Any],
-    tolerance: Tolerance,
+    folder: Path, model_outputs: Sequence[str], values: Mapping[str, Any], tolerance: Tolerance
 ) -> list[Difference]:
-    """Return how outputs differ from those that `save_values` saved in a folder.
+    """Return how values of outputs differ from those that `save_values` saved in a folder.
 
-    The length of a sequence is saved as an array of its own, so a shorter or longer sequence differs there.
+    ``model_outputs`` are the same as there. The length of a sequence is saved as an array of its own, so a
+    shorter or longer sequence differs there.
     """
     differences = []
-    for file, name, array in _named_arrays(all_names, names, values):
+    for file, name, array in _named_arrays(model_outputs, values):
         path = folder / f"{file}.npy"
         if not path.exists():  # an element behind the end of the saved sequence
             reason = "the original has no such part"
+            # No value to subtract; one element beyond the tolerance suffices to fail the comparison.
             differences.append(
                 Difference(name, array.size, max_abs_diff=0.0, beyond=1, reason=reason)
             )
@@ -64,14 +60,14 @@ def compare_with_saved(
 
 
 def _named_arrays(
-    all_names: Sequence[str], names: Sequence[str], values: Sequence[Any]
+    model_outputs: Sequence[str], values: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, NDArray[Any]]]:
     """Yield the file name, the name in reports, and the array of each part of the outputs.
 
     A sequence has its length as the first part, and then its elements.
     """
-    for name, value in zip(names, values, strict=True):
-        index = all_names.index(name)
+    for name, value in values.items():
+        index = model_outputs.index(name)
         if isinstance(value, list):
             yield f"{index}", f"len({name})", np.array(len(value))
             for position, element in enumerate(value):

@@ -153,9 +153,11 @@ def conv(call: Call) -> Gradients:
 
 
 def conv_transpose(call: Call) -> Gradients:
-    """Y is the data gradient of a conv: dX = dY * W, dW = dY * X, dB = sum of dY.
+    """Y is the data gradient of a convolution from Y to X: dX = dY * W, dW = dY * X, dB = sum of dY.
 
-    This convolution reads Y, and X is the gradient of its output. ``*`` is as in `conv`.
+    ``*`` is a convolution. Beside a rule for Conv, X and Y have changed places: dY is the data, which the
+    kernel slides over, and X stands for the gradient of the result. In the convolution of dW, strides and
+    dilations are exchanged, see `_kernel_gradient`.
     """
     tape, x, w, y = call.tape, call.input(0), call.input(1), call.output()
     axes = _transposed_windows(call)
@@ -176,8 +178,9 @@ def conv_transpose(call: Call) -> Gradients:
             pads=[*(axis.begin for axis in axes), *(axis.end for axis in axes)],
             group=call.attribute("group", 1),
         )
-        # With a tail of a stride or more, this Conv has outputs behind the last element of X.
-        if not all(axis.tail is not None and axis.tail < axis.stride for axis in axes):
+        # With a tail of a stride or more, this Conv has outputs behind the last element of X. An unknown tail
+        # (None) may be so long.
+        if any(axis.tail is None or axis.tail >= axis.stride for axis in axes):
             dx = _crop(tape, dx, x)
     return (dx, dw, db)
 
@@ -363,13 +366,12 @@ def _with_leading_dims(tape: Tape, name: str, dims: tuple[int, ...], like: str) 
 def _transposed_windows(call: Call) -> tuple[Window, ...]:
     """Return the windows of the convolution from Y to X whose data gradient a ConvTranspose computes.
 
-    X is the input of the ConvTranspose and Y its output. ``output_padding`` is the number of elements at the
-    end of Y that no window of that convolution reads: its `Window.tail`.
+    X is the input of the ConvTranspose and Y its output. The elements at the end of Y that no window of that
+    convolution reads are its `Window.tail`. Without ``output_shape``, the pads are the node's or those of
+    ``auto_pad`` (`windows` computes either), and the tail is the node's ``output_padding``. With
+    ``output_shape``, the sum of the pads follows from the sizes of X and Y as in the standard:
 
-    The pads are the node's, or those of ``auto_pad`` SAME (`windows` computes either). With ``output_shape``,
-    they follow from the sizes of X and Y as in the standard:
-
-        pads = stride (x_size - 1) + span + output_padding - y_size
+        pads = max(stride (x_size - 1) + span + output_padding - y_size, 0)
 
     Raises:
         ModelError: these sizes are not known.
@@ -389,7 +391,8 @@ def _transposed_windows(call: Call) -> tuple[Window, ...]:
         pads = max((x_size - 1) * axis.stride + axis.span + padding - y_size, 0)
         is_upper = call.attribute("auto_pad") == "SAME_UPPER"
         begin = pads // 2 if is_upper else pads - pads // 2
-        # The window's ``output_padding`` stays None: `Window.tail` is computed from sizes and pads.
+        # The window gets no ``output_padding``: where the maximum made the pads 0, the tail is longer than the
+        # node's. `Window.tail` computes it from the sizes and pads.
         resolved.append(replace(axis, begin=begin, end=pads - begin))
     return tuple(resolved)
 
