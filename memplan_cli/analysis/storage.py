@@ -45,8 +45,8 @@ def storage_of(
 
     Args:
         program: The ops in the order in which they run.
-        sizes: The vars to plan. The size of a buffer is the coefficient of its unit. Graph
-            outputs may be among them; they share bytes with no other var.
+        sizes: The vars to plan, graph outputs possibly among them, which share bytes with no other var.
+            A buffer of the size ``4*N`` has 4 times its unit ``N``; units are planned apart.
         pinned: Vars that keep storage of their own for the whole run.
         aliasing: The operators whose vars may share bytes.
         timeline: ``Timeline(program)``, if the caller has it already.

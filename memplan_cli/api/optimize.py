@@ -112,9 +112,9 @@ def optimize(
 def _optimize_file(request: OptimizeRequest) -> Optimized:
     """Optimize a model that was read. For a provider, the check runs on it.
 
-    With a check, the original is run in any case, so that assumed sizes and the largest size within
-    bounds need no run of their own. If the original does not run at these sizes, everything is done
-    again, after runs that find sizes at which it does.
+    Probing runs find sizes at which the original runs, where sizes are assumed or have bounds. With a check
+    they are deferred, because the original is run in any case. If it does not run at the first sizes,
+    everything is done again after probing runs.
     """
     settings, check = request.settings, request.check
     if settings.kv_cache == "in-place":
@@ -124,14 +124,14 @@ def _optimize_file(request: OptimizeRequest) -> Optimized:
     if check and settings.target != "portable":
         check = replace(check, provider=settings.target)
     request = replace(request, settings=bind(request.file.model, settings), check=check)
-    # No run would show that assumed sizes are wrong, or profiles give the sizes that are run.
+    # Without a check no later run would refuse the first sizes. With profiles the sizes are known.
     if check is None or request.profiles:
         return _write_best_candidate(request)
     try:
         return _write_best_candidate(replace(request, probing="defer"))
     except SizesRefusedError:
         request.progress("trying sizes: the model does not run at the first ones")
-        if request.settings.bounds:
+        if request.settings.bounds:  # else sizes are assumed, and planning probes them
             settings = with_size_that_runs(request.file, request.settings, check.timeout)
             request = replace(request, settings=settings)
         return _write_best_candidate(request)

@@ -79,7 +79,7 @@ def storage_facts(
 
     Results written in place are not among the facts: which input dies at an op depends on the order.
 
-    ``numbers`` has the bytes of each variable, with numbers in place of symbols.
+    ``numbers`` has the bytes of each planned variable, with numbers in place of symbols.
     """
     sizes, aliasing = planned_vars.sizes, planned_vars.aliasing
     pinned = frozenset(planned_vars.pinned)
@@ -93,14 +93,7 @@ def storage_facts(
     # are their own roots.
     roots = {var: base_of.get(var, var) for var in sizes if var not in pinned}
     branch_result_of = _branch_results(program, roots, sharing, aliasing)
-    if branch_result_of:
-        blocks = defining_blocks(program, aliasing.runs_one_body)
-        # Of two results of exclusive branches only one is computed, so its bytes count once. An output
-        # of an If keeps its bytes: in its own block it stands for the results.
-        without_bytes = [
-            var for var, older in branch_result_of.items() if blocks.are_exclusive(var, older)
-        ]
-        numbers = {**numbers, **dict.fromkeys(without_bytes, 0)}
+    numbers = _count_branch_results_once(program, aliasing, branch_result_of, numbers)
     return StorageFacts(
         roots=roots,
         sizes=sizes,
@@ -110,6 +103,27 @@ def storage_facts(
         from_branches=branch_result_of.keys(),
         results=results,
     )
+
+
+def _count_branch_results_once(
+    program: Program,
+    aliasing: Aliasing,
+    branch_result_of: Mapping[VarId, VarId],
+    numbers: Mapping[VarId, int],
+) -> Mapping[VarId, int]:
+    """Return the bytes to count, with 0 for a branch result on the bytes of another branch's result.
+
+    Only one of the branches runs. If ``y = If(..)`` returns ``a`` of one branch or ``b`` of the other, ``a``
+    has bytes in the graphs of the branches and ``b`` has none. ``y`` keeps its bytes, which stand for both in
+    the graph of the block around.
+    """
+    if not branch_result_of:
+        return numbers
+    blocks = defining_blocks(program, aliasing.runs_one_body)
+    without_bytes = [
+        var for var, older in branch_result_of.items() if blocks.are_exclusive(var, older)
+    ]
+    return {**numbers, **dict.fromkeys(without_bytes, 0)}
 
 
 def _branch_results(

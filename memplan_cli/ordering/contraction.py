@@ -123,17 +123,19 @@ class _Clusters:
             # The bytes of both steps beyond those live before ``op``, if ``succ`` follows directly.
             op_step = self.step_bytes[op]
             succ_step = self.defined_bytes[op] + self.step_bytes[succ]
-            # ``succ`` needs less in orders in which it writes over one of its ``in_place_inputs``,
-            # because that dies there. (``op`` writes over none: it frees nothing.)
+            # In orders in which one of its ``in_place_inputs`` dies at ``succ``, the step writes over that
+            # input and needs less. The rule must hold in every order, so the least bytes are compared.
+            # (``op`` writes over no input: it frees nothing.)
             saved = self.graph.in_place_bytes[succ] if self.in_place_inputs[succ] else 0
-            if op_step > succ_step - saved:
+            least_succ_step = succ_step - saved
+            if op_step > least_succ_step:
                 continue
-            if self.in_place_inputs[succ] & private:
-                # A private tensor dies at ``succ`` in every order. So the step always needs less, and
-                # must not need less once more where the in-place inputs of the cluster are examined.
-                succ_step -= saved
-                self.in_place_inputs[succ] = set()
             self.step_bytes[succ] = succ_step
+            if self.in_place_inputs[succ] & private:
+                # A private tensor dies at ``succ`` in every order: the cluster always needs the least bytes.
+                # Without in-place inputs, ``saved`` is not subtracted from them again.
+                self.step_bytes[succ] = least_succ_step
+                self.in_place_inputs[succ] = set()
             self.members[succ] = members + self.members[succ]
             self._merge(op, succ, private)
             self.fusions.append(Fusion(op, succ, "late"))

@@ -36,6 +36,9 @@ MOST_STATES = 50_000
 MOST_ENTRIES = 2_000_000
 """The largest number of ops in all moves of a witness, some ten megabytes."""
 
+_MASK_BITS_PER_WORK = 256
+"""To copy so many bits of masks counts as one more step."""
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -104,16 +107,14 @@ class StateSpace:
     """The states of one graph and the moves between them.
 
     Sets of ops are integers used as bit masks. The *users* of a tensor are the mask of all ops that
-    access it. The tables have an entry for each op.
+    access it (`_user_masks`). The tables have an entry for each op.
 
     Attributes:
         work: number of steps examined so far.
-        _work_per_move: a unit, and one more for every 256 bits of the masks that a move copies.
+        _work_per_move: the work of a move, which copies masks.
         _bit: the mask of the op alone.
         _preds: the ops that it waits for.
-        _all: all ops, and the bit after the last op. That bit stands for an op that never runs and
-            accesses all results of the block: as the last user of a result, it keeps other ops from
-            freeing the result.
+        _all: all ops and the reader of the results (`_user_masks`).
         _accesses: the users and the bytes of each tensor that it accesses.
         _in_place_users: the users of each tensor that it may write over.
         _sharing_ops: the other ops that access one of its tensors.
@@ -122,10 +123,10 @@ class StateSpace:
     """
 
     def __init__(self, graph: TaskGraph) -> None:
-        """Make the masks. Ops must be numbered in a topological order."""
+        """Make the tables of a graph whose ops are numbered in a topological order."""
         size = graph.size
         self.work = 0
-        self._work_per_move = 1 + size // 256
+        self._work_per_move = 1 + size // _MASK_BITS_PER_WORK
         self._succs = graph.succs
         self._step_bytes = graph.step_bytes
         self._in_place_bytes = graph.in_place_bytes
@@ -133,12 +134,8 @@ class StateSpace:
         self._initial_bytes = graph.initial_bytes
         self._bit = [1 << op for op in range(size)]
         self._preds = [sum(1 << pred for pred in preds) for preds in graph.preds]
-        reader_of_results = 1 << size
-        self._all = sum(self._bit) | reader_of_results
-        users = [reader_of_results if is_result else 0 for is_result in graph.is_result]
-        for op, accessed in enumerate(graph.accesses):
-            for tensor in accessed:
-                users[tensor] |= 1 << op
+        self._all = (1 << (size + 1)) - 1
+        users = _user_masks(graph)
         self._accesses = [
             tuple((users[tensor], graph.tensor_bytes[tensor]) for tensor in accessed)
             for accessed in graph.accesses
@@ -148,7 +145,7 @@ class StateSpace:
         ]
         self._sharing_ops = _ops_with_common_tensors(graph)
         self._descendants = list(self._bit)
-        for op in reversed(range(size)):
+        for op in reversed(range(size)):  # the masks of successors are complete then
             for succ in self._succs[op]:
                 self._descendants[op] |= self._descendants[succ]
         self._late = {op for op in range(size) if _is_late(graph, op)}
@@ -304,6 +301,20 @@ class StateSpace:
             ran=(*ops, *free.ran),
             parent=state,
         )
+
+
+def _user_masks(graph: TaskGraph) -> list[int]:
+    """Return for each tensor the mask of the ops that access it.
+
+    The bit after the last op stands for a reader of all results of the block that never runs. As the last
+    user of a result, it keeps other ops from freeing the result.
+    """
+    reader_of_results = 1 << graph.size
+    users = [reader_of_results if is_result else 0 for is_result in graph.is_result]
+    for op, accessed in enumerate(graph.accesses):
+        for tensor in accessed:
+            users[tensor] |= 1 << op
+    return users
 
 
 def _is_late(graph: TaskGraph, op: int) -> bool:

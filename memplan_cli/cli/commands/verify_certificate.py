@@ -44,6 +44,9 @@ def verify_certificate(
     output.progress("checking")
     verified = verify_certificate(model, plan, certificate)
     say(VERIFY[form](verified))
-    if verified.passed and plan == model.with_suffix(".json"):
+    # `optimize` writes a plan under this name beside the written model, the one that `validate` takes. Beside
+    # the original, the plan has another name.
+    is_written_model = plan == model.with_suffix(".json")
+    if verified.passed and is_written_model:
         say_next(form, next_step("Check the whole plan", "validate", [model]))
     raise SystemExit(0 if verified.passed else 1)

@@ -137,19 +137,24 @@ def parse_call(atom: str) -> Call | None:
     if not bracket or name not in FUNCTIONS or not atom.endswith(")"):
         return None
     try:
-        call = _parse_canonical_call(Tree.parse(atom))
+        tree = Tree.parse(atom)
+        call = _call_of(tree.top, tree)
         return call if apply_function(*call) == {(atom,): 1} else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-def _parse_canonical_call(tree: Tree) -> Call:
-    """Return the function and the arguments of a call in canonical form.
+def _call_of(node: ast.expr, tree: Tree) -> Call:
+    """Return the function and the arguments of a call.
+
+    Args:
+        node: the root of the call's syntax tree, a part of ``tree``.
+        tree: holds the names that placeholders below ``node`` stand for.
 
     Raises:
-        ValueError: the tree is no call, or an argument is not in canonical form.
+        ValueError: the text is no call, or an argument is no polynomial.
     """
-    match tree.top:
+    match node:
         # ``floor(a/b)`` and ``ceiling(a/b)`` have two arguments, a and b.
         case ast.Call(
             func=ast.Name() as name, args=[ast.BinOp(op=ast.Div()) as quotient], keywords=[]
@@ -158,19 +163,22 @@ def _parse_canonical_call(tree: Tree) -> Call:
         case ast.Call(func=ast.Name() as name, args=parts, keywords=[]):
             pass
         case _:
-            raise ValueError(ast.dump(tree.top))
-    return tree.name(name), tuple(_parse_canonical_sum(part, tree) for part in parts)
+            raise ValueError(ast.dump(node))
+    return tree.name(name), tuple(_polynomial_of(part, tree) for part in parts)
 
 
-def _parse_canonical_sum(node: ast.expr, tree: Tree) -> Polynomial:
-    """Return the polynomial whose canonical text was parsed. Calls in it become atoms.
+def _polynomial_of(node: ast.expr, tree: Tree) -> Polynomial:
+    """Return the polynomial of a text such as ``2*a*floor(b/2) - 1``: two products, with coefficients 2 and -1.
+
+    Each call becomes an atom, its canonical text. Texts in other than canonical form are accepted too: the
+    caller formats the result and compares it with the text.
 
     Args:
         node: the root of the polynomial's syntax tree, a part of ``tree``.
         tree: holds the names that placeholders below ``node`` stand for.
 
     Raises:
-        ValueError: the text is not in canonical form.
+        ValueError: the text has anything but sums, products, whole numbers, names and calls.
     """
     match node:
         case ast.Constant(value=int(value)):
@@ -178,16 +186,18 @@ def _parse_canonical_sum(node: ast.expr, tree: Tree) -> Polynomial:
         case ast.Name():
             return {(tree.name(node),): 1}
         case ast.Call():
-            return {(_format_call(*_parse_canonical_call(Tree(node, tree.names))),): 1}
+            name, arguments = _call_of(node, tree)
+            return {(_format_call(name, arguments),): 1}
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return multiply_polynomials([_parse_canonical_sum(operand, tree)], -1)
+            return multiply_polynomials([_polynomial_of(operand, tree)], -1)
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as operator, right=right):
             sign = 1 if isinstance(operator, ast.Add) else -1
-            signed_right = multiply_polynomials([_parse_canonical_sum(right, tree)], sign)
-            return add_polynomials([_parse_canonical_sum(left, tree), signed_right])
+            signed_right = multiply_polynomials([_polynomial_of(right, tree)], sign)
+            return add_polynomials([_polynomial_of(left, tree), signed_right])
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            factors = _parse_canonical_sum(left, tree), _parse_canonical_sum(right, tree)
-            return multiply_polynomials(factors)
+            return multiply_polynomials(
+                [_polynomial_of(left, tree), _polynomial_of(right, tree)]
+            )
     raise ValueError(ast.dump(node))
 
 

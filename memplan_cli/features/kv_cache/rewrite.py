@@ -238,14 +238,12 @@ class _Rewriting(GraphEditor):
     def finish(self) -> None:
         """Set the nodes of the graph, and add the input ``position`` and the output ``length``.
 
-        The nodes are those of the graph before, without the removed ones, and the added ones. Two kinds of
-        the former change:
+        Called once, after one or more caches were rewritten. The nodes are those of the graph before, without
+        the removed ones, and the added ones. Two kinds of the former change:
 
-        - A Shape of a cache is replaced by nodes that do not read the cache.
-        - Other consumers of a cache read what `redirected` has for it, the valid part of the buffer. Only
-          an operator that writes into its past reads the whole buffer (`whole_buffer_reads`).
-
-        At least one cache was rewritten.
+        - A Shape of a buffer is replaced by nodes that do not read its entries.
+        - Other consumers of a buffer read its valid part instead (`redirected`). Only an operator that writes
+          into the buffer itself reads the whole buffer (`whole_buffer_reads`).
         """
         from onnx import helper
 
@@ -262,7 +260,9 @@ class _Rewriting(GraphEditor):
             }
             rename_reads([replacement], redirected)
             nodes.append(replacement)
-        self.add_named_node("Identity", [self.lengths[0]], self.length)
+        self.add_named_node(
+            "Identity", [self.lengths[0]], self.length
+        )  # all caches have one length
         graph.input.append(helper.make_tensor_value_info(self.position, INT64, [1]))
         graph.output.append(helper.make_tensor_value_info(self.length, INT64, [1]))
         self.set_nodes(nodes)  # and the added ones, each producer before its consumers

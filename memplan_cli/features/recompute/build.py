@@ -121,7 +121,11 @@ class _CopyWriter:
         self._current_place: Place = 0
 
     def write(self, required: Mapping[Place, Sequence[VarId]]) -> RecomputedProgram:
-        """Return the program with copies (`write_copies`). An instance writes only one program."""
+        """Return the program with copies. An instance writes only one program.
+
+        ``required`` has, by place, vars of which a copy must run right before the op there, even if that op
+        does not read them.
+        """
         program = self._values.program
         for place, op in enumerate(program.body.ops):
             self._current_place = place
@@ -129,7 +133,8 @@ class _CopyWriter:
                 self._ensure_copy(var, place)
             self._emit_base_op(op, place)
         # Final names by provisional name. The first copy of an original that nothing reads replaces the
-        # original and gets its names. All other copies get new names.
+        # original and gets its names: the value is computed later, not twice. So this copy is not counted as
+        # one. The copies that remain get new names.
         original_names = self._drop_unread_originals()
         new_names = self._name_copies()
         names = {**original_names, **new_names}

@@ -127,19 +127,16 @@ def infer_node(
         arrays: values of the inputs that are known.
         opset: version of the standard domain.
     """
-    from onnx import numpy_helper
-
     if not all(type_proto.WhichOneof("value") for type_proto in types.values()):
         return {}
-    tensors = {name: numpy_helper.from_array(array, name) for name, array in arrays.items()}
     try:
         schema = compiled().defs.get_schema(node.op_type, opset, "")
-        # The public function needs the whole onnx package.
+        # As ``onnx.shape_inference.infer_node_outputs``, for which the whole package would be imported.
         answer = schema._infer_node_outputs(  # noqa: SLF001
             node.SerializeToString(),
             {name: type_proto.SerializeToString() for name, type_proto in types.items()},
-            {name: tensor.SerializeToString() for name, tensor in tensors.items()},
-            {},
+            {name: _serialized_tensor(name, array) for name, array in arrays.items()},
+            {},  # sparse tensors
             {"": opset},
             _IR_VERSION,
         )
@@ -147,6 +144,12 @@ def infer_node(
         return {}
     outputs = {name: messages().TypeProto.FromString(data) for name, data in answer.items()}
     return {name: output for name, output in outputs.items() if output.WhichOneof("value")}
+
+
+def _serialized_tensor(name: str, array: NDArray[Any]) -> bytes:
+    from onnx import numpy_helper  # imports the whole package
+
+    return numpy_helper.from_array(array, name).SerializeToString()
 
 
 def _infer(data: bytes) -> ModelProto:

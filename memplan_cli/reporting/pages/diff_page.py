@@ -32,28 +32,28 @@ _TOTALS = ("planned", "live_peak", "total", "naive")
 
 def render(before: Plan, after: Plan, difference: Difference) -> str:
     """Return the page of a difference; ``before`` and ``after`` are the plans of its two sides."""
-    sides = [with_bound_symbols(plan) for plan in (before, after)]
-    bytes_before, bytes_after = map(_bytes_by_name, sides)
+    before, after = with_bound_symbols(before), with_bound_symbols(after)
+    bytes_before, bytes_after = _bytes_by_name(before), _bytes_by_name(after)
     colors = {
         name: _color(bytes_before.get(name, 0), bytes_after.get(name, 0))
         for name in bytes_before | bytes_after
     }
     data = {
         "sides": [
-            _side(sides[0], colors, bytes_after),
-            _side(sides[1], colors, bytes_before),
+            _map_data(before, colors, other_bytes=bytes_after),
+            _map_data(after, colors, other_bytes=bytes_before),
         ]
     }
-    labels = [html(side.model) for side in (difference.before, difference.after)]
+    model_before, model_after = html(difference.before.model), html(difference.after.model)
     parts = {
-        "title": " &rarr; ".join(labels),
+        "title": f"{model_before} &rarr; {model_after}",
         "verdict": _verdict(difference),
         "metrics": "".join(map(_metric_row, difference.metrics)),
         "changes": "".join(_change_rows(difference)),
         "more": html(_caption(difference)),
         "notes": "".join(f"<li>{html(note)}</li>" for note in difference.notes),
-        "before": labels[0] + html(_omissions(sides[0])),
-        "after": labels[1] + html(_omissions(sides[1])),
+        "before": model_before + html(_omissions(before)),
+        "after": model_after + html(_omissions(after)),
         "footer": html(f"memplan {after.version}"),
     }
     return assembled("diff.html", ("base", "diff"), parts, data)
@@ -136,10 +136,10 @@ def _color(size_before: int, size_after: int) -> int:
     return _MORE if size_after > size_before else _LESS
 
 
-def _side(plan: Plan, colors: Mapping[str, int], other: Mapping[str, int]) -> Json:
-    """Return the map of one plan: the tensors of its main arena with their colors.
+def _map_data(plan: Plan, colors: Mapping[str, int], other_bytes: Mapping[str, int]) -> Json:
+    """Return the data of one plan's map: the tensors of its main arena with their colors.
 
-    ``other`` are the bytes of the other plan's tensors.
+    The page shows ``other_bytes``, those of the other plan, beside a tensor's own.
     """
     arena = main_arena(plan)
     tensors = tuple(t for t in plan.tensors if arena and t.arena == arena.id)
@@ -151,5 +151,5 @@ def _side(plan: Plan, colors: Mapping[str, int], other: Mapping[str, int]) -> Js
         "nodes": [terminal(labels.get(tick, "")) for tick in range(ticks)],
         **place_columns(tensors),
         "kind": [colors[t.id] for t in tensors],
-        "was": [other.get(t.id) for t in tensors],
+        "was": [other_bytes.get(t.id) for t in tensors],
     }

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import PurePath
 from shlex import quote
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.observations import CPU, CUDA
@@ -238,43 +238,25 @@ def _next_steps(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
 
 
 def _next_step(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
-    """Yield what most readers do next: a command to copy, or a sentence; nothing if there is nothing."""
+    """Yield what most readers do next, as a command to copy or a sentence; at most one block."""
     report = plan.report
-    validation, recompute, chunks = report.validation, report.recompute, report.chunked
 
     def step(label: str, command: str, *options: str) -> doc.NextStep:
         arguments = _arguments(report, command, invocation, options)
         return doc.NextStep(label, f"memplan {command} {arguments}")
 
-    if is_left_alone(plan):
+    if is_left_alone(plan):  # the user's settings exclude models of this phase
         setting = f"mem_param.optimize_{report.phase}"
         yield doc.Paragraph(f"To plan the model, set {setting} to true.")
-    elif validation is not None and not validation.passed:
-        # The next attempt has the runtime's fusions in the file, or keeps the order of the nodes.
-        budget = chunks.budget or recompute.budget
-        technique = "--chunk auto" if chunks.budget else "--recompute auto"
-        if budget and report.target == "portable" and validation.has_other_outputs:
-            limit = f"--budget {budget}"
-            yield step(
-                "Keep the runtime's fusions", "optimize", technique, limit, "--target cpu"
-            )
-        else:
-            yield step("Keep the node order", "optimize", "--order keep")
-    elif recompute.budget is not None and not recompute.met and chunks.budget is None:
-        # Recomputation missed the budget, and chunking was not tried.
-        limit = f"--budget {recompute.budget}"
-        yield step("Compute in slices", "optimize", "--chunk auto", limit)
-    elif chunks.budget is not None and not chunks.met and report.memory.resident is not None:
-        # The smallest plan found, as a budget that can be met.
-        limit = f"--budget {report.memory.resident}"
-        yield step("Write the smallest plan found", "optimize", "--chunk auto", limit)
+    elif (attempt := _next_attempt(report)) is not None:
+        yield step(attempt.label, "optimize", *attempt.options)
     elif report.memory.planned is None or report.partial:
         if not report.partial and (command := report_command(report)):
             yield doc.NextStep("Get numbers", command)
         elif hint := unknown_sizes_hint(plan):
             yield doc.Paragraph(f"Next: {hint}.")
-    elif validation is not None:
-        # Only `optimize` validates, so that the model was written.
+    elif report.validation is not None:
+        # Only `optimize` validates, and the check passed, so that the model was written.
         path = json.dumps(invocation.written or "PATH")
         yield doc.NextStep("Run it", f"session = memplan.load({path})", "python")
     elif invocation.written:
@@ -287,6 +269,36 @@ def _next_step(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
         yield step("Save memory by settings", "settings")
     else:
         yield step("Write the smaller model", "optimize")
+
+
+class _Attempt(NamedTuple):
+    """Another ``memplan optimize`` with other options; ``label`` tells what they are for."""
+
+    label: str
+    options: tuple[str, ...]
+
+
+def _next_attempt(report: Report) -> _Attempt | None:
+    """Return the next attempt if the check of the outputs failed or a budget is missed; else None."""
+    validation, recompute, chunks = report.validation, report.recompute, report.chunked
+    if validation is not None and not validation.passed:
+        budget = chunks.budget or recompute.budget
+        if budget and report.target == "portable" and validation.has_other_outputs:
+            # In the rewritten graph, the runtime fuses other nodes, which changes bits of the outputs. A
+            # file for a target has the fusions of the original.
+            technique = "--chunk auto" if chunks.budget else "--recompute auto"
+            options = technique, f"--budget {budget}", "--target cpu"
+            return _Attempt("Keep the runtime's fusions", options)
+        return _Attempt("Keep the node order", ("--order keep",))
+    if recompute.budget is not None and not recompute.met and chunks.budget is None:
+        # Recomputation missed the budget, and chunking was not tried.
+        options = "--chunk auto", f"--budget {recompute.budget}"
+        return _Attempt("Compute in slices", options)
+    if chunks.budget is not None and not chunks.met and report.memory.resident is not None:
+        # The smallest plan found, as a budget that can be met.
+        options = "--chunk auto", f"--budget {report.memory.resident}"
+        return _Attempt("Write the smallest plan found", options)
+    return None
 
 
 def _arguments(

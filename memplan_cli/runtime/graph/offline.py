@@ -46,7 +46,8 @@ _OFFLINE_JOB = "memplan_cli.runtime.graph.dump_job:write_offline_graphs"
 GENERATED_NUMBER = re.compile(r"_token_\d+$")
 """The suffix by which the runtime makes a name that it generates unique."""
 
-_PACKED = "session.save_external_prepacked_constant_initializers"
+_SAVE_PACKED = "session.save_external_prepacked_constant_initializers"
+"""ONNX Runtime's option: ``"1"`` writes packed weights to the file of a graph, beside the weights."""
 
 
 class Packing(Enum):
@@ -110,10 +111,10 @@ class DumpJob:
 
         Args:
             model: the file.
-            out: one or two files to write. If the graph has fusions that cost workspace, the graph
-                without these fusions goes to the second file.
+            out: the file for the graph, and one for the graph without those fusions that cost workspace.
+                The second graph is not written if there is no second file, or no such fusion.
             provider: the provider for which the graph is optimized.
-            packing: where weights are packed.
+            packing: whether the files have packed weights, and whether large ones are in pieces.
             dims: values of symbolic dims.
 
         Raises:
@@ -122,7 +123,7 @@ class DumpJob:
         require_weights(model)
         settings = RuntimeSettings(
             session={"graph_optimization_level": "ORT_ENABLE_ALL"},
-            session_config={_PACKED: "0" if packing is Packing.AT_LOAD else "1"},
+            session_config={_SAVE_PACKED: "0" if packing is Packing.AT_LOAD else "1"},
         )
         request = OfflineDump(
             SessionSpec(model, provider, settings),

@@ -81,11 +81,14 @@ class SessionLoading:
         graph_bytes = PROFILE.session_heap + node_bytes + weight_bytes
         self.memory.add_objects(SESSION_GRAPH, graph_bytes)
         self._parse()
-        new_weights, blocked = self._new_weights(), self._blocked_names()
+        # Optimization makes new weights. Those that nodes in the blocked layout of convolutions (NCHWc) read are
+        # filters of the file in that layout; all others are folded constants.
+        new_weights, read_in_blocks = self._new_weights(), self._names_read_in_blocks()
         for name, size in new_weights.items():
-            if name not in blocked:
+            if name not in read_in_blocks:
                 self._fold_constant(name, size)
-        filters = (name for name in new_weights if name in blocked)
+        filters = (name for name in new_weights if name in read_in_blocks)
+        # The runtime generates their names, with numbers in the order in which it makes them.
         for name in sorted(filters, key=_generated_number):
             self._reorder_filter(name, new_weights[name])
         weights = {
@@ -129,7 +132,7 @@ class SessionLoading:
             self.memory.free(smaller_block)
         return text
 
-    def _blocked_names(self) -> set[str]:
+    def _names_read_in_blocks(self) -> set[str]:
         """Return the names of all inputs of nodes in the blocked layout."""
         variables = self.program.vars
         return {

@@ -220,7 +220,7 @@ def choose_settings(
         RuntimeUnavailableError: no settings give the same outputs.
     """
     if not baseline.is_repeatable:
-        # Its outputs change from run to run. With a known verdict they are not compared.
+        # Outputs that change from run to run cannot be compared: a known verdict turns the comparison off.
         model = replace(model, known_verdict=Validation("passed", baseline.provider))
     prediction = Prediction(baseline, graph, model)
     confirmation = confirm_prediction(prediction, baseline.check.search, progress)
@@ -230,8 +230,8 @@ def choose_settings(
         raise RuntimeUnavailableError(
             f"{baseline.path}: no settings could be confirmed: {reason}"
         )
-    if baseline.check.idle == "release":  # only a file of memplan's may say so
-        confirmation.release_arena()
+    if baseline.check.idle == "release":  # as in the settings that the file records
+        confirmation.release_arena()  # replaces the confirming run
     run = confirmation.run
     # "optimized" is the key of the report for the memory of the second model: here the baseline's own file
     # under the confirmed settings.

@@ -60,44 +60,60 @@ def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
 def _infer_subgraphs(
     given: ModelProto, inferred: ModelProto, infer: Infer
 ) -> dict[str, TypeProto]:
-    """Infer the subgraphs of all nodes; both models are changed in place.
+    """Infer the subgraphs of all nodes of the main graph (`_infer_subgraphs_of`).
 
     Args:
-        given: The model before inference. Its shapes of carried values that are declared wrong are removed:
-            else ``infer`` would find wrong types again in the next round.
-        inferred: The same model after ``infer``. Its subgraphs are replaced by inferred ones.
+        given: The model before ``infer``, which is changed for the next round.
+        inferred: The same model, with the same nodes, after ``infer``. It is changed too.
         infer: As in `infer_nested`.
 
     Returns:
         By name, the types of outputs of control-flow nodes that were unknown or wrong in ``inferred``.
     """
-    output_types: dict[str, TypeProto] = {}
     node_pairs = [
         (node, inferred.graph.node[index])
         for index, node in enumerate(given.graph.node)
         if node.op_type in CONTROL_FLOW
     ]
-    if not node_pairs:
-        return output_types
-    outer = OuterGraph.of(inferred, partial(infer_nested, infer=infer))
-    for node, inferred_node in node_pairs:
-        _mark_never_run(inferred_node, _never_run_branch(node, outer))
-        wrong_states = _wrongly_declared_states(node, inferred_node, outer)
-        if not wrong_states and _has_all_types(inferred_node, outer):
-            continue
-        bodies, results = _RULES[node.op_type](node, outer)
-        for attribute in inferred_node.attribute:
-            if attribute.name in bodies:
-                attribute.g.CopyFrom(bodies[attribute.name])
-        for name, result in zip(node.output, results, strict=False):
-            # ``infer`` took wrong types from a wrong declaration: nothing of them is kept.
-            known = None if wrong_states else outer.types.get(name)
-            combined = result if known is None else merged(known, result)
-            if name and combined != known:
-                # Later nodes of this loop may read the output.
-                output_types[name] = outer.types[name] = combined
-        for value in wrong_states:  # of ``given``
-            value.type.CopyFrom(with_shape(value.type, None))
+    output_types: dict[str, TypeProto] = {}
+    if node_pairs:
+        outer = OuterGraph.of(inferred, partial(infer_nested, infer=infer))
+        for node, inferred_node in node_pairs:
+            output_types |= _infer_subgraphs_of(node, inferred_node, outer)
+    return output_types
+
+
+def _infer_subgraphs_of(
+    node: NodeProto, inferred_node: NodeProto, outer: OuterGraph
+) -> dict[str, TypeProto]:
+    """Infer the subgraphs of one node, and return the types of its outputs that were unknown or wrong.
+
+    ONNX's inference believes the declared shape of a *state*, a value that a Loop or Scan carries from one
+    iteration to the next. If that is wrong, so may be all types of the node's outputs.
+
+    Args:
+        node: From the model before inference. Wrongly declared shapes of its states are removed: else the
+            next round would find wrong types again.
+        inferred_node: The same node after inference. It gets the inferred subgraphs, and a mark on a subgraph
+            that is never run.
+        outer: The graph around the node. It gets the returned types, because later nodes may read the outputs.
+    """
+    _mark_never_run(inferred_node, _never_run_branch(node, outer))
+    wrong_states = _wrongly_declared_states(node, inferred_node, outer)
+    if not wrong_states and _has_all_types(inferred_node, outer):
+        return {}
+    bodies, results = _RULES[node.op_type](node, outer)
+    for attribute in inferred_node.attribute:
+        if attribute.name in bodies:
+            attribute.g.CopyFrom(bodies[attribute.name])
+    output_types = {}
+    for name, result in zip(node.output, results, strict=False):
+        known = None if wrong_states else outer.types.get(name)
+        combined = result if known is None else merged(known, result)
+        if name and combined != known:
+            output_types[name] = outer.types[name] = combined
+    for value in wrong_states:  # values of ``node``
+        value.type.CopyFrom(with_shape(value.type, None))
     return output_types
 
 
