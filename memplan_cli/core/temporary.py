@@ -59,20 +59,17 @@ def run_folder() -> Iterator[Path | None]:
     finally:
         try:
             with deferred():
-                _remove_folder_and_restore_variable(folder, previous_variable)
+                _remove_and_restore(folder, previous_variable)
         except KeyboardInterrupt:
-            # The signal came before `deferred` began, or is raised at its end. In the first case nothing has
-            # been removed yet; in the second case this changes nothing.
-            _remove_folder_and_restore_variable(folder, previous_variable)
+            # The signal came before `deferred` began, or is raised at its end: then this changes nothing.
+            _remove_and_restore(folder, previous_variable)
             raise
         finally:
             if lock is not None:
                 os.close(lock)
 
 
-def _remove_folder_and_restore_variable(
-    folder: Path | None, previous_variable: str | None
-) -> None:
+def _remove_and_restore(folder: Path | None, previous_variable: str | None) -> None:
     """Remove a run's folder, if it has one and it is still there, and restore ``TMPDIR``."""
     if folder:
         _set_temporary_folder(previous_variable)

@@ -36,9 +36,6 @@ MOST_STATES = 50_000
 MOST_ENTRIES = 2_000_000
 """The largest number of ops in all moves of a witness, some ten megabytes."""
 
-_MASK_BITS_PER_WORK = 256
-"""To copy so many bits of masks counts as one more step."""
-
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -111,7 +108,7 @@ class StateSpace:
 
     Attributes:
         work: number of steps examined so far.
-        _work_per_move: the work of a move, which copies masks.
+        _work_per_move: one step, and another for every 256 bits of the masks that a move copies.
         _bit: the mask of the op alone.
         _preds: the ops that it waits for.
         _all: all ops and the reader of the results (`_user_masks`).
@@ -126,7 +123,7 @@ class StateSpace:
         """Make the tables of a graph whose ops are numbered in a topological order."""
         size = graph.size
         self.work = 0
-        self._work_per_move = 1 + size // _MASK_BITS_PER_WORK
+        self._work_per_move = 1 + size // 256
         self._succs = graph.succs
         self._step_bytes = graph.step_bytes
         self._in_place_bytes = graph.in_place_bytes

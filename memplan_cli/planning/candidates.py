@@ -89,11 +89,10 @@ def _reject_unused(settings: Settings) -> None:
 
 
 def _orders(task: PlanningTask) -> Iterator[Candidate]:
-    """Yield candidates that differ in their order of ops; the one with the lowest live peak comes first.
+    """Yield candidates: the order of the lowest live peak, the file's, and at levels 0 and 1 the schedulers'.
 
-    The others have the order of the file and, at levels 0 and 1, those of the simple schedulers. For a
-    runtime, the only candidate has the order that needs least there, unless that order costs the plan too
-    much or the settings exclude it (`for_runtime`).
+    For a runtime, only the order that needs least there is yielded, unless the settings fix the order or
+    that one costs the plan too much (`for_runtime`).
     """
     program, settings, sizes = task.program, task.settings, task.planned_vars.sizes
     ordering = _search_order(task, program, sizes)

@@ -229,10 +229,8 @@ def _check_starts(
     This concerns tensors of the block around the subgraph. One that starts at the last tick of the
     control-flow node, as the outputs of an If do, is allowed: the subgraph has run by then.
 
-    Args:
-        tensors: All tensors of one buffer.
-        starts: Their first ticks, ascending, by the path of their block.
-        control_flow: The control-flow node of each subgraph, by the subgraph's path.
+    ``tensors`` are all on the same bytes, and ``starts`` are their first ticks, ascending, by the path of
+    their block. ``control_flow`` has the control-flow node of each subgraph, by the subgraph's path.
     """
     for node in _enclosing_nodes(starts, control_flow):
         if _has_tick_within(starts.get(node.block, ()), node.start, node.end):
@@ -253,10 +251,8 @@ def _check_results(
     The bytes hold the value of one result when the If ends, and the other result would be lost. An output of
     a Loop starts before the subgraph has run: `_check_starts` refuses it on these bytes.
 
-    Args:
-        tensors: All tensors on the same bytes.
-        starts: Their first ticks, ascending, by the path of their block.
-        control_flow: The control-flow node of each subgraph, by the subgraph's path.
+    ``tensors`` are all on the same bytes, and ``starts`` are their first ticks, ascending, by the path of
+    their block. ``control_flow`` has the control-flow node of each subgraph, by the subgraph's path.
     """
     # A tensor of a subgraph that is live at the last tick of the control-flow node is a result. The end of a
     # tensor, ``last``, is exclusive; that of a node, ``end``, is its last tick.

@@ -11,15 +11,16 @@ from onnx import helper
 
 from cache_models import Means, Shape, decoder
 from memplan_cli.core.check import Check
-from memplan_cli.core.results.observations import CPU, RuntimeSettings, Validation
+from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.results.rewrites import KeptCache
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.features.kv_cache import decode_job, decode_loop
 from memplan_cli.features.kv_cache.decode_loop import (
+    DecodeComparison,
     DecodeLoop,
     decode_original,
     decode_written,
-    with_difference_from_defaults,
+    decoding_verdict,
 )
 from memplan_cli.features.kv_cache.find import find_caches
 from memplan_cli.features.kv_cache.grouped import without_repeated_heads
@@ -183,12 +184,17 @@ def test_a_passed_loop_that_ran_unoptimized_is_compared_with_the_defaults_too(
         onnx.save(each, path)
     loop = DecodeLoop("CPUExecutionProvider", tmp_path, lengths=(1,))
     check = Check("cpu", reference="unoptimized")
-    for status, is_compared in (("passed", True), ("failed", False)):
-        verdict = with_difference_from_defaults(
-            Validation(status, CPU), paths, caches, check, loop, RuntimeSettings()
-        )
-        assert verdict.reference == "unoptimized"
-        assert (verdict.diff_from_defaults is not None) == is_compared
+    original = decode_original(paths[0], caches, loop)
+    arguments = paths[1], caches, original, loop, RuntimeSettings(), check
+    passed = decoding_verdict(*arguments)
+    assert (passed.status, passed.reference) == ("passed", "unoptimized")
+    assert passed.diff_from_defaults is not None
+    monkeypatch.setattr(
+        decode_loop, "decode_written", lambda *_: DecodeComparison(failure="it did not run")
+    )
+    failed = decoding_verdict(*arguments)
+    assert (failed.status, failed.reference) == ("failed", "unoptimized")
+    assert failed.diff_from_defaults is None
 
 
 def test_heads_that_are_repeated_for_a_group_of_queries_are_broadcast() -> None:

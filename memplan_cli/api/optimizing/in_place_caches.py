@@ -27,10 +27,8 @@ from memplan_cli.features.kv_cache.decode_loop import (
     DecodeLoop,
     OriginalDecoding,
     decode_original,
-    decode_written,
     decoding_verdict,
     original_settings,
-    with_difference_from_defaults,
 )
 from memplan_cli.runtime.workers.session import resolve_provider
 
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import FeedSpec, Provenance
     from memplan_cli.core.check import Check
     from memplan_cli.core.program import Program
-    from memplan_cli.core.results.observations import Validation
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.rewrites import CacheSummary
     from memplan_cli.features.kv_cache.buffered import CacheAttempt
@@ -125,8 +122,10 @@ def _write_first_that_decodes(
         with RewrittenFiles(rewriting) as files:
             request.progress("decoding with caches in place")
             with staged(request.targets.model, files.data) as path:
-                verdict = _verdict(
-                    rewriting, path, decoding, original_loop, written_settings, check
+                caches = rewriting.caches
+                assert caches is not None  # noqa: S101 - `_DecoderPlanner.plan` sets them
+                verdict = decoding_verdict(
+                    path, caches, decoding, original_loop, written_settings, check
                 )
             verdict = replace(verdict, notes=(*verdict.notes, *attempt.notes))
             plan = rewriting.planned.plan
@@ -138,36 +137,6 @@ def _write_first_that_decodes(
                 return publish(rewriting, files, plan)
             failed.append(plan)
     return Optimized(failed[0], None, None)
-
-
-def _verdict(
-    rewriting: Rewriting,
-    written: Path,
-    decoding: OriginalDecoding,
-    original_loop: DecodeLoop,
-    written_settings: RuntimeSettings,
-    check: Check,
-) -> Validation:
-    """Decode with a written model; return the verdict on its outputs, with the reference of the check.
-
-    Args:
-        rewriting: has the caches of the written model.
-        written: its file.
-        decoding: what was observed in the original's decode loop.
-        original_loop: how the original was decoded.
-        written_settings: of the written model's session.
-        check: names the reference.
-    """
-    caches = rewriting.caches
-    assert caches is not None  # noqa: S101 - `_DecoderPlanner.plan` sets them
-    comparison = decode_written(
-        written, caches, decoding, replace(original_loop, settings=written_settings)
-    )
-    verdict = decoding_verdict(comparison, original_loop.provider, caches.steps)
-    models = rewriting.original, written
-    return with_difference_from_defaults(
-        verdict, models, caches, check, original_loop, written_settings
-    )
 
 
 @dataclass(frozen=True, slots=True)

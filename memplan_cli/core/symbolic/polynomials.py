@@ -145,11 +145,7 @@ def parse_call(atom: str) -> Call | None:
 
 
 def _call_of(node: ast.expr, tree: Tree) -> Call:
-    """Return the function and the arguments of a call.
-
-    Args:
-        node: the root of the call's syntax tree, a part of ``tree``.
-        tree: holds the names that placeholders below ``node`` stand for.
+    """Return the function and the arguments of a call, a node of a tree.
 
     Raises:
         ValueError: the text is no call, or an argument is no polynomial.
@@ -168,14 +164,10 @@ def _call_of(node: ast.expr, tree: Tree) -> Call:
 
 
 def _polynomial_of(node: ast.expr, tree: Tree) -> Polynomial:
-    """Return the polynomial of a text such as ``2*a*floor(b/2) - 1``: two products, with coefficients 2 and -1.
+    """Return the polynomial that a node of a tree stands for, such as ``2*a*floor(b/2) - 1``.
 
-    Each call becomes an atom, its canonical text. Texts in other than canonical form are accepted too: the
-    caller formats the result and compares it with the text.
-
-    Args:
-        node: the root of the polynomial's syntax tree, a part of ``tree``.
-        tree: holds the names that placeholders below ``node`` stand for.
+    A call becomes an atom, its canonical text. The text of the node need not be canonical: `parse_call`
+    formats its result again and compares the texts.
 
     Raises:
         ValueError: the text has anything but sums, products, whole numbers, names and calls.

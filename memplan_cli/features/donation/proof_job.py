@@ -25,7 +25,7 @@ from memplan_cli.runtime.workers.session import run_options
 from memplan_cli.runtime.workers.spec import InputSet, SessionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.observations import Difference
@@ -54,14 +54,17 @@ def run(job: Json) -> Json:
     differences: list[Difference] = []
     not_finite: list[str] = []
     for number in range(1, STEPS + 1):
-        outputs = steps.step()
+        outputs, step_folder = steps.step(), folder / str(number)
         if job["task"] == "save":
-            _save(outputs, folder / str(number))
+            step_folder.mkdir()
+            save_values(step_folder, steps.names, outputs)
             not_finite += [name for name, value in outputs.items() if not _is_finite(value)]
         else:
             differences += [
                 dataclasses.replace(difference, output=f"{difference.output}@{number}")
-                for difference in _differences(outputs, folder / str(number), tolerance)
+                for difference in compare_with_saved(
+                    step_folder, steps.names, outputs, tolerance
+                )
             ]
         steps.feed_back(outputs)
         del outputs  # so that the outputs of two steps are not in memory at once
@@ -69,19 +72,6 @@ def run(job: Json) -> Json:
         "differences": to_json(differences),
         "not_finite": list(dict.fromkeys(not_finite)),
     }
-
-
-def _save(outputs: Mapping[str, Any], folder: Path) -> None:
-    """Write the outputs of a step into a folder, which is created."""
-    folder.mkdir()
-    save_values(folder, list(outputs), outputs)
-
-
-def _differences(
-    outputs: Mapping[str, Any], folder: Path, tolerance: Tolerance
-) -> Iterable[Difference]:
-    """Return how the outputs of a step differ from those in a folder."""
-    return compare_with_saved(folder, list(outputs), outputs, tolerance)
 
 
 class Steps:

@@ -112,6 +112,11 @@ class DecodeComparison:
         """Whether the loop ran, and every output of every step equals the original's."""
         return not self.failure and not any(item.beyond for item in self.differences)
 
+    @property
+    def max_abs_diff(self) -> float:
+        """The largest absolute difference of two elements."""
+        return max((item.max_abs_diff for item in self.differences), default=0.0)
+
 
 def decode_original(model: Path, caches: CacheSummary, loop: DecodeLoop) -> OriginalDecoding:
     """Run the original's decode loop, and save its outputs in the loop's folder.
@@ -177,23 +182,6 @@ def original_settings(reference: Reference) -> RuntimeSettings:
     return UNOPTIMIZED if reference == "unoptimized" else RuntimeSettings()
 
 
-def decode_and_compare(
-    models: tuple[Path, Path],
-    caches: CacheSummary,
-    loop: DecodeLoop,
-    written_settings: RuntimeSettings,
-) -> tuple[OriginalDecoding, DecodeComparison]:
-    """Decode with an original, under the settings of ``loop``, and with the model written from it.
-
-    Raises:
-        RuntimeUnavailableError: no step of the original runs here.
-    """
-    original, written = models
-    decoding = decode_original(original, caches, loop)
-    in_place = replace(loop, settings=written_settings)
-    return decoding, decode_written(written, caches, decoding, in_place)
-
-
 def validate_decoding(
     models: tuple[Path, Path], caches: CacheSummary, plan: Plan | None, check: Check
 ) -> Validation:
@@ -208,7 +196,8 @@ def validate_decoding(
     Raises:
         RuntimeUnavailableError: no step of the original runs here.
     """
-    recorded = recorded_settings(scanned_metadata(models[1]))
+    original, written = models
+    recorded = recorded_settings(scanned_metadata(written))
     # The `Decoder` binds the caches itself.
     written_settings = (
         RuntimeSettings() if recorded is None else replace(recorded.settings, io_binding={})
@@ -223,59 +212,59 @@ def validate_decoding(
             timeout=check.timeout,
             tolerance=(check.rtol, check.atol),
         )
-        decoding, comparison = decode_and_compare(models, caches, loop, written_settings)
-        verdict = decoding_verdict(comparison, loop.provider, decoding.steps)
-        return with_difference_from_defaults(
-            verdict, models, caches, check, loop, written_settings
-        )
+        decoding = decode_original(original, caches, loop)
+        return decoding_verdict(written, caches, decoding, loop, written_settings, check)
 
 
-def with_difference_from_defaults(
-    verdict: Validation,
-    models: tuple[Path, Path],
+def decoding_verdict(
+    written: Path,
     caches: CacheSummary,
-    check: Check,
+    decoding: OriginalDecoding,
     loop: DecodeLoop,
     written_settings: RuntimeSettings,
+    check: Check,
 ) -> Validation:
-    """Return a verdict with its reference, and with the difference from ONNX Runtime's default settings.
+    """Decode with a written model, and return the verdict on its outputs.
 
-    The reference is the way in which the original ran. If that was without graph optimization and the
-    written model passed, both are decoded once more, the original under the defaults: users see those
-    outputs, and the verdict gets the largest difference from them.
+    If the original was decoded without graph optimization, and the written model passes, both models are
+    decoded once more, the original under ONNX Runtime's defaults. Users see the outputs of that run: the
+    verdict gets the largest difference from them.
 
     Args:
-        verdict: of the comparison with the reference; without its name so far.
-        models: the original and the written model.
-        caches: of the written model.
-        check: names the reference.
+        written: the written model.
+        caches: the description of its caches.
+        decoding: what was observed in the original's decode loop.
         loop: how the original was decoded.
-        written_settings: settings of the written model.
+        written_settings: the settings of the written model.
+        check: names the reference, which is how the original was decoded.
 
     Raises:
         RuntimeUnavailableError: no step of the original runs under the defaults.
     """
+    in_place = replace(loop, settings=written_settings)
+    verdict = _verdict(decode_written(written, caches, decoding, in_place), loop, decoding)
+    verdict = replace(verdict, reference=check.reference)
     if check.reference == "defaults" or not verdict.passed:
-        return replace(verdict, reference=check.reference)
+        return verdict
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
         by_default = replace(loop, folder=Path(folder), settings=RuntimeSettings())
-        _, comparison = decode_and_compare(models, caches, by_default, written_settings)
-    difference = max((d.max_abs_diff for d in comparison.differences), default=0.0)
-    return replace(verdict, reference=check.reference, diff_from_defaults=difference)
+        default_decoding = decode_original(decoding.model, caches, by_default)
+        in_place = replace(in_place, folder=Path(folder))
+        comparison = decode_written(written, caches, default_decoding, in_place)
+    return replace(verdict, diff_from_defaults=comparison.max_abs_diff)
 
 
-def decoding_verdict(
-    comparison: DecodeComparison, provider: str, steps: tuple[int, ...]
+def _verdict(
+    comparison: DecodeComparison, loop: DecodeLoop, decoding: OriginalDecoding
 ) -> Validation:
-    """Return the verdict of a decode loop, for reports; ``steps`` are the entries each step added."""
+    """Return the verdict of a decode loop, for reports, without a reference."""
+    steps, failure = decoding.steps, comparison.failure
     decoded = f"decoded {sum(steps)} entries in {len(steps)} steps, each compared"
-    failure = comparison.failure
     failures = [f"decoding with caches in place fails: {failure}"] if failure else []
-    max_diff = max((d.max_abs_diff for d in comparison.differences), default=0.0)
     return Validation(
         status="passed" if comparison.passed else "failed",
-        provider=provider,
-        max_abs_diff=None if failure else max_diff,
+        provider=loop.provider,
+        max_abs_diff=None if failure else comparison.max_abs_diff,
         bit_identical=None if failure else not comparison.differences,
         differences=comparison.differences,
         notes=(*failures, decoded),

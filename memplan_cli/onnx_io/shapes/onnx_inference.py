@@ -149,7 +149,8 @@ def infer_node(
 def _serialized_tensor(name: str, array: NDArray[Any]) -> bytes:
     from onnx import numpy_helper  # imports the whole package
 
-    return numpy_helper.from_array(array, name).SerializeToString()
+    data: bytes = numpy_helper.from_array(array, name).SerializeToString()
+    return data
 
 
 def _infer(data: bytes) -> ModelProto:

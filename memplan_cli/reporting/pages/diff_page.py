@@ -33,7 +33,9 @@ _TOTALS = ("planned", "live_peak", "total", "naive")
 def render(before: Plan, after: Plan, difference: Difference) -> str:
     """Return the page of a difference; ``before`` and ``after`` are the plans of its two sides."""
     before, after = with_bound_symbols(before), with_bound_symbols(after)
-    bytes_before, bytes_after = _bytes_by_name(before), _bytes_by_name(after)
+    bytes_before, bytes_after = (
+        {tensor.id: tensor.bytes for tensor in plan.tensors} for plan in (before, after)
+    )
     colors = {
         name: _color(bytes_before.get(name, 0), bytes_after.get(name, 0))
         for name in bytes_before | bytes_after
@@ -123,10 +125,6 @@ def _caption(difference: Difference) -> str:
     if not difference.changes:
         return "no tensor at the peak changed"
     return hidden_changes_text(difference.changes, _MAX_CHANGES)
-
-
-def _bytes_by_name(plan: Plan) -> dict[str, int]:
-    return {tensor.id: tensor.bytes for tensor in plan.tensors}
 
 
 def _color(size_before: int, size_after: int) -> int:

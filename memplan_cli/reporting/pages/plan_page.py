@@ -87,19 +87,15 @@ def render(
     sections: Sequence[PlanSection] = (),
     invocation: Invocation | None = None,
 ) -> str:
-    """Return the page of a plan as HTML: the short answer, the map, and all sections below it.
-
-    The scripts of the page draw the map from ``data``.
-    """
+    """Return the page of a plan as HTML: the short answer, the map, and all sections below it."""
     context = context or PageContext()
     report = plan.report
     answer = answer_document(plan, sections, invocation)
     details = doc.Document("", tuple(generic_sections(plan, _MAX_ROWS, sections)))
-    # `draw` returns what comes before the first heading, and the sections. The answer has no heading; the
-    # details begin with one.
-    answer_elements, _ = draw(answer)
-    _, section_elements = draw(details)
-    data = page_data(plan, context.facts, context.plan)
+    # `draw` returns what comes before the first heading, and a section for each heading.
+    answer_elements, _ = draw(answer)  # has no heading
+    _, section_elements = draw(details)  # begins with a heading
+    data = page_data(plan, context.facts, context.plan)  # from which scripts draw the map
     # "bytes" has the numbers; "size" has the expressions, if there are any.
     is_symbolic = any(arena.unit != "1" for arena in plan.arenas)
     columns = {key: column for key, column in _COLUMNS.items() if is_symbolic or key != "size"}

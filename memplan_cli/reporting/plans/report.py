@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import PurePath
 from shlex import quote
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.observations import CPU, CUDA
@@ -248,8 +248,8 @@ def _next_step(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
     if is_left_alone(plan):  # the user's settings exclude models of this phase
         setting = f"mem_param.optimize_{report.phase}"
         yield doc.Paragraph(f"To plan the model, set {setting} to true.")
-    elif (attempt := _next_attempt(report)) is not None:
-        yield step(attempt.label, "optimize", *attempt.options)
+    elif (attempt := _next_attempt(report, step)) is not None:
+        yield attempt
     elif report.memory.planned is None or report.partial:
         if not report.partial and (command := report_command(report)):
             yield doc.NextStep("Get numbers", command)
@@ -271,15 +271,11 @@ def _next_step(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
         yield step("Write the smaller model", "optimize")
 
 
-class _Attempt(NamedTuple):
-    """Another ``memplan optimize`` with other options; ``label`` tells what they are for."""
+def _next_attempt(report: Report, step: Callable[..., doc.NextStep]) -> doc.NextStep | None:
+    """Return the next attempt if the check of the outputs failed or a budget is missed; else None.
 
-    label: str
-    options: tuple[str, ...]
-
-
-def _next_attempt(report: Report) -> _Attempt | None:
-    """Return the next attempt if the check of the outputs failed or a budget is missed; else None."""
+    ``step`` makes a block of its label, a command and options.
+    """
     validation, recompute, chunks = report.validation, report.recompute, report.chunked
     if validation is not None and not validation.passed:
         budget = chunks.budget or recompute.budget
@@ -287,17 +283,17 @@ def _next_attempt(report: Report) -> _Attempt | None:
             # In the rewritten graph, the runtime fuses other nodes, which changes bits of the outputs. A
             # file for a target has the fusions of the original.
             technique = "--chunk auto" if chunks.budget else "--recompute auto"
-            options = technique, f"--budget {budget}", "--target cpu"
-            return _Attempt("Keep the runtime's fusions", options)
-        return _Attempt("Keep the node order", ("--order keep",))
+            options = (technique, f"--budget {budget}", "--target cpu")
+            return step("Keep the runtime's fusions", "optimize", *options)
+        return step("Keep the node order", "optimize", "--order keep")
     if recompute.budget is not None and not recompute.met and chunks.budget is None:
         # Recomputation missed the budget, and chunking was not tried.
-        options = "--chunk auto", f"--budget {recompute.budget}"
-        return _Attempt("Compute in slices", options)
+        limit = f"--budget {recompute.budget}"
+        return step("Compute in slices", "optimize", "--chunk auto", limit)
     if chunks.budget is not None and not chunks.met and report.memory.resident is not None:
         # The smallest plan found, as a budget that can be met.
-        options = "--chunk auto", f"--budget {report.memory.resident}"
-        return _Attempt("Write the smallest plan found", options)
+        limit = f"--budget {report.memory.resident}"
+        return step("Write the smallest plan found", "optimize", "--chunk auto", limit)
     return None
 
 

@@ -60,15 +60,10 @@ def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
 def _infer_subgraphs(
     given: ModelProto, inferred: ModelProto, infer: Infer
 ) -> dict[str, TypeProto]:
-    """Infer the subgraphs of all nodes of the main graph (`_infer_subgraphs_of`).
+    """Infer the subgraphs of all nodes of the main graph; both models are changed (`_infer_subgraphs_of`).
 
-    Args:
-        given: The model before ``infer``, which is changed for the next round.
-        inferred: The same model, with the same nodes, after ``infer``. It is changed too.
-        infer: As in `infer_nested`.
-
-    Returns:
-        By name, the types of outputs of control-flow nodes that were unknown or wrong in ``inferred``.
+    ``inferred`` has the nodes of ``given``, with types by ``infer``. The result has, by name, the types of
+    outputs of control-flow nodes that were unknown or wrong in ``inferred``.
     """
     node_pairs = [
         (node, inferred.graph.node[index])
