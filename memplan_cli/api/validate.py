@@ -191,8 +191,9 @@ def _compared(
 ) -> Proof:
     """Run a written model and its original on the same inputs; return verdict and measurements.
 
-    Memory is measured for the extra ``measure``, at the first set of dims only. With bounds, outputs
-    are compared at a second set of dims as well, and a failure there is the verdict.
+    Their outputs are compared first, and memory is measured for the extra ``measure``. Three more comparisons
+    follow while all pass: at a second set of dims if the plan has bounds, two steps with donated pairs in
+    one buffer, and the extra ``replay``.
     """
     from memplan_cli.features.donation.proof import (
         donated_steps,
@@ -205,7 +206,8 @@ def _compared(
     from memplan_cli.runtime.settings_search.written_model import WrittenModel
     from memplan_cli.runtime.verification.verify import compare_models
 
-    first_dims, second_dims = bindings_inside(plan, dict.fromkeys(free_dims(model), 1))
+    smallest = dict.fromkeys(free_dims(model), 1)
+    first_dims, second_dims = bindings_inside(plan, smallest)
     binding = _binding(ModelFile.of(written, model), plan, inputs).at(first_dims)
     pairs = donated_pairs(model)
     recorded = recorded_settings(metadata_of(model))
@@ -217,12 +219,7 @@ def _compared(
     )
     with warm_workers():
         if plan is not None and "measure" in extras:
-            # Optimization would change the order in which pairs are safe.
-            needs_order = bool(pairs) or _has_copies(plan)
-            as_planned = replace(written_model, spoiled_by_optimization=needs_order)
-            releases = recorded is not None and bool(recorded.settings.run_config)
-            check = replace(check, idle="release" if releases else "keep")
-            result = _measured(original, as_planned, check, binding)
+            result = _measured(original, written_model, plan.report, check, binding)
         else:
             result = compare_models(original, written_model, check, binding)
         verdict = result.verdict
@@ -235,24 +232,27 @@ def _compared(
         verdict = replace(verdict, notes=(*verdict.notes, *result.warnings))
         if plan is not None and "replay" in extras:
             verdict = _replayed(verdict, written, plan, check, binding)
-    return Proof(verdict, result.facts and with_donated_buffers(result.facts, pairs))
-
-
-def _has_copies(plan: Plan) -> bool:
-    """Whether ops run more than once in a plan's model; ONNX Runtime's optimization merges copies."""
-    return bool(plan.report.recompute.nodes or plan.report.chunked.regions)
+    facts = None if result.facts is None else with_donated_buffers(result.facts, pairs)
+    return Proof(verdict, facts)
 
 
 def _measured(
-    original: Path, written_model: WrittenModel, check: Check, binding: Binding
+    original: Path, written_model: WrittenModel, report: Report, check: Check, binding: Binding
 ) -> Verification:
     """Compare a written model with its original, and measure memory and run time of both.
 
     The only warnings of the result are on the run time, which is measured if the comparison passed.
+    ``report`` is that of the written model's plan.
     """
     from memplan_cli.runtime.verification.verify import measure_models, with_time
     from memplan_cli.runtime.workers.spec import RunConditions
 
+    # ONNX Runtime's optimization would merge copies, and change the order in which donated pairs are safe.
+    is_spoiled = report.recompute.nodes or report.chunked.regions or report.donated.pairs
+    written_model = replace(written_model, spoiled_by_optimization=bool(is_spoiled))
+    # The arena is released after each run if the recorded settings do that, their only option of runs.
+    recorded = written_model.recorded_settings
+    check = replace(check, idle="release" if recorded and recorded.run_config else "keep")
     result = measure_models(original, written_model, check, binding)
     if result.facts is None:
         return result

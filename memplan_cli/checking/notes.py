@@ -116,25 +116,32 @@ def _check_model_notes(planned: PlannedModel) -> Iterator[str]:
 
 
 def _rewrite_notes(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the model's notes on rewrites, with what they are according to the plan."""
+    """Yield each note of the model on how it was rewritten, and the note that the plan would give.
+
+    A note is None if there is nothing to note.
+    """
     notes, report = _notes(planned.model.metadata_props), planned.plan.report
-    # The note has what a run needs: neither the caches without a buffer nor the numbers.
+    # The note has the caches that a run needs: neither those without a buffer nor the numbers.
     caches = replace(report.caches, kept=(), bytes=0, before=None, planned_at=0, steps=())
     noted_caches = to_json(caches) if caches != CacheSummary() else None
     yield Figure("the note on caches", _json_or_text(notes.get("caches")), noted_caches)
     moved = report.external_weights
     noted_weights = f"{moved.bytes} bytes in {moved.file}" if moved.file else None
     yield Figure("the note on weights", notes.get("weights"), noted_weights)
+    # "3 constants", or "3 constants in FILE". The plan does not name the file.
+    folded = notes["folded"].partition(" in ")[0] if "folded" in notes else None
     count = len(report.folded.tensors)
-    folded, _, _ = notes.get("folded", "").partition(" in ")
-    yield Figure("the note on folded constants", folded, f"{count} constants" if count else "")
-    # The defaults of the next two are left out of the model and of the settings.
+    yield Figure(
+        "the note on folded constants", folded, f"{count} constants" if count else None
+    )
     validation = report.validation
     is_default = validation is None or validation.reference == "defaults"
     reference = None if is_default else "unoptimized"
     yield Figure("the note on the reference", notes.get("reference"), reference)
+    # Whether notes on nodes and values are in the plan alone, and not in the model.
     in_plan = planned.plan.settings.get("notes") == "plan"
     yield Figure("the note on notes", notes.get("notes"), "plan" if in_plan else None)
+    # The runtime that optimized the graph. In a portable file it is a note of the original, if any.
     runtime = report.runtime
     if runtime is not None and report.target != "portable":
         made_with = f"{runtime.name} {runtime.version} {runtime.provider}"

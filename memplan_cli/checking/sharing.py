@@ -93,31 +93,46 @@ def _check_overwrites(
 ) -> Iterator[str]:
     """Yield each tensor of one buffer that is written while another one is still needed.
 
-    By ``id`` of values, ``view_sources`` has the start of each view's chain of views, and
-    ``buffers`` the buffer of each value that shares bytes.
+    Args:
+        tensors: Those of the buffer.
+        view_sources: The value at the start of each view's chain of views, by ``id`` of the view.
+        buffers: As `_may_overwrite` needs them.
     """
-    earlier_tensors: list[PlacedTensor] = []
+    live_tensors: list[PlacedTensor] = []
     for tensor in sorted(tensors, key=lambda tensor: (tensor.value.first, tensor.value.end)):
-        row, value = tensor
-        size = size_of(row.shape, row.dtype)
-        earlier_tensors = [old for old in earlier_tensors if old.value.end > value.first]
-        for old_row, old in earlier_tensors:
-            if _in_different_branches(value, old):
+        value = tensor.value
+        live_tensors = [other for other in live_tensors if other.value.end > value.first]
+        for other in live_tensors:
+            if _in_different_branches(value, other.value):
                 continue
-            last_tick = old.end - 1
-            # A view, and an output that is written over an input, has all bytes of the other tensor.
-            if size == size_of(old_row.shape, old_row.dtype):
-                source = view_sources.get(id(value), value)
-                if source is view_sources.get(id(old), old):
-                    continue
-                is_last_read = last_tick == value.first  # by the producer of the value
-                if is_last_read and _may_overwrite(value, old, buffers):
-                    continue
+            if _is_view_or_in_place(tensor, other, view_sources, buffers):
+                continue
             yield (
-                f"tensor {row.id[:120]!r} is written at tick {value.first} over "
-                f"{old_row.id[:120]!r}, which is needed until tick {last_tick}"
+                f"tensor {tensor.placement.id[:120]!r} is written at tick {value.first} over "
+                f"{other.placement.id[:120]!r}, which is needed until tick {other.value.end - 1}"
             )
-        earlier_tensors.append(tensor)
+        live_tensors.append(tensor)
+
+
+def _is_view_or_in_place(
+    tensor: PlacedTensor,
+    other: PlacedTensor,
+    view_sources: Mapping[int, Value],
+    buffers: Mapping[int, str],
+) -> bool:
+    """Return whether a tensor may have the bytes of one that is live when it is written.
+
+    Both are views of one value, or the producer of the tensor is the last to read the other one, and may
+    overwrite it. In both cases the tensor has all bytes of the other one. Arguments as `_check_overwrites`.
+    """
+    (row, value), (other_row, other_value) = tensor, other
+    if size_of(row.shape, row.dtype) != size_of(other_row.shape, other_row.dtype):
+        return False
+    source = view_sources.get(id(value), value)
+    if source is view_sources.get(id(other_value), other_value):
+        return True
+    is_last_read = other_value.end - 1 == value.first
+    return is_last_read and _may_overwrite(value, other_value, buffers)
 
 
 def _may_overwrite(value: Value, other: Value, buffers: Mapping[int, str]) -> bool:

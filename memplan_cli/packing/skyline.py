@@ -45,8 +45,8 @@ class _UnplacedBuffers:
 
     Attributes:
         order: The buffers as sorted; leaf ``i`` of the tree stands for ``order[i]``.
-        tree: The least end of the unplaced buffers below each node; the root is node 1, the
-            children of node n are 2n and 2n + 1. A leaf of no unplaced buffer has _INFINITE.
+        least_end: The tree: the least end of the unplaced buffers below each node. The root is node 1,
+            the children of node n are 2n and 2n + 1. A leaf of no unplaced buffer has _INFINITE.
         leaves: Number of leaves, a power of two, which is also the index of the first leaf.
         first: For each section, and for the end, the index in ``order`` of the first buffer that
             starts there or later.
@@ -62,10 +62,10 @@ class _UnplacedBuffers:
         self.leaves = 1 << len(order).bit_length()
         ends = [end[i] for i in order]
         free_leaves = self.leaves - len(ends)
-        tree = [_INFINITE] * self.leaves + ends + [_INFINITE] * free_leaves
+        least_end = [_INFINITE] * self.leaves + ends + [_INFINITE] * free_leaves
         for node in range(self.leaves - 1, 0, -1):
-            tree[node] = min(tree[2 * node], tree[2 * node + 1])
-        self.tree = tree
+            least_end[node] = min(least_end[2 * node], least_end[2 * node + 1])
+        self.least_end = least_end
         starting = [0] * max(ends)  # how many buffers start at each section
         for i in order:
             starting[start[i]] += 1
@@ -75,28 +75,32 @@ class _UnplacedBuffers:
     def take(self, begin: int, stop: int) -> int:
         """Remove and return the first buffer that starts at ``begin`` or later and ends by ``stop``.
 
+        Leaves are sorted by start, and each node of the tree has the least end of the leaves below it. So the
+        search goes right from the first leaf with such a start to the first node with an end by ``stop``,
+        and down to the first such leaf.
+
         Returns -1 if there is none.
         """
-        tree, node = self.tree, self.first[begin] + self.leaves
-        while tree[node] > stop:
-            # To the next subtree on the right: up from right children, then to the sibling.
+        least_end, node = self.least_end, self.first[begin] + self.leaves
+        while least_end[node] > stop:
+            # To the next subtree on the right: up from right children, which are odd, then to the sibling.
             while node % 2:
                 node //= 2
-            if not node:  # above the root: nothing is on the right
+            if not node:  # above the root, node 1: nothing is on the right
                 return -1
             node += 1
         while node < self.leaves:
             node *= 2
-            if tree[node] > stop:
+            if least_end[node] > stop:
                 node += 1
         leaf = node - self.leaves
-        tree[node] = _INFINITE
+        least_end[node] = _INFINITE
         while node > 1:
             node //= 2
-            least_end = min(tree[2 * node], tree[2 * node + 1])
-            if tree[node] == least_end:  # then the nodes above are unchanged too
+            new_end = min(least_end[2 * node], least_end[2 * node + 1])
+            if least_end[node] == new_end:  # then the nodes above are unchanged too
                 break
-            tree[node] = least_end
+            least_end[node] = new_end
         return self.order[leaf]
 
 

@@ -201,13 +201,16 @@ def report_of(decision: Decision, foldable_tensors: FoldableTensors) -> Report:
 
 
 def _memory(decision: Decision, foldable: int) -> Memory:
-    """Return the memory numbers of the planned order; None where a size has no number.
+    """Return the memory numbers of the planned order; None where a size of the sum has no number.
 
     ``foldable`` is the bytes at the peak that folding of constants would save.
     """
     program, sizes, dims = decision.program, decision.needs.sizes, decision.dims
     bounds = decision.settings.bounds
     naive = number_at(by_unit(sizes.values()), dims)
+    has_numbers = (
+        naive is not None
+    )  # each intermediate has one, so that their peak is known too
     planned = number_at(decision.allocation.heights, dims)
     inputs = number_at(input_bytes(program, bounds), dims)
     outputs = number_at(output_bytes(program, bounds), dims)
@@ -215,18 +218,17 @@ def _memory(decision: Decision, foldable: int) -> Memory:
     total = None
     if inputs is not None and outputs is not None and planned is not None:
         total = weights + inputs + outputs + planned - _donated_bytes(decision)
-    live_peak = None if naive is None else _live_peak(decision.allocation, dims)
     return Memory(
         weights=weights,
         inputs=inputs,
         outputs=outputs,
         naive=naive,
-        live_peak=live_peak,
+        live_peak=_live_peak(decision.allocation, dims) if has_numbers else None,
         planned=planned,
         total=total,
         order_bound=decision.candidate.bound,
         order_proved=decision.is_proved,
-        foldable=None if naive is None else foldable,
+        foldable=foldable if has_numbers else None,
         resident=_resident_peak(decision, decision.needs),
     )
 

@@ -90,12 +90,13 @@ def _check_pair(cuts: Sequence[Cut]) -> None:
 
 
 def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
-    """Return the bytes that the step of a cut needs at least, in any order that it assumes.
+    """Return the bytes that the step of a cut needs at least in every order that agrees with the cut.
 
-    Each dual of the cut proves a bound. It holds in the orders in which the group of the step
-    overwrites the dual's tensor ``replaced``, or no tensor. A group overwrites one tensor at most. So
-    with a dual for each tensor that it may overwrite, the smallest bound holds in any order. A group
-    that can overwrite no tensor has a single dual, whose ``replaced`` is None.
+    A cut may assume that one other group runs before the group of the step, or after it.
+
+    The group of the step overwrites one of its ``replaceable`` tensors, or none. The cut has a dual for each
+    of them, which proves a bound for the orders in which that tensor is overwritten, or none. So the
+    smallest of these bounds holds in every order. A group without such tensors has one dual, for None.
 
     Raises:
         ProofError: the cut is not about a group, or a dual is missing or wrong.

@@ -165,9 +165,10 @@ def with_file_order(
 ) -> ExecutedGraph:
     """Return the predicted optimized graph of a file with the same nodes in another order.
 
-    Nodes that optimization adds get indices above all others, in an unknown order; the order of the
-    dump is assumed. The graph is returned unchanged if names do not identify its nodes, or if its own
-    order does not follow from this assumption.
+    ONNX Runtime orders nodes by their indices: nodes of the file have their places in the file, and nodes
+    that optimization adds have higher ones, which are unknown. They are assumed to ascend in the order of
+    ``graph``. The graph is returned unchanged if its nodes have no distinct names, if the order in which they
+    run is unknown, or if the assumption leads to another order of its own nodes.
 
     Args:
         graph: the optimized graph of the original file.
@@ -175,14 +176,12 @@ def with_file_order(
         written: the same nodes in the other order.
     """
     ops = graph.program.body.ops
-    has_names = len({op.name for op in ops if op.name}) == len(ops)
-    if not graph.in_run_order or not has_names:
+    has_distinct_names = len({op.name for op in ops if op.name}) == len(ops)
+    if not graph.in_run_order or not has_distinct_names:
         return graph
     if _default_order_of_file(graph.program, file_nodes) != ops:
         return graph
     order = _default_order_of_file(graph.program, [op.name for op in written.body.ops])
-    if len(order) != len(ops):
-        return graph
     return replace(graph, program=graph.program.with_ops(order))
 
 

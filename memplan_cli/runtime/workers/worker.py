@@ -109,10 +109,10 @@ class Job:
     """
 
     def __init__(self, arguments: list[str], content: Json, *, timeout: float) -> None:
-        """Start a job, after the job that this thread started before has ended.
+        """Start a job, after the job that this thread started before has ended, so that it has the memory.
 
         Args:
-            arguments: of Python; the job's folder is appended.
+            arguments: of Python: `WORKER` and the name of the job. Its folder is appended.
             content: the JSON object in ``job.json``.
             timeout: seconds that the job may take.
 
@@ -125,9 +125,11 @@ class Job:
         if _running.job is not None:
             _running.job.outcome()  # waits for its end; the job keeps its outcome
         text = json.dumps(content)
-        self._needs_gpu = CUDA in text
-        # CUDA does not work in a fork of a process that has loaded the driver.
-        self._can_fork = arguments[:-1] == WORKER and not self._needs_gpu
+        self._needs_gpu = CUDA in text  # the provider's name, in the session of the job
+        # The fork server runs only `WORKER`. CUDA does not work in a fork of a process that has loaded the
+        # driver, so such a job starts a new Python.
+        *program, _ = arguments
+        self._can_fork = program == WORKER and not self._needs_gpu
         self._temporary = tempfile.TemporaryDirectory(prefix="memplan-")
         self._folder = Path(self._temporary.name)
         self._deadline = time.monotonic() + timeout

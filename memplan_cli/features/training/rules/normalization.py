@@ -156,13 +156,15 @@ def _batch_normalization_in_inference(call: Call) -> Gradients:
 
 
 def _batch_normalization_in_training(call: Call) -> Gradients:
-    """Y = Xn S + B with the statistics of the batch, which are kept from the forward pass.
+    """Y = (X - m) S / s + B, with the mean m and the standard deviation s of each channel in the batch.
 
-    With centered X - m: dS = sum(dY (X - m)) / s, dX = (dY - (X - m) mean(dY (X - m)) / s^2 - mean dY) S / s.
+    The forward node is replaced by operators whose results include m, 1 / s and S / s. With C = X - m:
+
+        dB = sum dY, dS = sum(dY C) / s, dX = (dY - C mean(dY C) / s^2 - mean dY) S / s
     """
     tape, x = call.tape, call.input(0)
     axes = _axes_but_channels(tape, x)
-    mean, reciprocal, factor = _replace_forward_batch_normalization(call)
+    mean, reciprocal, factor = _replace_forward_batch_normalization(call)  # m, 1 / s, S / s
     dy_sum = tape.emit("ReduceSum", call.dy, axes, keepdims=1)
     centered = tape.emit("Sub", x, mean)
     product = tape.emit("Mul", call.dy, centered)
