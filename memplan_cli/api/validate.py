@@ -191,9 +191,9 @@ def _compared(
 ) -> Proof:
     """Run a written model and its original on the same inputs; return verdict and measurements.
 
-    Their outputs are compared first, and memory is measured for the extra ``measure``. Three more comparisons
-    follow while all pass: at a second set of dims if the plan has bounds, two steps with donated pairs in
-    one buffer, and the extra ``replay``.
+    Memory is measured for the extra ``measure``. If the outputs pass, they are also compared at a second set
+    of dims if the plan has bounds, and after two steps if pairs are donated, each pair in one buffer. The
+    extra ``replay`` follows in any case.
     """
     from memplan_cli.features.donation.proof import (
         donated_steps,

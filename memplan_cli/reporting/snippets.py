@@ -181,7 +181,8 @@ _CPP_NAMES = {
 def c_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str:
     """Return a function in C that creates the session and its run options.
 
-    The function returns NULL, or the status of the first call that failed.
+    The function returns NULL, or the status of the first call that failed. What was created before that
+    is not released.
     """
     lines = [
         "#include <stddef.h>",

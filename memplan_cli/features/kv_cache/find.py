@@ -242,7 +242,7 @@ def _concatenated_cache(
 ) -> CacheMatch | KeptCache | None:
     """Return the cache that a Concat extends; ``after`` is the path from the Concat to the output.
 
-    The first operand of the Concat is the past, a graph input, or a path leads there from it. If it is a
+    The first operand of the Concat is the past, a graph input, or the end of a path from it. If it is a
     Gather or Slice of the past, the cache is a `KeptCache`. None if there is no such past, nothing is
     appended to it, or the model is invalid.
     """

@@ -214,7 +214,7 @@ class SimulatedArena:
         free, free_addresses, sizes = self._free, self._free_addresses, self._sizes
         previous, following, max_dead = self._previous, self._following, self._max_dead
         addresses = self.addresses
-        for wanted, allocation in steps:  # ``wanted``: its size; 0: it is freed
+        for wanted, allocation in steps:  # ``wanted`` units are allocated; 0: a free
             if wanted:  # allocate the smallest free chunk that fits
                 position = bisect_left(free, (wanted, 0))
                 if position == len(free):

@@ -105,11 +105,11 @@ class Outcome:
 class Job:
     """A job that was started. Leaving the ``with`` block kills its process if it still runs.
 
-    A thread runs one job at a time, because two sessions at once would need the memory of both.
+    A thread runs one job at a time.
     """
 
     def __init__(self, arguments: list[str], content: Json, *, timeout: float) -> None:
-        """Start a job, after the job that this thread started before has ended, so that it has the memory.
+        """Start a job when the earlier one of this thread has ended: two would need the memory of both.
 
         Args:
             arguments: of Python: `WORKER` and the name of the job. Its folder is appended.
