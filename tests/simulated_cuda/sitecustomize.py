@@ -11,6 +11,7 @@ is how the device behaves:
     unusable         sessions are on the CPU, without a reason
     full after N     run N + 1 of each process fails, because the device has no memory left
     full if written  runs of files that memplan wrote fail in this way
+    noisy            outputs differ by about 1e-5 from run to run, and by 1e-6 from process to process
 """
 
 # ONNX Runtime has no types, and this module replaces much of it.
@@ -22,6 +23,7 @@ import ctypes
 import importlib.abc
 import importlib.machinery
 import os
+import random
 import sys
 from pathlib import Path
 
@@ -135,7 +137,11 @@ def simulate_runtime(ort: object) -> None:
                 after = MODE.removeprefix("full after ")
                 if self.is_full or (after.isdecimal() and State.runs > int(after)):
                     raise RuntimeError(FULL)
-            return original[name](self, *arguments, **more)
+            outputs = original[name](self, *arguments, **more)
+            if MODE == "noisy" and name == "run":
+                noise = 1e-5 * (State.runs % 2) + 1e-6 * random.random()
+                outputs = [value + value.dtype.type(noise) for value in outputs]
+            return outputs
 
         return run
 
@@ -169,7 +175,10 @@ def simulate_runtime(ort: object) -> None:
 
     def on_host(function):
         def call(*arguments, **more):
-            return function(*("cpu" if a == "cuda" else a for a in arguments), **more)
+            return function(
+                *("cpu" if isinstance(a, str) and a == "cuda" else a for a in arguments),
+                **more,
+            )
 
         return call
 

@@ -257,7 +257,7 @@ class DeviceUse:
 def device_use(provider: str) -> DeviceUse | None:
     """Return the bytes in use on CUDA devices, from NVIDIA's management library.
 
-    The library (``nvidia-ml-py``, in the extra ``cuda``) creates no CUDA context, so that the
+    The library (``nvidia-ml-py``, in the extras ``gpu`` and ``cuda``) creates no CUDA context, so that the
     query takes no device memory.
 
     Returns:
