@@ -45,10 +45,7 @@ def run_folder() -> Iterator[Path | None]:
     """
     base = _temporary_folder()
     clear_run_folders(base)
-    folder, lock = (
-        None,
-        None,
-    )  # the lock is held during the block: the folder is then no leftover
+    folder, lock = None, None  # the folder is no leftover while the lock is held
     previous_variable = os.environ.get("TMPDIR")
     try:
         with deferred():  # a signal before the assignment would leave the folder behind

@@ -55,7 +55,7 @@ def scanned_metadata(path: Path) -> dict[str, str]:
                     file.seek(length, 1)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ModelError(f"{path} is not an ONNX model: {error}") from error
     return metadata
 

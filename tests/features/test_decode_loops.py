@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -10,7 +11,6 @@ import pytest
 from onnx import helper
 
 from cache_models import Means, Shape, decoder
-from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import RuntimeSettings
 from memplan_cli.core.results.rewrites import KeptCache
 from memplan_cli.errors import RuntimeUnavailableError
@@ -183,16 +183,17 @@ def test_a_passed_loop_that_ran_unoptimized_is_compared_with_the_defaults_too(
     for each, path in zip((model, written), paths, strict=True):
         onnx.save(each, path)
     loop = DecodeLoop("CPUExecutionProvider", tmp_path, lengths=(1,))
-    check = Check("cpu", reference="unoptimized")
     original = decode_original(paths[0], caches, loop)
-    arguments = paths[1], caches, original, loop, RuntimeSettings(), check
-    passed = decoding_verdict(*arguments)
+    verdict = partial(
+        decoding_verdict, paths[1], caches, original, loop, RuntimeSettings(), "unoptimized"
+    )
+    passed = verdict()
     assert (passed.status, passed.reference) == ("passed", "unoptimized")
     assert passed.diff_from_defaults is not None
     monkeypatch.setattr(
         decode_loop, "decode_written", lambda *_: DecodeComparison(failure="it did not run")
     )
-    failed = decoding_verdict(*arguments)
+    failed = verdict()
     assert (failed.status, failed.reference) == ("failed", "unoptimized")
     assert failed.diff_from_defaults is None
 

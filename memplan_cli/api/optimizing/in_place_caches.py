@@ -28,9 +28,7 @@ from memplan_cli.features.kv_cache.decode_loop import (
     OriginalDecoding,
     decode_original,
     decoding_verdict,
-    original_settings,
 )
-from memplan_cli.runtime.workers.session import resolve_provider
 
 if TYPE_CHECKING:
     from memplan_cli.api.optimizing.candidates import OptimizeRequest
@@ -111,7 +109,7 @@ def _write_first_that_decodes(
         RuntimeUnavailableError: no step of the original runs here.
     """
     request, decoder = planner.request, planner.decoder
-    original_loop = planner.original_loop(check, folder, original_settings(check.reference))
+    original_loop = planner.original_loop(check, folder)
     # The written model is decoded under these settings, which its report recommends.
     written_settings = _SESSION.updated(original_loop.settings)
     request.progress("decoding with the original")
@@ -125,7 +123,7 @@ def _write_first_that_decodes(
                 caches = rewriting.caches
                 assert caches is not None  # noqa: S101 - `_DecoderPlanner.plan` sets them
                 verdict = decoding_verdict(
-                    path, caches, decoding, original_loop, written_settings, check
+                    path, caches, decoding, original_loop, written_settings, check.reference
                 )
             verdict = replace(verdict, notes=(*verdict.notes, *attempt.notes))
             plan = rewriting.planned.plan
@@ -156,9 +154,7 @@ class _DecoderPlanner:
     capacity: int
     decoder: BufferedDecoder
 
-    def original_loop(
-        self, check: Check, folder: Path, runtime_settings: RuntimeSettings
-    ) -> DecodeLoop:
+    def original_loop(self, check: Check, folder: Path) -> DecodeLoop:
         """Return how to decode with the original: at the user's dims, with the data that the user gave.
 
         The file is none of it: `decode_original` takes both. The original's outputs go to the folder.
@@ -170,16 +166,9 @@ class _DecoderPlanner:
         specs: tuple[FeedSpec, ...] = ()
         if with_data:
             specs = feed_specs(self.request.file.model, binding.dims, binding.feeds)
-        return DecodeLoop(
-            provider=resolve_provider(check.provider),
-            folder=folder,
-            dims=binding.dims,
-            # The decode loop draws inputs without data itself, for each step.
-            specs=tuple(spec for spec in specs if spec.name in with_data),
-            settings=runtime_settings,
-            timeout=check.timeout,
-            tolerance=(check.rtol, check.atol),
-        )
+        # The decode loop draws inputs without data itself, for each step.
+        specs = tuple(spec for spec in specs if spec.name in with_data)
+        return DecodeLoop.of_original(check, folder, binding.dims, specs)
 
     def plan(self, attempt: CacheAttempt, decoding: OriginalDecoding | None) -> Rewriting:
         """Plan a rewritten graph for the step that fills its caches.

@@ -71,7 +71,9 @@ def run(job: Json) -> Json:
     if job["role"] == "original":
         original = _OriginalLoop(spec, job)
         for values in _loop_values(original):
-            _save(values, folder)
+            target = folder / values.folder
+            target.mkdir(exist_ok=True)
+            save_values(target, list(values.arrays), values.arrays)
         return original.observations()
     tolerance = Tolerance(*map(float, job["tolerance"]))
     differences = [
@@ -105,17 +107,10 @@ def _loop_values(loop: _OriginalLoop | _WrittenLoop) -> Iterator[_LoopValues]:
     yield _LoopValues("caches", "", loop.cache_entries())
 
 
-def _save(values: _LoopValues, folder: Path) -> None:
-    """Save values of the original's loop to their folder in ``folder``."""
-    target = folder / values.folder
-    target.mkdir(exist_ok=True)
-    save_values(target, list(values.arrays), values.arrays)
-
-
 def _differences(
     values: _LoopValues, folder: Path, tolerance: Tolerance
 ) -> Iterator[Difference]:
-    """Yield how values of the written model's loop differ from those that `_save` saved."""
+    """Yield how values of the written model's loop differ from those in ``folder``."""
     differences = compare_with_saved(
         folder / values.folder, list(values.arrays), values.arrays, tolerance
     )

@@ -68,6 +68,25 @@ class DecodeLoop:
     tolerance: tuple[float, float] = (0.0, 0.0)
     lengths: tuple[int, ...] = LENGTHS
 
+    @classmethod
+    def of_original(
+        cls,
+        check: Check,
+        folder: Path,
+        dims: Mapping[str, int],
+        specs: tuple[FeedSpec, ...] = (),
+    ) -> DecodeLoop:
+        """Return how a check decodes with an original, whose outputs are the reference."""
+        return cls(
+            provider=resolve_provider(check.provider),
+            folder=folder,
+            dims=dims,
+            specs=specs,
+            settings=UNOPTIMIZED if check.reference == "unoptimized" else RuntimeSettings(),
+            timeout=check.timeout,
+            tolerance=(check.rtol, check.atol),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class OriginalDecoding:
@@ -177,11 +196,6 @@ def _job(session: SessionSpec, caches: CacheSummary, loop: DecodeLoop) -> Json:
     }
 
 
-def original_settings(reference: Reference) -> RuntimeSettings:
-    """Return the settings of the original in the decode loop with which outputs are compared."""
-    return UNOPTIMIZED if reference == "unoptimized" else RuntimeSettings()
-
-
 def validate_decoding(
     models: tuple[Path, Path], caches: CacheSummary, plan: Plan | None, check: Check
 ) -> Validation:
@@ -203,17 +217,13 @@ def validate_decoding(
         RuntimeSettings() if recorded is None else replace(recorded.settings, io_binding={})
     )
     bindings = {} if plan is None else plan.report.bindings
+    dims = {name: dim.value for name, dim in bindings.items() if dim.source != "assumed"}
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
-        loop = DecodeLoop(
-            provider=resolve_provider(check.provider),
-            folder=Path(folder),
-            dims={n: dim.value for n, dim in bindings.items() if dim.source != "assumed"},
-            settings=original_settings(check.reference),
-            timeout=check.timeout,
-            tolerance=(check.rtol, check.atol),
-        )
+        loop = DecodeLoop.of_original(check, Path(folder), dims)
         decoding = decode_original(original, caches, loop)
-        return decoding_verdict(written, caches, decoding, loop, written_settings, check)
+        return decoding_verdict(
+            written, caches, decoding, loop, written_settings, check.reference
+        )
 
 
 def decoding_verdict(
@@ -222,7 +232,7 @@ def decoding_verdict(
     decoding: OriginalDecoding,
     loop: DecodeLoop,
     written_settings: RuntimeSettings,
-    check: Check,
+    reference: Reference,
 ) -> Validation:
     """Decode with a written model, and return the verdict on its outputs.
 
@@ -236,15 +246,15 @@ def decoding_verdict(
         decoding: what was observed in the original's decode loop.
         loop: how the original was decoded.
         written_settings: the settings of the written model.
-        check: names the reference, which is how the original was decoded.
+        reference: the settings of the original, by name, for the report.
 
     Raises:
         RuntimeUnavailableError: no step of the original runs under the defaults.
     """
     in_place = replace(loop, settings=written_settings)
     verdict = _verdict(decode_written(written, caches, decoding, in_place), loop, decoding)
-    verdict = replace(verdict, reference=check.reference)
-    if check.reference == "defaults" or not verdict.passed:
+    verdict = replace(verdict, reference=reference)
+    if reference == "defaults" or not verdict.passed:
         return verdict
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
         by_default = replace(loop, folder=Path(folder), settings=RuntimeSettings())

@@ -123,8 +123,7 @@ class _CopyWriter:
     def write(self, required: Mapping[Place, Sequence[VarId]]) -> RecomputedProgram:
         """Return the program with copies. An instance writes only one program.
 
-        ``required`` has, by place, vars of which a copy must run right before the op there, even if that op
-        does not read them.
+        ``required`` has, by place, vars whose copy is written right there, even if the op does not read it.
         """
         program = self._values.program
         for place, op in enumerate(program.body.ops):

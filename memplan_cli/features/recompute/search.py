@@ -95,14 +95,9 @@ def search_recomputation(
 ) -> Recomputation:
     """Choose an order and the values to recompute in it, with or without a backward part.
 
-    Args:
-        program: the program without copies.
-        planned_vars: its vars to plan, and its graph outputs (``results``).
-        phases: its phases.
-        budget: bytes of intermediates and outputs that may be live at one step. Nothing is recomputed if
-            an order alone meets it. If no program meets it, the one that exceeds it least is chosen. None
-            chooses the knee of the curve.
-        progress: called with a line for each result.
+    The budget is for the intermediates and outputs that are live at one step, in bytes. Nothing is
+    recomputed if an order alone meets it. If no program meets it, the one that exceeds it least is chosen.
+    None chooses the knee of the curve. ``progress`` is called with a line for each result.
     """
     search = _Search(program, planned_vars, phases, progress or silent)
     if budget is None:

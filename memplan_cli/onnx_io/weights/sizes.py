@@ -51,10 +51,10 @@ def check_tensor(tensor: TensorProto) -> None:
     if needed > _MAX_TENSOR_BYTES:
         raise ModelError(f"{_label(tensor)} takes {needed} bytes: no machine has that much")
     if tensor.data_location == tensor.EXTERNAL:
-        # A length that is no number is refused where the data is read.
+        # A length that is no number of 64 bits is refused where the data is read.
         length = next((e.value for e in tensor.external_data if e.key == "length"), "")
         is_number = length.isdecimal() and len(length) < 20
-        has_sized_elements = _bits(tensor) is not None  # they are no strings
+        has_sized_elements = _bits(tensor) is not None  # strings have no size
         if has_sized_elements and is_number and int(length) != needed:
             raise _mismatch(tensor, f"{int(length)} bytes")
     elif needed <= _ALWAYS_COUNTED_BYTES:

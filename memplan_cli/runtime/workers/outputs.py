@@ -91,12 +91,8 @@ def worst_by_output(differences: Sequence[Difference]) -> list[Difference]:
     """
     worst: dict[str, Difference] = {}
     for difference in differences:
-        other = worst.get(difference.output)
-        if other is None or (difference.beyond, difference.elements) > (
-            other.beyond,
-            other.elements,
-        ):
-            worst[difference.output] = difference
+        pair = worst.get(difference.output, difference), difference
+        worst[difference.output] = max(pair, key=lambda item: (item.beyond, item.elements))
     return list(worst.values())
 
 

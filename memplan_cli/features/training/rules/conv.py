@@ -155,9 +155,8 @@ def conv(call: Call) -> Gradients:
 def conv_transpose(call: Call) -> Gradients:
     """Y is the data gradient of a convolution from Y to X: dX = dY * W, dW = dY * X, dB = sum of dY.
 
-    ``*`` is a convolution. Beside a rule for Conv, X and Y have changed places: dY is the data, which the
-    kernel slides over, and X stands for the gradient of the result. In the convolution of dW, strides and
-    dilations are exchanged, see `_kernel_gradient`.
+    ``*`` is a convolution. In that of dW, strides and dilations are exchanged (`_kernel_gradient`): dY is its
+    data, and X is in the place of the result's gradient.
     """
     tape, x, w, y = call.tape, call.input(0), call.input(1), call.output()
     axes = _transposed_windows(call)
