@@ -166,8 +166,7 @@ def _mark_inputs_of_update(
 ) -> None:
     """Give the phase ``update`` to ops that compute inputs of the update from no gradient.
 
-    An example is the power of a step count. ``phases`` is changed: the phases by the index of the op. Ops
-    in ``forward`` or with a phase keep theirs.
+    An example is the power of a step count. ``phases`` is changed: the phases by the index of the op.
 
     Ops are visited from the last to the first, so that a chain of ops that leads to the update is marked as a
     whole: each consumer has its phase before its producers are visited.

@@ -120,10 +120,10 @@ class StateSpace:
     """
 
     def __init__(self, graph: TaskGraph) -> None:
-        """Make the tables of a graph whose ops are numbered in a topological order."""
+        """Make the tables of a graph whose ops are numbered topologically; one bit of a mask stands for an op."""
         size = graph.size
         self.work = 0
-        self._work_per_move = 1 + size // 256
+        self._work_per_move = 1 + size // 256  # a move copies masks of ``size`` bits
         self._succs = graph.succs
         self._step_bytes = graph.step_bytes
         self._in_place_bytes = graph.in_place_bytes
@@ -132,7 +132,7 @@ class StateSpace:
         self._bit = [1 << op for op in range(size)]
         self._preds = [sum(1 << pred for pred in preds) for preds in graph.preds]
         self._all = (1 << (size + 1)) - 1
-        users = _user_masks(graph)
+        users = _user_masks(graph)  # with a bit for a reader of all results
         self._accesses = [
             tuple((users[tensor], graph.tensor_bytes[tensor]) for tensor in accessed)
             for accessed in graph.accesses

@@ -58,6 +58,21 @@ print(onnx.onnx_ml_pb2 is found)
     assert python(code) == "True\n"
 
 
+def test_the_types_of_one_node_are_inferred_without_the_package() -> None:
+    code = """
+import sys
+from memplan_cli.onnx_io.protobuf import ALONE, messages
+from memplan_cli.onnx_io.shapes.onnx_inference import infer_node
+ALONE.set(True)
+node = messages().NodeProto(op_type="Abs", input=["x"], output=["y"])
+float32 = messages().TypeProto()
+float32.tensor_type.elem_type = 1
+types = infer_node(node, {"x": float32}, {}, 17)
+print(types["y"].tensor_type.elem_type, "onnx" in sys.modules)
+"""
+    assert python(code) == "1 False\n"
+
+
 def test_the_command_writes_a_model_that_says_its_shapes_without_numpy(tmp_path: Path) -> None:
     code = """
 import atexit, sys

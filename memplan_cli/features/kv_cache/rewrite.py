@@ -260,9 +260,8 @@ class _Rewriting(GraphEditor):
             }
             rename_reads([replacement], redirected)
             nodes.append(replacement)
-        self.add_named_node(
-            "Identity", [self.lengths[0]], self.length
-        )  # all caches have one length
+        # The lengths of all caches are equal.
+        self.add_named_node("Identity", [self.lengths[0]], self.length)
         graph.input.append(helper.make_tensor_value_info(self.position, INT64, [1]))
         graph.output.append(helper.make_tensor_value_info(self.length, INT64, [1]))
         self.set_nodes(nodes)  # and the added ones, each producer before its consumers
