@@ -49,6 +49,9 @@ _NOTEBOOK_STYLE = (
 _MAX_PLAIN_DATA = 400_000
 """Characters of JSON from which on the data of a page is compressed."""
 
+_HIDDEN = " hidden"
+"""The attribute that hides an HTML element."""
+
 _SCRIPTS = ("base", "values", "map", "table", "groups", "page")
 
 _COLUMNS: Mapping[str, tuple[str, str]] = {
@@ -104,10 +107,10 @@ def render(
         "head": answer_elements,
         "cards": "".join(_cards(report)),
         # Controls that have nothing to choose from are hidden.
-        "one_arena": _hidden_unless(len(plan.arenas) > 1),
-        "no_symbols": _hidden_unless(data["symbols"]),
-        "no_types": _hidden_unless(data["type"]),
-        "no_regions": _hidden_unless(data["regions"]),
+        "one_arena": "" if len(plan.arenas) > 1 else _HIDDEN,
+        "no_symbols": "" if data["symbols"] else _HIDDEN,
+        "no_types": "" if data["type"] else _HIDDEN,
+        "no_regions": "" if data["regions"] else _HIDDEN,
         "arenas": "".join(_arena_options(plan)),
         "live": html(_live_bytes_title(plan)),
         "known": html(known_only(report)),
@@ -121,11 +124,6 @@ def render(
         "footer": html(f"memplan {plan.version}; model sha256 {report.model.sha256}"),
     }
     return assembled("page.html", _SCRIPTS, parts, data)
-
-
-def _hidden_unless(condition: object) -> str:
-    """Return the attribute that hides an HTML element; empty if the condition is true or not empty."""
-    return "" if condition else " hidden"
 
 
 def notebook_report(plan: Plan, sections: Sequence[PlanSection] = ()) -> str:

@@ -228,21 +228,19 @@ def _in_insertion_order(
     casts = {op.outputs[0]: op for op in inserted if op.type == "Cast"}
     if not casts:
         return list(inserted)
-    casts_from_float16: dict[VarId, Op] = {}  # by the result
-    casts_to_float16: dict[VarId, list[Op]] = defaultdict(list)  # by the var that is cast
+    from_float16: dict[VarId, Op] = {}  # Casts by the result
+    to_float16: dict[VarId, list[Op]] = defaultdict(list)  # Casts by the var that is cast
     for result, cast in casts.items():
         if variables[result].dtype == "float16":
-            casts_to_float16[cast.inputs[0]].append(cast)
+            to_float16[cast.inputs[0]].append(cast)
         else:
-            casts_from_float16[result] = cast
+            from_float16[result] = cast
     # The Casts in the order in which they were made. The key, the node's place in the dump, only lets a Cast
     # that several ops read count once.
     ordered: dict[int, Op] = {}
     for op in _default_order_without(casts, ops):
-        input_casts = [
-            casts_from_float16[var] for var in op.inputs if var in casts_from_float16
-        ]
-        output_casts = [cast for var in op.outputs for cast in casts_to_float16.get(var, ())]
+        input_casts = [from_float16[var] for var in op.inputs if var in from_float16]
+        output_casts = [cast for var in op.outputs for cast in to_float16.get(var, ())]
         for cast in (*input_casts, *output_casts):
             ordered.setdefault(cast.source, cast)
     return [*ordered.values(), *(op for op in inserted if op.source not in ordered)]
