@@ -50,6 +50,19 @@ def test_a_carried_value_that_keeps_its_shape_has_the_initial_one() -> None:
     assert shape(got, "all") == (None,), "nobody knows how often the loop turns"
 
 
+def test_an_input_of_a_subgraph_that_the_node_does_not_give_is_still_one() -> None:
+    got = program("""
+        g (float[4] x, float[4] w, int64 n, bool go) => (y) {
+            y, z = Loop (n, go, x) <body = b (int64 i, bool c, h, missing) => (d, r, r2) {
+                d = Identity (c)
+                r = Add (h, w)
+                r2 = Mul (missing, w)
+            }>
+        }""")
+    (loop,) = got.body.ops
+    assert loop.bodies[0].ops[2].inputs[0] in loop.bodies[0].inputs
+
+
 def test_results_of_each_turn_are_stacked_up_to_the_trip_count() -> None:
     got = program("""
         g (float[4,8] x, bool go) => (y) <int64 n = {5}> {

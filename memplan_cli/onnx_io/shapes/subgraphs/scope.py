@@ -103,12 +103,11 @@ class OuterGraph:
         graph.initializer.extend(subgraph.initializer)
         graph.output.extend(subgraph.output)
         graph.value_info.extend(subgraph.value_info)
-        for value, type_proto in zip(subgraph.input, input_types, strict=False):
-            graph.input.add().CopyFrom(value)
-            # Not merged with the declared type: a dim may be unknown on purpose.
-            graph.input[-1].type.CopyFrom(
-                type_proto if type_proto.WhichOneof("value") else value.type
-            )
+        graph.input.extend(subgraph.input)
+        for value, type_proto in zip(graph.input, input_types, strict=False):
+            if type_proto.WhichOneof("value"):
+                # Not merged with the declared type: a dim may be unknown on purpose.
+                value.type.CopyFrom(type_proto)
         for name in free_names(subgraph):
             if name in self.constants:
                 graph.initializer.append(self.constants[name])
