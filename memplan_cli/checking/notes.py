@@ -134,9 +134,8 @@ def _rewrite_notes(planned: PlannedModel) -> Iterator[Figure]:
     yield Figure(
         "the note on folded constants", folded, f"{count} constants" if count else None
     )
-    validation = report.validation
-    is_default = validation is None or validation.reference == "defaults"
-    reference = None if is_default else "unoptimized"
+    has_reference = report.validation and report.validation.reference != "defaults"
+    reference = "unoptimized" if has_reference else None
     yield Figure("the note on the reference", notes.get("reference"), reference)
     # Whether notes on nodes and values are in the plan alone, and not in the model.
     in_plan = planned.plan.settings.get("notes") == "plan"

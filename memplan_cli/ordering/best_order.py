@@ -98,7 +98,7 @@ def best_order(
     if is_no_better or _is_worse_for_other_symbols(program, choice.program, meter):
         choice, measurement = _Choice("file", program, choice.peaks), None
     # Peaks and bounds hold for one value of the symbols only: with symbols, none is returned.
-    bound = None if meter.is_symbolic else main_block.bound
+    bound = None if meter.is_symbolic else main_block.memory.bound
     return Ordering(
         choice.program,
         candidates={} if meter.is_symbolic else choice.peaks,
@@ -269,11 +269,6 @@ class _OrderedBlock:
     memory: SubgraphMemory
     search: BlockOrder
 
-    @property
-    def bound(self) -> int:
-        """A lower bound on the peak of all orders of the block."""
-        return self.memory.bound
-
 
 def _scheduled_programs(
     program: Program, facts: StorageFacts, schedulers: Mapping[str, Scheduler]
@@ -322,7 +317,7 @@ def _order_nested(
         bound = _bound_over_subgraph_orders(
             task_graph(block, facts, least_bytes),
             search.order,
-            [body.bound for bodies in bodies_of.values() for body in bodies],
+            [body.memory.bound for bodies in bodies_of.values() for body in bodies],
         )
     memory = SubgraphMemory(
         inputs=sum(map(facts.own_bytes, block.inputs)),
@@ -339,13 +334,12 @@ def _bound_over_subgraph_orders(
 ) -> int:
     """Return a lower bound on a block's peak over all orders of its ops and of its subgraphs.
 
-    It is the higher of two bounds: that of the block with the least bytes for each op with subgraphs; and the
-    highest bound of a subgraph plus the bytes of the block that are live at every step, since the bound of a
-    subgraph counts no variables of the block around it.
+    It is the higher of two bounds: that of ``least_graph``, and the highest bound of a subgraph plus the bytes
+    of the block that are live at every step. The bound of a subgraph counts none of these.
 
     Args:
-        least_graph: the block; the bytes of an op with subgraphs are a lower bound over all their orders.
-        order: an order of the block's ops, by which `cut_bound` finds cuts. The bound holds for all orders.
+        least_graph: the block, with a lower bound for the bytes of each op with subgraphs.
+        order: of the block's ops; `cut_bound` finds cuts by it. The bound holds for all orders.
         body_bounds: for each subgraph, a lower bound on its peak over all orders.
     """
     return max(

@@ -260,18 +260,10 @@ def _concatenated_cache(
         return None
     if len(index.permutation(before, rank)) != rank:
         return None
-    return _with_input_axis(
-        CacheMatch(
-            input=past,
-            output=output,
-            axis=axes[0] % rank,
-            form="cast" if index.has_cast((*before, *after)) else "concat",
-            node=index.producer[concat.output[0]],
-            before=before,
-            after=after,
-        ),
-        index,
-    )
+    form = "cast" if index.has_cast((*before, *after)) else "concat"
+    node = index.producer[concat.output[0]]
+    match = CacheMatch(past, output, axes[0] % rank, form, node, before, after)
+    return _with_input_axis(match, index)
 
 
 def _with_input_axis(match: CacheMatch, index: GraphIndex) -> CacheMatch | KeptCache:

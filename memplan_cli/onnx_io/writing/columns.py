@@ -181,10 +181,9 @@ def cut_columns(
 
 
 def _replace_by_id(model: ModelProto, replacements: Mapping[int, Sequence[NodeProto]]) -> None:
-    """Replace nodes of all graphs of a model by other nodes; ``replacements`` has their Python ids as keys.
+    """Replace nodes of all graphs of a model by others, by the Python ``id`` of the node.
 
-    The caller must keep references to the replaced nodes: protobuf may give another id to a node that is
-    read again.
+    The caller keeps references to the replaced nodes: without one, protobuf may give a node another id.
     """
     # Innermost graphs first, because a node is copied with its subgraphs.
     for graph in reversed(list(graphs(model.graph))):

@@ -120,16 +120,14 @@ class BaselineGraph:
 def read_baseline_graph(baseline: Baseline) -> BaselineGraph:
     """Read the graph that a baseline's session ran, and predict its memory.
 
-    If sizes depend on data and the baseline's run could not record them, the model is run again.
-
     Raises:
-        RuntimeUnavailableError: that further run fails.
+        RuntimeUnavailableError: sizes depend on data, and a further run that records them fails.
     """
     settings = baseline.settings
     executed = graph_of_run(baseline.record, baseline.dims)
     notes: tuple[str, ...] = ()
-    # A run records such sizes by names of nodes: not if a name is missing or occurs twice. The further run
-    # is one of the graph that ONNX Runtime optimized, in which each node has a name of its own.
+    # The baseline's run has recorded sizes that depend on data, unless names of nodes are missing or occur
+    # twice. The further run is one of the graph that ONNX Runtime optimized, with distinct names.
     if needs_observation(executed) and executed.observed is None:
         conditions = RunConditions.of_check(baseline.check, baseline.binding)
         executed = observed_graph(baseline.path, settings, conditions)

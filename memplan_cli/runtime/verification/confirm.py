@@ -118,11 +118,6 @@ class Confirmation:
         if self.passed:
             self._confirm_memory()
 
-    @property
-    def _is_original(self) -> bool:
-        """Whether the written model is the original's own file, under other settings."""
-        return self._written.path == self._baseline.path
-
     def choose_idle(self, progress: Progress) -> None:
         """Report a run that releases the arena at its end, if the check asks for that or it costs little.
 
@@ -375,7 +370,7 @@ class Confirmation:
         baseline, run, executed = self._baseline, self.run, self.executed()
         workspace = run.record.workspace or {}
         # Users open a written file with `memplan_cli.load`, and the original's own file with ONNX Runtime.
-        opened_by_memplan = not self._is_original
+        opened_by_memplan = self._written.path != baseline.path
         process = predict_process_bytes(
             stored_model(self._written.path),
             executed,
