@@ -6,6 +6,7 @@ files that people have.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,21 +135,28 @@ def _mlp(add: Writer, x: str, hidden: int) -> str:
     return _linear(add, _gelu(add, _linear(add, x, hidden, 4 * hidden)), 4 * hidden, hidden)
 
 
-def vit(path: Path, layers: int = 4, hidden: int = 768) -> None:
-    """A vision transformer on 512 x 1024 pixels: 2,048 patches, normalized before."""
-    add, length = Writer(), 2048
+def vit(
+    path: Path, grid: tuple[int, int] = (32, 64), layers: int = 4, class_tokens: int = 0
+) -> None:
+    """A vision transformer on a grid of patches of 16 x 16 pixels, normalized before."""
+    add, length, hidden = Writer(), grid[0] * grid[1], 768
     patches = add(
         "Conv", "image", add.matrix(hidden, 3, 16, 16), kernel_shape=(16, 16), strides=(16, 16)
     )
     x = add("Reshape", patches, add.shape(1, hidden, length))
     x = add("Transpose", x, perm=(0, 2, 1))
+    if class_tokens:
+        x = add("Concat", add.matrix(1, class_tokens, hidden), x, axis=1)
+        length += class_tokens
     x = add("Add", x, add.matrix(length, hidden))
     for _ in range(layers):
         y = _self_attention(add, _norm(add, x, hidden), "", (1, length), (hidden, 12))
         x = add("Add", x, y)
         x = add("Add", x, _mlp(add, _norm(add, x, hidden), hidden))
     pooled = add("ReduceMean", _norm(add, x, hidden), add.shape(1), keepdims=0)
-    add.save(path, {"image": (1, 3, 512, 1024)}, _linear(add, pooled, hidden, 1000))
+    add.save(
+        path, {"image": (1, 3, 16 * grid[0], 16 * grid[1])}, _linear(add, pooled, hidden, 1000)
+    )
 
 
 def bert(path: Path, layers: int = 4, hidden: int = 768, length: int = 2048) -> None:
@@ -292,11 +300,263 @@ def gpt2_loss(path: Path, layers: int = 2, length: int = 1024) -> None:
     add.save(path, given, add("Squeeze", likely, add.shape(-1)))
 
 
+def _conv(
+    add: Writer,
+    x: str,
+    channels: tuple[int, int],
+    kernel: tuple[int, ...],
+    **window: Any,  # noqa: ANN401
+) -> str:
+    """Write a convolution with a bias between so many channels."""
+    weight = add.matrix(channels[1], channels[0] // window.get("group", 1), *kernel)
+    return add("Conv", x, weight, add.zeros(channels[1]), kernel_shape=kernel, **window)
+
+
+def _same(kernel: int, dilation: int = 1, rank: int = 1) -> dict[str, Any]:
+    """Return the attributes of a window that keeps the length of axes, of which there are ``rank``."""
+    reach = (kernel - 1) * dilation
+    return {
+        "pads": (reach // 2,) * rank + (reach - reach // 2,) * rank,
+        "dilations": (dilation,) * rank,
+    }
+
+
+def _groups(add: Writer, x: str, image: Dims, groups: int) -> str:
+    """Write a normalization by groups of channels as exporters do: of rows, between two views."""
+    flat = add("Reshape", x, add.shape(0, groups, -1))
+    normal = add("InstanceNormalization", flat, add.ones(groups), add.zeros(groups))
+    normal = add("Reshape", normal, add.shape(*map(int, image)))
+    ones = (int(image[1]), *(1,) * (len(image) - 2))
+    scale, shift = (add.constant(f(ones, np.float32)) for f in (np.ones, np.zeros))
+    return add("Add", add("Mul", normal, scale), shift)
+
+
+def _silu(add: Writer, x: str) -> str:
+    return add("Mul", x, add("Sigmoid", x))
+
+
+def diffusion_decoder(path: Path, size: int = 64) -> None:
+    """Latents of ``size`` to an image eight times as large, of the widths of Stable Diffusion's, one block each."""
+    add, before = Writer(), 512
+
+    def block(x: str, read: int, made: int, side: int) -> str:
+        y = _silu(add, _groups(add, x, (1, read, side, side), 32))
+        y = _conv(add, y, (read, made), (3, 3), **_same(3, rank=2))
+        y = _silu(add, _groups(add, y, (1, made, side, side), 32))
+        y = _conv(add, y, (made, made), (3, 3), **_same(3, rank=2))
+        return add("Add", x if read == made else _conv(add, x, (read, made), (1, 1)), y)
+
+    x = _conv(add, "latent", (4, before), (3, 3), **_same(3, rank=2))
+    tokens = _groups(add, x, (1, before, size, size), 32)
+    tokens = add("Transpose", add("Reshape", tokens, add.shape(1, before, -1)), perm=(0, 2, 1))
+    y = _self_attention(add, tokens, "", (1, size * size), (before, 1))
+    y = add("Transpose", y, perm=(0, 2, 1))
+    x = add("Add", x, add("Reshape", y, add.shape(1, before, size, size)))
+    for step, width in enumerate((512, 512, 256, 128)):
+        x = block(x, before, width, size << step)
+        before = width
+        if width > 128:
+            scales = add.constant(np.array((1, 1, 2, 2), np.float32))
+            x = add("Resize", x, "", scales, mode="nearest", nearest_mode="floor",
+                    coordinate_transformation_mode="asymmetric")  # fmt: skip
+            x = _conv(add, x, (width, width), (3, 3), **_same(3, rank=2))
+    x = _silu(add, _groups(add, x, (1, before, size << 3, size << 3), 32))
+    image = _conv(add, x, (before, 3), (3, 3), **_same(3, rank=2))
+    add.save(path, {"latent": (1, 4, size, size)}, image)
+
+
+def wave_encoder(path: Path, seconds: int = 10, layers: int = 2) -> None:
+    """A speech encoder on a waveform, of wav2vec 2.0's widths: seven convolutions, then attention.
+
+    The first convolution is normalized over time.
+    """
+    add, length, hidden = Writer(), seconds * 16000, 768
+    x, before = "wave", 1
+    for kernel, stride in ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2)):
+        x = _conv(add, x, (before, 512), (kernel,), strides=(stride,))
+        length = (length - kernel) // stride + 1
+        if before == 1:
+            x = add("InstanceNormalization", x, add.ones(512), add.zeros(512))
+        x, before = _gelu(add, x), 512
+    x = _norm(add, add("Transpose", x, perm=(0, 2, 1)), 512)
+    x = _linear(add, x, 512, hidden)
+    y = _conv(
+        add, add("Transpose", x, perm=(0, 2, 1)), (hidden, hidden), (128,), group=16,
+        **_same(128),
+    )  # fmt: skip
+    x = add("Add", x, add("Transpose", _gelu(add, y), perm=(0, 2, 1)))
+    for _ in range(layers):
+        x = _norm(
+            add, add("Add", x, _self_attention(add, x, "", (1, length), (hidden, 12))), hidden
+        )
+        x = _norm(add, add("Add", x, _mlp(add, x, hidden)), hidden)
+    add.save(path, {"wave": (1, 1, seconds * 16000)}, x)
+
+
+def vocoder(path: Path, frames: int = 400) -> None:
+    """A HiFi-GAN: transposed convolutions from a spectrogram to a waveform, dilated ones between."""
+    add, width = Writer(), 512
+    x = _conv(add, "mel", (80, width), (7,), **_same(7))
+    for kernel, stride in ((16, 8), (16, 8), (4, 2), (4, 2)):
+        x = add("LeakyRelu", x, alpha=0.1)
+        weight, bias = add.matrix(width, width // 2, kernel), add.zeros(width // 2)
+        pad = (kernel - stride) // 2
+        x = add("ConvTranspose", x, weight, bias, strides=(stride,), pads=(pad, pad))
+        width //= 2
+        branches = []
+        for size in (3, 7, 11):
+            y = x
+            for dilation in (1, 3, 5):
+                z = add("LeakyRelu", y, alpha=0.1)
+                z = _conv(add, z, (width, width), (size,), **_same(size, dilation))
+                z = _conv(
+                    add, add("LeakyRelu", z, alpha=0.1), (width, width), (size,), **_same(size)
+                )
+                y = add("Add", y, z)
+            branches.append(y)
+        x = add("Div", add("Add", add("Add", *branches[:2]), branches[2]), add.number(3.0))
+    x = _conv(add, add("LeakyRelu", x), (width, 1), (7,), **_same(7))
+    add.save(path, {"mel": (1, 80, frames)}, add("Tanh", x))
+
+
+def audio_separation(path: Path, samples: int = 1 << 18) -> None:
+    """A U-Net on a waveform of two channels as Demucs: strided and transposed convolutions, gates, skips."""
+    add, x, skips, width = Writer(), "mix", list[str](), 2
+
+    def gated(x: str, channels: int) -> str:
+        wide = _conv(add, x, (channels, 2 * channels), (1,))
+        half = [add.shape(at) for at in (0, channels, 2 * channels)]
+        value, gate = (add("Slice", wide, *half[at : at + 2], add.shape(1)) for at in (0, 1))
+        return add("Mul", value, add("Sigmoid", gate))
+
+    for made in (48, 96, 192, 384):
+        x = add("Relu", _conv(add, x, (width, made), (8,), strides=(4,), pads=(2, 2)))
+        x, width = gated(x, made), made
+        skips.append(x)
+    for skip, made in zip(reversed(skips), (192, 96, 48, 8), strict=True):
+        x = gated(add("Add", x, skip), width)
+        weight, bias = add.matrix(width, made, 8), add.zeros(made)
+        x = add("ConvTranspose", x, weight, bias, strides=(4,), pads=(2, 2))
+        x, width = add("Relu", x) if made > 8 else x, made
+    add.save(path, {"mix": (1, 2, samples)}, x)
+
+
+def masking_separation(path: Path, samples: int = 64000, blocks: int = 8) -> None:
+    """A Conv-TasNet: a learned filter bank, dilated blocks normalized over time and channels, masks."""
+    add, narrow, wide = Writer(), 128, 512
+    bank = add("Relu", _conv(add, "mix", (1, wide), (16,), strides=(8,)))
+    frames = (samples - 16) // 8 + 1
+    x = _conv(add, bank, (wide, narrow), (1,))
+    for number in range(blocks):
+        y = add(
+            "PRelu",
+            _conv(add, x, (narrow, wide), (1,)),
+            add.constant(np.full((1, 1), 0.2, np.float32)),
+        )
+        y = _groups(add, y, (1, wide, frames), 1)
+        y = _conv(add, y, (wide, wide), (3,), group=wide, **_same(3, 2**number))
+        y = _groups(
+            add,
+            add("PRelu", y, add.constant(np.full((1, 1), 0.2, np.float32))),
+            (1, wide, frames),
+            1,
+        )
+        x = add("Add", x, _conv(add, y, (wide, narrow), (1,)))
+    masks = add("Sigmoid", _conv(add, x, (narrow, 2 * wide), (1,)))
+    masks = add("Reshape", masks, add.shape(1, 2, wide, frames))
+    sources = add("Mul", masks, add("Unsqueeze", bank, add.shape(1)))
+    sources = add("Reshape", sources, add.shape(2, wide, frames))
+    add.save(path, {"mix": (1, 1, samples)},
+             add("ConvTranspose", sources, add.matrix(wide, 1, 16), strides=(8,)))  # fmt: skip
+
+
+def detector(path: Path, size: int = 640) -> None:
+    """A one-stage detector: a network with skips, a pyramid of three maps, a head with boxes and classes."""
+    add, width, maps = Writer(), 32, list[str]()
+
+    def layer(x: str, read: int, made: int, kernel: int = 3, stride: int = 1) -> str:
+        pads = (kernel // 2,) * 4
+        return _silu(
+            add, _conv(add, x, (read, made), (kernel,) * 2, strides=(stride,) * 2, pads=pads)
+        )
+
+    x = layer("image", 3, width, stride=2)
+    for _ in range(4):
+        x, width = layer(x, width, 2 * width, stride=2), 2 * width
+        for _ in range(2):
+            x = add("Add", x, layer(layer(x, width, width // 2, 1), width // 2, width))
+        maps.append(x)
+    pooled = [x]
+    for _ in range(3):
+        pooled.append(add("MaxPool", pooled[-1], kernel_shape=(5, 5), pads=(2,) * 4))
+    x = layer(add("Concat", *pooled, axis=1), 4 * width, width, 1)
+    results, side = list[str](), size // 32
+    for lower, channels in ((maps[2], 256), (maps[1], 128), ("", 0)):
+        y = layer(x, width, 64)
+        y = _conv(add, y, (64, 84), (1, 1))
+        results.append(add("Reshape", y, add.shape(1, 84, side * side)))
+        if lower:
+            scales = add.constant(np.array((1, 1, 2, 2), np.float32))
+            x = add("Resize", layer(x, width, channels, 1), "", scales, mode="nearest",
+                    nearest_mode="floor", coordinate_transformation_mode="asymmetric")  # fmt: skip
+            x = layer(add("Concat", x, lower, axis=1), 2 * channels, channels)
+            width, side = channels, 2 * side
+    boxes = add("Transpose", add("Concat", *results, axis=2), perm=(0, 2, 1))
+    add.save(path, {"image": (1, 3, size, size)}, add("Sigmoid", boxes))
+
+
+def plain_convolutions(path: Path, size: int = 224) -> None:
+    """A VGG: convolutions without skips, halved by pooling."""
+    add, x, before = Writer(), "image", 3
+    for width, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(count):
+            x = add("Relu", _conv(add, x, (before, width), (3, 3), **_same(3, rank=2)))
+            before = width
+        x = add("MaxPool", x, kernel_shape=(2, 2), strides=(2, 2))
+    pooled = add("Flatten", add("GlobalAveragePool", x))
+    add.save(path, {"image": (1, 3, size, size)}, _linear(add, pooled, before, 1000))
+
+
+def enhancement(path: Path, size: int = 256) -> None:
+    """An RRDB network: dense blocks of convolutions, enlarged by four at the end."""
+    add, wide, grown = Writer(), 64, 32
+
+    def conv(x: str, read: int, made: int) -> str:
+        return _conv(add, x, (read, made), (3, 3), **_same(3, rank=2))
+
+    x = first = conv("image", 3, wide)
+    for _ in range(3):
+        parts = [x]
+        for number in range(4):
+            joined = add("Concat", *parts, axis=1) if number else x
+            parts.append(
+                add("LeakyRelu", conv(joined, wide + number * grown, grown), alpha=0.2)
+            )
+        y = conv(add("Concat", *parts, axis=1), wide + 4 * grown, wide)
+        x = add("Add", x, add("Mul", y, add.number(0.2)))
+    x = add("Add", first, conv(x, wide, wide))
+    for _ in range(2):
+        scales = add.constant(np.array((1, 1, 2, 2), np.float32))
+        x = add("Resize", x, "", scales, mode="nearest", nearest_mode="floor",
+                coordinate_transformation_mode="asymmetric")  # fmt: skip
+        x = add("LeakyRelu", conv(x, wide, wide), alpha=0.2)
+    add.save(path, {"image": (1, 3, size, size)}, conv(x, wide, 3))
+
+
 GENERATED: Mapping[str, Callable[[Path], None]] = {
     "super_resolution": super_resolution,
     "vit_2048": vit,
     "bert_2048": bert,
     "llama_prefill_2048": llama,
     "gpt2_loss_1024": gpt2_loss,
+    "vit_197": partial(vit, grid=(14, 14), layers=12, class_tokens=1),
+    "diffusion_decoder": diffusion_decoder,
+    "wave_encoder": wave_encoder,
+    "vocoder": vocoder,
+    "audio_separation": audio_separation,
+    "masking_separation": masking_separation,
+    "detector": detector,
+    "plain_convolutions": plain_convolutions,
+    "enhancement": enhancement,
 }
 """Models that no folder holds, each by what writes it."""
