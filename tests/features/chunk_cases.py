@@ -160,11 +160,11 @@ def differences_to(
         before, after = chunk_edit(node, split, piece).surplus
         for at, part in enumerate(split.outputs):
             if part is not None:
-                own = results[at]
+                own, block = results[at], case.block_of_results
                 if at == 0:
-                    own = _taken(own, part.axis, before, own.shape[part.axis] - after)
+                    stop = own.shape[part.axis] - after
+                    own = _taken(own, part.axis, before, stop, block)
                 start, stop = part.range(piece, whole[at].shape[part.axis])
-                block = case.block_of_results
                 if not is_same(own, _taken(whole[at], part.axis, start, stop, block)):
                     yield f"output {at} of {piece}"
 

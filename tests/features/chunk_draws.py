@@ -264,6 +264,8 @@ def _window(draw: Draw, kind: str) -> Case:
     attributes.pop("dilations", None)
     if kind == "AveragePool":
         attributes["count_include_pad"] = draw.one_of(0, 1)
+    if "auto_pad" not in attributes and not attributes.get("count_include_pad"):
+        attributes["ceil_mode"] = draw.one_of(0, 1)
     return Case(kind, (x,), attributes)
 
 
@@ -273,7 +275,7 @@ def _in_blocks(draw: Draw, kind: str) -> Case:
     x = draw.whole(2, 16, *(case.inputs[0].shape[2:] if case.inputs[0] is not None else ()))
     attributes = {name: case.attributes[name] for name in case.attributes if name != "group"}
     if kind != "Conv":
-        return Case(kind, (x,), attributes, domain=NCHWC)
+        return Case(kind, (x,), {"ceil_mode": 0, **attributes}, domain=NCHWC)
     weight, bias = draw.whole(16, 16, *attributes["kernel_shape"]), draw.whole(16)
     plain = Case(kind, (x, weight, bias), attributes, domain=NCHWC)
     if draw.coin():
@@ -303,11 +305,36 @@ def _reorder(draw: Draw, kind: str) -> Case:
 
 
 def _conv_transpose(draw: Draw) -> Case:
-    return Case("ConvTranspose", (draw.whole(3, 2, 5, 4), draw.whole(2, 3, 2, 2)))
+    rank, group = draw.one_of(1, 2, 2, 3), draw.one_of(1, 2)
+    kernel, stride, dilation, pads, added = (
+        tuple(draw.one_of(*options) for _ in range(rank))
+        for options in ((2, 3, 4), (1, 2, 3), (1, 1, 2), (0, 1, 2), (0, 1))
+    )
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    before = tuple(map(min, pads, [each - 1 for each in reach]))
+    after = tuple(draw.one_of(0, each) for each in before)
+    added = tuple(map(min, added, [each - 1 for each in stride]))
+    dims = [int(draw.rng.integers(5, 12)) for _ in range(rank)]
+    x, weight = draw.whole(2, 4, *dims), draw.whole(4, 3, *kernel)
+    attributes = {
+        "group": group, "strides": stride, "dilations": dilation, "pads": (*before, *after),
+        "output_padding": added,
+    }  # fmt: skip
+    return Case("ConvTranspose", (x, weight), attributes)
 
 
-def _depth_to_space(draw: Draw) -> Case:
-    return Case("DepthToSpace", (draw.floats(3, 4, 6, 8),), {"blocksize": 2})
+def _depth_to_space(draw: Draw, kind: str) -> Case:
+    return Case(kind, (draw.floats(3, 4, 6, 8),), {"blocksize": 2})
+
+
+def _upsample(draw: Draw) -> Case:
+    """Return an enlarged image over blocks of channels."""
+    mode, scale = draw.one_of("nearest", "linear"), draw.one_of(2, 4)
+    places = "asymmetric" if mode == "nearest" else draw.one_of("asymmetric", "half_pixel")
+    attributes = {
+        "mode": mode, "coordinate_transformation_mode": places, "scales": (1, 1, scale, 2),
+    }  # fmt: skip
+    return Case("Upsample", (draw.floats(2, 16, 9, 7),), attributes, domain=NCHWC)
 
 
 _PLACES = ("half_pixel", "pytorch_half_pixel", "asymmetric")
@@ -384,7 +411,7 @@ FAMILIES: tuple[tuple[Callable[[Draw, str], Case], Sequence[str]], ...] = (
         ("Transpose", "Concat", "Split", "Expand", "Slice", "Pad", "TopK", "Gather"),
     ),
     (_by_index, ("GatherElements", "ScatterElements")),
-    (_window, ("Conv", "MaxPool", "AveragePool")),
+    (_window, ("Conv", "MaxPool", "AveragePool", "LpPool")),
     (
         _normalized,
         (
@@ -409,7 +436,7 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
         f"{CONTRIB}.{kind}": partial(_unary, kind=kind, domain=CONTRIB)
         for kind in ("Gelu", "QuickGelu")
     },
-    **{f"{NCHWC}.{kind}": partial(_in_blocks, kind=kind) for kind in ("Conv", "MaxPool")},
+    **{f"{NCHWC}.{kind}": partial(_in_blocks, kind=kind) for kind in ("Conv", "MaxPool", "AveragePool")},
     **{
         f"{NCHWC}.{kind}": partial(_reorder, kind=kind)
         for kind in ("ReorderInput", "ReorderOutput")
@@ -424,7 +451,9 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
     f"{CONTRIB}.SkipSimplifiedLayerNormalization": _skip_simplified,
     "SimplifiedLayerNormalization": _simplified,
     "ConvTranspose": _conv_transpose,
-    "DepthToSpace": _depth_to_space,
+    "DepthToSpace": partial(_depth_to_space, kind="DepthToSpace"),
+    "SpaceToDepth": partial(_depth_to_space, kind="SpaceToDepth"),
+    f"{NCHWC}.Upsample": _upsample,
     "Resize": _resize,
     "Clip": _clip,
     "Where": _where,
@@ -434,6 +463,6 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
 """A random case of each operator, by its name in the table."""
 
 ONLY_IN_RUNTIME = frozenset(kind for kind in CASES if "." in kind) | {
-    "SimplifiedLayerNormalization", "AveragePool", "MaxPool", "GatherElements",
+    "SimplifiedLayerNormalization", "AveragePool", "MaxPool", "LpPool", "GatherElements", "ConvTranspose",
 }  # fmt: skip
 """Operators that the reference evaluator does not know, or pads wrongly (onnx 1.23)."""

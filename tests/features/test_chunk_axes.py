@@ -77,7 +77,7 @@ def others(case: Case, node: Node, split: Split) -> Iterator[Split]:
         if shape and at not in (*case.constants, *case.ignored):
             for other in _other_inputs(shape, part):
                 if (
-                    case.type == "Resize"
+                    case.type in {"Resize", "Upsample", "ConvTranspose"}
                     and other
                     and part
                     and other.halo_before > part.halo_before

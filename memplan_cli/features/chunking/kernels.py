@@ -110,25 +110,29 @@ def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) 
     """Whether SGEMM adds the products of a chunk in the same blocks as those of the whole.
 
     The block length depends on the number of columns. The columns of a convolution are its output
-    positions. A split along any other axis keeps all columns, so the blocks are the same.
+    positions, those of a transposed one its input positions, halo included. A split along any other
+    axis keeps all columns, so the blocks are the same.
     """
-    data = node.data_shape
-    if split.role is Role.TILES and qualified_name(node.op) in _CONVOLUTIONS:
+    data, weight, read = node.data_shape, node.input_shape(1) or (), split.inputs[0]
+    name, whole = qualified_name(node.op), (0, split.extent)
+    if split.role is Role.TILES and name in _CONVOLUTIONS:
         columns_per_index = prod(node.output_shape[2:]) // split.extent
-        weight = node.input_shape(1) or ()  # every convolution has one
         summed = prod(weight[1:])
+        lengths = [stop - start for start, stop in (whole, *chunks)]
+    elif split.role is Role.TILES and name == "ConvTranspose" and read is not None:
+        columns_per_index = prod(data[2:]) // data[read.axis]
+        summed = weight[0] // node.int_attribute("group", 1)
+        ranges = [read.range(chunk, data[read.axis]) for chunk in (whole, *chunks)]
+        lengths = [stop - start for start, stop in ranges]
     elif split.role is Role.COLUMNS and len(data) > 1:
         columns_per_index = 1  # the split axis is the axis of columns
         summed = data[-2] if node.int_attribute("transA", 0) else data[-1]
+        lengths = [stop - start for start, stop in (whole, *chunks)]
     else:
         # Either all columns are kept, or the data is a vector: a single row is multiplied by another
         # kernel (gemv), which has no blocks.
         return True
-    whole_block = _summing_block(split.extent * columns_per_index, summed)
-    return all(
-        _summing_block((stop - start) * columns_per_index, summed) == whole_block
-        for start, stop in chunks
-    )
+    return len({_summing_block(length * columns_per_index, summed) for length in lengths}) == 1
 
 
 def _summing_block(columns: int, summed: int) -> int:

@@ -44,12 +44,13 @@ EDITS: Mapping[str, EditRule] = {
 def splits_of(node: Node) -> tuple[Split, ...]:
     """Return every way to compute an op in at least two chunks.
 
-    Empty for random ops, ops with subgraphs, and ops with an empty tensor.
+    Empty for random ops, ops with subgraphs, and ops whose data or result is empty. Other inputs may
+    be: exporters write an empty region of interest for Resize.
     """
     rule = RULES.get(qualified_name(node.op))
     if rule is None or node.op.is_random or node.op.bodies:
         return ()
-    if any(shape is not None and 0 in shape for shape in (*node.inputs, *node.outputs)):
+    if any(shape is not None and 0 in shape for shape in (node.data_shape, *node.outputs)):
         return ()
     return tuple(split for split in rule(node) if split.extent > 1)
 

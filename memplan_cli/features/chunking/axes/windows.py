@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import MICROSOFT, NCHWC
@@ -17,6 +16,7 @@ from memplan_cli.features.chunking.axes.split import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from memplan_cli.core.program import Attribute
     from memplan_cli.features.chunking.axes.split import (
         EditRule,
         Node,
@@ -139,21 +139,83 @@ def _blocked_pooling_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _pooling_tile_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along tiles; none with ``ceil_mode``.
+    """Return the splits along tiles.
 
-    There the last window may reach beyond the padding.
+    With ``ceil_mode``, the last window may reach beyond the padding. A tile has this as padding
+    (`_tile_padding_edit`), which an average that counts padding would count.
     """
-    return () if node.int_attribute("ceil_mode", 0) else _tile_splits(node)
+    counts_padding = node.int_attribute("count_include_pad", 0)
+    return () if node.int_attribute("ceil_mode", 0) and counts_padding else _tile_splits(node)
+
+
+def _transposed_convolution_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along samples, and along each spatial axis in ``stride`` outputs at a time.
+
+    Input ``i`` adds to the outputs from ``i * stride - pad`` on, ``reach`` of them. So the outputs
+    ``start * stride .. stop * stride`` read the inputs from ``start - (reach - 1 - pad) // stride``
+    to ``stop + (pad - 1) // stride``, the last one included. None along spatial axes if the padding
+    follows from the sizes of the output, or if windows leave gaps.
+    """
+    auto_pad = node.string_attribute("auto_pad", "NOTSET")
+    if node.ints_attribute("output_shape") or auto_pad not in {"NOTSET", "VALID"}:
+        return same_axis_splits(node, (0,))
+    spatial = (
+        node.split(
+            -(-node.output_shape[axis] // window.stride),
+            {
+                0: AxisMap(
+                    axis,
+                    halo_before=(window.reach - 1 - window.pads[0]) // window.stride,
+                    halo_after=(window.pads[0] - 1) // window.stride + 1,
+                )
+            },
+            {0: AxisMap(axis, window.stride)},
+            Role.TILES,
+        )
+        for axis, window in enumerate(_windows(node), start=_FIRST_SPATIAL_AXIS)
+        if window.reach >= max(window.stride, window.pads[0] + 1)
+    )
+    return (*same_axis_splits(node, (0,)), *spatial)
+
+
+def _transposed_convolution_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+    """Return the padding that crops a tile's outputs to its own.
+
+    Outputs that no input of the tile adds to, behind its last one, are output padding.
+    """
+    windows = _windows(node)
+    before = [window.pads[0] for window in windows]
+    after = [window.pads[1] for window in windows]
+    added = list(node.ints_attribute("output_padding") or (0,) * len(windows))
+    read, written = split.inputs[0], split.outputs[0]
+    if split.role is Role.TILES and read is not None and written is not None:
+        index = read.axis - _FIRST_SPATIAL_AXIS
+        stride, reach, pads = windows[index]
+        start, stop = read.range(chunk, node.data_shape[read.axis])
+        first, last = written.range(chunk, node.output_shape[read.axis])
+        # Without padding, the tile would make the outputs from ``made`` to ``made_stop``.
+        made = start * stride - pads[0]
+        made_stop = made + (stop - start - 1) * stride + reach
+        before[index] = first - made
+        after[index], added[index] = max(made_stop - last, 0), max(last - made_stop, 0)
+    return ChunkEdit(
+        {"pads": (*before, *after), "output_padding": tuple(added), "auto_pad": "NOTSET"}
+    )
 
 
 def _depth_to_space_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along samples, rows and columns.
+    """Return the splits along samples, rows and columns of DepthToSpace or SpaceToDepth.
 
-    Each input row or column becomes ``blocksize`` of them.
+    Each row or column of the smaller image is ``blocksize`` of the larger one.
     """
     block = node.int_attribute("blocksize", 1)
+    enlarges = node.op.type == "DepthToSpace"
     spatial = (
-        node.split(node.data_shape[axis], {0: AxisMap(axis)}, {0: AxisMap(axis, block)})
+        node.split(
+            (node.data_shape if enlarges else node.output_shape)[axis],
+            {0: AxisMap(axis, 1 if enlarges else block)},
+            {0: AxisMap(axis, block if enlarges else 1)},
+        )
         for axis in (2, 3)
     )
     return (*same_axis_splits(node, (0,)), *spatial)
@@ -183,16 +245,21 @@ def _layout_change_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _tile_padding_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the padding of a tile: only where its halo reaches beyond the input."""
-    windows = _windows(node)
-    before = [window.pads[0] for window in windows]
-    after = [window.pads[1] for window in windows]
+    """Return the padding of a tile: only where its halo reaches beyond the input.
+
+    The padding after an axis is what the last window needs. It replaces ``ceil_mode``, with which this
+    window may reach beyond the padding of the node.
+    """
     read = split.inputs[0]
-    if split.role is Role.TILES and read is not None:
-        start, stop = read.uncropped_range(chunk)
-        before[read.axis - _FIRST_SPATIAL_AXIS] = max(-start, 0)
-        after[read.axis - _FIRST_SPATIAL_AXIS] = max(stop - node.data_shape[read.axis], 0)
-    return ChunkEdit({"pads": (*before, *after), "auto_pad": "NOTSET"})
+    before, after = list[int](), list[int]()
+    for axis, window in enumerate(_windows(node), start=_FIRST_SPATIAL_AXIS):
+        is_split = split.role is Role.TILES and read is not None and read.axis == axis
+        outputs = chunk if is_split else (0, node.output_shape[axis])
+        start, stop = window.axis_map(axis).uncropped_range(outputs)
+        before.append(max(-start, 0))
+        after.append(max(stop - node.data_shape[axis], 0))
+    changed: dict[str, Attribute] = {"pads": (*before, *after), "auto_pad": "NOTSET"}
+    return ChunkEdit({**changed, "ceil_mode": 0} if "ceil_mode" in node.op.attributes else changed)
 
 
 _REPEATING_NEAREST = {
@@ -227,9 +294,9 @@ def _is_power_of_two(scale: int) -> bool:
 
 
 def _resize_scales(node: Node) -> tuple[Number, ...]:
-    """Return the scale of each axis, by input 2 or else by the sizes; empty: known only at run time."""
-    scales, has_sizes = node.constants.get(2, ()), node.input_shape(3) is not None
-    if scales or not has_sizes:
+    """Return the scale of each axis: an attribute, input 2 or by the sizes; empty if known only at run time."""
+    scales: tuple[Number, ...] = node.ints_attribute("scales") or node.constants.get(2, ())
+    if scales or node.input_shape(3) is None:
         return scales
     dims = zip(node.data_shape, node.output_shape, strict=True)
     return tuple(after / before for before, after in dims)
@@ -270,7 +337,8 @@ def _resized_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
     coordinates = node.string_attribute("coordinate_transformation_mode", "half_pixel")
     rounding = node.string_attribute("nearest_mode", "round_prefer_floor")
     is_nearest = node.string_attribute("mode", "nearest") == "nearest"
-    if scale == 1 or (is_nearest and (coordinates, rounding) in _REPEATING_NEAREST):
+    repeats = (coordinates, rounding) in _REPEATING_NEAREST or node.op.domain == NCHWC
+    if scale == 1 or (is_nearest and repeats):
         return AxisMap(axis)
     halo = _interpolation_halo(node)
     if halo is None or not _is_power_of_two(scale):
@@ -298,25 +366,27 @@ def _resize_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
 
 
 _POOLS = ("MaxPool", "AveragePool")
-"""Not LpPool (other bits for a single sample), nor the blocked AveragePool (for tiles)."""
+
+_CONVOLUTIONS = ("Conv", f"{MICROSOFT}.FusedConv", f"{NCHWC}.Conv")
+
+_BLOCKED_POOLS = tuple(f"{NCHWC}.{pool}" for pool in _POOLS)
 
 RULES: Mapping[str, SplitRule] = {
-    "Conv": _convolution_splits,
-    "ConvTranspose": partial(same_axis_splits, axes=(0,)),
-    "DepthToSpace": _depth_to_space_splits,
-    **dict.fromkeys(_POOLS, _pooling_splits),
-    "Resize": _resize_splits,
-    f"{MICROSOFT}.FusedConv": _convolution_splits,
-    f"{NCHWC}.Conv": _convolution_splits,
-    f"{NCHWC}.MaxPool": _blocked_pooling_splits,
-    f"{NCHWC}.ReorderInput": _layout_change_splits,
-    f"{NCHWC}.ReorderOutput": _layout_change_splits,
+    **dict.fromkeys(_CONVOLUTIONS, _convolution_splits),
+    "ConvTranspose": _transposed_convolution_splits,
+    **dict.fromkeys((*_POOLS, "LpPool"), _pooling_splits),
+    **dict.fromkeys(_BLOCKED_POOLS, _blocked_pooling_splits),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _depth_to_space_splits),
+    **dict.fromkeys(("Resize", f"{NCHWC}.Upsample"), _resize_splits),
+    **dict.fromkeys(
+        (f"{NCHWC}.ReorderInput", f"{NCHWC}.ReorderOutput"), _layout_change_splits
+    ),
 }
 
 EDITS: Mapping[str, EditRule] = {
-    "Conv": _tile_padding_edit,
-    **dict.fromkeys(_POOLS, _tile_padding_edit),
-    f"{MICROSOFT}.FusedConv": _tile_padding_edit,
-    **{f"{NCHWC}.{kind}": _tile_padding_edit for kind in ("Conv", "MaxPool")},
-    "Resize": _resize_edit,
+    **dict.fromkeys(
+        (*_CONVOLUTIONS, *_POOLS, "LpPool", *_BLOCKED_POOLS), _tile_padding_edit
+    ),
+    "ConvTranspose": _transposed_convolution_edit,
+    **dict.fromkeys(("Resize", f"{NCHWC}.Upsample"), _resize_edit),
 }
