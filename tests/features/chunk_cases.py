@@ -126,13 +126,26 @@ class Case:
                 start, stop = part.range(piece, array.shape[part.axis])
                 taken = _taken(array, part.axis, start, stop, block=self.block(at))
                 inputs[at] = cut = taken.copy()
-                if not cut.size:
+                if (
+                    not cut.size and self.type != "Concat"
+                ):  # which may read nothing of an input
                     raise ValueError(f"a piece without elements of input {at}")
         for at, values in changed.constants.items():
             inputs[at] = np.array(values, np.int64)
         return replace(
             self, inputs=tuple(inputs), attributes={**self.attributes, **changed.attributes}
         )
+
+
+def reads_everywhere(case: Case, split: Split, cuts: Sequence[int]) -> bool:
+    """Whether each piece reads elements of each sliced input; Concat alone can do without."""
+    return case.type == "Concat" or all(
+        start < stop
+        for piece in pairwise([0, *cuts, split.extent])
+        for array, part in zip(case.inputs, split.inputs, strict=True)
+        if array is not None and part is not None
+        for start, stop in [part.range(piece, array.shape[part.axis])]
+    )
 
 
 def differences(

@@ -166,6 +166,8 @@ def _normalized(draw: Draw, kind: str) -> Case:
         )
     if kind.startswith("Global"):
         return Case(kind, (x,))
+    if kind == "LRN":
+        return Case(kind, (x,), {"size": 3})
     if kind == "InstanceNormalization":
         return Case(kind, (x, *per_channel[:2]))
     x = draw.whole(n, 12, h, w)
@@ -208,7 +210,7 @@ def _move(draw: Draw, kind: str) -> Case:
     if kind == "Transpose":
         return Case(kind, (x,), draw.one_of({}, {"perm": (1, 2, 0)}, {"perm": (0, 2, 1)}))
     if kind == "Concat":
-        return Case(kind, (x, x + 1), {"axis": axis})
+        return Case(kind, (x, *np.split(x + 1, [1], axis)), {"axis": axis})
     if kind == "Split":
         sizes = np.array((1, x.shape[axis] - 1), np.int64)
         return Case(kind, (x, sizes), {"axis": axis}, outputs=2, constants=(1,))
@@ -219,15 +221,33 @@ def _move(draw: Draw, kind: str) -> Case:
         del shape
         return Case(kind, (draw.floats(*read), full), constants=(1,))
     if kind == "Slice":
-        whole = [np.array((each,), np.int64) for each in (1, 3, axis)]
-        return Case(kind, (x, *whole), constants=(1, 2, 3))
+        bounds = draw.one_of(
+            ((1,), (3,), (axis,)),
+            ((1,), (-1,), (axis,), (2,)),
+            ((0, -2), (9, 9), (0, axis or 1)),
+        )
+        whole = [np.array(each, np.int64) for each in bounds]
+        return Case(kind, (x, *whole), constants=tuple(range(1, len(whole) + 1)))
     if kind == "Pad":
-        pads = np.array((0, 1, 0, 0, 2, 0), np.int64)
-        return Case(kind, (x, pads), constants=(1,))
+        pads = np.array(draw.one_of((0, 1, 0, 0, 2, 0), (0, 1, 1, 0, 0, 3)), np.int64)
+        mode = draw.one_of("constant", "edge", "reflect" if min(x.shape) > 3 else "edge")
+        return Case(kind, (x, pads), {"mode": mode}, constants=(1,))
+    if kind == "CumSum":
+        return Case(kind, (x, np.array(axis, np.int64)), constants=(1,))
+    if kind == "Tile":
+        return Case(kind, (x, np.array((1, 2, 1), np.int64)), constants=(1,))
+    if kind == "Trilu":
+        return Case(kind, (x,), {"upper": draw.one_of(0, 1)})
+    if kind == "ReverseSequence":
+        lengths = draw.rng.integers(1, a + 1, b).astype(np.int64)
+        return Case(kind, (x, lengths))
     if kind == "TopK":
         return Case(
             kind, (x, np.array([2], np.int64)), {"axis": axis}, outputs=2, constants=(1,)
         )
+    if kind == "GatherND":
+        at = draw.rng.integers(0, 2, draw.one_of((4, 2), (3, 4, 1)))
+        return Case(kind, (x, at))
     at = draw.rng.integers(0, x.shape[axis], draw.one_of((4,), (3, 4), (), (1, 5)))
     return Case("Gather", (x, np.asarray(at, np.int64)), {"axis": axis})
 
@@ -408,7 +428,10 @@ FAMILIES: tuple[tuple[Callable[[Draw, str], Case], Sequence[str]], ...] = (
     (_reshape, ("Reshape", "Flatten", "Unsqueeze", "Squeeze")),
     (
         _move,
-        ("Transpose", "Concat", "Split", "Expand", "Slice", "Pad", "TopK", "Gather"),
+        (
+            "Transpose", "Concat", "Split", "Expand", "Slice", "Pad", "TopK", "Gather", "GatherND",
+            "CumSum", "Tile", "Trilu", "ReverseSequence",
+        ),
     ),
     (_by_index, ("GatherElements", "ScatterElements")),
     (_window, ("Conv", "MaxPool", "AveragePool", "LpPool")),
@@ -416,7 +439,7 @@ FAMILIES: tuple[tuple[Callable[[Draw, str], Case], Sequence[str]], ...] = (
         _normalized,
         (
             "BatchNormalization", "InstanceNormalization", "GroupNormalization",
-            "LpNormalization", "GlobalAveragePool", "GlobalMaxPool",
+            "LpNormalization", "GlobalAveragePool", "GlobalMaxPool", "LRN",
         ),
     ),
 )  # fmt: skip
@@ -436,7 +459,10 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
         f"{CONTRIB}.{kind}": partial(_unary, kind=kind, domain=CONTRIB)
         for kind in ("Gelu", "QuickGelu")
     },
-    **{f"{NCHWC}.{kind}": partial(_in_blocks, kind=kind) for kind in ("Conv", "MaxPool", "AveragePool")},
+    **{
+        f"{NCHWC}.{kind}": partial(_in_blocks, kind=kind)
+        for kind in ("Conv", "MaxPool", "AveragePool")
+    },
     **{
         f"{NCHWC}.{kind}": partial(_reorder, kind=kind)
         for kind in ("ReorderInput", "ReorderOutput")
@@ -464,5 +490,6 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
 
 ONLY_IN_RUNTIME = frozenset(kind for kind in CASES if "." in kind) | {
     "SimplifiedLayerNormalization", "AveragePool", "MaxPool", "LpPool", "GatherElements", "ConvTranspose",
+    "LRN", "ReverseSequence",
 }  # fmt: skip
 """Operators that the reference evaluator does not know, or pads wrongly (onnx 1.23)."""

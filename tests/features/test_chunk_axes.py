@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.chunk_cases import CONTRIB, Case, differences_to
+from features.chunk_cases import CONTRIB, Case, differences_to, reads_everywhere
 from features.chunk_draws import CASES, ONLY_IN_RUNTIME, Draw
 from memplan_cli.features.chunking.axes.split import AxisMap, Role
 from memplan_cli.features.chunking.axes.table import RULES, splits_of
@@ -59,6 +59,8 @@ def test_pieces_put_together_are_the_whole(kind: str, seed: int) -> None:
     case, whole, node = drawn(kind, seed)
     for split in own_splits(case, node):
         cuts = cuts_of(split, seed)
+        if not reads_everywhere(case, split, cuts):
+            continue
         pieces = pairwise([0, *cuts, split.extent])
         is_by_kernel = kind in ONLY_IN_RUNTIME and split.role is Role.QUERIES
         if not is_by_kernel or keeps_bits(node, split, pieces):
@@ -77,12 +79,12 @@ def others(case: Case, node: Node, split: Split) -> Iterator[Split]:
         if shape and at not in (*case.constants, *case.ignored):
             for other in _other_inputs(shape, part):
                 if (
-                    case.type in {"Resize", "Upsample", "ConvTranspose"}
+                    case.type in {"Resize", "Upsample", "ConvTranspose", "Concat"}
                     and other
                     and part
                     and other.halo_before > part.halo_before
                 ):
-                    continue  # what it makes of a wider halo is cut off
+                    continue  # what it makes of a wider halo is cut off, or there is none
                 changed = (*split.inputs[:at], other, *split.inputs[at + 1 :])
                 yield split._replace(inputs=changed)
     for at, part in enumerate(split.outputs):
@@ -121,7 +123,8 @@ def test_the_negation_of_an_entry_is_another_result(kind: str) -> None:
 
 
 def _is_same(whole: list[Array], case: Case, node: Node, split: Split) -> bool:
-    cuts = [split.extent // 2]
+    # An input of Concat is read by the pieces that lie in it alone.
+    cuts = [*range(1, split.extent)] if case.type == "Concat" else [split.extent // 2]
     try:
         return not any(differences_to(whole, case, node, split, cuts, run))
     except Exception:  # noqa: BLE001 - an operator may fail in any way

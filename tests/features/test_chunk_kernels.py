@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from features.chunk_cases import Case, differences
+from features.chunk_cases import Case, differences, reads_everywhere
 from features.chunk_draws import CASES, Draw
 from memplan_cli.features.chunking.axes.split import Role
 from memplan_cli.features.chunking.axes.table import RULES, splits_of
@@ -63,7 +63,9 @@ def cuts_of(node: Node, split: Split, seed: int) -> list[int]:
 def allowed(case: Case, node: Node, seed: int) -> Iterator[tuple[Split, list[int]]]:
     for split in filter(case.allows, splits_of(node)):
         cuts = cuts_of(node, split, seed)
-        if cuts and keeps_bits(node, split, pairwise([0, *cuts, split.extent])):
+        if not cuts or not reads_everywhere(case, split, cuts):
+            continue
+        if keeps_bits(node, split, pairwise([0, *cuts, split.extent])):
             yield split, cuts
 
 
@@ -179,6 +181,26 @@ def convolution(seed: int) -> Case:
 @pytest.mark.parametrize("seed", range(15))
 def test_tiles_of_any_convolution_keep_the_bits_where_blocks_stay(seed: int) -> None:
     case = convolution(seed)
+    node = case.node(case.run_in_runtime())
+    for split, cuts in allowed(case, node, seed):
+        assert not differences(case, node, split, cuts, Case.run_in_runtime)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_tiles_of_a_transposed_convolution_keep_the_bits_where_blocks_stay(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    read, made, stride = (
+        int(rng.choice(each)) for each in ((16, 200, 512), (1, 32), (1, 2, 4))
+    )
+    kernel = stride * int(rng.integers(1, 4))
+    dims = (int(rng.integers(20, 200)),) if rng.integers(2) else (24, 20)
+    x = rng.standard_normal((1, read, *dims)).astype(np.float32)
+    weight = rng.standard_normal((read, made, *(kernel for _ in dims))).astype(np.float32)
+    attributes = {
+        "strides": (stride,) * len(dims),
+        "pads": ((kernel - stride) // 2,) * 2 * len(dims),
+    }
+    case = Case("ConvTranspose", (x, weight), attributes, constants=(1,))
     node = case.node(case.run_in_runtime())
     for split, cuts in allowed(case, node, seed):
         assert not differences(case, node, split, cuts, Case.run_in_runtime)

@@ -86,7 +86,7 @@ def test_nothing_outside_lies_between_two_ops_of_a_region(
     ],
 )
 def test_every_region_with_ops_that_also_run_whole_can_be_written(ops: str) -> None:
-    header = "agraph (float[8,16] x, float[8,16] u) => (float[8,16] y) <int64 along = {1}>"
+    header = "agraph (float[8,16] x, float[8,16] u) => (float[8,16] y) <int64 along = {0}>"
     model = parse(f"{header} {{ {ops} }}")
     graph, whole = graph_of(model), [x.tobytes() for x in run(model)]
     has_duplicates = False

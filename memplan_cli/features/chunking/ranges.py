@@ -33,7 +33,8 @@ class ChunkRanges:
     """The ranges of one chunk of a region.
 
     Attributes:
-        computed: the range of its split that each op computes, by op index.
+        computed: the range of its split that each op computes, by op index; ops of which the chunk
+        needs nothing are left out.
         outputs: the range of each region output that this chunk contributes.
         carried: the range of each tensor that is read here but made by the previous chunk.
     """
@@ -137,6 +138,8 @@ class _PreviousChunk(NamedTuple):
         Concat that joins the carried rows with the new ones. ``needed`` is the range of its split
         that this chunk needs, overlap included.
         """
+        if op_index not in self.computed:
+            return False
         if self.carrying_ops is not None:
             return op_index in self.carrying_ops
         op, (_, previous_stop) = graph.ops[op_index], self.computed[op_index]
@@ -191,12 +194,14 @@ def _backward_ranges(
     for op_index in sorted(region.splits, reverse=True):
         op, split = graph.ops[op_index], region.splits[op_index]
         op_range = _range_for_outputs(op, split, needed)
-        if op_range is None:
-            return None
+        if op_range is None:  # of an input that a Concat omits in this chunk
+            continue
         if previous is not None and previous.should_carry(graph, op_index, op_range):
             carrying_ops.add(op_index)
             op_range = previous.remaining_range(op_index, op_range)
         reads = _read_ranges(graph, op, split, op_range)
+        if op.type == "Concat":
+            reads = [(var, read) for var, read in reads if read[0] < read[1]]
         if any(start >= stop for start, stop in (op_range, *(read for _, read in reads))):
             return None
         computed[op_index] = op_range
@@ -263,7 +268,7 @@ def _all_keep_bits(graph: Graph, region: Region, chunks: Sequence[ChunkRanges]) 
     """Whether the kernels of all ops give the bits of the whole in these chunks."""
     for op_index, split in region.splits.items():
         node = graph.node(op_index)
-        ranges = [chunk.computed[op_index] for chunk in chunks]
+        ranges = [chunk.computed[op_index] for chunk in chunks if op_index in chunk.computed]
         if node is None or not keeps_bits(node, split, ranges):
             return False
     return True

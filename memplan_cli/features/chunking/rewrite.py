@@ -236,7 +236,7 @@ class _ChunkWriter:
             For each tensor in ``next_carried``, the var that holds these rows.
         """
         carried_over: dict[VarId, VarId] = {}
-        for index in sorted(self._region.splits):
+        for index in sorted(self._chunk.computed):
             op, split = self._graph.ops[index], self._region.splits[index]
             self._write_op(index, split)
             for var, axis_map in zip(op.outputs, split.outputs, strict=True):
@@ -312,6 +312,8 @@ class _ChunkWriter:
                 inputs.append(var)
                 continue
             bounds = axis_map.range(op_range, self._graph.dims(var)[axis_map.axis])
+            if op.type == "Concat" and bounds[0] >= bounds[1]:
+                continue  # this chunk has no elements of the input
             inputs.append(self.slice_of(var, axis_map.axis, bounds))
         for position, values in edit.constants.items():
             inputs[position] = self._writer.constant(values)

@@ -6,6 +6,7 @@ in the input alone.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import accumulate
 from math import gcd, prod
 from operator import mul
@@ -15,12 +16,13 @@ from memplan_cli.core.operators import OPERATORS
 from memplan_cli.features.chunking.axes.split import AxisMap, ChunkEdit, broadcast_axis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from memplan_cli.features.chunking.axes.split import (
         Dims,
         EditRule,
         Node,
+        Number,
         Range,
         Split,
         SplitRule,
@@ -156,47 +158,150 @@ def _splits_of_first_input_except(node: Node, axes: Iterable[int]) -> tuple[Spli
 
 
 def _concat_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along the axes that are not concatenated."""
-    return _splits_of_all_inputs_except(node, (node.int_attribute("axis", 1),))
+    """Return the splits along every axis.
+
+    Along the joined axis, an input begins at the sum of the dims before it. A chunk reads the inputs
+    that it has elements of, and omits the others.
+    """
+    joined = node.int_attribute("axis", 1) % len(node.output_shape)
+    dims = [shape[joined] for shape in node.inputs if shape is not None]
+    places = {
+        position: AxisMap(joined, halo_before=before, halo_after=-before)
+        for position, before in enumerate(accumulate(dims[:-1], initial=0))
+    }
+    return (
+        *_splits_of_all_inputs_except(node, (joined,)),
+        node.split(node.output_shape[joined], places, {0: AxisMap(joined)}),
+    )
 
 
-def _split_operator_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits of the operator Split along the axes that it does not divide."""
-    return _splits_of_first_input_except(node, (node.int_attribute("axis", 0),))
+def _splits_except(
+    node: Node, mixed_axes: Callable[[Node], Iterable[Number] | None]
+) -> tuple[Split, ...]:
+    """Return the splits along the axes that an operator does not mix; none if these are not known.
+
+    No input but the first is sliced.
+    """
+    axes = mixed_axes(node)
+    return () if axes is None else _splits_of_first_input_except(node, map(int, axes))
 
 
-def _top_k_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along the axes that are not sorted."""
-    return _splits_of_first_input_except(node, (node.int_attribute("axis", -1),))
+def _repeated_axes(node: Node) -> Iterable[int] | None:
+    """Return the axes along which Tile repeats its data; None if they are known only at run time."""
+    if 1 not in node.constants:
+        return None
+    return [axis for axis, count in enumerate(node.constants[1]) if count != 1]
+
+
+def _sliced_ranges(node: Node) -> Mapping[int, tuple[int, int]] | None:
+    """Return the start and step of each axis that Slice lists; None if they are known only at run time.
+
+    Before opset 10 they are attributes. Without axes the first ones are sliced.
+    """
+    starts = node.ints_attribute("starts") or node.constants.get(1)
+    if starts is None or (node.input_shape(3) and 3 not in node.constants):
+        return None
+    axes = node.ints_attribute("axes") or node.constants.get(3) or range(len(starts))
+    steps = node.constants.get(4) or (1,) * len(starts)
+    if len(steps) < len(starts) or (node.input_shape(4) and 4 not in node.constants):
+        return None
+    data = node.data_shape
+    ranges = {}
+    for axis, start, step in zip(axes, starts, steps, strict=True):
+        dim = data[int(axis)]
+        first = int(start) + dim if start < 0 else int(start)
+        ranges[int(axis) % len(data)] = min(max(first, 0), dim), int(step)
+    return ranges
 
 
 def _slice_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along the axes that are not sliced.
+    """Return the splits along every axis; along sliced ones only if none is sliced backwards.
 
-    None are returned if the sliced axes are known only at run time. Without axes Slice slices
-    the first ones, as many as it has starts.
+    With a start of 10 and a step of 2, elements 4..8 of the result are elements 18, 20, 22 and 24
+    of the data. If the bounds are known only at run time, the sliced axes are not split; if the axes
+    are, none is.
     """
-    axes = node.ints_attribute("axes")
-    starts = node.ints_attribute("starts")
-    count = len(starts) if starts is not None else (node.input_shape(1) or (0,))[0]
-    if axes is None and node.input_shape(3) is not None:
-        if 3 not in node.constants:
+    ranges = _sliced_ranges(node)
+    if ranges is None:
+        axes = node.ints_attribute("axes") or node.constants.get(3)
+        if axes is None and node.input_shape(3) is not None:
             return ()
-        axes = tuple(int(axis) for axis in node.constants[3])
-    return _splits_of_first_input_except(node, range(count) if axes is None else axes)
+        count = (node.input_shape(1) or (0,))[0]
+        return _splits_except(node, lambda _: range(count) if axes is None else axes)
+    along_sliced = (
+        node.split(
+            node.output_shape[axis],
+            {_DATA: AxisMap(axis, step, -start, start + 1 - step)},
+            {0: AxisMap(axis)},
+        )
+        for axis, (start, step) in ranges.items()
+        if min(step for _, step in ranges.values()) > 0
+    )
+    return (*_splits_of_first_input_except(node, ranges), *along_sliced)
+
+
+def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+    """Return the bounds of a chunk along a sliced axis: all that it reads, in the same steps."""
+    read, ranges = split.inputs[0], _sliced_ranges(node)
+    if read is None or ranges is None or read.axis not in ranges:
+        return ChunkEdit()
+    data = node.data_shape
+    start, stop = read.range(chunk, data[read.axis])
+    bounds = {
+        axis: (first, first + node.output_shape[axis] * step, step)
+        for axis, (first, step) in ranges.items()
+    }
+    bounds[read.axis] = 0, stop - start, bounds[read.axis][2]
+    starts, stops, steps = zip(*bounds.values(), strict=True)
+    if node.ints_attribute("starts"):
+        return ChunkEdit({"starts": starts, "ends": stops, "axes": tuple(bounds)})
+    parts = dict(enumerate((starts, stops, tuple(bounds), steps), start=1))
+    return ChunkEdit(constants={at: parts[at] for at in parts if node.input_shape(at)})
+
+
+def _pads(node: Node) -> tuple[int, ...] | None:
+    """Return the padding of each axis, first all before and then all after; None if it is not known.
+
+    It is known only at run time, or its axes are an input.
+    """
+    pads = node.ints_attribute("pads") or node.constants.get(1)
+    if not pads or node.input_shape(3) is not None or len(pads) != 2 * len(node.output_shape):
+        return None
+    return tuple(map(int, pads))
 
 
 def _pad_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along the axes that are not padded.
+    """Return the splits along every axis whose padding depends on the nearest element at most.
 
-    None are returned if the padding is known only at run time, or if its axes are an input.
+    A mirrored axis is not split, and neither is one that is cropped by a negative padding.
     """
-    rank = len(node.output_shape)
-    pads = node.ints_attribute("pads") or node.constants.get(1)
-    if not pads or node.input_shape(3) is not None or len(pads) != 2 * rank:
+    pads, rank = _pads(node), len(node.output_shape)
+    if pads is None:
         return ()
-    padded = (axis for axis in range(rank) if pads[axis] or pads[axis + rank])
-    return _splits_of_first_input_except(node, padded)
+    mirrors = node.string_attribute("mode", "constant") in {"reflect", "wrap"}
+    return tuple(
+        node.split(
+            dim,
+            {_DATA: AxisMap(axis, halo_before=pads[axis], halo_after=-pads[axis])},
+            {0: AxisMap(axis)},
+        )
+        for axis, dim in enumerate(node.output_shape)
+        if pads[axis] == pads[axis + rank] == 0
+        or (not mirrors and min(pads[axis], pads[axis + rank]) >= 0)
+    )
+
+
+def _pad_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
+    """Return the padding of a chunk: only where it reaches beyond the data."""
+    read, pads = split.inputs[0], list(_pads(node) or ())
+    if read is None or not pads:
+        return ChunkEdit()
+    start, stop = read.uncropped_range(chunk)
+    pads[read.axis] = max(-start, 0)
+    pads[read.axis + len(pads) // 2] = max(stop - node.data_shape[read.axis], 0)
+    if node.ints_attribute("pads"):
+        return ChunkEdit({"pads": tuple(pads)})
+    return ChunkEdit(constants={1: tuple(pads)})
 
 
 def _gather_splits(node: Node) -> tuple[Split, ...]:
@@ -222,6 +327,17 @@ def _gather_splits(node: Node) -> tuple[Split, ...]:
         if axis != gathered
     )
     return *by_index, *by_data
+
+
+def _gather_nd_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits along the axes of the lists of indices; the data stays whole."""
+    if node.int_attribute("batch_dims", 0):
+        return ()
+    lists = (node.input_shape(_INDICES) or (0,))[:-1]
+    return tuple(
+        node.split(dim, {_INDICES: AxisMap(axis)}, {0: AxisMap(axis)})
+        for axis, dim in enumerate(lists)
+    )
 
 
 def _gather_elements_splits(node: Node) -> tuple[Split, ...]:
@@ -252,6 +368,21 @@ def _scatter_elements_splits(node: Node) -> tuple[Split, ...]:
     )
 
 
+MIXED_AXES: Mapping[str, Callable[[Node], Iterable[Number] | None]] = {
+    "Split": lambda node: (node.int_attribute("axis", 0),),
+    "TopK": lambda node: (node.int_attribute("axis", -1),),
+    "CumSum": lambda node: node.constants.get(1),
+    "Tile": _repeated_axes,
+    "Trilu": lambda _: (-2, -1),
+    "ReverseSequence": lambda node: (
+        node.int_attribute("batch_axis", 1),
+        node.int_attribute("time_axis", 0),
+    ),
+    "LpNormalization": lambda node: (node.int_attribute("axis", -1),),
+    "LRN": lambda _: (1,),
+}
+"""The axes that an operator mixes, by its name; None: they are known only at run time."""
+
 RULES: Mapping[str, SplitRule] = {
     **{row.qualified_name: _elementwise_splits for row in OPERATORS if row.is_elementwise},
     "CastLike": _elementwise_first_input_splits,
@@ -261,13 +392,20 @@ RULES: Mapping[str, SplitRule] = {
     "Squeeze": _squeeze_splits,
     "Transpose": _transpose_splits,
     "Concat": _concat_splits,
-    "Split": _split_operator_splits,
     "Slice": _slice_splits,
     "Pad": _pad_splits,
-    "TopK": _top_k_splits,
+    **{
+        name: partial(_splits_except, mixed_axes=mixed_axes)
+        for name, mixed_axes in MIXED_AXES.items()
+    },
     "Gather": _gather_splits,
+    "GatherND": _gather_nd_splits,
     "GatherElements": _gather_elements_splits,
     "ScatterElements": _scatter_elements_splits,
 }
 
-EDITS: Mapping[str, EditRule] = {"Expand": _target_shape_edit, "Reshape": _target_shape_edit}
+EDITS: Mapping[str, EditRule] = {
+    **dict.fromkeys(("Expand", "Reshape"), _target_shape_edit),
+    "Slice": _slice_edit,
+    "Pad": _pad_edit,
+}

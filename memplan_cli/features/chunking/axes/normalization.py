@@ -184,7 +184,6 @@ RULES: Mapping[str, SplitRule] = {
     "SimplifiedLayerNormalization": _splits_before_axis,
     f"{MICROSOFT}.SkipLayerNormalization": _splits_before_last_axis,
     f"{MICROSOFT}.SkipSimplifiedLayerNormalization": _splits_before_last_axis,
-    "LpNormalization": _splits_except_axis,
     "BatchNormalization": _batch_normalization_splits,
     "InstanceNormalization": _instance_normalization_splits,
     "GroupNormalization": _group_normalization_splits,

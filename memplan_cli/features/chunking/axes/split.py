@@ -73,9 +73,9 @@ class AxisMap(NamedTuple):
         )
 
     def range(self, chunk: Range, dim: int) -> Range:
-        """Return the range of an axis of ``dim`` elements."""
-        start, stop = self.uncropped_range(chunk)
-        return max(start, 0), min(stop, dim)
+        """Return the range of an axis of ``dim`` elements; start and stop are equal if it is empty."""
+        start, stop = (min(max(bound, 0), dim) for bound in self.uncropped_range(chunk))
+        return start, stop
 
 
 class Split(NamedTuple):

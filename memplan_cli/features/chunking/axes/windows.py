@@ -259,7 +259,9 @@ def _tile_padding_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
         before.append(max(-start, 0))
         after.append(max(stop - node.data_shape[axis], 0))
     changed: dict[str, Attribute] = {"pads": (*before, *after), "auto_pad": "NOTSET"}
-    return ChunkEdit({**changed, "ceil_mode": 0} if "ceil_mode" in node.op.attributes else changed)
+    return ChunkEdit(
+        {**changed, "ceil_mode": 0} if "ceil_mode" in node.op.attributes else changed
+    )
 
 
 _REPEATING_NEAREST = {
@@ -384,9 +386,7 @@ RULES: Mapping[str, SplitRule] = {
 }
 
 EDITS: Mapping[str, EditRule] = {
-    **dict.fromkeys(
-        (*_CONVOLUTIONS, *_POOLS, "LpPool", *_BLOCKED_POOLS), _tile_padding_edit
-    ),
+    **dict.fromkeys((*_CONVOLUTIONS, *_POOLS, "LpPool", *_BLOCKED_POOLS), _tile_padding_edit),
     "ConvTranspose": _transposed_convolution_edit,
     **dict.fromkeys(("Resize", f"{NCHWC}.Upsample"), _resize_edit),
 }
