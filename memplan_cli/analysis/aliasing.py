@@ -151,8 +151,8 @@ def _unite_branch_results(
         fitting = [
             root for root in results if root is not None and sizes[root] == sizes[output]
         ]
-        # Branches are numbered in their order, and the output of the If begins last. `unite` makes the older
-        # of two vars the root, and the first if all live ranges are equal, as where no order is known yet.
+        # Earlier branches define their results earlier, and the output of the If is last. `unite` makes the
+        # older of two vars the root; its first argument if live ranges are equal, as before ops are ordered.
         oldest, *younger = [*fitting, output]
         for member in younger:
             groups.unite(oldest, member)
