@@ -380,6 +380,87 @@ def _resize(draw: Draw) -> Case:
     return Case("Resize", (x, None, scales), attributes, constants=(2,))
 
 
+def _bytes(draw: Draw, *shape: int) -> Array:
+    return draw.rng.integers(0, 256, shape).astype(np.uint8)
+
+
+def _scale(draw: Draw, *shape: int) -> tuple[Array, Array]:
+    """Return a scale and a zero point."""
+    scale = draw.rng.uniform(0.01, 0.1, shape).astype(np.float32)
+    return scale, np.full(shape, draw.one_of(0, 3, 128), np.uint8)
+
+
+_WIDE = np.array(20, np.float32), np.array(100, np.uint8)
+"""The scale and zero point of a sum of products, few of which are cut off at 0 or 255."""
+
+
+def _quantized(draw: Draw, kind: str, domain: str) -> Case:
+    """Return a quantized operator: tensors among their scales and zero points."""
+    a, b, c = draw.dims(3)
+    x, y, result = _bytes(draw, 2, a, b, c), _bytes(draw, a, 1, c), _scale(draw)
+    attributes: dict[str, Any] = {}
+    inputs: tuple[Array | None, ...] = (x, *_scale(draw), *result)
+    if kind in {"QLinearAdd", "QLinearMul"}:
+        inputs = (x, *_scale(draw), y, *_scale(draw), *result)
+    elif kind == "QLinearConcat":
+        inputs, attributes = (*result, x, *_scale(draw), x, *_scale(draw)), {"axis": 2}
+    elif kind == "QLinearSoftmax":
+        attributes = {"axis": draw.one_of(-1, 3), "opset": 13}
+    elif "Pool" in kind or "Conv" in kind:
+        case = _window(draw, "Conv" if "Conv" in kind else "MaxPool")
+        attributes = {n: v for n, v in case.attributes.items() if n != "ceil_mode"}
+        image = _bytes(draw, *(case.inputs[0].shape if case.inputs[0] is not None else ()))
+        if domain and (draw.coin() or "Conv" in kind):
+            attributes["channels_last"], image = (
+                1,
+                np.ascontiguousarray(image.transpose(0, 2, 3, 1)),
+            )
+        attributes = {} if "Global" in kind else attributes
+        weight = _bytes(draw, 6, 2, *case.attributes["kernel_shape"])
+        inputs = (image, *_scale(draw), *result)
+        if kind == "QLinearConv":
+            bias = draw.rng.integers(-99, 99, 6).astype(np.int32)
+            inputs = (image, *_scale(draw), weight, *_scale(draw), *_WIDE, bias)
+        if kind == "ConvInteger":
+            inputs = (image, weight, _scale(draw)[1], _scale(draw)[1])
+    elif kind in {"QuantizeLinear", "DequantizeLinear"}:
+        data = draw.floats(2, a, b, c) if kind == "QuantizeLinear" else x
+        inputs, attributes = (data, *_scale(draw, *draw.one_of((), (b,)))), {"axis": 2}
+    return Case(kind, inputs, attributes, domain=domain, opset=19)
+
+
+def _quantized_product(draw: Draw, kind: str, domain: str) -> Case:
+    m, k, n = draw.dims(3)
+    left = draw.one_of((m, k), (2, m, k)) if kind != "QGemm" else (m, k)
+    columns = draw.one_of((), (n,))
+    (scale, zero), (scales, zeros) = _scale(draw), _scale(draw, *columns)
+    first, second = _bytes(draw, *left), _bytes(draw, k, n)
+    if kind == "MatMulInteger":
+        return Case(kind, (first, second, zero, zeros), opset=19)
+    if kind == "MatMulIntegerToFloat":
+        return Case(kind, (first, second, scale, scales, zero, zeros), domain=domain, opset=19)
+    inputs = first, scale, zero, second, scales, zeros
+    if kind == "QLinearMatMul":
+        return Case(kind, (*inputs, *_WIDE), opset=19)
+    bias = draw.rng.integers(-99999, 99999, (n,)).astype(np.int32)
+    return Case(kind, (*inputs, bias, *_WIDE), domain=domain, opset=19)
+
+
+QUANTIZED: Mapping[str, Callable[[Draw], Case]] = {
+    f"{domain}.{kind}" if domain else kind: partial(made, kind=kind, domain=domain)
+    for made, domain, kinds in (
+        (_quantized, "", ("QLinearConv", "ConvInteger", "QuantizeLinear", "DequantizeLinear")),
+        (_quantized, CONTRIB, (
+            "QLinearConv", "QLinearAdd", "QLinearMul", "QLinearSigmoid", "QLinearLeakyRelu",
+            "QLinearSoftmax", "QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearConcat",
+        )),
+        (_quantized_product, "", ("QLinearMatMul", "MatMulInteger")),
+        (_quantized_product, CONTRIB, ("MatMulIntegerToFloat", "QGemm")),
+    )
+    for kind in kinds
+}  # fmt: skip
+
+
 def _with_bias(draw: Draw, kind: str) -> Case:
     dims = draw.dims(3)
     return Case(kind, (draw.floats(*dims), draw.floats(dims[2])), domain=CONTRIB)
@@ -468,6 +549,7 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
         for kind in ("ReorderInput", "ReorderOutput")
     },
     f"{CONTRIB}.FusedConv": _fused_conv,
+    **QUANTIZED,
     "MatMul": _matmul,
     f"{CONTRIB}.FusedMatMul": _fused_matmul,
     "Gemm": _gemm,
@@ -488,7 +570,7 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
 }
 """A random case of each operator, by its name in the table."""
 
-ONLY_IN_RUNTIME = frozenset(kind for kind in CASES if "." in kind) | {
+ONLY_IN_RUNTIME = frozenset(kind for kind in CASES if "." in kind) | QUANTIZED.keys() | {
     "SimplifiedLayerNormalization", "AveragePool", "MaxPool", "LpPool", "GatherElements", "ConvTranspose",
     "LRN", "ReverseSequence",
 }  # fmt: skip

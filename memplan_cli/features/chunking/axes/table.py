@@ -10,6 +10,7 @@ from memplan_cli.features.chunking.axes import (
     elements,
     normalization,
     products,
+    quantized,
     windows,
 )
 from memplan_cli.features.chunking.axes.split import ChunkEdit
@@ -31,6 +32,7 @@ RULES: Mapping[str, SplitRule] = {
     **attention.RULES,
     **normalization.RULES,
     **windows.RULES,
+    **quantized.RULES,
 }
 
 EDITS: Mapping[str, EditRule] = {
@@ -38,6 +40,7 @@ EDITS: Mapping[str, EditRule] = {
     **attention.EDITS,
     **normalization.EDITS,
     **windows.EDITS,
+    **quantized.EDITS,
 }
 
 

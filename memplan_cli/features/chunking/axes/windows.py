@@ -26,14 +26,17 @@ if TYPE_CHECKING:
         SplitRule,
     )
 
-_FIRST_SPATIAL_AXIS = 2
-"""Axes 0 and 1 are samples and channels."""
 
 ROWS = 2
 """The axis of rows of an image."""
 
 _SUMMAND = 3
 """The input of a fused convolution that is added to its result."""
+
+
+def _first_spatial_axis(node: Node) -> int:
+    """Return the first axis behind samples and channels; channels may also be the last axis."""
+    return 1 if node.int_attribute("channels_last", 0) else 2
 
 
 class _Window(NamedTuple):
@@ -62,10 +65,9 @@ class _Window(NamedTuple):
 
 def _windows(node: Node) -> list[_Window]:
     """Return the window of each spatial axis of a convolution or pooling."""
-    count = len(node.data_shape) - _FIRST_SPATIAL_AXIS
-    ones = (1,) * count
+    ones = (1,) * (len(node.data_shape) - 2)
     weight = node.input_shape(1) or ()
-    kernel = node.ints_attribute("kernel_shape") or weight[_FIRST_SPATIAL_AXIS:]
+    kernel = node.ints_attribute("kernel_shape") or weight[2:]
     strides = node.ints_attribute("strides") or ones
     dilations = node.ints_attribute("dilations") or ones
     reaches = [
@@ -83,14 +85,14 @@ def _pads(node: Node, index: int, stride: int, reach: int) -> tuple[int, int]:
     ``index`` is the number of the axis among the spatial ones; ``stride`` and ``reach`` are those
     of its window (`_Window`).
     """
-    count = len(node.data_shape) - _FIRST_SPATIAL_AXIS
+    count = len(node.data_shape) - 2
     auto_pad = node.string_attribute("auto_pad", "NOTSET")
     if auto_pad == "VALID":
         return 0, 0
     if not auto_pad.startswith("SAME"):
         pads = node.ints_attribute("pads") or (0,) * (2 * count)  # all before, then all after
         return pads[index], pads[index + count]
-    axis = index + _FIRST_SPATIAL_AXIS
+    axis = index + _first_spatial_axis(node)
     padded_length = (node.output_shape[axis] - 1) * stride + reach
     total = max(padded_length - node.data_shape[axis], 0)
     smaller, larger = total // 2, total - total // 2
@@ -107,7 +109,7 @@ def _tile_splits(node: Node) -> tuple[Split, ...]:
             {0: AxisMap(axis)},
             Role.TILES,
         )
-        for axis, window in enumerate(_windows(node), start=_FIRST_SPATIAL_AXIS)
+        for axis, window in enumerate(_windows(node), start=_first_spatial_axis(node))
     )
 
 
@@ -130,7 +132,8 @@ def _pooling_splits(node: Node) -> tuple[Split, ...]:
     """
     if len(node.outputs) > 1:
         return ()
-    return (*same_axis_splits(node, (0, 1)), *_pooling_tile_splits(node))
+    channels = len(node.data_shape) - 1 if node.int_attribute("channels_last", 0) else 1
+    return (*same_axis_splits(node, (0, channels)), *_pooling_tile_splits(node))
 
 
 def _blocked_pooling_splits(node: Node) -> tuple[Split, ...]:
@@ -172,7 +175,7 @@ def _transposed_convolution_splits(node: Node) -> tuple[Split, ...]:
             {0: AxisMap(axis, window.stride)},
             Role.TILES,
         )
-        for axis, window in enumerate(_windows(node), start=_FIRST_SPATIAL_AXIS)
+        for axis, window in enumerate(_windows(node), start=_first_spatial_axis(node))
         if window.reach >= max(window.stride, window.pads[0] + 1)
     )
     return (*same_axis_splits(node, (0,)), *spatial)
@@ -189,7 +192,7 @@ def _transposed_convolution_edit(node: Node, split: Split, chunk: Range) -> Chun
     added = list(node.ints_attribute("output_padding") or (0,) * len(windows))
     read, written = split.inputs[0], split.outputs[0]
     if split.role is Role.TILES and read is not None and written is not None:
-        index = read.axis - _FIRST_SPATIAL_AXIS
+        index = read.axis - _first_spatial_axis(node)
         stride, reach, pads = windows[index]
         start, stop = read.range(chunk, node.data_shape[read.axis])
         first, last = written.range(chunk, node.output_shape[read.axis])
@@ -232,7 +235,7 @@ def _layout_change_splits(node: Node) -> tuple[Split, ...]:
     is_channels_last = bool(node.int_attribute("channels_last", 0))
     to_blocked = node.op.type == "ReorderInput"
     splits = []
-    for blocked_axis in (0, *range(_FIRST_SPATIAL_AXIS, len(output))):
+    for blocked_axis in (0, *range(2, len(output))):
         plain_axis = blocked_axis - 1 if is_channels_last and blocked_axis else blocked_axis
         data_axis, output_axis = (
             (plain_axis, blocked_axis) if to_blocked else (blocked_axis, plain_axis)
@@ -252,8 +255,8 @@ def _tile_padding_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     """
     read = split.inputs[0]
     before, after = list[int](), list[int]()
-    for axis, window in enumerate(_windows(node), start=_FIRST_SPATIAL_AXIS):
-        is_split = split.role is Role.TILES and read is not None and read.axis == axis
+    for axis, window in enumerate(_windows(node), start=_first_spatial_axis(node)):
+        is_split = read is not None and read.axis == axis
         outputs = chunk if is_split else (0, node.output_shape[axis])
         start, stop = window.axis_map(axis).uncropped_range(outputs)
         before.append(max(-start, 0))

@@ -1,0 +1,167 @@
+"""Quantized operators: split as the float operators that they stand for.
+
+A quantized operator has the operands of its float operator among scales and zero points, which stay
+whole. Sums of integers are exact, so any chunk keeps the bits: splits have `Role.FREE`, except
+columns, for which a weight would be sliced.
+
+DynamicQuantizeLinear, and operators that contain it, have no rules: their scale depends on all
+elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING
+
+from memplan_cli.core.operators import MICROSOFT
+from memplan_cli.features.chunking.axes import elements, normalization, products, windows
+from memplan_cli.features.chunking.axes.split import (
+    AxisMap,
+    ChunkEdit,
+    Role,
+    broadcast_axis,
+    same_axis_splits,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan_cli.features.chunking.axes.split import (
+        EditRule,
+        Node,
+        Range,
+        Split,
+        SplitRule,
+    )
+
+
+def _operands_only(node: Node, operands: Sequence[int]) -> Node:
+    """Return the node with these inputs alone, as its float operator has them."""
+    return replace(node, inputs=tuple(node.input_shape(at) for at in operands), constants={})
+
+
+def _quantized_splits(
+    node: Node, rule: SplitRule, operands: Sequence[int], scales_of_first: Sequence[int]
+) -> tuple[Split, ...]:
+    """Return the splits of the float operator, which has the inputs at positions ``operands``.
+
+    None if the first operand has several scales or zero points, which are at positions
+    ``scales_of_first``. Other operands, such as weights, may have one for each channel; then they are
+    not sliced.
+    """
+
+    def has_several(positions: Sequence[int]) -> bool:
+        return any(prod(node.input_shape(at) or ()) > 1 for at in positions)
+
+    if has_several(scales_of_first):
+        return ()
+    slices_first_only = has_several(
+        [at for at in range(len(node.inputs)) if at not in operands]
+    )
+    return tuple(
+        node.split(
+            split.extent,
+            dict(zip(operands, split.inputs, strict=True)),
+            dict(enumerate(split.outputs)),
+            split.role if split.role is Role.COLUMNS else Role.FREE,
+        )
+        for split in rule(_operands_only(node, operands))
+        if not slices_first_only or not any(split.inputs[1:])
+    )
+
+
+def _quantized_edit(
+    node: Node, split: Split, chunk: Range, edit: EditRule, operands: Sequence[int]
+) -> ChunkEdit:
+    """Return the edit of the float operator, which has the inputs at positions ``operands``."""
+    reads = tuple(split.inputs[at] if at < len(split.inputs) else None for at in operands)
+    return edit(_operands_only(node, operands), split._replace(inputs=reads), chunk)
+
+
+def _concat_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of a QLinearConcat along the axes that are not joined.
+
+    Each tensor is followed by its scale and zero point, and those of the output come first.
+    """
+    tensors = range(2, len(node.inputs), 3)
+    rank = len(node.output_shape)
+    joined = node.int_attribute("axis", 0) % rank
+    return tuple(
+        node.split(
+            node.output_shape[axis], dict.fromkeys(tensors, AxisMap(axis)), {0: AxisMap(axis)}
+        )
+        for axis in range(rank)
+        if axis != joined
+    )
+
+
+def _linear_splits(node: Node) -> tuple[Split, ...]:
+    """Return the splits of QuantizeLinear or DequantizeLinear along every axis.
+
+    Scales and zero points are one, or one for each element of an axis. Blocks of several elements with
+    one scale are not split.
+    """
+    data, scale = node.data_shape, node.input_shape(1) or ()
+    if node.int_attribute("block_size", 0) or len(scale) > 1:
+        return ()
+    own_axis = node.int_attribute("axis", 1) % max(len(data), 1)
+    # The dims of the scale if it were broadcast to the data.
+    along_data = (*scale, *(1,) * (len(data) - own_axis - 1)) if prod(scale) > 1 else ()
+    return tuple(
+        node.split(
+            dim,
+            {0: AxisMap(axis), **dict.fromkeys((1, 2), _first(along_data, data, axis))},
+            {0: AxisMap(axis)},
+        )
+        for axis, dim in enumerate(data)
+    )
+
+
+def _first(along_data: Sequence[int], data: Sequence[int], axis: int) -> AxisMap | None:
+    is_sliced = broadcast_axis(tuple(along_data), tuple(data), axis) if along_data else None
+    return AxisMap(0) if is_sliced else None
+
+
+_ELEMENTWISE, _PRODUCT = elements.RULES["Add"], products.RULES["MatMul"]
+_CONVOLUTION, _AVERAGE = windows.RULES["Conv"], windows.RULES["AveragePool"]
+
+_BETWEEN, _BEHIND = (0, 3), (0, 1)
+"""Positions of two operands: each followed by its scale and zero point, or zero points behind both."""
+
+_FLOAT_RULES: Mapping[str, tuple[SplitRule, Sequence[int], Sequence[int]]] = {
+    "QLinearConv": (_CONVOLUTION, _BETWEEN, (1, 2)),
+    f"{MICROSOFT}.QLinearConv": (_CONVOLUTION, _BETWEEN, (1, 2)),
+    "ConvInteger": (_CONVOLUTION, _BEHIND, (2,)),
+    "QLinearMatMul": (_PRODUCT, _BETWEEN, (1, 2)),
+    "MatMulInteger": (_PRODUCT, _BEHIND, (2,)),
+    f"{MICROSOFT}.MatMulIntegerToFloat": (_PRODUCT, _BEHIND, (2, 4)),
+    f"{MICROSOFT}.QGemm": (products.RULES["Gemm"], (0, 3, 6), (1, 2)),
+    f"{MICROSOFT}.QLinearAdd": (_ELEMENTWISE, _BETWEEN, (1, 2)),
+    f"{MICROSOFT}.QLinearMul": (_ELEMENTWISE, _BETWEEN, (1, 2)),
+    f"{MICROSOFT}.QLinearSigmoid": (_ELEMENTWISE, (0,), (1, 2)),
+    f"{MICROSOFT}.QLinearLeakyRelu": (_ELEMENTWISE, (0,), (1, 2)),
+    f"{MICROSOFT}.QLinearSoftmax": (normalization.RULES["Softmax"], (0,), (1, 2)),
+    f"{MICROSOFT}.QLinearAveragePool": (_AVERAGE, (0,), (1, 2)),
+    f"{MICROSOFT}.QLinearGlobalAveragePool": (
+        partial(same_axis_splits, axes=(0,)), (0,), (1, 2),
+    ),
+}  # fmt: skip
+"""For each operator the rule of its float operator, the positions of that operator's inputs, and
+those of the scales and zero points of the first of them."""
+
+RULES: Mapping[str, SplitRule] = {
+    **{
+        name: partial(_quantized_splits, rule=rule, operands=operands, scales_of_first=scales)
+        for name, (rule, operands, scales) in _FLOAT_RULES.items()
+    },
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _linear_splits),
+    f"{MICROSOFT}.QLinearConcat": _concat_splits,
+}
+
+EDITS: Mapping[str, EditRule] = {
+    name: partial(_quantized_edit, edit=windows.EDITS["Conv"], operands=operands)
+    for name, (rule, operands, _) in _FLOAT_RULES.items()
+    if rule in {_CONVOLUTION, _AVERAGE}
+}
