@@ -96,6 +96,27 @@ def _fused_matmul(draw: Draw) -> Case:
     return Case("FusedMatMul", (draw.whole(*left), draw.whole(*right)), flags, domain=CONTRIB)
 
 
+def _recurrent(draw: Draw, kind: str) -> Case:
+    steps, samples, width = draw.dims(3)
+    hidden, gates, sides = 3, {"RNN": 1, "GRU": 3, "LSTM": 4}[kind], draw.one_of(1, 2)
+    x = draw.floats(steps, samples, width)
+    weights = (draw.floats(sides, gates * hidden, each) / 4 for each in (width, hidden))
+    lengths = (
+        draw.rng.integers(1, steps + 1, samples).astype(np.int32) if draw.coin() else None
+    )
+    states = [draw.floats(sides, samples, hidden) for _ in range(2 if kind == "LSTM" else 1)]
+    direction = "bidirectional" if sides == 2 else "forward"
+    attributes = {"hidden_size": hidden, "direction": direction}
+    inputs = (x, *weights, None, lengths, *states)
+    return Case(kind, inputs, attributes, outputs=len(states) + 1)
+
+
+def _fused_gemm(draw: Draw) -> Case:
+    case = _gemm(draw)
+    attributes = {**case.attributes, "activation": "Relu"}
+    return Case("FusedGemm", case.inputs, attributes, domain=CONTRIB)
+
+
 def _gemm(draw: Draw) -> Case:
     m, k, n = draw.dims(3)
     flags = {"transA": draw.one_of(0, 1), "transB": draw.one_of(0, 1)}
@@ -294,6 +315,8 @@ def _in_blocks(draw: Draw, kind: str) -> Case:
     case = _window(draw, kind)
     x = draw.whole(2, 16, *(case.inputs[0].shape[2:] if case.inputs[0] is not None else ()))
     attributes = {name: case.attributes[name] for name in case.attributes if name != "group"}
+    if kind.startswith("Global"):
+        return Case(kind, (x,), domain=NCHWC)
     if kind != "Conv":
         return Case(kind, (x,), {"ceil_mode": 0, **attributes}, domain=NCHWC)
     weight, bias = draw.whole(16, 16, *attributes["kernel_shape"]), draw.whole(16)
@@ -542,7 +565,7 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
     },
     **{
         f"{NCHWC}.{kind}": partial(_in_blocks, kind=kind)
-        for kind in ("Conv", "MaxPool", "AveragePool")
+        for kind in ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
     },
     **{
         f"{NCHWC}.{kind}": partial(_reorder, kind=kind)
@@ -553,6 +576,8 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
     "MatMul": _matmul,
     f"{CONTRIB}.FusedMatMul": _fused_matmul,
     "Gemm": _gemm,
+    f"{CONTRIB}.FusedGemm": _fused_gemm,
+    **{kind: partial(_recurrent, kind=kind) for kind in ("RNN", "GRU", "LSTM")},
     "Einsum": _einsum,
     "Attention": _attention,
     f"{CONTRIB}.SkipLayerNormalization": _skip_layer_norm,
@@ -571,7 +596,7 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
 """A random case of each operator, by its name in the table."""
 
 ONLY_IN_RUNTIME = frozenset(kind for kind in CASES if "." in kind) | QUANTIZED.keys() | {
-    "SimplifiedLayerNormalization", "AveragePool", "MaxPool", "LpPool", "GatherElements", "ConvTranspose",
-    "LRN", "ReverseSequence",
+    "SimplifiedLayerNormalization", "AveragePool", "MaxPool", "LpPool", "GatherElements",
+    "ConvTranspose", "LRN", "ReverseSequence", "RNN", "GRU", "LSTM",
 }  # fmt: skip
 """Operators that the reference evaluator does not know, or pads wrongly (onnx 1.23)."""

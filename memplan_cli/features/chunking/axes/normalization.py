@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.operators import MICROSOFT, Family, names_of
+from memplan_cli.core.operators import MICROSOFT, NCHWC, Family, names_of
 from memplan_cli.features.chunking.axes.split import (
     AxisMap,
     ChunkEdit,
@@ -188,7 +188,11 @@ RULES: Mapping[str, SplitRule] = {
     "InstanceNormalization": _instance_normalization_splits,
     "GroupNormalization": _group_normalization_splits,
     **dict.fromkeys(
-        _family_names(Family.GLOBAL_POOLING), partial(same_axis_splits, axes=(0, 1))
+        ("GlobalAveragePool", "GlobalMaxPool"), partial(same_axis_splits, axes=(0, 1))
+    ),
+    **dict.fromkeys(
+        (f"{NCHWC}.GlobalAveragePool", f"{NCHWC}.GlobalMaxPool"),
+        partial(same_axis_splits, axes=(0,)),
     ),
     **dict.fromkeys(_family_names(Family.REDUCTION), _reduction_splits),
     **dict.fromkeys(_family_names(Family.ARG_REDUCTION), _arg_reduction_splits),

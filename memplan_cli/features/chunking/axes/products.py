@@ -110,7 +110,28 @@ def _einsum_splits(node: Node) -> tuple[Split, ...]:
     return tuple(splits)
 
 
+def _recurrent_splits(node: Node) -> tuple[Split, ...]:
+    """Return the split of a recurrent layer along samples, which are rows of its products.
+
+    Samples are axis 1 of the input ``[steps, samples, width]`` and of initial states, and axis 2 of the
+    output ``[steps, directions, samples, width]``. With ``layout`` they come first everywhere.
+    """
+    first = bool(node.int_attribute("layout", 0))
+    state, output = AxisMap(0 if first else 1), AxisMap(0 if first else 2)
+    inputs = {0: state, 4: AxisMap(0), 5: state, 6: state}
+    return (
+        node.split(
+            node.data_shape[state.axis],
+            {at: read for at, read in inputs.items() if node.input_shape(at)},
+            {at: (output, state, state)[at] for at, shape in enumerate(node.outputs) if shape},
+            Role.ROWS,
+        ),
+    )
+
+
 RULES: Mapping[str, SplitRule] = {
+    **dict.fromkeys(("RNN", "GRU", "LSTM"), _recurrent_splits),
+    f"{MICROSOFT}.FusedGemm": _gemm_splits,
     "MatMul": _matmul_splits,
     "Gemm": _gemm_splits,
     "Einsum": _einsum_splits,
