@@ -15,7 +15,7 @@ export ORT_DISABLE_TELEMETRY := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs pictures test test-environment test-slow test-cuda test-suite test-commands test-oldest test-pythons test-integrations test-install lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
+.PHONY: help install demo docs pictures test test-environment test-slow test-cuda measure-cuda test-suite test-commands test-oldest test-pythons test-integrations test-install lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-slow: $(READY) ## Run the long tests
 
 test-cuda: $(READY) ## Run the tests that need a GPU; they skip with the reason where there is none
 	$(BIN)/python -m pytest -m cuda
+
+measure-cuda: $(READY) ## Measure what docs/cuda.md says from sources, on a GPU in 30 minutes; without one, rehearse it (MINUTES=28)
+	PYTHONPATH=.:tests $(BIN)/python -m tests.benchmarks.cuda
 
 lint: $(READY) ## Check style, imports and spelling
 	$(BIN)/ruff check .

@@ -47,6 +47,9 @@ UNUSABLE = (
     "fallback to CPU EP has been explicitly disabled by the user."
 )
 
+BLOCK = 1 << 21
+"""Bytes of a block of device memory; blocks are not shared."""
+
 NO_FALLBACK = "session.disable_cpu_ep_fallback"
 
 
@@ -63,6 +66,16 @@ class FakeRuntime:
         target: ctypes.c_void_p, source: ctypes.c_void_p, size: ctypes.c_size_t, _: int
     ) -> int:
         ctypes.memmove(target, source, size.value)
+        return 0
+
+    @staticmethod
+    def cudaMalloc(_: object, size: ctypes.c_size_t) -> int:  # noqa: N802
+        State.free -= -(-size.value // BLOCK) * BLOCK
+        return 0
+
+    @staticmethod
+    def cudaMemGetInfo(free: object, _: object) -> int:  # noqa: N802
+        free._obj.value = State.free
         return 0
 
     @staticmethod
@@ -88,9 +101,10 @@ def simulate_driver() -> None:
 
 
 class State:
-    """The runs of this process so far."""
+    """The runs of this process so far, and the free bytes of the device."""
 
     runs = 0
+    free = 1 << 34
 
 
 def has_no_fallback(options: object) -> bool:
