@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.errors import ModelError, refuse_endless
 from memplan_cli.onnx_io.functions import inlined, why_endless
+from memplan_cli.onnx_io.interface import forget_constant_inputs
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
 from memplan_cli.onnx_io.types import without_container
@@ -73,7 +74,7 @@ def load_as_written(path: Path) -> ModelProto:
 
 
 def _parsed(path: Path) -> ModelProto:
-    """Parse a model file.
+    """Parse a model file. Weights that are inputs only because IR versions before 4 ask for it are no inputs.
 
     Raises:
         ModelError: the file cannot be read, is no protobuf message, or has no graph or no opset.
@@ -90,6 +91,7 @@ def _parsed(path: Path) -> ModelProto:
     if not model.HasField("graph") or not model.opset_import:
         missing = "no opset" if model.HasField("graph") else "no graph"
         raise ModelError(f"{path} is not an ONNX model: it has {missing}")
+    forget_constant_inputs(model)
     return model
 
 

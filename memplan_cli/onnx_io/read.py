@@ -69,8 +69,7 @@ def program_of(
         names[name] = reader.add_var(name, "", Origin.INPUT, types.get(name, UNKNOWN))
     main_scope = _Scope("", names, set(names), types)
     body = reader.block(graph, main_scope, tuple(names[name] for name in inputs))
-    # Weights that are inputs too can be overridden by a caller, so they are not constant. Old files
-    # list every weight as an input.
+    # Weights that are inputs too can be overridden by a caller, so they are not constant.
     overridable = frozenset(VarId(v.name) for v in model.graph.input if v.name in weights)
     return Program(model.graph.name or "model", body, reader.vars, overridable)
 

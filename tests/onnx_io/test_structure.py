@@ -132,3 +132,14 @@ def test_an_added_node_must_make_what_the_program_says() -> None:
         checked(wrong, lambda: source, read_program(wrong).program)
     # The source declares this wrong type itself.
     assert checked(wrong, lambda: wrong, read_program(wrong).program)
+
+
+def test_a_weight_of_the_source_is_no_input_that_must_be_fed() -> None:
+    source = parse(TEXT.replace("bool c)", "bool c, float[4] w)"))
+    rewritten = onnx.ModelProto()
+    rewritten.CopyFrom(source)
+    assert checked(rewritten, lambda: source, fed_like=source)
+    del rewritten.graph.initializer[:]
+    assert checked(rewritten, lambda: source)  # a rewriting that changes inputs
+    with pytest.raises(InvalidLayoutError, match="only the written model takes 'w'"):
+        checked(rewritten, lambda: source, fed_like=source)

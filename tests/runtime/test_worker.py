@@ -25,6 +25,10 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules with jobs that fail, in a folder from which the child imports."""
     (tmp_path / "crashes.py").write_text("import os\ndef run(job):\n    os.abort()\n")
     (tmp_path / "hangs.py").write_text("import time\ndef run(job):\n    time.sleep(60)\n")
+    names = "[" + ", ".join(f"'x{number}'" for number in range(30)) + "]"
+    (tmp_path / "misses.py").write_text(
+        f'def run(job):\n    raise ValueError("needs ({names}).")\n'
+    )
     (tmp_path / "leaves.py").write_text("import os\ndef run(job):\n    os._exit(7)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
@@ -46,6 +50,12 @@ def test_an_error_in_a_job_is_a_failed_result() -> None:
     assert "provider" in outcome.reason
     with pytest.raises(RuntimeUnavailableError, match="cannot: KeyError"):
         outcome.require("cannot")
+
+
+@pytest.mark.usefixtures("jobs")
+def test_of_a_long_list_of_names_the_first_and_a_count_are_kept() -> None:
+    outcome = run_job("misses:run", {}, timeout=60)
+    assert outcome.reason == "ValueError: needs (['x0' and 29 more])."
 
 
 @pytest.mark.usefixtures("jobs")

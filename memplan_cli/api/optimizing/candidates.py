@@ -313,7 +313,11 @@ class TargetCandidates:
             return self._plan_program(dump, file, program)
         path = dump.path.with_name(f"{dump.path.stem}.read{dump.path.suffix}")
         dumped_model = file.model
-        model = checked(with_readers(dumped_model, large_unread), source=lambda: dumped_model)
+        model = checked(
+            with_readers(dumped_model, large_unread),
+            source=lambda: dumped_model,
+            fed_like=dumped_model,
+        )
         path.write_bytes(model.SerializeToString())
         file = ModelFile.of(path, model)
         rewriting = self._plan_program(dump, file, self._program(dump, file))

@@ -221,7 +221,7 @@ class RewrittenFiles(OutputFiles):
 
             model, program = chunked_model(model, program, planned.constants)
         if model is not file.model:
-            checked(model, lambda: file.model, program)
+            checked(model, lambda: file.model, program, fed_like=file.model)
         # ONNX Runtime moved the weights of a graph that it wrote out already.
         if not rewriting.optimized_offline and rewriting.settings.external_weights != "keep":
             moved = move_beside(model, out, self._used, self._earlier)

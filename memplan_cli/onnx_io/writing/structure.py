@@ -1,4 +1,4 @@
-"""The rules of ONNX for names, order and types that every rewritten model must keep.
+"""The rules of ONNX for names, order, types and inputs that every rewritten model must keep.
 
 A violation is a bug of memplan. It is found here, before the model is written or run: ONNX Runtime refuses such
 a model only when it is loaded.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import canonical_domain
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.onnx_io.graph_editor import producer_nodes
+from memplan_cli.onnx_io.interface import other_inputs
 from memplan_cli.onnx_io.shapes.contradictions import contradictions
 from memplan_cli.onnx_io.traversal import subgraphs
 
@@ -56,7 +57,11 @@ def new_errors(rewritten: ModelProto, source: Callable[[], ModelProto]) -> tuple
 
 
 def checked(
-    rewritten: ModelProto, source: Callable[[], ModelProto], program: Program | None = None
+    rewritten: ModelProto,
+    source: Callable[[], ModelProto],
+    program: Program | None = None,
+    *,
+    fed_like: ModelProto | None = None,
 ) -> ModelProto:
     """Return a rewritten model, which must keep the rules of ONNX as far as its source does.
 
@@ -65,6 +70,8 @@ def checked(
         source: Returns the model that was rewritten, see `new_errors`.
         program: The program of the rewritten model, if nodes were added or changed: their results must have
             the types that the program says.
+        fed_like: The model whose feeds the rewritten model must accept, and need no others; None if the
+            rewriting changes inputs.
 
     Raises:
         InvalidLayoutError: a rule is violated, a bug of memplan.
@@ -72,6 +79,8 @@ def checked(
     errors = new_errors(rewritten, source)
     if not errors and program is not None:
         errors = tuple(_type_errors(rewritten, source(), program))
+    if not errors and fed_like is not None:
+        errors = other_inputs(fed_like, rewritten)
     if errors:
         raise InvalidLayoutError(f"memplan made an invalid model: {errors[0]}")
     return rewritten

@@ -30,7 +30,7 @@ from memplan_cli.runtime.workers.session_graph import (
     inferred_types,
     output_types,
     write_graph,
-    writes_graph_to,
+    write_session_graph,
 )
 from memplan_cli.runtime.workers.spec import SessionSpec
 
@@ -68,7 +68,7 @@ def write_whole_dump(job: Json) -> Json:
         job: as for `write_light_dump`.
     """
     session = SessionSpec.of_job(job)
-    _write_session_graph(
+    write_session_graph(
         replace(session, settings=graph_settings(session.settings)), Path(job["out"])
     )
     return {}
@@ -136,7 +136,7 @@ def _write_offline(dump: OfflineDump, out: Path) -> DumpedGraph:
     """
     if dump.in_pieces and (dumped := _write_in_pieces(dump, out)):
         return dumped
-    _write_session_graph(dump.session, out)
+    write_session_graph(dump.session, out)
     types = inferred_types(out, dump.session.provider)
     model = load_model(out)
     new_types = _replace_uniform_constants(dump, model, out.parent, types)
@@ -160,7 +160,7 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
     # The second session reads files with the names that it writes, so the first dump has its own folder.
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         unpacked = Path(folder) / out.name
-        _write_session_graph(_with_settings(dump.session, NOT_PACKED), unpacked)
+        write_session_graph(_with_settings(dump.session, NOT_PACKED), unpacked)
         types = inferred_types(unpacked, dump.session.provider)
         model = load_model(unpacked)
         # Replaced first: what a node computes is no constant to be cut, and its size counts in the cut.
@@ -174,7 +174,7 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
             return None
         _overwrite(unpacked, model)
         packing_session = _with_settings(replace(dump.session, model=unpacked), UNOPTIMIZED)
-        _write_session_graph(packing_session, out)
+        write_session_graph(packing_session, out)
     for piece, (whole, columns) in pieces.items():
         if whole in types:
             dtype, dims = types[whole]
@@ -234,8 +234,3 @@ def _known_bytes(types: Types, dims: Mapping[str, int]) -> dict[str, int]:
         name: declared_bytes(dtype, shape, dims) for name, (dtype, shape) in types.items()
     }
     return {name: size for name, size in sizes.items() if size is not None}
-
-
-def _write_session_graph(session: SessionSpec, out: Path) -> None:
-    """Write the graph of a session to a file, with its weights beside it."""
-    session.create(writes_graph_to(out))

@@ -15,7 +15,7 @@ from memplan_cli.core.names import FreshNames
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
-from memplan_cli.onnx_io.interface import forget_constant_inputs, free_dims
+from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
 from memplan_cli.onnx_io.shapes.bindings import Bindings
@@ -173,7 +173,6 @@ def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider
     """
     model = load_model(dump)
     model = with_distinct_names(model) or model
-    forget_constant_inputs(model)  # removes weights from the graph inputs
     # Packed weights of subgraphs move to the main graph, so names must be distinct.
     hoist_packed(model)
     renumber_generated_names(model, original)
@@ -182,7 +181,7 @@ def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider
     if data.exists():
         # The runtime writes packed weights unaligned, and crashes when it maps them so.
         write_on_pages(model, data)
-    checked(model, lambda: load_model(dump))
+    checked(model, lambda: load_model(dump), fed_like=original)
     dump.write_bytes(model.SerializeToString())
     return Dump(path=dump, shapes=shapes or runtime_shapes(dump, provider))
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.results.observations import UNOPTIMIZED, RuntimeSettings
+from memplan_cli.onnx_io.graph_editor import keep
+from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.profile.type_names import dtype_of
 from memplan_cli.runtime.workers.session import make_session
 
@@ -28,11 +31,25 @@ Types = dict[str, list[Any]]
 """``[dtype, dims]`` of values by name; a dim is a number, a symbol, or None if it is unknown."""
 
 
-def writes_graph_to(out: Path) -> RuntimeSettings:
-    """Return settings with which a session writes its graph to a file.
+def write_session_graph(spec: SessionSpec, out: Path) -> None:
+    """Write the graph of a session to a file.
 
-    Large weights are written to ``<name of the file>.data`` beside it.
+    Large weights are written to ``<name of the file>.data`` beside it. Before IR version 4, weights are inputs
+    too. ONNX Runtime may leave the input of a weight that it removes: callers would have to feed it. Such
+    inputs are removed.
     """
+    session = spec.create(_writes_graph_to(out))
+    graph = load_model(out)
+    known = {
+        each.name for each in (*session.get_inputs(), *session.get_overridable_initializers())
+    }
+    if any(value.name not in known for value in graph.graph.input):
+        keep(graph.graph.input, lambda value: value.name in known)
+        out.write_bytes(graph.SerializeToString())
+
+
+def _writes_graph_to(out: Path) -> RuntimeSettings:
+    """Return settings with which a session writes its graph to a file, see `write_session_graph`."""
     return RuntimeSettings(
         session={"optimized_model_filepath": str(out)},
         session_config={
@@ -64,7 +81,7 @@ def write_graph(spec: SessionSpec, out: Path) -> Types:
     with suppress(OSError, NotImplementedError):
         weights.symlink_to(os.devnull)
     settings = graph_settings(spec.settings).updated(NOT_PACKED)
-    make_session(spec.model, settings.updated(writes_graph_to(out)), spec.provider)
+    write_session_graph(replace(spec, settings=settings), out)
     weights.unlink(missing_ok=True)
     return inferred_types(out, spec.provider)
 
@@ -74,7 +91,6 @@ def inferred_types(graph: Path, provider: str) -> Types:
 
     Empty if no session can be created on a copy of the graph without its weights.
     """
-    from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.runs.prepared_models import give_every_output
     from memplan_cli.onnx_io.shapes.light_model import light_copy
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +52,9 @@ WORKER = ["-m", _MODULE]
 
 _MAX_MESSAGE = 1200
 """Characters kept of a log (the last) and of an error message (the first)."""
+
+_NAME_LIST = re.compile(r"\[('[^']*')((?:, '[^']*'){2,})\]")
+"""Three or more names in a message of ONNX Runtime: a model may have hundreds."""
 
 _NO_SPACE = 74
 """EX_IOERR of sysexits.h: the exit code of a child that could not write its result."""
@@ -296,8 +300,14 @@ def _failure(error: Exception) -> Json:
     if isinstance(error, MemplanError):
         reason = str(error)
     else:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_MESSAGE]
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = _NAME_LIST.sub(_shorten_names, message)[:_MAX_MESSAGE]
     return {"how": "error", "result": {}, "reason": reason}
+
+
+def _shorten_names(names: re.Match[str]) -> str:
+    """Return the first of the names that `_NAME_LIST` matched, and how many follow."""
+    return f"[{names[1]} and {names[2].count(', ')} more]"
 
 
 if __name__ == "__main__":
