@@ -115,28 +115,36 @@ class ModelNeeds:
         return self.known[key]
 
     def compute(self, dims: Mapping[str, int]) -> Need | None:
-        """Plan at a binding, predict the process, and run the model if data decides sizes.
+        """Return the need of a plan at a binding; None, which counts as not fitting, if sizes are missing.
 
-        None if the sizes exceed 64 bits, or if the run does not tell all of them, which counts as
-        not fitting and is noted in ``by_run.failed``. A model whose known sizes exceed the limit is
-        not run for the unknown ones, which then count as 0.
+        If data decides sizes, the model is run for them. If the run does not tell all of them, the result is
+        None, and ``by_run.failed`` has the reason. The result is None too if sizes exceed 64 bits. The process
+        is predicted for needs near the limit, or below.
 
         Raises:
-            UnknownSizeError: the size of an input or output is unknown, and is none that a run tells.
+            UnknownSizeError: an input or output has an unknown size, and no run is made for the sizes.
         """
         try:
             program = bind_program(self.program, dims)
             memory = make_plan(program, self.settings, _SOURCE, REWRITES).plan.report.memory
-            if self.by_run:
-                if memory.weights + (memory.planned or 0) > self.limit:
-                    return _need_of_known_sizes(memory)
-                memory = self.by_run.memory(dims)
-        except ModelError:  # sizes exceed 64 bits, or (`UnknownSizeError`) the run lacks some
+        except ModelError:  # sizes exceed 64 bits
             return None
+        if self.by_run:
+            if memory.weights + (memory.planned or 0) > self.limit:
+                return _need_of_known_sizes(
+                    memory
+                )  # it does not fit, whatever a run would tell
+            try:
+                memory = self.by_run.memory(dims)
+            except (
+                ModelError
+            ):  # among them `UnknownSizeError`: the run does not tell all sizes
+                return None
         if None in (memory.inputs, memory.outputs, memory.planned):
             raise UnknownSizeError("an input's or output's size is not known for some dims")
         need = _need_of_known_sizes(memory)
-        if self.process is None or need.total > _HOPELESS * self.limit:
+        is_hopeless = need.total > _HOPELESS * self.limit
+        if self.process is None or is_hopeless:
             return need
         return replace(need, process=self.process.highest(dims))
 

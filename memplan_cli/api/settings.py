@@ -80,7 +80,7 @@ def settings(
         fixed = recorded if must_stay_unoptimized else None
         releases = recorded is not None and bool(recorded.settings.run_config)
         if check is None:
-            choice = _predicted(file, bound_settings, fixed, PROVIDERS[provider])
+            choice = _predicted_choice(file, bound_settings, fixed, PROVIDERS[provider])
             choice = released_between_runs(choice) if releases else choice
         else:
             check = replace(check, idle="release" if releases else "keep")
@@ -96,16 +96,16 @@ def settings(
         return files.without_folder(replace(choice, notes=notes))
 
 
-def _predicted(
+def _predicted_choice(
     file: ModelFile, bound_settings: Settings, fixed: RecordedSettings | None, provider: str
 ) -> SettingsChoice:
     """Return the settings with the least predicted memory. The model is loaded on the CPU, and not run.
 
     Args:
         file: the model.
-        bound_settings: the sizes and inputs of a run.
-        fixed: the settings in the file's metadata if its graph must run as it is; the options that
-            ensure this are kept. None: ONNX Runtime may optimize the graph.
+        bound_settings: the sizes and inputs of a run, and which sizes are assumed: other runs may have others.
+        fixed: the settings in the file's metadata if its graph must run as it is: without optimization, and
+            without a memory pattern if the file has none. None: ONNX Runtime may optimize the graph.
         provider: ONNX Runtime's name of the execution provider, unless ``fixed`` has one. Which nodes a device
             fuses is unknown without it, so that its graph is the one that all providers share.
     """
@@ -124,12 +124,13 @@ def _predicted(
     if fixed is None:
         level = "ORT_ENABLE_ALL" if provider == CPU else "ORT_ENABLE_BASIC"
         graph = RuntimeSettings(session={"graph_optimization_level": level})
-        executed, base = executed_graph(path, graph, binding.dims), DEFAULTS
-        executed = replace(executed, provider=provider)
+        executed = replace(executed_graph(path, graph, binding.dims), provider=provider)
+        base = DEFAULTS
     else:
         program = offline_program(path, binding.dims, fixed.provider)
         executed = ExecutedGraph(program, binding.dims, provider=fixed.provider)
         base = settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
+    # The search keeps an order that ``base`` sets, and a memory pattern that ``base`` switches off.
     choice = predict_settings(executed, settings_for_sizes(base, binding.assumed))
     if choice.provider == CPU:
         return choice

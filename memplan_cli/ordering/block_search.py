@@ -10,6 +10,7 @@ All methods but the first orders work on the contracted graph, whose ops are clu
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -184,32 +185,32 @@ class _ClusterSearch:
     def sweep(self, budget: WorkBudget) -> None:
         """Offer demand-driven orders from both ends, then again under limits below the best peak.
 
-        There are eight first sweeps: with a little slack or none, with the ops of a longest path
-        demanded first or in the order of the file only, backward or forward (see `Sweep`). Each is
-        made again with a limit. A sweep with a limit that lowers the best peak is made once more,
-        with a lower limit. Spends at most about a third of the budget.
+        There are eight sweeps: with a little slack or none, with the ops of a longest path demanded
+        first or in the order of the file only, backward or forward (see `Sweep`). Each is made again
+        with a limit on the live bytes below the best peak, and then again with lower limits as long as
+        it lowers the best peak. Spends at most about a third of the budget.
         """
         best, graph = self._best, self._graph
         part = budget.part(budget.remaining // 3)  # spends from ``budget`` too
         path = longest_path(graph)
-        sweeps = [
+        waiting = deque(
             Sweep(direction, chain, slack)
             for slack in (best.peak >> _SLACK_SHIFT, 0)
             for chain in (path, ())
             for direction in (Direction.BACKWARD, Direction.FORWARD)
-        ]
-        while sweeps and not best.proved and budget.in_time:
-            parameters = sweeps.pop(0)
+        )
+        while waiting and not best.proved and budget.in_time:
+            parameters = waiting.popleft()
             part.spend(_SWEEP_WORK_PER_OP * graph.size)
-            former_peak = best.peak
+            former_best_peak = best.peak
             order = sweep(graph, parameters)
             order_peak = best.offer_clusters("demand", self._contracted, order)
             if part.remaining <= 0:
                 return
-            is_first_sweep = parameters.limit == NO_LIMIT
-            if is_first_sweep or order_peak < former_peak:
+            is_unlimited = parameters.limit == NO_LIMIT
+            if is_unlimited or order_peak < former_best_peak:
                 limit = best.peak - (best.peak >> _LIMIT_SHIFT)
-                sweeps.append(replace(parameters, limit=limit))
+                waiting.append(replace(parameters, limit=limit))
 
     def prove(self, budget: WorkBudget) -> None:
         """Search a higher lower bound of the peak over all orders.

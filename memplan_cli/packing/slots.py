@@ -294,6 +294,9 @@ class _OccupiedSlots:
     `take` notes a slot at the largest nodes that cover its sections, and never at the nodes below
     them. So the slots of a section are those in ``_in_all`` of its leaf and of the leaf's ancestors.
 
+    Both methods climb from the leaves of the first and of the last section to the root. The sections between
+    are the subtrees that hang off these two paths: right siblings on the left path, left siblings on the right.
+
     Attributes:
         _in_all: for each node, the slots that `take` noted at this very node, taken in all of its
             sections.
@@ -309,15 +312,13 @@ class _OccupiedSlots:
     def in_any(self, start: int, end: int) -> int:
         """Return the slots, as bits, that are taken in some section of [start, end).
 
-        These sections are the leaves of the first and the last, and the subtrees between the paths of
-        these two to the root: right siblings on the left path, left siblings on the right path.
-        ``_in_any`` of these nodes has what is noted at or below them. All nodes above them are on the
-        two paths. What is noted there is in ``_in_all``, and holds for the nodes below.
+        A slot counts if it is noted at or below both leaves and the subtrees between the paths (``_in_any``),
+        or above them, on the paths (``_in_all``).
         """
         in_all, in_any = self._in_all, self._in_any
         left, right = start + self._leaves, end - 1 + self._leaves
         slots = in_any[left] | in_any[right]
-        while left ^ right > 1:  # neither the same node nor siblings
+        while (left ^ right) > 1:  # neither the same node nor siblings
             if not left & 1:  # a left child: its sibling lies between the paths
                 slots |= in_any[left + 1]
             if right & 1:  # a right child
@@ -334,26 +335,25 @@ class _OccupiedSlots:
     def take(self, start: int, end: int, slot: int) -> None:
         """Mark a slot, given as its bit, as taken in all sections of [start, end).
 
-        The leaves of the first and the last section get the slot in ``_in_all`` and ``_in_any``, and so do
-        the largest subtrees strictly between them. Their ancestors get it in ``_in_any`` only, even if all
-        of their sections have it. Nodes below are not changed.
+        The slot is noted in ``_in_all`` and ``_in_any`` of both leaves and of the subtrees between the
+        paths, and in ``_in_any`` only of the nodes above them.
         """
         in_all, in_any = self._in_all, self._in_any
         left, right = start + self._leaves, end - 1 + self._leaves
-        whole_nodes = {left, right}
-        while left ^ right > 1:  # neither the same node nor siblings
-            if not left & 1:
-                whole_nodes.add(left + 1)
-            if right & 1:
-                whole_nodes.add(right - 1)
+        covered = {left, right}  # one leaf, if the first section is also the last
+        while (left ^ right) > 1:  # neither the same node nor siblings
+            if not left & 1:  # a left child: its sibling lies between the paths
+                covered.add(left + 1)
+            if right & 1:  # a right child
+                covered.add(right - 1)
             left >>= 1
             right >>= 1
             in_any[left] |= slot
             in_any[right] |= slot
-        for node in whole_nodes:
+        for node in covered:
             in_all[node] |= slot
             in_any[node] |= slot
-        left >>= 1
+        left >>= 1  # from here on both paths are one
         # If a node has the slot in ``_in_any``, its ancestors have it already.
         while left and not in_any[left] & slot:
             in_any[left] |= slot

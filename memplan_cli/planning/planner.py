@@ -183,35 +183,38 @@ def _without_reuse(program: Program, context: _Context, phases: Phases) -> Decis
 def _chunked(program: Program, context: _Context) -> Decision:
     """Compute regions in chunks, and choose the best candidate of the new program.
 
-    With recomputation, chunks reduce the peak first and recomputation the rest. If the
-    program without chunks needs less memory above the budget, or as much with less added
-    work, it is chosen instead.
+    With recomputation, chunks reduce the peak first and recomputation the rest. The best candidate
+    of the program without chunks is chosen instead if its `_rewrite_cost` is lower.
     """
     settings, rewrites = context.settings, context.rewrites
     scope = find_scope(program, settings, context.phases(program))
     planned_vars = context.planned_vars(program, scope)
     chunking = rewrites.chunk(program, planned_vars, settings, context.source, context.tell)
-    budget = chunking.facts.budget  # in bytes, also where the settings have a share
-    context = replace(context, settings=replace(settings, budget=budget))
+    # Settings may have the budget as a share of the peak. Chunking has turned it into bytes.
+    budget = chunking.facts.budget
+    in_bytes = replace(context, settings=replace(settings, budget=budget))
     decision = replace(
-        _best_candidate(chunking.program, context),
+        _best_candidate(chunking.program, in_bytes),
         chunked=chunking.facts,
         constants=chunking.constants,
     )
     if not chunking.facts.regions:
         return decision
     if settings.recompute == "auto":
-        unchunked = _best_candidate(program, context)
-        if _rewrite_cost(unchunked, budget or 0) < _rewrite_cost(decision, budget or 0):
+        unchunked = _best_candidate(program, in_bytes)
+        if _rewrite_cost(unchunked, budget) < _rewrite_cost(decision, budget):
             return unchunked
     # The plan is compared with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     return replace(decision, original_allocation=allocate_level(needs, settings.level))
 
 
-def _rewrite_cost(decision: Decision, budget: int) -> tuple[int, float]:
-    """Return the live bytes above a budget, and the added work as a share of the model's work."""
-    bytes_above_budget = max(decision.allocation.live_peak - budget, 0)
+def _rewrite_cost(decision: Decision, budget: int | None) -> tuple[int, float]:
+    """Return the live bytes above a budget, and then the added work as a share of the model's work.
+
+    Without a budget (None), all live bytes count.
+    """
+    bytes_above_budget = max(decision.allocation.live_peak - (budget or 0), 0)
     recomputed = decision.candidate.recompute.flops_increase
     return bytes_above_budget, decision.chunked.flops_increase + recomputed
 
@@ -232,11 +235,14 @@ def _best_candidate(program: Program, context: _Context) -> Decision:
         context.allocator,
         task.tell,
     )
-    best = evaluated[0]
+    best = evaluated[0]  # `choose` returns the best one first
     candidate = best.candidate
-    if candidate.peaks:  # those of the methods, which may lack the order that was chosen
-        peaks = {**candidate.peaks, candidate.order: best.allocation.live_peak}
-        candidate = replace(candidate, peaks=peaks)
+    # The report compares the peaks of all methods, but a search has none if sizes are symbolic. The
+    # candidate's own method may not be among those of the search.
+    peak_by_method = candidate.peaks
+    if peak_by_method:
+        own_method, own_peak = candidate.order, best.allocation.live_peak
+        candidate = replace(candidate, peaks={**peak_by_method, own_method: own_peak})
     return Decision(
         source=context.source,
         settings=settings,

@@ -89,34 +89,41 @@ def settings_json(settings: Settings, source: Source) -> Json:
 
 
 def _placements(decision: Decision) -> tuple[Placement, ...]:
-    """Return the row of each planned tensor: its type, its place in an arena, its live range."""
-    # A pinned var has the live range of its buffer, the whole run, and not that of its uses.
+    """Return the row of each planned tensor: its type, its place in an arena, its live range.
+
+    A size is a number (``coefficient``) times a unit: bytes, or symbols. Each unit has an arena, and its
+    offsets are multiples of the unit too.
+    """
     needs, allocation = decision.needs, decision.allocation
     arenas = {arena.unit: (index, arena) for index, arena in enumerate(allocation.arenas)}
-    live, pinned, vars_ = needs.live, needs.pinned, decision.program.vars
+    pinned, vars_ = needs.pinned, decision.program.vars
+    # A pinned var has a buffer of its own, with its id, that is live for the whole run.
     pinned_ranges = {
-        buffer.id: buffer.live
+        VarId(buffer.id): buffer.live
         for arena in allocation.arenas
         for buffer in arena.problem.buffers
         if VarId(buffer.id) in pinned
     }
+    live_ranges = {**needs.live, **pinned_ranges}
     tensors: list[Placement] = []
     for identity, size in needs.sizes.items():
         var, buffer_id = vars_[identity], allocation.buffers[identity]
         index, arena = arenas[size.unit]
-        first, last = pinned_ranges[buffer_id] if identity in pinned else live[identity]
+        first, end = live_ranges[identity]
         tensors.append(
             Placement(
                 name=var.name,
                 block=var.block,
                 dtype=var.dtype,
-                shape=cast("tuple[int | str, ...]", var.shape or ()),
+                # A planned var has a size, so all of its dims are known.
+                shape=cast("tuple[int | str, ...]", var.shape),
                 bytes=size.coefficient,
                 arena=index,
                 offset=arena.layout.offsets[buffer_id],
                 slot=arena.slots.get(buffer_id),
                 first=first,
-                last=last,
+                last=end,
+                # A buffer has the id of the first var that it stores; the others are aliases of that one.
                 alias_of=None if identity == str(buffer_id) else buffer_id,
                 pinned=pinned.get(identity),
             )

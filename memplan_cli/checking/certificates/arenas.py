@@ -16,6 +16,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from hashlib import sha256
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.checking.certificates.planned_graph import ProofError, require
@@ -144,15 +145,16 @@ def _slot_bytes(entries: Iterable[SlotLoad]) -> int:
 def _check_slot_loads(entries: Iterable[SlotLoad], tensors: Iterable[LiveBytes]) -> None:
     """Check that each entry has its number of tensors, of at least its bytes, live at its tick.
 
-    One pass over ticks, with the sizes of live tensors sorted.
+    All entries are for one dtype, and ``tensors`` are the tensors of this dtype. One pass over ticks, with the
+    sizes of live tensors sorted.
 
     Raises:
         ProofError: naming the first entry, by tick, for which there are fewer.
     """
-    upcoming = sorted(tensors, reverse=True)  # the next to begin is the last item
+    upcoming = sorted(tensors, key=attrgetter("first"), reverse=True)  # popped from the end
     live_sizes: list[int] = []  # sorted
     ends: list[tuple[int, int]] = []  # heap of (end, bytes) of live tensors
-    for entry in sorted(entries, key=lambda entry: entry.tick):
+    for entry in sorted(entries, key=attrgetter("tick")):
         while upcoming and upcoming[-1].first <= entry.tick:
             tensor = upcoming.pop()
             insort(live_sizes, tensor.bytes)

@@ -289,31 +289,23 @@ def _checked_size(row: Placement, unit: str, value: Value, model: CertifiedModel
 def _view_bases(timeline: Timeline, tensors: Mapping[str, SizedTensor]) -> Mapping[str, str]:
     """Return, for each tensor that is not pinned, the tensor at the start of its chain of views.
 
-    A chain ends at a pinned tensor and at one of another size: these have bytes of their own. An
-    output that a repeated subgraph passes to its next iteration is a copy, with bytes of its own,
-    if it is a view of an input of this subgraph or of another one. Plans are made by this rule too.
+    A chain ends at a pinned tensor and at one of another size: these have bytes of their own. So has an
+    output of a repeated subgraph that is a view of an input. Before the next iteration, the runtime copies
+    the outputs into the inputs, one after the other: if outputs were views of swapped inputs, the first
+    copy would overwrite the source of the second. Plans are made by this rule too.
     """
     bases = {name: name for name, tensor in tensors.items() if tensor.row.pinned is None}
-    nodes = list(timeline.nodes())
-    subgraphs = [(node, subgraph) for node in nodes for subgraph in node.subgraphs]
-    subgraph_inputs = {
-        value.tensor_id for _, subgraph in subgraphs for value in subgraph.inputs
-    }
-    repeated_outputs = {
-        value.tensor_id
-        for node, subgraph in subgraphs
-        if node.repeats
-        for value in subgraph.outputs
-    }
-    for node in nodes:
-        view = node.outputs[0] if node.outputs else None
-        viewed = None if view is None else viewed_value(view)
-        if view is None or viewed is None:
-            continue
-        if view.tensor_id not in bases or viewed.tensor_id not in bases:
+    repeated = [
+        subgraph for node in timeline.nodes() if node.repeats for subgraph in node.subgraphs
+    ]
+    inputs = {value.tensor_id for subgraph in repeated for value in subgraph.inputs}
+    outputs = {value.tensor_id for subgraph in repeated for value in subgraph.outputs}
+    for view in timeline.values():  # a value comes before its views
+        viewed = viewed_value(view)
+        if viewed is None or view.tensor_id not in bases or viewed.tensor_id not in bases:
             continue
         base = bases[viewed.tensor_id]
-        is_copied = view.tensor_id in repeated_outputs and base in subgraph_inputs
+        is_copied = view.tensor_id in outputs and base in inputs
         if not is_copied and tensors[viewed.tensor_id].size == tensors[view.tensor_id].size:
             bases[view.tensor_id] = base
     return bases

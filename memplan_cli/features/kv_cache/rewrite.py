@@ -204,6 +204,10 @@ class _Rewriting(GraphEditor):
         inputs = [buffer, *span, self.axis_constant(axis)]
         return self.add_node("Slice", inputs, f"{buffer}.valid")
 
+    def valid_part(self, buffer: str, axis: int, length: str) -> str:
+        """Add a Slice of the first ``length`` entries of a buffer; return its result."""
+        return self.cut(buffer, axis, (self.zero, length))
+
     def replace_concat(self, cache: CacheMatch, valid: str) -> None:
         """Remove the Concat of a cache, and let the consumers of its result read ``valid`` instead.
 
@@ -232,7 +236,7 @@ class _Rewriting(GraphEditor):
     def redirect_past(self, cache: CacheMatch) -> None:
         """Let the consumers of a past read its valid part, the entries before ``position``."""
         self.cache_shapes[cache.input] = _CacheShape(cache.input, cache.axis, self.position)
-        valid = self.cut(cache.input, cache.axis, (self.zero, self.position))
+        valid = self.valid_part(cache.input, cache.axis, self.position)
         self.redirected.setdefault(cache.input, valid)
 
     def finish(self) -> None:
@@ -298,13 +302,15 @@ class _Rewriting(GraphEditor):
 def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     """Replace a Concat of past and new entries by a TensorScatter, and a Slice of the valid entries.
 
-    The TensorScatter writes the new entries into the buffer, which has the axes of the graph input.
-    Consumers of the Concat then read Slice(buffer, 0, length), with a Transpose behind it if the
-    Concat has other axes.
+        original   consumers(Concat(past, new))
+        rewritten  present = TensorScatter(past, new), and consumers(Slice(present, 0, length))
+
+    ``past`` and ``present`` are the buffer, as graph input and output. If the Concat has its axes in another
+    order than the buffer, the new entries are transposed to that of the buffer, and the Slice back.
     """
     index = edit.index
     rank = index.ranks[cache.input]
-    # Axis i of the Concat is axis ``axes[i]`` of the graph input.
+    # Axis i of the Concat is axis ``axes[i]`` of the buffer.
     axes = index.permutation(cache.before, rank)
     is_transposed = axes != tuple(range(rank))
     new = _new_entries(edit, cache)
@@ -313,10 +319,10 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
         new = edit.add_node("Transpose", [new], f"{cache.output}.new", perm=inverse)
     edit.declare_buffers(cache)
     length = edit.scatter(cache, new)
-    valid = edit.cut(cache.output, cache.axis, (edit.zero, length))
+    valid = edit.valid_part(cache.output, cache.axis, length)
     if is_transposed:
         valid = edit.add_node("Transpose", [valid], valid, perm=list(axes))
-    edit.redirect_past(cache)
+    edit.redirect_past(cache)  # other consumers of the past read the entries before this step
     edit.replace_concat(cache, valid)
 
 
@@ -385,8 +391,7 @@ def _rewrite_shared(edit: _Rewriting, cache: CacheMatch) -> None:
     query = edit.index.nodes[cache.node].input[0]  # [batch, new entries, ...]
     length = edit.length_after(cache, query, axis=1)
     edit.redirect_past(cache)
-    valid_present = edit.cut(cache.output, cache.axis, (edit.zero, length))
-    edit.redirected[cache.output] = valid_present
+    edit.redirected[cache.output] = edit.valid_part(cache.output, cache.axis, length)
 
 
 _REWRITES: Mapping[str, Callable[[_Rewriting, CacheMatch], None]] = {

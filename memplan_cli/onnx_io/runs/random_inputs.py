@@ -295,15 +295,15 @@ class Requirements:
 def _derived_values(
     node: NodeProto, position: int, origin: _Origin
 ) -> Iterator[tuple[str, _Origin]]:
-    """Yield the values that a node derives from its input ``position``, and how they depend on a model input.
+    """Yield the values that a node computes from its input ``position``, each with its origin.
 
-    What reads these values may require something of the model input. Values that neither copy it nor keep
-    its sign are left out.
+    Only copies of the input, and values that have its sign, are yielded. For example, a Reshape of indices
+    (origin "copy") yields its result with "copy", and an Add of 1 to a length yields its result with "sign".
 
     Args:
         node: The node.
         position: The index of one of its inputs.
-        origin: How that input depends on the model input.
+        origin: How that input depends on a model input: "copy" or "sign". A copy has the same origin.
     """
     is_converted = position == 0 and node.op_type in _CONVERSIONS
     # A Min counts as a copy of each input: mostly, the other one is a constant above all valid values.
@@ -312,7 +312,9 @@ def _derived_values(
         yield from ((name, origin) for name in node.output if name)
     elif node.op_type in _KEEPS_SIGN:
         yield from ((name, "sign") for name in node.output if name)
-    # Input i of a Loop, or of a Scan from opset 9 on, is input i of its body.
+    # Input i of a Loop, or of a Scan from opset 9 on, is input i of its body. Input 0 of a Loop is the number
+    # of iterations, and that of its body the number of the iteration, which is smaller: an index within the
+    # same limits.
     for _, body in subgraphs(node):
         if position < len(body.input):
             yield body.input[position].name, origin

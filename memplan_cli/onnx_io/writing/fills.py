@@ -52,16 +52,16 @@ def make_fills(
     """Replace large constants whose elements are all equal by ConstantOfShape nodes, one for each read, in place.
 
     A constant is replaced if all of its consumers are nodes of the main graph whose operator can write its
-    result over this operand. A run copies a constant before; the result of a ConstantOfShape, its fill, is
-    overwritten itself.
+    result over this operand. An operator cannot overwrite a constant, so a run copies it first. The result of
+    a ConstantOfShape, called a fill, is overwritten without a copy.
 
-    While a consumer runs, a fill is one more tensor in memory. A constant stays if the operands and results
-    of one of its consumers (`width`) would then take more bytes than those of any node of the model.
+    A constant stays if a consumer has no room for its fills (`_has_room`), beside those of the constants that
+    are replaced already. The constants that are read first are replaced first.
 
     Args:
         model: The model.
         folder: Where its external data lies.
-        value_bytes: Bytes of values, as far as they are known.
+        value_bytes: Bytes of results of nodes, as far as they are known; constants are not among them.
 
     Returns:
         The name of each fill, and the constant that it replaces. A constant has a fill for each read.
@@ -72,22 +72,26 @@ def make_fills(
     large = {tensor.name: tensor for tensor in graph.initializer if _size(tensor) >= LEAST}
     consumers = _in_place_consumers(graph, large)
     widest = widest_of(model, value_bytes)
-
     fill_values: dict[str, NDArray[Any]] = {}
-
-    def has_room(node: NodeProto, name: str) -> bool:
-        """Whether a consumer may read ``name`` as a fill too: with all its fills it is no wider than ``widest``."""
-        fills = [read for read in node.input if read == name or read in fill_values]
-        added_bytes = sum(_size(large[fill]) for fill in fills)
-        is_known = node.output[0] in value_bytes  # else the result may have any size
-        return is_known and width(node, value_bytes) + added_bytes <= widest
-
     for name, nodes in consumers.items():
-        if all(has_room(node, name) for node in nodes):
+        fill_bytes = {fill: _size(large[fill]) for fill in (name, *fill_values)}
+        if all(_has_room(node, fill_bytes, value_bytes, widest) for node in nodes):
             value = _common_value(read_tensor(large[name], folder))
             if value is not None:
                 fill_values[name] = value
     return _insert_fills(model, large, fill_values) if fill_values else {}
+
+
+def _has_room(
+    node: NodeProto, fill_bytes: Mapping[str, int], value_bytes: Mapping[str, int], widest: int
+) -> bool:
+    """Return whether a node, while it runs, needs at most ``widest`` bytes if these constants are fills.
+
+    Each read of a fill is one more tensor in memory, beside the node's other operands and results (`width`).
+    """
+    added_bytes = sum(fill_bytes.get(name, 0) for name in node.input)
+    is_known = node.output[0] in value_bytes  # else the result may have any size
+    return is_known and width(node, value_bytes) + added_bytes <= widest
 
 
 def _in_place_consumers(

@@ -35,28 +35,14 @@ def fit_document(fit: Fit) -> doc.Document:
 
 
 def _largest_values(fit: Fit) -> Iterator[doc.Block]:
-    """Yield a row for each point of the answer, or what the smallest values need if none fits.
-
-    A point has a value for each unknown dim. Its last cell is the need if the first unknown dim is
-    larger by one: a dash if no machine has so much. The terms of a need follow: of the only point, or of
-    the smallest values if none fits. Of several points, only the terms that all needs have follow.
-    """
+    """Yield a table of the largest values, or the need of the smallest ones if these do not fit; then its terms."""
     need: Need | None
     if fit.points:
-        heads = (*(f">{name}" for name in fit.unknown), ">needs", ">with one more")
-        rows = tuple(
-            (
-                *(str(point.dims[name]) for name in fit.unknown),
-                format_size(point.total + fit.overhead),
-                # Unlike `total`, `beyond` contains the overhead already.
-                "-" if point.beyond is None else format_size(point.beyond),
-            )
-            for point in fit.points
-        )
-        yield doc.Table(doc.columns(*heads), rows)
+        yield _points_table(fit)
+        # Several points have terms of their own: `_breakdown` gives the common ones without a need.
         need = fit.points[0] if len(fit.points) == 1 else None
     else:
-        need = fit.least
+        need = fit.least  # None if it is not known
         text = "Nothing fits."
         if need is not None:
             smallest = binding_text(dict.fromkeys(fit.unknown, 1))
@@ -64,6 +50,25 @@ def _largest_values(fit: Fit) -> Iterator[doc.Block]:
         yield doc.Check(passed=False, text=text)
     if text := _breakdown(fit, need):
         yield doc.Paragraph(text, "soft")
+
+
+def _points_table(fit: Fit) -> doc.Table:
+    """Return a table with a row for each point of the answer: a largest value of each unknown dim.
+
+    After the values, a row has the need of the point, and the need if the first unknown dim is larger by one:
+    a dash if no machine has so much.
+    """
+    columns = doc.columns(*(f">{name}" for name in fit.unknown), ">needs", ">with one more")
+    rows = tuple(
+        (
+            *(str(point.dims[name]) for name in fit.unknown),
+            format_size(point.total + fit.overhead),
+            # Unlike `total`, `beyond` contains the overhead already.
+            "-" if point.beyond is None else format_size(point.beyond),
+        )
+        for point in fit.points
+    )
+    return doc.Table(columns, rows)
 
 
 def _breakdown(fit: Fit, need: Need | None) -> str:

@@ -326,28 +326,38 @@ def _without_empty_columns(table: doc.Table) -> doc.Table:
 
 
 def _name_width(table: doc.Table, width: int) -> int:
-    """Return the most characters of a name in its column, if a row of the table is to fit in ``width``.
+    """Return the number of characters to which names are cut, so that a row fits in ``width`` if possible.
 
-    The other columns get their own width. Columns whose longest name is shorter than an equal share of
-    the rest leave what they do not need to the others. A name keeps at least `_SHORTEST_NAME`
-    characters, even if the row is then too wide.
+    Columns of sentences and numbers keep their width, and the columns of names share the rest.
     """
     room = width
-    longest_names = []
+    name_columns = []  # the width that each needs
     for index, column in enumerate(table.columns):
         cells = [row[index] for row in table.rows]
-        names = [cell.text for cell in cells if isinstance(cell, doc.Name)]
+        names = [terminal(cell.text) for cell in cells if isinstance(cell, doc.Name)]
         room -= _COLUMN_GAP
         if names:
-            longest_names.append(
-                max(len(column.title), *(len(terminal(name)) for name in names))
-            )
-            continue
-        longest = max((len(_prose_text(cell, _NAME_IN_LIST)) for cell in cells), default=0)
-        longest = longest if column.align == "right" else min(longest, _MAX_PROSE_WIDTH)
-        room -= max(longest, len(column.title))
-    longest_names.sort()
-    while longest_names and longest_names[0] <= room // len(longest_names):
-        room -= longest_names.pop(0)
-    share = room // len(longest_names) if longest_names else _LONGEST_NAME
-    return min(max(share, _SHORTEST_NAME), _LONGEST_NAME)
+            name_columns.append(max(map(len, (column.title, *names))))
+        else:
+            room -= _kept_width(column, cells)
+    return min(max(_shared_width(name_columns, room), _SHORTEST_NAME), _LONGEST_NAME)
+
+
+def _kept_width(column: doc.Column, cells: Sequence[doc.Prose]) -> int:
+    """Return the width of a column of sentences, which can wrap, or of numbers (on the right), which cannot."""
+    longest = max((len(_prose_text(cell, _NAME_IN_LIST)) for cell in cells), default=0)
+    if column.align != "right":
+        longest = min(longest, _MAX_PROSE_WIDTH)
+    return max(longest, len(column.title))
+
+
+def _shared_width(needed: Sequence[int], room: int) -> int:
+    """Return the width of the columns that have to be cut, if columns that need these widths share ``room``.
+
+    A column that needs less than an equal share leaves the rest of it to the others. If nothing has to be cut,
+    the result is `_LONGEST_NAME`.
+    """
+    columns = sorted(needed)
+    while columns and columns[0] <= room // len(columns):
+        room -= columns.pop(0)
+    return room // len(columns) if columns else _LONGEST_NAME
