@@ -284,28 +284,34 @@ class _Groups:
 def _overwritable_input(
     op: Op, tick: int, overwritable: Sequence[int], groups: _Groups
 ) -> int | None:
-    """Return the number of the first input that the first output of an op may overwrite; None if none.
+    """Return the first input, as the number of its var, that an op's first output may overwrite; None if none.
 
-    Such an input is planned, has the size of the output, and dies at ``tick``, at which the op runs.
+    The conditions are that the input is planned, has the size of the output, and
+
+    - the bytes of its group are not used after ``tick``, at which the op runs,
+    - the op itself does not read them once it has begun to write (`_is_read_elsewhere`), and
+    - neither are they used by a branch that has computed the output before (`_Groups.may_overwrite`).
+
     ``overwritable`` has the positions of the inputs that the operator may overwrite, ascending.
     """
     number, sizes, inputs = groups.number, groups.sizes, op.inputs
     result = number.get(op.outputs[0]) if op.outputs else None
-    if result is None:
+    if result is None:  # the output is not planned
         return None
     size = sizes[result]
     for position in overwritable:
         if position >= len(inputs):
             return None
         source = number.get(inputs[position])
-        if source is None:
+        if source is None:  # not planned
             continue
         root = groups.root(source)
-        if groups.end[root] != tick + 1:
+        if groups.end[root] != tick + 1:  # the op is not the last use
             continue
         # `is not` first: it is faster, and equal sizes are usually one object.
         if sizes[source] is not size and sizes[source] != size:
             continue
+        # A single input is read at its own position only.
         if len(inputs) > 1 and _is_read_elsewhere(op, position, overwritable, root, groups):
             continue
         if groups.may_overwrite(source, result, tick):

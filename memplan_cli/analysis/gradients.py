@@ -64,9 +64,9 @@ def find_trained(
     Args:
         program: The model. Only its main graph is considered.
         forward: The indices of the ops that the loss depends on.
-        certainty: If it is ``guessed``, some output must have all three properties
-            (`_Evidence.has_likely_gradient`). If it is ``known``, an output that looks so is enough
-            (`_Evidence.suggests_updates`).
+        certainty: If the loss is only guessed, some output must be very likely a gradient
+            (`_Evidence.has_likely_gradient`), or the graph counts as an inference graph. If the loss is
+            known, an output that looks like an update is enough (`_Evidence.suggests_updates`).
     """
     evidence = _Evidence(program, forward)
     updates = _Updates(evidence)
@@ -80,23 +80,18 @@ def find_trained(
     for output in evidence.outputs:
         candidates = evidence.parameters_like(output)
         sources = updates.sources.get(output, frozenset())
-        updated = [var for var in candidates if var in sources]
-        if updated:  # the output is the new value of these parameters
+        trained = [var for var in candidates if var in sources]
+        if trained:  # the output is the new value of these parameters
+            # Without a gradient the parameters only decay, as in ``0.99 * P``: they are not trained.
             final_gradients = updates.gradients(output)
-            # Without one the parameters only decay, as in ``0.99 * P``: they are not trained.
-            if final_gradients:
-                gradients.update(dict.fromkeys(final_gradients))
-                parameters.update(dict.fromkeys(updated))
         elif not sources:  # no update computes the output, so it may itself be a gradient
-            fitting = [
-                var
-                for var in candidates
-                if evidence.depends_on_operand(output, var)
-                or evidence.depends_on_result(output, var)
-            ]
-            if fitting:
-                gradients[output] = None
-                parameters.update(dict.fromkeys(fitting))
+            trained = [var for var in candidates if evidence.may_be_gradient(output, var)]
+            final_gradients = (output,)
+        else:  # the new value of another tensor, such as a momentum
+            continue
+        if trained and final_gradients:
+            gradients.update(dict.fromkeys(final_gradients))
+            parameters.update(dict.fromkeys(trained))
     order = {var: place for place, var in enumerate(program.vars)}
     return Trained(tuple(sorted(parameters, key=order.__getitem__)), tuple(gradients))
 
@@ -196,6 +191,12 @@ class _Evidence:
         """Return the candidate parameters with the dtype and shape of an output: property 1."""
         var = self.program.vars[output]
         return tuple(self._by_type.get((var.dtype, var.shape), ()))
+
+    def may_be_gradient(self, output: VarId, parameter: VarId) -> bool:
+        """Return whether an output like a parameter has property 2 or 3: those of linear ops and of biases lack one."""
+        return self.depends_on_operand(output, parameter) or self.depends_on_result(
+            output, parameter
+        )
 
     def depends_on_operand(self, output: VarId, parameter: VarId) -> bool:
         """Return whether an output depends on ``a`` of an op ``f(a, parameter)``: property 2."""

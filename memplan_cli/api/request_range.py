@@ -120,24 +120,30 @@ def service_of(
     ``required`` are runtime options that must not change; None: those recorded in the file.
 
     Raises:
-        SettingsError: there are no bounds, or the model has no free dim of a name.
+        SettingsError: there are no bounds, or bounds are of a dim that has a number or that the model
+            does not have.
     """
     from memplan_cli.features.serving.loads import Service
     from memplan_cli.features.serving.sizes import Extent
 
     file, bounds = read_model(path), settings.bounds
     _refuse_wrong_bounds(file, settings)
-    of_requests = replace(sizes_and_inputs_only(settings), bounds=bounds)
-    bound_settings = bind_all_dims(file, of_requests)
-    binding = binding_of(bound_settings)
-    other_dims = {name: value for name, value in binding.dims.items() if name not in bounds}
-    assumed = binding.assumed - bounds.keys()
+    if required is None:
+        required = _recorded_settings(file)
+    # The dims of requests are bound too, to their upper bounds: assumed numbers must suit them.
+    size_settings = replace(sizes_and_inputs_only(settings), bounds=bounds)
+    bound_settings = bind_all_dims(file, size_settings)
+    largest_request = binding_of(bound_settings)
+    other_dims = {
+        name: value for name, value in largest_request.dims.items() if name not in bounds
+    }
+    assumed = largest_request.assumed - bounds.keys()
     service = Service(
         model=path,
         extent=Extent(bounds),
-        binding=Binding(other_dims, binding.feeds, assumed),
+        binding=Binding(other_dims, largest_request.feeds, assumed),
         timeout=timeout,
-        base=_recorded_settings(file) if required is None else required,
+        base=required,
     )
     return service, assumption_notes(bound_settings)
 

@@ -1,10 +1,7 @@
 """Move ops of a found order back to their places in the file, as far as memory allows.
 
 The ops of any span of an order may be sorted by their places in the file: the file's order
-respects every edge, and the live bytes after the span do not change. Spans are halved until
-they can be sorted, from the first to the last, or until the budget is spent.
-
-Each step may need as many bytes as the peak, so the order gets as close to the file's as possible.
+respects every edge, and the live bytes after the span do not change.
 """
 
 from __future__ import annotations
@@ -21,35 +18,35 @@ if TYPE_CHECKING:
 def restore_source_order(
     graph: TaskGraph, order: Order, peak: int, budget: WorkBudget
 ) -> Order:
-    """Return the order with all spans sorted in which no step then exceeds ``peak`` bytes.
+    """Return the order with its ops sorted by their places in the file where ``peak`` bytes suffice.
+
+    The whole order is tried first, and then, where a step would exceed the peak, each half of it, halves of
+    this half, and so on. Once the budget is spent, the other spans keep their order.
 
     Args:
-        graph: The ops.
+        graph: The ops, numbered by their places in the file.
         order: The order to sort.
         peak: The most bytes that may be live at a step.
         budget: Spent by the length of each span that is tried.
     """
     execution = _Execution(graph)
     result: Order = []
-    spans = [(0, graph.size)]
+    spans = [(0, graph.size)]  # the next one is the last item
     while spans:
         begin, end = spans.pop()
         ops = order[begin:end]
         by_file = sorted(ops)
-        if end - begin == 1 or by_file == ops:
-            execution.run(ops)
-            result += ops
-            continue
-        has_work = budget.remaining > 0 and budget.in_time
-        budget.spend(end - begin)
-        if has_work and execution.run_within(by_file, peak):
-            result += by_file
-        elif has_work and end - begin > 2:  # halves of one op cannot be sorted
-            middle = (begin + end) // 2
-            spans += [(middle, end), (begin, middle)]
-        else:
-            execution.run(ops)
-            result += ops
+        if ops != by_file and budget.remaining > 0 and budget.in_time:
+            budget.spend(len(ops))
+            if execution.run_within(by_file, peak):
+                result += by_file
+                continue
+            if len(ops) > 2:  # else the halves are single ops
+                middle = (begin + end) // 2
+                spans += [(middle, end), (begin, middle)]
+                continue
+        execution.run(ops)
+        result += ops
     return result
 
 

@@ -287,31 +287,33 @@ def _pool_arenas(pools: Sequence[_MatchedPool], kind: Kind) -> Sequence[Arena]:
 
 
 def _allocate_offsets(needs: Needs, work: int) -> Allocation:
-    """Return the allocation of level 2: offsets, or the pool of level 1 where that is lower.
+    """Return the allocation of level 2: each unit gets an arena with offsets, or its pool of level 1 if lower.
 
-    Its live peak is that of level 2 in any case, although the vars of a pool do not share buffers.
+    An arena can be higher although views and results in place share its buffers, because its offsets are
+    aligned, and because the search for a layout is limited. The live peak of the result is that with shared
+    buffers in any case.
     """
     storage = needs.storage(2)
     arenas = [
         _pack_arena(Problem(unit_buffers), unit, needs, work)
         for unit, unit_buffers in sorted(storage.buffers_by_unit.items())
     ]
-    tall_units = {
+    units_of_pools = {
         arena.unit for arena in arenas if not needs.fits_pool(arena.unit, arena.layout.height)
     }
-    if not tall_units:
+    if not units_of_pools:
         return _finished_allocation(storage, storage.buffer_of, arenas)
     _, level1 = _allocate_pools(needs)
-    # A pool's bound holds for slots; offsets may go lower.
+    # The bound of a pool is one for slots. The bound at level 2 is one for offsets, which may be lower.
     pools = {
         pool.unit: replace(pool, bound=lower_bound(pool.problem))
         for pool in level1.arenas
-        if pool.unit in tall_units
+        if pool.unit in units_of_pools
     }
     pool_buffers = {
         var: level1.buffers[var]
         for var, size in needs.sizes.items()
-        if size.unit in tall_units
+        if size.unit in units_of_pools
     }
     return _finished_allocation(
         storage,

@@ -243,9 +243,9 @@ class _OrderSimulator:
     def _possible_moves(self, state: _State) -> Iterator[_PossibleMove]:
         """Yield the moves of a state that can be the next ones of an order.
 
-        A *late* group only adds bytes, for the groups that wait for it. It has no move of its own,
-        but runs in the move of the first of these groups. So a move runs a ready group that is not
-        late, or a group that waits for late groups only, after these.
+        A *late* group only adds bytes, for the groups that wait for it: it is never better to run it earlier
+        than just before the first of these. So a move runs a ready group that is not late, or a group that
+        waits for ready late groups only, after these.
         """
         ready = [number for number in self._bits if self._is_ready(number, state.remaining)]
         late = [number for number in ready if number in self._late]
@@ -259,13 +259,19 @@ class _OrderSimulator:
         }
         for number in sorted(waiting):
             awaited = self._predecessors[number] & state.remaining
-            if awaited & ~late_set:
-                continue  # it also waits for groups that must run by moves of their own
-            produced = sum(self._produced[n] for n in late if self._bits[n] & awaited)
-            # Each late group needs at most what it produces, and the bytes live only grow. So no
-            # step of theirs needs more than what is live after the last of them.
-            after_late = _State(state.remaining & ~awaited, state.live + produced)
-            step, _ = self._run_group(number, after_late)
-            yield _PossibleMove(
-                late_groups=awaited, last_group=number, step_bytes=max(step, after_late.live)
-            )
+            if not awaited & ~late_set:  # it waits for no other group
+                late_groups = [n for n in late if self._bits[n] & awaited]
+                yield self._move_after_late(late_groups, number, state)
+
+    def _move_after_late(
+        self, late_groups: Sequence[int], last_group: int, state: _State
+    ) -> _PossibleMove:
+        """Return the move that runs late groups and then the group that waits for them, which may be late too."""
+        bits = self._bit_set(late_groups)
+        produced = sum(self._produced[number] for number in late_groups)
+        # Each late group needs at most what it produces, and the bytes live only grow. So no
+        # step of theirs needs more than what is live after the last of them.
+        after_late = _State(state.remaining & ~bits, state.live + produced)
+        step, _ = self._run_group(last_group, after_late)
+        step_bytes = max(step, after_late.live)
+        return _PossibleMove(late_groups=bits, last_group=last_group, step_bytes=step_bytes)

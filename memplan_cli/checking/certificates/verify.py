@@ -60,19 +60,23 @@ def verify(certificate: Certificate, plan: Plan, model: CertifiedModel) -> Certi
     elif certificate.graph_sha256 != plan.graph_sha256:
         reason = "the certificate is of another model: their digests differ"
     if reason:
-        return CertificateVerdict((PartVerdict("certificate", 0, REFUSED, "", reason),))
+        return CertificateVerdict((_refusal("certificate", reason),))
     return CertificateVerdict(tuple(_part_verdicts(certificate, planned)))
 
 
 def _part_verdicts(certificate: Certificate, planned: PlannedGraph) -> Iterator[PartVerdict]:
-    """Yield the verdicts on the bounds of the order, of each arena and of recomputation."""
+    """Yield the verdicts on the bounds of the order, of each arena and of recomputation.
+
+    Two more parts are refused: proofs of subgraphs that no check reads, and a list of arenas other than the plan's.
+    """
     plan, order = planned.plan, certificate.order
     report = plan.report
     check_order = partial(_check_order, planned, certificate.blocks)
     yield from _bound_verdict("order", report.memory.order_bound, order, check_order)
+    # Only `_check_order` reads the proofs of subgraphs. Without it they would pass unchecked.
     if certificate.blocks and (order is None or order.method == NOT_CHECKABLE):
         reason = "it shows what subgraphs need, but nothing of the order that relies on it"
-        yield PartVerdict("blocks", 0, REFUSED, "", reason)
+        yield _refusal("blocks", reason)
     proofs = {proof.arena: proof for proof in certificate.arenas}
     for arena in plan.arenas:
         check = partial(check_arena, arena, planned.tensors, report.level)
@@ -81,14 +85,20 @@ def _part_verdicts(certificate: Certificate, planned: PlannedGraph) -> Iterator[
         ):
             yield replace(verdict, unit=arena.unit)
     if [proof.arena for proof in certificate.arenas] != [arena.id for arena in plan.arenas]:
-        reason = "it has not one proof for each arena of the plan, in the plan's order"
-        yield PartVerdict("arenas", 0, REFUSED, "", reason)
+        yield _refusal(
+            "arenas", "it has not one proof for each arena of the plan, in the plan's order"
+        )
     yield from _bound_verdict(
         "recompute",
         report.recompute.bound,
         certificate.recompute,
         partial(_check_recomputation, planned),
     )
+
+
+def _refusal(part: str, reason: str, bound: int = 0) -> PartVerdict:
+    """Return the refusal of a part whose proof was not checked, and so has no method; 0: it has no bound."""
+    return PartVerdict(part, bound, REFUSED, "", reason)
 
 
 def _bound_verdict(
@@ -102,10 +112,10 @@ def _bound_verdict(
     if bound is None and proof is None:
         return
     if bound is None:
-        yield PartVerdict(part, 0, REFUSED, "", "the plan has no such bound")
+        yield _refusal(part, "the plan has no such bound")
     elif proof is None:
         reason = "the plan has this bound, but the certificate has no proof of it"
-        yield PartVerdict(part, bound, REFUSED, "", reason)
+        yield _refusal(part, reason, bound)
     else:
         status, reason = _status(proof, bound, check)
         yield PartVerdict(part, bound, status, str(proof.method), reason)

@@ -172,29 +172,32 @@ def _path_to_product(
 
 
 def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
-    """Replace repetitions by products with one more axis, in the main graph, in place.
+    """Replace products with repeated heads by products that broadcast them, in the main graph, in place.
 
-    The right operand of such a product has shape ``[B, heads, 1, ..]``, the left one
-    ``[B, heads, times, ..]``; the result is reshaped to ``[B, heads * times, ..]``. The nodes that repeated
-    the heads have no consumer then, and are dropped.
+        before  output = MatMul(left[B, heads * times, ..], repeat(right[B, heads, 1, ..]))
+        after   output = Reshape(MatMul(Reshape(left)[B, heads, times, ..], right[B, heads, 1, ..]))
+
+    The nodes that repeated the heads have no consumer then, and are dropped.
     """
     edit = GraphEditor(model)
     replaced: set[str] = set()  # results of the nodes that are replaced
     for repeat in repeats:
         right = _moved_heads(edit, repeat)
         left, output = repeat.product.input[0], repeat.product.output[0]
-        left_shape = _shape_with_heads(edit, left, _RANK, (repeat.heads, repeat.times), left)
-        grouped_left = _add_node(edit, "Reshape", [left, left_shape], left)
-        result = _add_node(edit, "MatMul", [grouped_left, right], output)
+        grouped_heads = (repeat.heads, repeat.times)
+        shape = _shape_with_heads(edit, left, grouped_heads, rank=_RANK, like=left)
+        grouped_left = _add_node(edit, "Reshape", [left, shape], like=left)
+        result = _add_node(edit, "MatMul", [grouped_left, right], like=output)
         replaced.add(output)
-        if repeat.scale is not None:
-            # The scaling of the product is replaced too.
+        if (
+            repeat.scale is not None
+        ):  # the node behind the product that scales it by one number
             output, number = repeat.scale.output[0], repeat.scale.input[1]
-            result = _add_node(edit, repeat.scale.op_type, [result, number], output)
+            result = _add_node(edit, repeat.scale.op_type, [result, number], like=output)
             replaced.add(output)
-        heads = (repeat.heads * repeat.times,)
-        output_shape = _shape_with_heads(edit, result, _RANK + 1, heads, output)
-        edit.add_named_node("Reshape", [result, output_shape], output)
+        query_heads = repeat.heads * repeat.times
+        shape = _shape_with_heads(edit, result, (query_heads,), rank=_RANK + 1, like=output)
+        edit.add_named_node("Reshape", [result, shape], output)
     nodes = [node for node in model.graph.node if node.output[0] not in replaced]
     edit.set_nodes(nodes)  # with the added nodes, in order, without unused ones
 
@@ -211,9 +214,9 @@ def _moved_heads(edit: GraphEditor, repeat: _Repeat) -> str:
 
 
 def _shape_with_heads(
-    edit: GraphEditor, name: str, rank: int, heads: Sequence[int], like: str
+    edit: GraphEditor, name: str, heads: Sequence[int], *, rank: int, like: str
 ) -> str:
-    """Add the shape ``[batch, *heads, ..]`` for a Reshape of a value, which keeps its last two dims.
+    """Add the shape ``[batch, *heads, ..]`` for a Reshape of a value of this rank, with its last two dims.
 
     New values are named after ``like``.
     """

@@ -116,41 +116,42 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
         loss = add_loss(forward, loss)
     selection = select_parameters(forward.graph, recipe.train, recipe.freeze)
     selected = selection.parameters
-    running: tuple[Parameter, ...] = ()
+    running_statistics: tuple[Parameter, ...] = ()
     if recipe.statistics is Statistics.BATCH:
-        running = _use_batch_statistics(forward, loss, selected)
-    # The nodes of the model, before `differentiate` changes them; an If reads what its branches read.
+        running_statistics = _use_batch_statistics(forward, loss, selected)
+    # Counted before `differentiate` changes the nodes. An If reads the captures of its branches.
     readers = Counter(name for node in forward.graph.node for name in set(reads(node)))
 
     passes = differentiate(
         forward,
         loss,
         [p.name for p in selected],
-        [p.output for p in running],
+        [p.output for p in running_statistics],
         {**RULES, **recipe.rules},
     )
     unreached = [p.name for p in selected if p.name not in passes.gradients]
     _require_gradients(selected, unreached, recipe)
     parameters = tuple(p for p in selected if p.name in passes.gradients)
     gradients = {p.name: passes.gradients[p.name] for p in parameters}
-    trained = TrainedTensors(loss, parameters, running, gradients)
+    trained = TrainedTensors(loss, parameters, running_statistics, gradients)
     if recipe.optimizer is None:
         step = gradient_nodes(trained, passes)
     else:
         step = update_nodes(trained, passes, recipe.optimizer)
 
+    # The weights without a gradient. Running statistics are among them, but the step updates these too.
     reasons = dict(selection.not_trained)
     reasons |= dict.fromkeys(unreached, "the loss does not depend on it")
-    # By their names in the model: a statistic may be an input with a new name.
-    updated = {p.origin for p in (*parameters, *running)}
+    updated = {p.origin for p in (*parameters, *running_statistics)}
+    fixed = {name: why for name, why in reasons.items() if name not in updated}
     return TrainStep(
-        assemble(forward, trained, passes, step),
-        loss,
-        parameters,
-        running,
-        step.state,
-        step.gradients,
-        fixed={n: why for n, why in reasons.items() if n not in updated and readers[n]},
+        model=assemble(forward, trained, passes, step),
+        loss=loss,
+        parameters=parameters,
+        running=running_statistics,
+        state=step.state,
+        gradients=step.gradients,
+        fixed={name: why for name, why in fixed.items() if readers[name] > 0},
         shared={p.name: readers[p.name] for p in parameters if readers[p.name] > 1},
     )
 

@@ -32,13 +32,14 @@ from memplan_cli.packing.search.state import (
     BEGIN,
     CHOICE,
     DEPTH,
+    END,
     ENTER,
     FAILED,
+    FINGERPRINT,
     FIRST,
     FROM,
     HOLE,
     KIND,
-    LAST,
     LEFT,
     MARK,
     MODE,
@@ -47,7 +48,6 @@ from memplan_cli.packing.search.state import (
     OPTIONS,
     OVERFLOWED,
     PARTS,
-    PRINT,
     RIGHT,
     SECTION,
     SOLVED,
@@ -189,7 +189,7 @@ def _push_frame(state: SearchState, kind: int, last: int) -> None:
     first = state.registers[OPTIONS]
     state.frames[depth, KIND] = kind
     state.frames[depth, FIRST] = first
-    state.frames[depth, LAST] = last
+    state.frames[depth, END] = last
     state.frames[depth, UPCOMING] = first
     state.registers[DEPTH] = depth + 1
     state.registers[OPTIONS] = last
@@ -205,7 +205,7 @@ def _push_choice(state: SearchState, section: int, fingerprint: np.uint64, last:
     """
     registers = state.registers
     frame = state.frames[registers[DEPTH]]
-    frame[MARK], frame[PRINT] = registers[TRAIL], np.int64(fingerprint)
+    frame[MARK], frame[FINGERPRINT] = registers[TRAIL], np.int64(fingerprint)
     frame[SECTION], frame[FROM], frame[UNTIL] = section, registers[LEFT], registers[RIGHT]
     _push_frame(state, CHOICE, last)
 
@@ -279,39 +279,63 @@ def _enter(
 
 @compiled
 def _try_next_option(piece: PieceArrays, state: SearchState) -> None:
-    """Try the next option of the frame on top, or close the frame if none is left.
+    """Try the next option of the frame on top, or close the frame if none is left."""
+    if state.frames[state.registers[DEPTH] - 1, KIND] == CHOICE:
+        _try_next_placement(piece, state)
+    else:
+        _enter_next_part(state)
 
-    The steps of the former option are undone. A PARTS frame without further parts is solved; a
-    CHOICE frame without further options has failed, and its state is remembered.
+
+@compiled
+def _try_next_placement(piece: PieceArrays, state: SearchState) -> None:
+    """Undo the former option of the CHOICE frame on top, and place the next one: a buffer or a hole.
+
+    If none is left, the frame is closed as failed, and its state is remembered.
     """
-    registers, options = state.registers, state.options
+    registers = state.registers
     frame = state.frames[registers[DEPTH] - 1]
-    is_choice = frame[KIND] == CHOICE
-    if is_choice:
-        undo(piece, state, frame[MARK])
+    undo(piece, state, frame[MARK])
     index = frame[UPCOMING]
-    if index == frame[LAST]:  # no option is left
-        if is_choice:
-            _remember_failure(state, np.uint64(frame[PRINT]))
-        registers[MODE] = FAILED if is_choice else SOLVED
-        registers[OPTIONS] = frame[FIRST]
-        registers[DEPTH] -= 1
+    if index == frame[END]:
+        _remember_failure(state, np.uint64(frame[FINGERPRINT]))
+        _pop_frame(state)
+        registers[MODE] = FAILED
         return
-    registers[MODE] = ENTER
-    registers[OPTIONS] = frame[LAST]
-    if not is_choice:  # a part: its first section, and the section after its last
-        registers[LEFT], registers[RIGHT] = options[index], options[index + 1]
-        frame[UPCOMING] = index + 2
-        return
-    registers[LEFT], registers[RIGHT] = frame[FROM], frame[UNTIL]
     frame[UPCOMING] = index + 1
-    option = options[index]
+    registers[OPTIONS] = frame[END]  # the frames above this one are closed, with their options
+    registers[LEFT], registers[RIGHT] = frame[FROM], frame[UNTIL]
+    registers[MODE] = ENTER
+    option = state.options[index]
     is_buffer = option >= 0
     if is_buffer:
         place_on_floor(piece, state, option)
+    else:
+        raise_floor(state, frame[SECTION], hole_level(option))
+
+
+@compiled
+def _enter_next_part(state: SearchState) -> None:
+    """Continue with the next part of the PARTS frame on top; if none is left, close the frame as solved."""
+    registers = state.registers
+    frame = state.frames[registers[DEPTH] - 1]
+    index = frame[UPCOMING]
+    if index == frame[END]:
+        _pop_frame(state)
+        registers[MODE] = SOLVED
         return
-    # A hole: the floor is raised over it.
-    raise_floor(state, frame[SECTION], hole_level(option))
+    frame[UPCOMING] = (
+        index + 2
+    )  # a part has two entries: its first section, and that after its last
+    registers[OPTIONS] = frame[END]  # the frames above this one are closed, with their options
+    registers[LEFT], registers[RIGHT] = state.options[index], state.options[index + 1]
+    registers[MODE] = ENTER
+
+
+@compiled
+def _pop_frame(state: SearchState) -> None:
+    """Remove the frame on top, with its options."""
+    state.registers[DEPTH] -= 1
+    state.registers[OPTIONS] = state.frames[state.registers[DEPTH], FIRST]
 
 
 @compiled
@@ -319,12 +343,10 @@ def _close_frames(state: SearchState, kind: int) -> None:
     """Close the frames of one kind on top of the stack; the next one continues (mode NEXT)."""
     registers = state.registers
     while registers[DEPTH] > 0:
-        frame = state.frames[registers[DEPTH] - 1]
-        if frame[KIND] != kind:
+        if state.frames[registers[DEPTH] - 1, KIND] != kind:
             registers[MODE] = NEXT
             return
-        registers[OPTIONS] = frame[FIRST]
-        registers[DEPTH] -= 1
+        _pop_frame(state)
 
 
 @compiled

@@ -68,13 +68,13 @@ KIND = 0
 """CHOICE or PARTS."""
 FIRST = 1
 """Index of the frame's first option on the option stack."""
-LAST = 2
+END = 2
 """Index after its last option."""
 UPCOMING = 3
 """Index of the option that is tried next."""
 MARK = 4
 """Length of the undo log when the frame was opened. For CHOICE only, as are those below."""
-PRINT = 5
+FINGERPRINT = 5
 """Fingerprint of the state when the frame was opened."""
 SECTION = 6
 """The section at which the options are."""

@@ -134,25 +134,25 @@ def predicted_facts(
         program: in the planned order, as it would be written.
         conditions: values of symbolic dims, and whether a run may provide unknown sizes.
         nodes: names of the top nodes, in the order of the file.
-        recorded: the settings in the model's file, if memplan wrote it: its process is predicted with
-            them, as `memplan_cli.load` opens it.
+        recorded: the settings in the model's file, if memplan wrote it; else None.
         optimization: of the graph of the written file, by ONNX Runtime.
         weights: a file with the weights of the written model; None: those of ``path``.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or it does not load.
     """
-    before = executed_or_observed_graph(path, DEFAULTS, conditions)
+    # Three graphs: the one that ONNX Runtime makes of the model, the one in the written file, and the one
+    # that it makes of the written file.
+    original = executed_or_observed_graph(path, DEFAULTS, conditions)
     written = ExecutedGraph(program, conditions.dims)
+    optimized = with_file_order(original, nodes, program)
     assumed = conditions.run.binding.assumed
-    # The graph that optimization makes of the file in the planned order.
-    optimized = with_file_order(before, nodes, program)
-    choice = _best_settings(before, optimized, written, assumed, optimization)
+    choice = _best_settings(original, optimized, written, assumed, optimization)
     stored = stored_model(path)
     if recorded is None:
-        process_before = predict_process_bytes(stored, before, DEFAULTS)
-    else:
-        graph = before
+        process_before = predict_process_bytes(stored, original, DEFAULTS)
+    else:  # `memplan_cli.load` opens the file with these settings
+        graph = original
         if not _makes_default_graph(recorded):
             graph = executed_or_observed_graph(path, recorded, conditions)
         process_before = predict_process_bytes(stored, graph, recorded, _OPENED_BY_MEMPLAN)
@@ -162,13 +162,13 @@ def predicted_facts(
         choice.settings,
         _OPENED_BY_MEMPLAN,
     )
-    not_observed = Peaks(None, None)
+    not_observed = Peaks(None, None)  # observed in a report: with memory that was measured
     return RuntimeSummary(
         name="onnxruntime",
         version=required_version(),
         provider=CPU,
         predicted={
-            "original": replace(predict_peaks(before, DEFAULTS), process=process_before),
+            "original": replace(predict_peaks(original, DEFAULTS), process=process_before),
             "optimized": replace(choice.predicted, process=process_after),
         },
         observed={"original": not_observed, "optimized": not_observed},
@@ -188,7 +188,7 @@ def _makes_default_graph(settings: RuntimeSettings) -> bool:
 
 
 def _best_settings(
-    before: ExecutedGraph,
+    original: ExecutedGraph,
     optimized: ExecutedGraph,
     written: ExecutedGraph,
     assumed: Collection[str],
@@ -197,7 +197,7 @@ def _best_settings(
     """Return the predicted settings for a written model, of those that ``optimization`` allows.
 
     Args:
-        before: the optimized graph of the original.
+        original: the optimized graph of the original.
         optimized: the optimized graph of the written model.
         written: the graph in its file.
         assumed: dims whose values were assumed.
@@ -210,6 +210,6 @@ def _best_settings(
         # a session holds one block for all tensors of a run, which may exceed the budget.
         return predict_settings(written, without_pattern(as_written))
     choice = predict_settings(optimized, settings_for_sizes(DEFAULTS, assumed))
-    if optimization == "on" or is_slower_unoptimized(written.program, written.dims, before):
+    if optimization == "on" or is_slower_unoptimized(written.program, written.dims, original):
         return choice
     return min(choice, predict_settings(written, as_written), key=attrgetter("rank"))

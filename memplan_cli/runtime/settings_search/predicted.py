@@ -464,14 +464,23 @@ def _with_pattern(
     saved_work = PROFILE.arena_call_work * traces.saved_allocations
     if saved_work < _MIN_SAVED_TIME_SHARE * work_of(executed.program, executed.dims):
         return candidate
-    runs = traces.with_kept_outputs  # the first one without a pattern, the others with it
-    max_held = candidate.arena.held + _MAX_BYTES_FOR_TIME
-    region = shared_region((runs,), runs.peak) if 0 < runs.peak <= max_held else None
-    if region is None:  # none is large enough
-        return candidate
-    held = region + _SPARE_BYTES  # for small workspace that no rule predicts
-    if held > max_held:
+    held = _bytes_of_one_region(traces, limit=candidate.arena.held + _MAX_BYTES_FOR_TIME)
+    if held is None:
         return candidate
     with_pattern = _in_arena(settings, traces, ArenaChoice(one_region(held), held))
-    # The score counts the arena that the candidate has without a pattern.
+    # These bytes are left out of the score: a file must not lose to another one by bytes that save time.
     return replace(with_pattern, bytes_for_speed=held - candidate.arena.held)
+
+
+def _bytes_of_one_region(traces: SessionTraces, limit: int) -> int | None:
+    """Return the size of an arena of one region in which the first run and the later ones fit.
+
+    None if it would exceed ``limit``, or if the runs request nothing.
+    """
+    runs = traces.with_kept_outputs
+    if not 0 < runs.peak <= limit:
+        return None
+    region = shared_region((runs,), lowest=runs.peak)
+    if region is None or region + _SPARE_BYTES > limit:
+        return None
+    return region + _SPARE_BYTES

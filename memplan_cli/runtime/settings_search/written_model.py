@@ -331,7 +331,7 @@ class PredictedCost:
 def predicted_cost(
     baseline: Baseline, graph: BaselineGraph, written: WrittenModel
 ) -> PredictedCost:
-    """Return the predicted memory of a written model.
+    """Return the predicted memory of a written model, for a comparison with other files for one original.
 
     ``written.path`` may be any file with the same weights.
     """
@@ -343,19 +343,29 @@ def predicted_cost(
         choice.settings,
         ProcessMeasurements(baseline.record.workspace, opened_by_memplan=True),
     )
-    arena = choice.rank.size
-    if process is not None:
-        total = process.load + process.run + process.private
-        return PredictedCost(unknown=False, process=total, arena=arena)
-    peaks = baseline.record.peaks
-    if choice.rank.is_unknown:
-        # The first-run peak that was observed with the original stands for both summands of the arena:
-        # its first-run peak and the bytes that it holds. It is 0 if it was not observed: all files are
-        # compared with one original, so it is the same for each file whose arena is unknown.
-        arena = 2 * (peaks.first_run_peak or 0)
+    if process is None:
+        return _cost_of_arena(choice.rank, written, baseline.record.peaks)
+    total = process.load + process.run + process.private
+    return PredictedCost(unknown=False, process=total, arena=choice.rank.size)
+
+
+def _cost_of_arena(rank: Rank, written: WrittenModel, original: Peaks) -> PredictedCost:
+    """Return the cost of a written model whose process cannot be predicted.
+
+    Its arena and the weights in it are the part of the process that differs between the files to be ranked.
+
+    Args:
+        rank: the predicted arena.
+        written: the written model.
+        original: what was observed in the original's run. It replaces figures that are not predicted, and is the
+            same for all files to be ranked. A figure that was not observed counts as 0.
+    """
+    arena = rank.size
+    if rank.is_unknown:
+        # An arena counts as its first-run peak plus the bytes that it holds: about as many.
+        arena = 2 * (original.first_run_peak or 0)
     # Each session packs weights into its arena; those that an offline file has packed are mapped.
-    weights = 0 if written.optimized_offline else peaks.weights or 0
-    # Arena and weights are the part of the process that differs between the files to be ranked.
+    weights = 0 if written.optimized_offline else original.weights or 0
     return PredictedCost(unknown=True, process=arena + weights, arena=arena)
 
 
