@@ -286,17 +286,13 @@ def _overwritable_input(
 ) -> int | None:
     """Return the first input, as the number of its var, that an op's first output may overwrite; None if none.
 
-    The conditions are that the input is planned, has the size of the output, and
-
-    - the bytes of its group are not used after ``tick``, at which the op runs,
-    - the op itself does not read them once it has begun to write (`_is_read_elsewhere`), and
-    - neither are they used by a branch that has computed the output before (`_Groups.may_overwrite`).
-
+    The input is planned, has the size of the output, and its bytes have no other use: after ``tick``, at which
+    the op runs, by the op itself (`_is_read_elsewhere`), or in a branch (`_Groups.may_overwrite`).
     ``overwritable`` has the positions of the inputs that the operator may overwrite, ascending.
     """
     number, sizes, inputs = groups.number, groups.sizes, op.inputs
     result = number.get(op.outputs[0]) if op.outputs else None
-    if result is None:  # the output is not planned
+    if result is None:  # not planned
         return None
     size = sizes[result]
     for position in overwritable:
@@ -311,7 +307,6 @@ def _overwritable_input(
         # `is not` first: it is faster, and equal sizes are usually one object.
         if sizes[source] is not size and sizes[source] != size:
             continue
-        # A single input is read at its own position only.
         if len(inputs) > 1 and _is_read_elsewhere(op, position, overwritable, root, groups):
             continue
         if groups.may_overwrite(source, result, tick):

@@ -115,11 +115,10 @@ class ModelNeeds:
         return self.known[key]
 
     def compute(self, dims: Mapping[str, int]) -> Need | None:
-        """Return the need of a plan at a binding; None, which counts as not fitting, if sizes are missing.
+        """Return the need of a plan at a binding, with its process if that may fit; None counts as not fitting.
 
-        If data decides sizes, the model is run for them. If the run does not tell all of them, the result is
-        None, and ``by_run.failed`` has the reason. The result is None too if sizes exceed 64 bits. The process
-        is predicted for needs near the limit, or below.
+        If data decides sizes, the model is run for them. None if the run does not tell all of them (the reason
+        is in ``by_run.failed``), or if sizes exceed 64 bits.
 
         Raises:
             UnknownSizeError: an input or output has an unknown size, and no run is made for the sizes.
@@ -143,8 +142,7 @@ class ModelNeeds:
         if None in (memory.inputs, memory.outputs, memory.planned):
             raise UnknownSizeError("an input's or output's size is not known for some dims")
         need = _need_of_known_sizes(memory)
-        is_hopeless = need.total > _HOPELESS * self.limit
-        if self.process is None or is_hopeless:
+        if self.process is None or need.total > _HOPELESS * self.limit:
             return need
         return replace(need, process=self.process.highest(dims))
 

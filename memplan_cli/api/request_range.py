@@ -120,8 +120,7 @@ def service_of(
     ``required`` are runtime options that must not change; None: those recorded in the file.
 
     Raises:
-        SettingsError: there are no bounds, or bounds are of a dim that has a number or that the model
-            does not have.
+        SettingsError: there are no bounds, or bounds of a dim that has a number or is not in the model.
     """
     from memplan_cli.features.serving.loads import Service
     from memplan_cli.features.serving.sizes import Extent
@@ -133,15 +132,13 @@ def service_of(
     # The dims of requests are bound too, to their upper bounds: assumed numbers must suit them.
     size_settings = replace(sizes_and_inputs_only(settings), bounds=bounds)
     bound_settings = bind_all_dims(file, size_settings)
-    largest_request = binding_of(bound_settings)
-    other_dims = {
-        name: value for name, value in largest_request.dims.items() if name not in bounds
-    }
-    assumed = largest_request.assumed - bounds.keys()
+    largest = binding_of(bound_settings)
+    other_dims = {name: value for name, value in largest.dims.items() if name not in bounds}
+    assumed = largest.assumed - bounds.keys()
     service = Service(
         model=path,
         extent=Extent(bounds),
-        binding=Binding(other_dims, largest_request.feeds, assumed),
+        binding=Binding(other_dims, largest.feeds, assumed),
         timeout=timeout,
         base=required,
     )

@@ -237,12 +237,11 @@ def _best_candidate(program: Program, context: _Context) -> Decision:
     )
     best = evaluated[0]  # `choose` returns the best one first
     candidate = best.candidate
-    # The report compares the peaks of all methods, but a search has none if sizes are symbolic. The
-    # candidate's own method may not be among those of the search.
-    peak_by_method = candidate.peaks
-    if peak_by_method:
-        own_method, own_peak = candidate.order, best.allocation.live_peak
-        candidate = replace(candidate, peaks={**peak_by_method, own_method: own_peak})
+    if (
+        candidate.peaks
+    ):  # else sizes are symbolic. The method of the chosen order may be missing.
+        peak_by_method = {**candidate.peaks, candidate.order: best.allocation.live_peak}
+        candidate = replace(candidate, peaks=peak_by_method)
     return Decision(
         source=context.source,
         settings=settings,

@@ -350,15 +350,10 @@ def predicted_cost(
 
 
 def _cost_of_arena(rank: Rank, written: WrittenModel, original: Peaks) -> PredictedCost:
-    """Return the cost of a written model whose process cannot be predicted.
+    """Return the cost of a written model whose process cannot be predicted: its arena with the weights in it.
 
-    Its arena and the weights in it are the part of the process that differs between the files to be ranked.
-
-    Args:
-        rank: the predicted arena.
-        written: the written model.
-        original: what was observed in the original's run. It replaces figures that are not predicted, and is the
-            same for all files to be ranked. A figure that was not observed counts as 0.
+    These differ between the files to be ranked. Bytes that are not predicted are those that were observed with
+    the original, which are the same for all files; 0 if they were not observed.
     """
     arena = rank.size
     if rank.is_unknown:
