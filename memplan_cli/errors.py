@@ -1,8 +1,8 @@
-"""The errors that memplan reports to its users, and a check of files before they are read."""
+"""The errors that memplan reports to its users, among them those of files that cannot be read."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,13 +16,20 @@ class MemplanError(Exception):
 
     A check that fails is a result with exit code 1, not an error.
 
+    Its text, as in a traceback, is the message and the hint.
+
     Attributes:
-        hint: what the user can do, or an empty text. The message says what is wrong.
+        message: what is wrong.
+        hint: what the user can do, or an empty text.
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
+        self.message = message
         self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\nHint: {self.hint}" if self.hint else self.message
 
 
 class SettingsError(MemplanError):
@@ -62,6 +69,38 @@ class RuntimeMissingError(RuntimeUnavailableError):
 
 class RuntimeTimeoutError(RuntimeUnavailableError):
     """A run was stopped because it exceeded its time limit."""
+
+
+ErrorType = TypeVar("ErrorType", bound=MemplanError)
+
+
+def unreadable(path: Path, error: OSError, kind: type[ErrorType]) -> ErrorType:
+    """Return the error of the type ``kind`` for a file that could not be read."""
+    if isinstance(error, FileNotFoundError):
+        return missing(path, kind)
+    return kind(f"{path} cannot be read: {error.strerror}")
+
+
+def missing(path: Path, kind: type[ErrorType]) -> ErrorType:
+    """Return the error of the type ``kind`` for a file that does not exist.
+
+    Its hint names the file of the same folder and suffix whose name is most similar.
+    """
+    return kind(f"there is no file {path}", hint=_similar_file(path))
+
+
+def _similar_file(path: Path) -> str:
+    """Return the hint "did you mean FILE?" with a file of the same suffix; empty if none is similar."""
+    from difflib import get_close_matches
+
+    try:
+        names = sorted(
+            file.name for file in path.parent.iterdir() if file.suffix == path.suffix
+        )
+    except OSError:
+        return ""
+    similar = get_close_matches(path.name, names, n=1)
+    return f"did you mean {path.with_name(similar[0])}?" if similar else ""
 
 
 def refuse_endless(

@@ -11,6 +11,7 @@ from memplan_cli.api.model_or_plan import (
     reject_settings_of_plans,
 )
 from memplan_cli.api.models.sources import model_paths
+from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.process import process_or_obstacle
 from memplan_cli.api.request import request_of
 from memplan_cli.core.results.plan import Plan
@@ -38,6 +39,7 @@ class Changed:
         return f"<Changed: {self.before!r} -> {self.after!r}>"
 
 
+@accepts_option_names()
 def diff(
     before: ModelSource | Plan,
     after: ModelSource | Plan,

@@ -36,7 +36,9 @@ def with_dry_run(
     try:
         step = _plan_training_step(Path(model), settings, plan.report)
     except MemplanError as error:
-        return plan.with_warnings(f"dry run: what training takes is not known: {error}")
+        return plan.with_warnings(
+            f"dry run: what training takes is not known: {error.message}"
+        )
     memory = step.report.memory
     if memory.naive is None or memory.planned is None:
         reason = f"sizes of the step are not known ({step.report.coverage:.0%} are)"

@@ -9,6 +9,7 @@ from memplan_cli.api.fit_needs import ConfirmationRuns, confirm, read_needs
 from memplan_cli.api.models.binding import bind, refuse_run
 from memplan_cli.api.models.model_file import read_model, refuse_optimize_settings
 from memplan_cli.api.models.sources import model_paths
+from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.request import settings_of
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.fit import Fit, Point, Question, frontier
@@ -33,6 +34,7 @@ _MAX_HINT_DIMS = 6
 """Dims that a hint names."""
 
 
+@accepts_option_names(confirm={"provider": "auto"})
 def fit(
     model: ModelSource,
     memory: int | str,

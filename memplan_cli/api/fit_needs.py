@@ -412,7 +412,7 @@ def predict_process_of(
     except RuntimeUnavailableError as error:
         if of == "process":
             raise
-        return None, (f"{_NOT_PREDICTED}: {error}",)
+        return None, (f"{_NOT_PREDICTED}: {error.message}",)
     # If the process can be predicted at one value of the dims, it can be at any. With 1, a run that the
     # prediction may take is the shortest.
     smallest = dict.fromkeys(searched_dims, 1)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from memplan_cli.api.model_or_plan import is_plan_file, plan_and_stale_warnings, warn_of_plan
 from memplan_cli.api.models.file_names import expanded_glob
 from memplan_cli.api.models.sources import is_path, model_paths
+from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.output.output_files import refuse_targets
 from memplan_cli.api.process import plan_with_prediction, process_or_obstacle
 from memplan_cli.api.request import request_of
@@ -85,6 +86,10 @@ class Verdicts(tuple["Verdict", ...]):
         names = ", ".join(map(repr, failed[:3])) + (", ..." if failed[3:] else "")
         failures = f", {len(failed)} failed: {names}" if failed else ", passed"
         return f"<Verdicts: {counted(len(self), 'model')}{failures}>"
+
+    def __str__(self) -> str:
+        """Return the text that the command prints: each metric with its numbers, and why a model fails."""
+        return RENDERERS["text"](self)
 
     @property
     def passed(self) -> bool:
@@ -167,6 +172,7 @@ def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
     return {key.removeprefix("gate."): value for key, value in read.values.items()}
 
 
+@accepts_option_names(update_baseline={"mode": "update-baseline"})
 def gate(
     models: ModelSource | Sequence[FilePath],
     rules: Mapping[str, object] | None = None,
@@ -186,7 +192,7 @@ def gate(
     Args:
         models: A model, or several paths or globs of models and plans.
         rules: As in the section ``gate`` of a settings file: ``{"max_memory": "512MiB"}``,
-            ``max_increase``, ``metric``, ``ratchet``.
+            ``max_increase``, ``metric``, ``ratchet``. Each may be a keyword instead.
         baseline: The baseline's file; None: that of the settings, or the usual name in
             the current folder if it is there.
         mode: ``update-baseline`` records the numbers in the baseline.
@@ -251,7 +257,7 @@ def _judge_files(
         entries = earlier[case.absolute_baseline]
         rules = case.folder_rules.in_force(case.key, baseline_has_entries=bool(entries))
         snapshot = _snapshot(case, request, rules, entries.get(case.key), call)
-        verdicts.append(_verdict(snapshot, entries.get(case.key), rules, call))
+        verdicts.append(_verdict(case, snapshot, entries.get(case.key), rules, call))
     contents = _new_baselines(cases, verdicts, earlier)
     contents |= {
         file.path: RENDERERS[file.form](tuple(verdicts)) for file in call.verdict_files
@@ -316,7 +322,7 @@ def _read_folder_rules(model: Path, call: _Call, request: Request) -> _FolderRul
     elif baseline_name:
         baseline = baseline_folder / baseline_name
     else:
-        baseline = Path.cwd() / DEFAULT_NAME
+        baseline = Path(DEFAULT_NAME)
     return _FolderRules(
         book=RuleBook(common, special),
         baseline=baseline,
@@ -364,9 +370,11 @@ def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
 
 
 def _verdict(
-    snapshot: Snapshot, earlier: Snapshot | None, rules: Rules, call: _Call
+    case: _Case, snapshot: Snapshot, earlier: Snapshot | None, rules: Rules, call: _Call
 ) -> Verdict:
     """Judge a model; if its entry in the baseline is updated, by its budget only.
+
+    A model that fails is not recorded.
 
     ``earlier`` is its entry so far, None if there is none.
 
@@ -377,11 +385,13 @@ def _verdict(
         return judge(snapshot, earlier, rules)
     for name in snapshot.checked:
         metric_value(snapshot, name)  # raises if a metric to record is unknown
-    # The new entry is accepted whatever it adds: only rules without a baseline are judged.
+    # The new entry is accepted whatever it adds: only rules without a baseline are judged. Numbers
+    # above a limit are not accepted, so that they are not recorded.
     verdict = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
     checked = tuple(dict.fromkeys((*verdict.checked, *snapshot.checked)))
     difference = compare(earlier, snapshot) if earlier is not None else None
-    return replace(verdict, checked=checked, difference=difference, recorded=True)
+    recorded_in = str(case.folder_rules.baseline) if verdict.passed else ""
+    return replace(verdict, checked=checked, difference=difference, recorded_in=recorded_in)
 
 
 def _snapshot(

@@ -23,6 +23,7 @@ from memplan_cli.api.optimizing.verification import (
     with_fallback_if_slower,
     with_rejected,
 )
+from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.output.optimized import (
     Optimized,
     is_verified,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from memplan_cli.settings.settings import Settings
 
 
+@accepts_option_names(tune={"check": {"search": "measured"}}, no_validate={"check": None})
 def optimize(
     model: ModelSource,
     settings: Settings | None = None,

@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.output.output_files import refuse_targets
 from memplan_cli.core.files import write_files
 from memplan_cli.core.problem import pressure
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from memplan_cli.packing.problem_file import PackingResult
 
 
+@accepts_option_names()
 def pack(
     problem: FilePath,
     *,

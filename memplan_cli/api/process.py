@@ -65,7 +65,7 @@ def hint_to_optimize(path: Path) -> Iterator[None]:
         yield
     except UnknownSizeError as error:
         hint = f"`memplan optimize {quote(str(path))}` runs it, and its plan has what was observed"
-        raise UnknownSizeError(str(error), hint=hint) from error
+        raise UnknownSizeError(error.message, hint=hint) from error
 
 
 def predicted_process(path: Path, bound_settings: Settings) -> PredictedProcess:
@@ -112,7 +112,7 @@ def process_or_obstacle(
     try:
         return predicted_process(path, settings_of_run(path, settings, plan)).process, ""
     except (RuntimeUnavailableError, UnknownSizeError) as error:
-        return None, str(error)
+        return None, error.message
 
 
 def plan_with_prediction(
@@ -136,5 +136,5 @@ def plan_with_prediction(
         runtime_settings = recorded.settings if recorded else None
         facts = predicted_facts(path, planned.program, conditions, nodes, runtime_settings)
     except RuntimeUnavailableError as error:
-        return planned.plan.with_warnings(f"the process is not predicted: {error}")
+        return planned.plan.with_warnings(f"the process is not predicted: {error.message}")
     return planned.plan.with_report(replace(planned.plan.report, runtime=facts))

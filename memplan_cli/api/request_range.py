@@ -262,7 +262,7 @@ def with_range_settings(
     try:
         result = range_settings(path, unbound_settings, timeout, _graph_settings(one_size))
     except MemplanError as error:
-        return _for_one_size(plan, f"{error}".replace(str(path), "the written model"))
+        return _for_one_size(plan, error.message.replace(str(path), "the written model"))
     for_range = replace(result.serving.chosen.settings, io_binding=one_size.io_binding)
     # The sources explain the settings for one size, which are replaced.
     facts_for_range = replace(

@@ -13,6 +13,7 @@ from memplan_cli.api.models.binding import (
 )
 from memplan_cli.api.models.model_file import bind_all_dims, read_model
 from memplan_cli.api.models.sources import model_paths
+from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.request import settings_of
 from memplan_cli.core.binding_options import bounds_options
 from memplan_cli.core.progress import silent
@@ -37,6 +38,7 @@ _NEVER_MEASURED = (
 )
 
 
+@accepts_option_names(measure={"check": {}}, tune={"check": {"search": "measured"}})
 def settings(
     model: ModelSource,
     given: Settings | None = None,

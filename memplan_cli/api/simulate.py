@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.api.models.binding import assumption_notes, refuse_run, sizes_and_inputs_only
 from memplan_cli.api.models.model_file import plan_resolved, read_model
 from memplan_cli.api.models.sources import model_paths
+from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.request import settings_of
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.errors import SettingsError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from memplan_cli.settings.settings import Settings
 
 
+@accepts_option_names()
 def simulate(
     model: ModelSource,
     settings: Settings | None = None,

@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.request import request_of
 from memplan_cli.api.sweep_jobs import jobs_of, run_jobs
 from memplan_cli.api.sweep_processes import runner
@@ -36,6 +37,7 @@ class Rows(tuple["Row", ...]):
         return all(row.passed for row in self)
 
 
+@accepts_option_names()
 def sweep(
     paths: FilePath | Sequence[FilePath],
     profiles: Profiles | None = None,

@@ -197,7 +197,7 @@ def do_job(job: Job) -> Row:
             assumed=assumed_dims(report),
         )
     except MemplanError as error:
-        return failed_row(job, str(error))
+        return failed_row(job, error.message)
     except Exception as error:  # noqa: BLE001 - one bad model must not end the sweep
         return failed_row(job, f"{type(error).__name__}: {error}")
 

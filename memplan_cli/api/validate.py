@@ -11,6 +11,7 @@ from memplan_cli.api.models.file_names import default_original, plan_beside
 from memplan_cli.api.models.model_file import ModelFile, bind_all_dims
 from memplan_cli.api.models.plan_files import compare_with_model, planned_dims, planned_shapes
 from memplan_cli.api.models.sources import model_paths
+from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.core.bindings import inputs_of
 from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.observations import (
@@ -19,7 +20,7 @@ from memplan_cli.core.results.observations import (
     Validation,
 )
 from memplan_cli.core.results.report import Proof
-from memplan_cli.errors import ModelError, PlanError, SettingsError
+from memplan_cli.errors import ModelError, PlanError, SettingsError, missing
 from memplan_cli.planning.plan_file import bounds_of
 from memplan_cli.reporting.hints import path_argument
 from memplan_cli.runtime.workers.fork_client import warm_workers
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 Extra = Literal["replay", "measure"]
 
 
+@accepts_option_names(replay={"extras": ("replay",)}, measure={"extras": ("measure",)})
 def validate(
     planned: ModelSource,
     original: ModelSource | None = None,
@@ -123,7 +125,7 @@ def _original_of(written: Path) -> Path:
         ModelError: there is no such file, or the name is no default.
     """
     if not written.exists():
-        raise ModelError(f"there is no file {written}")
+        raise missing(written, ModelError)
     original = default_original(written)
     if original is None:
         raise ModelError(
@@ -279,7 +281,7 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
         if plan is None or not inputs.given:  # the inputs are not to blame
             raise
         raise SettingsError(
-            f"the inputs are not those of the plan: {error}",
+            f"the inputs are not those of the plan: {error.message}",
             hint=error.hint or _planning_command(plan.report, inputs),
         ) from error
 

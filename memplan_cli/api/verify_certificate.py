@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.api.models.plan_files import read_as_planned, types_by_block
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.errors import ModelError, PlanError
+from memplan_cli.errors import ModelError, PlanError, refuse_endless, unreadable
 from memplan_cli.planning.plan_file import bounds_of
 
 if TYPE_CHECKING:
@@ -57,13 +57,11 @@ def _file_bytes(path: Path) -> bytes:
     Raises:
         ModelError: it cannot be read, or is a device or pipe without an end.
     """
-    from memplan_cli.errors import refuse_endless
-
     refuse_endless(path, ModelError)
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, ModelError) from None
 
 
 def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel:

@@ -11,6 +11,7 @@ from memplan_cli.api.model_or_plan import (
 )
 from memplan_cli.api.models.binding import dims_of_run
 from memplan_cli.api.models.sources import model_paths
+from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.process import predicted_process, settings_of_run
 from memplan_cli.api.report import interface_of
 from memplan_cli.api.request import request_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from memplan_cli.reporting.commands.why_process import ProcessBreakdown
 
 
+@accepts_option_names(process={"of": "process"})
 def why(
     model: ModelSource | Plan,
     tensor: str | None = None,

@@ -26,7 +26,7 @@ from memplan_cli.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class CommandEntry(NamedTuple):
@@ -248,7 +248,7 @@ class _CommandGroup(click.Group):
             else:
                 hint = _applicable_hint(ctx, error.hint)
             without_folder = ctx.ensure_object(Output).without_hidden_folder
-            text = str(error)
+            text = error.message
             if isinstance(error, RuntimeMissingError):
                 text = (
                     f"memplan {ctx.invoked_subcommand} needs ONNX Runtime: {INSTALL_RUNTIME}"
@@ -276,26 +276,30 @@ class _CommandGroup(click.Group):
         """Return an error that names the commands that have an option unknown to this command.
 
         For an option of `_FIXED_BY_PLAN`, the error says that the plan has the value instead. If no
-        command has the option, it is the error of click.
+        command has the option, the error names the most similar option of this command, else of others.
         """
         option = error.option_name
-        owners = [
-            name
+        from difflib import get_close_matches
+
+        names = {
+            name: _option_names(command)
             for name in self.table
-            if (command := self.get_command(ctx, name)) and option in _option_names(command)
-        ]
-        if not owners:
-            return error
+            if (command := self.get_command(ctx, name))
+        }
         command_name = (error.ctx.info_name if error.ctx else "") or ""
+        owners = [name for name, options in names.items() if option in options]
+        if not owners:
+            similar = get_close_matches(option, sorted(set().union(*names.values())), n=1)
+            if error.possibilities or not similar:
+                return error
+            (known,) = similar
+            owners = [name for name, options in names.items() if known in options]
+            text = f"there is no option {option}; {_owners_text(owners)} {known}"
+            return click.UsageError(text, error.ctx)
         if (command_name, option) in _FIXED_BY_PLAN:
             reason = "the plan of `memplan optimize` contains the value"
         else:
-            hidden = len(owners) - _MAX_LISTED_COMMANDS
-            more = f" and {hidden} more" if hidden > 0 else ""
-            verb = "have" if len(owners) > 1 else "has"
-            names = owners[:_MAX_LISTED_COMMANDS]
-            listed = " and ".join(names) if len(names) == 2 else ", ".join(names)
-            reason = f"{listed}{more} {verb} it"
+            reason = f"{_owners_text(owners)} it"
         return click.UsageError(f"{command_name} has no option {option}: {reason}", error.ctx)
 
 
@@ -305,6 +309,16 @@ def _exit_of_signal(error: KeyboardInterrupt) -> SystemExit:
     with suppress(OSError):
         click.echo(f"memplan: {_SIGNAL_TEXTS.get(signal.name, signal.name)}", err=True)
     return SystemExit(signal.exit_code)
+
+
+def _owners_text(owners: Sequence[str]) -> str:
+    """Return the commands that have an option, with the verb: ``report and why have``."""
+    hidden = len(owners) - _MAX_LISTED_COMMANDS
+    more = f" and {hidden} more" if hidden > 0 else ""
+    verb = "have" if len(owners) > 1 else "has"
+    names = owners[:_MAX_LISTED_COMMANDS]
+    listed = " and ".join(names) if len(names) == 2 else ", ".join(names)
+    return f"{listed}{more} {verb}"
 
 
 def _option_names(command: click.Command) -> frozenset[str]:

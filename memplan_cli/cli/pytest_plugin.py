@@ -115,9 +115,7 @@ def _errors_as_failures() -> Iterator[None]:
     try:
         yield
     except MemplanError as error:
-        hint = f"\nHint: {error.hint}" if error.hint else ""
-        message = f"{_MARK}: {error}{hint}"
-        raise pytest.fail.Exception(message, pytrace=False) from None
+        raise pytest.fail.Exception(f"{_MARK}: {error}", pytrace=False) from None
 
 
 @pytest.hookimpl(wrapper=True)

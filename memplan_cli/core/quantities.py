@@ -32,6 +32,9 @@ LARGEST = 2**63 - 1
 """The largest accepted size: it fits the integers of all file formats that memplan writes."""
 
 _QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)", re.ASCII)
+_BITS = re.compile(r"[KMGTP]i?b")
+"""Units of bits. All in lower case, as in ``512 mib``, a unit is read as bytes."""
+
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%", re.ASCII)
 _MAX_LENGTH = 40
 """The most characters of a size. Longer texts are refused, and shortened in messages."""
@@ -80,6 +83,11 @@ def parse_size(text: str, *, needs_unit: bool = False) -> int:
             f"{text[:_MAX_LENGTH]!r} has no unit",
             hint=f"write {number}MiB, or {number}B for bytes",
         )
+    if _BITS.fullmatch(unit):
+        raise SettingsError(
+            f"{text[:_MAX_LENGTH]!r} is a size in bits: {unit} has a lower-case b",
+            hint=_unit_hint(number, unit[0]),
+        )
     factor = UNITS.get(unit.lower())
     if factor is None:
         raise SettingsError(
@@ -110,7 +118,7 @@ def parse_increase(text: str) -> Increase:
     except SettingsError as error:
         number = text.strip()
         hint = f"write {number}%, or {number}MiB" if number[-1].isdecimal() else error.hint
-        raise SettingsError(str(error), hint=hint) from error
+        raise SettingsError(error.message, hint=hint) from error
 
 
 def format_size(size: int) -> str:

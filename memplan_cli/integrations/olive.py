@@ -120,7 +120,7 @@ class MemplanOptimize(Pass):  # type: ignore[misc]  # Olive has no types
             )
         except MemplanError as error:
             hint = f"; {error.hint}" if error.hint else ""
-            raise ValueError(f"memplan: {error}{hint}") from error
+            raise ValueError(f"memplan: {error.message}{hint}") from error
         if not optimized.passed:
             reason = reason_not_written(optimized.plan.report)
             raise ValueError(f"memplan: {reason}: nothing was written")

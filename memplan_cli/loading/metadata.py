@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.errors import ModelError, refuse_endless
+from memplan_cli.errors import ModelError, refuse_endless, unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from io import BufferedIOBase
     from pathlib import Path
 
 METADATA = 14
 """The field number of ``ModelProto.metadata_props``."""
+
+_EXTERNAL_DATA = (7, 5, 13)
+"""The field numbers of ``ModelProto.graph``, ``GraphProto.initializer`` and ``TensorProto.external_data``."""
 
 KEY, VALUE = 1, 2
 """The field numbers of ``StringStringEntryProto``."""
@@ -54,10 +57,42 @@ def scanned_metadata(path: Path) -> dict[str, str]:
                 else:
                     file.seek(length, 1)
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, ModelError) from None
     except ValueError as error:
         raise ModelError(f"{path} is not an ONNX model: {error}") from error
     return metadata
+
+
+def missing_data_files(path: Path) -> list[Path]:
+    """Return the files of external data that do not exist, of the weights of a model's main graph.
+
+    Empty if the model cannot be read, or is no protobuf message.
+    """
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(0)
+            names = set(_data_locations(file, end, _EXTERNAL_DATA))
+    except (OSError, ValueError):
+        return []
+    return sorted(data for name in names if not (data := path.parent / name).exists())
+
+
+def _data_locations(file: BufferedIOBase, end: int, fields: Sequence[int]) -> Iterator[str]:
+    """Yield the value of each entry ``location`` up to position ``end``.
+
+    ``fields`` are the numbers of the fields on the way from this message to the entries.
+    """
+    for number, length in _delimited_fields(file, end):
+        field_end = file.tell() + length
+        if number != fields[0]:
+            file.seek(field_end)
+        elif len(fields) > 1:
+            yield from _data_locations(file, field_end, fields[1:])
+        else:
+            key, value = _read_entry(file, field_end)
+            if key == "location":
+                yield value
 
 
 def _read_entry(file: BufferedIOBase, end: int) -> tuple[str, str]:

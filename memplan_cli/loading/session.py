@@ -10,10 +10,11 @@ import onnxruntime as ort
 
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
 from memplan_cli.loading.heap import release_after_loading
-from memplan_cli.loading.metadata import scanned_metadata
+from memplan_cli.loading.metadata import missing_data_files, scanned_metadata
 from memplan_cli.loading.settings import (
     CPU,
     CUDA,
+    RUNTIME,
     RUNTIME_DEFAULTS,
     apply_options,
     file_settings,
@@ -131,7 +132,15 @@ def load_session(
         RuntimeUnavailableError: the file was planned for CUDA, which does not work here.
     """
     path = Path(path)
-    settings = file_settings(scanned_metadata(path)) or RUNTIME_DEFAULTS
+    metadata = scanned_metadata(path)
+    settings = file_settings(metadata) or RUNTIME_DEFAULTS
+    made_with = metadata.get(RUNTIME, "").rpartition(" ")[0]  # without the provider
+    here = f"onnxruntime {ort.__version__}"
+    if made_with not in ("", here):
+        _warn(
+            f"{path} was made with {made_with[:80]} and may need more memory with {here}: "
+            "`memplan optimize` makes it again"
+        )
     options = ort.SessionOptions() if options is None else options
     apply_options(options, settings.session, settings.session_config)
     planned_provider = settings.execution_provider
@@ -156,6 +165,12 @@ def load_session(
     except Exception as error:
         if is_planned and provider == CUDA:
             raise _unusable_provider(path, reason or f"{error}") from error
+        missing = missing_data_files(path)
+        if missing:
+            raise ModelError(
+                f"there is no file {missing[0]}, which holds weights of {path}",
+                hint=f"a model and its data lie in one folder: copy {missing[0].name} too",
+            ) from None
         raise
     if is_planned and session.get_providers()[0] != planned_provider:
         raise _unusable_provider(path, reason or "ONNX Runtime cannot start it")
@@ -196,9 +211,15 @@ def _use_arena(
         return
     options.add_session_config_entry("session.use_env_allocators", "1")
     if _registered_arenas[provider] != dict(arena):
-        _warn("this process already has an arena, sized for another model: it is shared")
+        _warn(
+            "this process already has an arena, sized for another model: it is shared",
+            stacklevel=5,
+        )
 
 
-def _warn(text: str) -> None:
-    """Warn the caller of ``memplan_cli.load``, who is as many calls above as ``stacklevel`` says."""
-    warnings.warn(text, stacklevel=5)
+def _warn(text: str, stacklevel: int = 4) -> None:
+    """Warn the caller of ``memplan_cli.load``, who is as many calls above as ``stacklevel`` says.
+
+    The default is for calls in `load_session`.
+    """
+    warnings.warn(text, stacklevel=stacklevel)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 SETTINGS = "pkg.memplan.settings"
 """The key of the metadata entry, whose value is JSON."""
 
+RUNTIME = "pkg.memplan.runtime"
+"""The key of a file whose graph ONNX Runtime optimized: its name, its version and the provider."""
+
 CPU = "CPUExecutionProvider"
 
 CUDA = "CUDAExecutionProvider"

@@ -10,7 +10,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
-from memplan_cli.errors import ModelError, refuse_endless
+from memplan_cli.errors import ModelError, refuse_endless, unreadable
 from memplan_cli.onnx_io.functions import inlined, why_endless
 from memplan_cli.onnx_io.interface import forget_constant_inputs
 from memplan_cli.onnx_io.protobuf import messages
@@ -228,12 +228,10 @@ def _read_bytes(path: Path) -> bytes:
     refuse_endless(path, ModelError)
     try:
         data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise ModelError(f"there is no file {path}") from error
     except IsADirectoryError as error:
         raise ModelError(f"{path} is a folder, not a model file") from error
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, ModelError) from None
     if not data:
         raise ModelError(f"{path} is empty")
     return data
@@ -295,5 +293,5 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     try:
         stat = path.stat()
     except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, ModelError) from None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns

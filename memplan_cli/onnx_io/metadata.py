@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
 from memplan_cli.loading.metadata import METADATA
+from memplan_cli.loading.settings import RUNTIME
 from memplan_cli.onnx_io.wire_format import Entries
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ PREFIX = "pkg.memplan."
 """The prefix of memplan's keys."""
 
 _DONATED = f"{PREFIX}donated"
-
-RUNTIME = f"{PREFIX}runtime"
-"""The key of a file whose graph ONNX Runtime optimized: the runtime and its version."""
 
 FOLDED = f"{PREFIX}folded"
 """The key of a file with folded constants: how many, and the file of their values."""

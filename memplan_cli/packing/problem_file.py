@@ -29,7 +29,7 @@ from memplan_cli.core.problem import (
     violations,
 )
 from memplan_cli.core.serialization import Keys, json_form
-from memplan_cli.errors import InvalidLayoutError, ModelError
+from memplan_cli.errors import InvalidLayoutError, ModelError, unreadable
 from memplan_cli.packing import portfolio
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def read_problem(path: Path) -> Problem:
         with path.open("rb") as file:
             return Problem(tuple(_buffers(path, file)))
     except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from error
+        raise unreadable(path, error, ModelError) from None
 
 
 def _buffers(path: Path, file: IO[bytes]) -> Iterator[Buffer]:

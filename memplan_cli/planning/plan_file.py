@@ -16,7 +16,7 @@ from memplan_cli.checking.plan_figures import Figure, check_plan_figures, wrong_
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
 from memplan_cli.core.results.plan import Plan, check
-from memplan_cli.errors import PlanError, SettingsError, refuse_endless
+from memplan_cli.errors import PlanError, SettingsError, refuse_endless, unreadable
 from memplan_cli.packing.pools import KINDS
 from memplan_cli.packing.slots import slot_bound
 from memplan_cli.planning.plan_file_clock import check_blocks, check_clock
@@ -47,13 +47,13 @@ def read_plan(path: Path) -> Plan:
         text = path.read_text(encoding="utf-8")
         data = json.loads(text)
     except OSError as error:
-        raise PlanError(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, PlanError) from None
     except (ValueError, RecursionError) as error:
         raise PlanError(f"{path} is not JSON: {str(error)[:200]}") from error
     try:
         return checked_plan(data)
     except PlanError as error:
-        raise type(error)(f"{path}: {error}", hint=error.hint) from error
+        raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
 
 
 def checked_plan(data: object) -> Plan:
@@ -105,7 +105,9 @@ def bounds_of(plan: Plan) -> Bounds:
     try:
         values = read_overrides({"bounds": plan.settings.get("bounds")}).values
     except (SettingsError, RecursionError) as error:
-        raise PlanError(f"the plan's settings hold no bounds: {str(error)[:200]}") from error
+        raise PlanError(
+            f"the plan's settings hold no bounds: {error.args[0][:200]}"
+        ) from error
     return cast("Bounds", values.get("bounds", {}))
 
 
@@ -118,7 +120,7 @@ def _check_settings(plan: Plan) -> None:
     try:
         read_overrides(settings)
     except (SettingsError, RecursionError) as error:
-        raise PlanError(f"the plan's settings are not valid: {str(error)[:200]}") from error
+        raise PlanError(f"the plan's settings are not valid: {error.args[0][:200]}") from error
     if not isinstance(plan.settings.get(_SIZES_OBSERVED, False), bool):
         raise PlanError(f"the plan's settings are not valid: {_SIZES_OBSERVED} is no bool")
 

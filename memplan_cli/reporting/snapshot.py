@@ -20,7 +20,7 @@ from memplan_cli.core.results.report import TARGETS
 from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.serialization import OPTIONAL, SORTED, SPARSE, Keys, to_json
 from memplan_cli.core.symbolic.dims import bind_dim
-from memplan_cli.errors import PlanError, refuse_endless
+from memplan_cli.errors import PlanError, refuse_endless, unreadable
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.hints import (
     assumed_dims,
@@ -469,6 +469,6 @@ def _read_json(path: Path) -> Any:  # noqa: ANN401 - untrusted JSON
             hint="write one with `memplan gate MODEL --update-baseline`",
         ) from error
     except OSError as error:
-        raise PlanError(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, PlanError) from None
     except (ValueError, RecursionError) as error:
         raise PlanError(f"{path} is not JSON: {str(error)[:200]}") from error

@@ -12,8 +12,9 @@ from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.results.observations import CPU, CUDA
 from memplan_cli.core.serialization import SPARSE
 from memplan_cli.errors import RuntimeMissingError
+from memplan_cli.loading.settings import RUNTIME
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
+from memplan_cli.onnx_io.metadata import HARDWARE
 from memplan_cli.onnx_io.settings_metadata import recorded_settings
 from memplan_cli.onnx_io.weights.external_data import external_tensors
 from memplan_cli.onnx_io.weights.prepacked import packed_blobs

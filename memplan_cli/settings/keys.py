@@ -372,4 +372,4 @@ def _quantity(value: Value, parse: Callable[[str], T], expected: str) -> T:
     try:
         return parse(str(written))
     except SettingsError as error:
-        raise invalid(value.at, str(error), error.hint) from error
+        raise invalid(value.at, error.message, error.hint) from error

@@ -17,9 +17,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.bindings import Inputs
-from memplan_cli.errors import SettingsError
+from memplan_cli.errors import SettingsError, unreadable
 from memplan_cli.settings.fields import READERS, as_value, file_syntax
-from memplan_cli.settings.keys import read_table
+from memplan_cli.settings.keys import nearest, read_table
 from memplan_cli.settings.settings import MemParam, Settings
 from memplan_cli.settings.values import Entry, Place, Value
 
@@ -103,6 +103,9 @@ def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
             values, written as in a file or as `Settings` takes them; None means that the option
             was not given. ``inputs`` has files with input tensors, ``input`` the tensors by name:
             both become the setting ``inputs``.
+
+    Raises:
+        SettingsError: there is no such option, or a value has another type or range.
     """
     passed = {key: value for key, value in overrides.items() if value is not None}
     # Not settings of a file, so that `read_table` has no readers for them.
@@ -110,6 +113,9 @@ def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
     by_name: Any = passed.pop("input", {})
     values: dict[str, object] = {}
     for key, value in passed.items():
+        if not any(known == key or known.startswith(f"{key}.") for known in READERS):
+            known = [name for name in (*READERS, "inputs") if "." not in name]
+            raise SettingsError(f"there is no option {key!r}", hint=nearest(key, known))
         # The name of the option, for errors.
         at = Place(f"--{_SINGULAR.get(key, key.removeprefix('gate.').replace('_', '-'))}")
         written = as_value(file_syntax(key, value), at)
@@ -188,12 +194,10 @@ def _text_of(path: Path) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_FILE + 1)
-    except FileNotFoundError as error:
-        raise SettingsError(f"there is no file {path}") from error
     except IsADirectoryError as error:
         raise SettingsError(f"{path} is a folder, not a settings file") from error
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, SettingsError) from None
     if len(data) > _LARGEST_FILE:
         raise SettingsError(
             f"{path} has more than {_LARGEST_FILE} bytes, too many for a settings file"

@@ -17,6 +17,7 @@ import memplan
 import memplan_cli
 from memplan_cli.api.models.sources import IN_MEMORY
 from memplan_cli.cli import COMMANDS
+from memplan_cli.core.check import Check
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import MemplanError, ModelError, PlanError, SettingsError
 
@@ -238,6 +239,37 @@ def test_inputs_of_validate_are_a_file_or_tensors_by_name(tmp_path: Path) -> Non
         assert memplan.validate(tmp_path / "m.onnx", MODEL, inputs=inputs).passed
     assert memplan.plan(MODEL, inputs=tmp_path / "inputs.npz").report.memory.total
     assert done.passed
+
+
+def test_functions_take_the_options_of_their_commands_by_name(tmp_path: Path) -> None:
+    """One rule for all commands: ``--max-memory 1KiB`` is ``max_memory="1KiB"``."""
+    text = str(memplan.gate(MODEL, max_memory="1KiB", metric="planned"))
+    assert "[failed] planned is 216.00 KiB; the budget is 1.00 KiB" in text
+    assert memplan.gate(MODEL, {"metric": "planned"}, max_memory="1GiB").passed
+    assert memplan.plan(SYMBOLIC, dim={"batch": 8}) == memplan.plan(
+        SYMBOLIC, dims={"batch": 8}
+    )
+    assert memplan.why(MODEL, process=True) == memplan.why(MODEL, of="process")
+    assert memplan.why(MODEL, process=False) == memplan.why(MODEL)
+    out = tmp_path / "m.onnx"
+    done = memplan.optimize(MODEL, output=out, provider="cpu", validate="outputs")
+    assert done.plan.report.validation
+    assert done.plan.report.runtime is None or not done.plan.report.runtime.observed
+    validate: Any = memplan.validate  # its own parameters are `check` and `extras`
+    assert validate(out, MODEL, replay=True, runs=3).passed
+    unmeasured = memplan.optimize(MODEL, output=out, no_validate=True)
+    assert unmeasured.plan.report.validation is None
+    assert memplan.settings(MODEL, measure=True, timeout=60).observed is not None
+    assert memplan.settings(MODEL, measure=False).observed is None
+    with pytest.raises(SettingsError, match="check is given twice"):
+        memplan.optimize(MODEL, output=out, check=Check(), runs=3)
+
+
+def test_the_text_of_an_error_has_the_hint_and_speaks_of_keywords() -> None:
+    with pytest.raises(SettingsError) as wrong:
+        memplan.plan(MODEL, levle=1)
+    assert str(wrong.value) == "there is no option 'levle'\nHint: did you mean level?"
+    assert wrong.value.message == "there is no option 'levle'"
 
 
 def test_results_show_themselves_in_one_line(tmp_path: Path) -> None:

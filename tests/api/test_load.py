@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 
 import memplan
@@ -214,6 +216,53 @@ def test_the_doctor_says_what_of_a_file_is_lost_with_another_runtime(
     assert "here is onnxruntime 0.1" in line
     here = memplan_cli.doctor(out)
     assert not any(out.name in problem for problem in here.problems)
+
+
+@pytest.fixture(scope="module")
+def written_for_cpu(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("cpu") / "out.onnx"
+    assert api.optimize(samples / "tied_head.onnx", Settings(target="cpu"), out=out).passed
+    return out
+
+
+def test_a_file_made_with_another_runtime_loads_with_a_warning_that_names_both(
+    written_for_cpu: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    made_with = f"onnxruntime {ort.__version__} ".encode()
+    memplan_cli.load(written_for_cpu)
+    assert not recwarn.list
+    shutil.copy(f"{written_for_cpu}.data", tmp_path)
+    older = tmp_path / "out.onnx"
+    length = len(made_with) - len(
+        "onnxruntime  "
+    )  # the same, so that the protobuf stays valid
+    older.write_bytes(
+        written_for_cpu.read_bytes().replace(
+            made_with, f"onnxruntime {'0' * length} ".encode()
+        )
+    )
+    expected = f"made with onnxruntime {'0' * length} .* onnxruntime {ort.__version__}"
+    with pytest.warns(UserWarning, match=expected) as warned:
+        memplan_cli.load(older)
+    assert warned[0].filename == __file__
+
+
+def test_a_file_moved_without_its_data_says_which_file_is_missing(
+    written_for_cpu: Path, tmp_path: Path
+) -> None:
+    shutil.copy(written_for_cpu, tmp_path)
+    with pytest.raises(ModelError, match=r"there is no file .*out\.onnx\.data") as caught:
+        memplan_cli.load(tmp_path / "out.onnx")
+    assert "out.onnx.data too" in caught.value.hint
+    assert caught.value.__suppress_context__  # no traceback of ONNX Runtime
+
+
+def test_a_mistyped_file_is_one_message_with_the_nearest_name(samples: Path) -> None:
+    for function in (memplan_cli.load, memplan_cli.plan):
+        with pytest.raises(ModelError, match=r"there is no file .*branchy_cn\.onnx") as caught:
+            function(samples / "branchy_cn.onnx")
+        assert caught.value.hint == f"did you mean {samples / 'branchy_cnn.onnx'}?"
+        assert caught.value.__suppress_context__
 
 
 AGAIN = """g (float[8,8] x, float[8,64] k, float[64,64] m, float[64,8] l) => (float[8,8] z) {

@@ -10,8 +10,8 @@ from onnx import ModelProto, StringStringEntryProto
 
 from memplan_cli import api
 from memplan_cli.api.pack import pack
-from memplan_cli.loading.settings import SETTINGS
-from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
+from memplan_cli.loading.settings import RUNTIME, SETTINGS
+from memplan_cli.onnx_io.metadata import HARDWARE
 
 from .hostile_commands import SAMPLE
 

@@ -169,6 +169,26 @@ def test_outputs_left_in_a_model_are_named_as_what_grew(folder: Path) -> None:
     assert "tall: new output" in between.stdout
 
 
+def test_a_recorded_baseline_is_named_and_a_passed_check_says_so_on_github() -> None:
+    recorded = memplan("gate", "a.onnx", "--update-baseline")
+    assert f"Recorded in {BASELINE}." in recorded.stdout
+    passed = memplan("gate", "a.onnx", "--format", "github")
+    assert passed.stdout == "Memory gate: 0 failed, 1 passed\n"
+
+
+def test_a_model_above_its_limit_is_not_recorded(folder: Path) -> None:
+    failed = memplan("gate", "a.onnx", "--update-baseline", "--max-memory", "1KiB")
+    assert failed.exit_code == 1
+    assert "recorded" not in failed.stdout
+    assert "a.onnx fails: it was not recorded in the baseline" in failed.stderr
+    assert not (folder / BASELINE).exists()
+    memplan("gate", "a.onnx", "--update-baseline")
+    before = (folder / BASELINE).read_bytes()
+    write(folder / "a.onnx", LONGER)
+    memplan("gate", "a.onnx", "--update-baseline", "--max-memory", "1KiB")
+    assert (folder / BASELINE).read_bytes() == before
+
+
 def test_a_metric_that_fails_leaves_the_others_passed(folder: Path) -> None:
     asked = ("--metric", "planned", "--metric", "weights", "--metric", "inputs")
     memplan("gate", "a.onnx", "--update-baseline", *asked)

@@ -94,6 +94,7 @@ def test_a_narrow_terminal_shows_texts_below_their_names() -> None:
         ("gate model.onnx --max-memroy 1MiB", "'--max-memory'"),
         ("optimize model.onnx --exlude fc1", "'--exclude'"),
         ("--verison", "'--version'"),
+        ("report model.onnx --max-memery 1MiB", "no option --max-memery; gate has --max-memory"),
     ],
 )  # fmt: skip
 def test_mistyped_command_or_option_gets_the_nearest(words: str, nearest: str) -> None:

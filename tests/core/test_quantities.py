@@ -54,6 +54,16 @@ def test_a_unit_that_can_mean_two_things_is_refused_with_both_units() -> None:
     assert caught.value.hint == "64KiB uses powers of 1024, 64KB powers of 1000"
 
 
+@pytest.mark.parametrize("unit", ["Kb", "Mb", "Gb", "Mib"])
+def test_a_lower_case_b_after_a_prefix_means_bits_and_is_refused(unit: str) -> None:
+    with pytest.raises(SettingsError, match=f"400{unit}' is a size in bits") as caught:
+        parse_size(f"400{unit}")
+    prefix = unit[0]
+    assert caught.value.hint == (
+        f"400{prefix}iB uses powers of 1024, 400{prefix}B powers of 1000"
+    )
+
+
 def test_a_size_beyond_64_bits_is_refused() -> None:
     assert parse_size(str(LARGEST)) == LARGEST
     with pytest.raises(SettingsError, match="is too large"):

@@ -13,13 +13,13 @@ import pytest
 from builders import parse, planned_program
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.placements import Placement, in_words
+from memplan_cli.loading.settings import RUNTIME
 from memplan_cli.onnx_io.load import graph_digest
 from memplan_cli.onnx_io.metadata import (
     HARDWARE,
     IN_PLAN,
     NOTES,
     PREFIX,
-    RUNTIME,
     is_offline,
     read_notes,
     recorded_phases,

@@ -235,7 +235,7 @@ def test_options_are_checked_like_settings_of_a_file() -> None:
     }
     with pytest.raises(SettingsError, match="--level: expected 0, 1 or 2, not 3"):
         read_overrides({"level": 3})
-    with pytest.raises(SettingsError, match="--levl: unknown key 'levl'"):
+    with pytest.raises(SettingsError, match="there is no option 'levl'"):
         read_overrides({"levl": 3})
     with pytest.raises(SettingsError, match=r"^--shape: expected a number from 0"):
         read_overrides({"shapes": {"x": [-1, 4]}})

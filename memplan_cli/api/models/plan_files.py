@@ -117,7 +117,9 @@ def read_as_planned(model: ModelProto, plan: Plan) -> Loaded:
     try:
         return read_checked(model, Bindings(dims, shapes, values=values))
     except SettingsError as error:
-        raise PlanError(f"the plan's settings are not those of the model: {error}") from error
+        raise PlanError(
+            f"the plan's settings are not those of the model: {error.message}"
+        ) from error
 
 
 def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | None]]]:

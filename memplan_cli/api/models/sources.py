@@ -78,7 +78,7 @@ def model_paths(*models: ModelSource) -> Iterator[ModelPaths]:
         try:
             yield ModelPaths(paths, folder)
         except MemplanError as error:
-            message, hint = str(error), error.hint
+            message, hint = error.message, error.hint
             if str(folder) not in message + hint:
                 raise
             raise type(error)(

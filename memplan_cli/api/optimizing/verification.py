@@ -96,7 +96,7 @@ class BackgroundBaseline:
         try:
             graph = read_baseline_graph(baseline)
         except RuntimeUnavailableError as error:
-            failure = _with_final_names(f"{error}", candidate, candidate.targets.model)
+            failure = _with_final_names(error.message, candidate, candidate.targets.model)
             return Verifier(baseline, check, progress, failure=failure)
         return Verifier(baseline, check, progress, graph)
 
@@ -122,7 +122,7 @@ class BackgroundBaseline:
             return run.result()
         except RuntimeUnavailableError as error:
             if candidate.settings.inputs.assumed:
-                raise SizesRefusedError(str(error), hint=error.hint) from error
+                raise SizesRefusedError(error.message, hint=error.hint) from error
             raise
 
     def _end(self) -> None:

@@ -116,7 +116,7 @@ def _with_predicted_facts(rewriting: Rewriting, plan: Plan) -> Plan:
     try:
         facts = _predicted_facts(rewriting)
     except RuntimeUnavailableError as error:
-        return plan.with_warnings(f"memory and settings are not predicted: {error}")
+        return plan.with_warnings(f"memory and settings are not predicted: {error.message}")
     if facts.settings is not None:
         output_to_input = {output: input_ for input_, output in plan.report.donated.pairs}
         facts = replace(facts, settings=replace(facts.settings, io_binding=output_to_input))

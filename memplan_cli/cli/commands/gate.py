@@ -147,6 +147,11 @@ def gate(
     )
     for path in dict.fromkeys(file.path for file in files):
         output.note(f"memplan: wrote {path}")
+    if update_baseline:
+        for verdict in verdicts:
+            if not verdict.recorded:
+                name = verdict.snapshot.model
+                output.reason(f"memplan: {name} fails: it was not recorded in the baseline")
     if out is None:
         say(RENDERERS[form](verdicts))
         say_next(form, _next_step(models, verdicts))

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    cls=GroupedCommand, most_used=("--output", "--dim", "--inputs", "--target", "--budget")
+    cls=GroupedCommand,
+    most_used=("--output", "--dim", "--target", "--settings-out", "--budget"),
 )
 @model_argument
 @click.option(
@@ -97,7 +98,10 @@ if TYPE_CHECKING:
 @click.option(
     "--settings-out",
     type=TargetFile(),
-    help="Write the recommended session settings as Python code, and as JSON beside it.",
+    help=(
+        "Write the session settings of the optimized model as Python code that needs no memplan, "
+        "and as JSON beside it."
+    ),
 )
 @click.option(
     "--certificate",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.json_types import Natural, Positive, Sha256, one_of
 from memplan_cli.core.serialization import SPARSE, Keys, to_json
-from memplan_cli.errors import PlanError, refuse_endless
+from memplan_cli.errors import PlanError, refuse_endless, unreadable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -264,7 +264,7 @@ def read_certificate(path: Path) -> Certificate:
         with path.open("rb") as file:
             text = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise PlanError(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, PlanError) from None
     if len(text) > MAX_FILE_BYTES:
         raise PlanError(
             f"{path} is too large: a certificate has at most {MAX_FILE_BYTES} bytes"
@@ -274,7 +274,7 @@ def read_certificate(path: Path) -> Certificate:
     except (ValueError, RecursionError) as error:
         raise PlanError(f"{path} is not JSON: {str(error)[:200]}") from error
     except PlanError as error:  # the same error, with the path before its message
-        raise type(error)(f"{path}: {error}", hint=error.hint) from error
+        raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
 
 
 def certificate_from_json(data: object) -> Certificate:

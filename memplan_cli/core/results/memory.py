@@ -22,7 +22,7 @@ DEFINITIONS: Mapping[str, str] = {
     "plan of this order is smaller",
     "resident": "most bytes of intermediates and outputs that are live at one step, if each is freed "
     "after its last consumer; views share memory, and donated outputs need none",
-    "foldable": "part of live_peak that depends on initializers and constants only",
+    "foldable": "part of live_peak, the lower bound, that depends on initializers and constants only",
     "planned": "what this level needs for the intermediates, including excluded tensors",
     "total": "weights + inputs + outputs + planned; donated pairs count once",
     "order_bound": "lower bound on live_peak over all orders",

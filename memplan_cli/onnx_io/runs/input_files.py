@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib import format as npy
 from onnx import OptionalProto, SequenceProto, TensorProto, helper, numpy_helper
 
-from memplan_cli.errors import SettingsError, refuse_endless
+from memplan_cli.errors import SettingsError, refuse_endless, unreadable
 from memplan_cli.onnx_io.load import first_line
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _read_at_most(path: Path, max_bytes: int) -> bytes:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, SettingsError) from None
     if len(data) > max_bytes:
         raise SettingsError(f"{path} has more than {max_bytes} bytes")
     return data

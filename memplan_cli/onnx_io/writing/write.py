@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import Origin
 from memplan_cli.core.selection import select
 from memplan_cli.errors import InvalidLayoutError, SettingsError
+from memplan_cli.loading.settings import RUNTIME
 from memplan_cli.onnx_io.graph_editor import replace_nodes, with_values
-from memplan_cli.onnx_io.metadata import HARDWARE, ORT_CONFIG, PREFIX, RUNTIME, is_own
+from memplan_cli.onnx_io.metadata import HARDWARE, ORT_CONFIG, PREFIX, is_own
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
 from memplan_cli.onnx_io.types import element_type
 from memplan_cli.onnx_io.writing.annotate import annotated

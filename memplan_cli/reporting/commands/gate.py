@@ -159,7 +159,7 @@ class Verdict:
         results: the findings.
         checked: the metrics that were checked or recorded.
         difference: the changes since the baseline; null: there is no baseline.
-        recorded: whether the model's numbers were written to the baseline.
+        recorded_in: the baseline that the model's numbers were written to; empty: they were not.
     """
 
     json_keys: ClassVar[Keys] = (
@@ -179,7 +179,12 @@ class Verdict:
     checked: tuple[str, ...]
     results: tuple[Result, ...] = ()
     difference: Difference | None = None
-    recorded: bool = False
+    recorded_in: str = ""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the model's numbers were written to a baseline."""
+        return bool(self.recorded_in)
 
     @property
     def passed(self) -> bool:

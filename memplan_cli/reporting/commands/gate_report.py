@@ -48,15 +48,22 @@ def gate_document(
     caption = f"and {hidden} more models; --format json has all" if hidden else ""
     rows = tuple(row for verdict in shown for row in _metric_rows(verdict))
     findings = (block for verdict in shown for block in _finding_blocks(verdict))
-    failed = sum(not verdict.passed for verdict in verdicts)
+    baselines = dict.fromkeys(v.recorded_in for v in verdicts if v.recorded_in)
     return doc.Document(
-        f"Memory gate: {failed} failed, {len(verdicts) - failed} passed",
+        _headline(verdicts),
         (
             *(block for verdict in shown for block in _conditions(verdict)),
             doc.Table(doc.columns(*_HEADS), rows, caption),
             *findings,
+            *(doc.Paragraph(("Recorded in ", doc.Name(path), ".")) for path in baselines),
         ),
     )
+
+
+def _headline(verdicts: tuple[Verdict, ...]) -> str:
+    """Return the number of models that failed and that passed."""
+    failed = sum(not verdict.passed for verdict in verdicts)
+    return f"Memory gate: {failed} failed, {len(verdicts) - failed} passed"
 
 
 def _conditions(verdict: Verdict) -> Iterator[doc.Block]:
@@ -131,7 +138,10 @@ def _markdown(verdicts: tuple[Verdict, ...]) -> str:
 
 
 def github_commands(verdicts: tuple[Verdict, ...]) -> str:
-    """Return GitHub workflow commands that annotate models, at most ten, the worst first."""
+    """Return GitHub workflow commands that annotate models, at most ten, the worst first.
+
+    If all models pass, a line for the log says so.
+    """
     findings = [(verdict, result) for verdict in verdicts for result in verdict.results]
     findings.sort(key=_worst_first)
     # If some are hidden, the last annotation gives their number.
@@ -140,6 +150,8 @@ def github_commands(verdicts: tuple[Verdict, ...]) -> str:
     hidden = len(findings) - count
     if hidden:
         lines.append(f"::warning title=memplan::{hidden} more findings; see the job's log")
+    if all(verdict.passed for verdict in verdicts):
+        lines.append(_headline(verdicts))
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.quantities import counted, format_size
 from memplan_cli.core.serialization import SPARSE, Keys, to_json
-from memplan_cli.errors import SettingsError, refuse_endless
+from memplan_cli.errors import SettingsError, refuse_endless, unreadable
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import csv_row
 from memplan_cli.reporting.hints import dims_summary
@@ -148,7 +148,7 @@ def read_rows(path: Path) -> dict[str, Row]:
         if incomplete:
             path.write_bytes(complete)
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, SettingsError) from None
     except (ValueError, RecursionError) as error:
         raise SettingsError(
             f"{path} is not a file of sweep rows", hint="name a new file, or that of a sweep"

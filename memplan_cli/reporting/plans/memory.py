@@ -135,6 +135,21 @@ def _size_rows(
             yield name, format_size(size), format_share(saved, without_reuse) if saved else ""
 
 
+_PROCESS_ROWS: Mapping[str, str] = {
+    "whole process": "the most that a process takes that runs the model again and again; the sum of the "
+    "three rows below",
+    "  interpreter and runtime": "Python, NumPy and ONNX Runtime after their import, before a model is loaded",
+    "  inputs and kept outputs": "the arrays of the inputs, and what the outputs of the last run add if the "
+    "caller keeps them until the next one returns",
+    "  model, while running": "the most that the session and its runs add",
+    "model, while loading": "the most that the session has added when it is created",
+    "private, after a run": "of what the model added, bytes that no other process can share",
+    "mapped files (evictable)": "of what the model added, pages of files such as weights and libraries, "
+    "which processes share and the system can drop",
+    "on the CUDA device": "bytes on CUDA devices, the context included",
+}
+"""Name of each row of `process_table` about memory, as far as it is indented, and its definition."""
+
 _MIN_SAVING = 0.01
 """Share of the process memory; smaller differences are within the noise of measuring."""
 
@@ -182,7 +197,19 @@ def process_table(report: Report) -> doc.Table | None:
     ]
     rows += _file_and_time_rows(report, *comparison.peaks)
     topic = f"Process memory ({comparison.certainty})"
-    return doc.Table(doc.columns(topic, ">before", ">after", ">change"), tuple(rows))
+    # A report on a model that was not written says what would be.
+    after = ">after" if report.files.written else ">if optimized"
+    return doc.Table(doc.columns(topic, ">before", after, ">change"), tuple(rows))
+
+
+def process_meanings(table: doc.Table) -> doc.Meanings:
+    """Return the definitions of the rows of `process_table`."""
+    rows = {name for name, *_ in table.rows}
+    return doc.Meanings(
+        tuple(
+            f"{name.strip()}: {text}" for name, text in _PROCESS_ROWS.items() if name in rows
+        )
+    )
 
 
 def reason_for_no_saving(report: Report) -> str:
@@ -214,8 +241,9 @@ def reason_for_no_saving(report: Report) -> str:
 def _process_sizes(
     report: Report, process: ProcessBytes, predicted: Peaks | None
 ) -> Mapping[str, int]:
-    """Return the highest memory of a process that runs a model, and its parts, by name.
+    """Return the memory of a process that runs a model by the names of `_PROCESS_ROWS`.
 
+    Those with an indent are the parts of the whole process.
     What kept outputs take is in ``predicted`` if the process was measured.
     """
     inputs = report.memory.inputs
@@ -226,12 +254,12 @@ def _process_sizes(
         "  interpreter and runtime": PROFILE.imported_process,
         "  inputs and kept outputs": (inputs or 0) + kept,
         "  model, while running": process.run,
-        "  model, while loading": process.load,
-        "  private, after a run": process.private,
-        "  mapped files (evictable)": process.file,
+        "model, while loading": process.load,
+        "private, after a run": process.private,
+        "mapped files (evictable)": process.file,
     }
     if process.device is not None:
-        sizes["  on the CUDA device"] = process.device
+        sizes["on the CUDA device"] = process.device
     return sizes
 
 

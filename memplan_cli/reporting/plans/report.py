@@ -23,6 +23,7 @@ from memplan_cli.reporting.hints import (
 from memplan_cli.reporting.plans.memory import (
     idle_sentence,
     intermediates_table,
+    process_meanings,
     process_table,
     reason_for_no_saving,
     reason_without_totals,
@@ -46,6 +47,11 @@ Detail = Literal["answer", "details", "definitions"]
 """How much a text contains: the short answer; all sections; also the meaning of each number."""
 
 _MORE = "-v prints all tables, --explain also what each number means."
+
+_PLAIN_SESSION = (
+    "A plain InferenceSession does not have these settings and may save nothing. --settings-out FILE "
+    "writes them as code that needs no memplan."
+)
 
 _PROVIDERS = {CPU: "CPU", CUDA: "CUDA"}
 """ONNX Runtime's names of providers, as people write them."""
@@ -125,7 +131,7 @@ def answer_document(
         *more,
         *_next_steps(plan, invocation),
     )
-    return _document(plan, invocation, blocks)
+    return doc.without_definitions(_document(plan, invocation, blocks))
 
 
 def _document(
@@ -151,12 +157,15 @@ def _answer(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
     report = plan.report
     yield from size_blocks(plan)
     yield from _limits(report, invocation)
-    if table := process_table(report):
-        yield table
+    process = process_table(report)
+    if process is not None:
+        yield process
     if reason := reason_for_no_saving(report):
         yield doc.Paragraph(f"No saving: {reason}.")
     if sentence := idle_sentence(report):
         yield doc.Paragraph(sentence)
+    if process is not None:
+        yield process_meanings(process)
     if reason := reason_without_totals(report):
         yield doc.Paragraph(f"{reason[0].upper()}{reason[1:]}.")
     elif table := intermediates_table(report):
@@ -259,6 +268,7 @@ def _next_step(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
         # Only `optimize` validates, and the check passed, so that the model was written.
         path = json.dumps(invocation.written or "PATH")
         yield doc.NextStep("Run it", f"session = memplan.load({path})", "python")
+        yield doc.Paragraph(_PLAIN_SESSION)
     elif invocation.written:
         models = f"{quote(invocation.written)} --original {path_argument(report)}"
         yield doc.NextStep("Compare the outputs", f"memplan validate {models}")

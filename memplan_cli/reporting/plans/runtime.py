@@ -21,7 +21,7 @@ _MEASURES: Mapping[str, str] = {
     "first run peak": "most bytes of intermediates and outputs live in the first run",
     "steady peak": "the same from the second run on, the memory pattern's block included",
     "reserved": "what the runtime's arena reserved from the system, weights included",
-    "without weights": "the same without the weights that are in the arena",
+    "without weights": "what is reserved, less the weights in it; an arena reserves whole regions",
     "process, load": "highest resident bytes until the session is created, beyond a process "
     "that has loaded nothing",
     "process, run": "the same including the first runs",

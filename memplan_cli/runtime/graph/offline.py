@@ -15,9 +15,10 @@ from memplan_cli.core.names import FreshNames
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.results.observations import CPU, RuntimeSettings
 from memplan_cli.core.serialization import to_json
+from memplan_cli.loading.settings import RUNTIME
 from memplan_cli.onnx_io.interface import free_dims
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.metadata import HARDWARE, RUNTIME
+from memplan_cli.onnx_io.metadata import HARDWARE
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_checked
 from memplan_cli.onnx_io.traversal import graphs

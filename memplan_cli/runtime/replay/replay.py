@@ -124,7 +124,7 @@ def replay(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
     try:
         check(plan)
     except InvalidLayoutError as error:
-        return ReplayResult("failed", reason=str(error))
+        return ReplayResult("failed", reason=error.message)
     return replay_unchecked(model, plan, conditions)
 
 

@@ -167,7 +167,7 @@ def with_time(
         inputs = conditions.input_set(original)
         ratio = time_ratio(before, after, inputs, conditions.timeout)
     except RuntimeUnavailableError as error:
-        return facts, (f"the time of a run was not measured: {error}",)
+        return facts, (f"the time of a run was not measured: {error.message}",)
     notes = (str(ratio),) if ratio is not None and ratio.is_slower else ()
     return replace(facts, time=ratio), notes
 

@@ -298,7 +298,7 @@ def _failure(error: Exception) -> Json:
     if isinstance(error, ModuleNotFoundError) and error.name == "onnxruntime":
         return {"how": "missing", "result": {}, "reason": str(RuntimeMissingError())}
     if isinstance(error, MemplanError):
-        reason = str(error)
+        reason = error.message
     else:
         message = " ".join(f"{type(error).__name__}: {error}".split())
         reason = _NAME_LIST.sub(_shorten_names, message)[:_MAX_MESSAGE]
