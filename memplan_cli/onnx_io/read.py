@@ -45,32 +45,36 @@ def declared_program(model: ModelProto) -> Program | None:
 
 
 def program_of(
-    model: ModelProto, graph: GraphProto, types: Mapping[str, DeclaredType]
+    model: ModelProto, typed_graph: GraphProto, types: Mapping[str, DeclaredType]
 ) -> Program:
     """Return the program of a model.
 
     Args:
-        model: The model, for its inputs and initializers.
-        graph: Its graph, or a copy with inferred types in its subgraphs.
+        model: The model. Of its graph, only the name, the inputs and the initializers are read.
+        typed_graph: That graph, or a copy whose subgraphs have inferred types: its nodes are read.
         types: The type of each value of the main graph.
 
     Raises:
         ModelError: a value is read but not defined, defined twice, or depends on itself.
     """
+    reader = _Reader(typed_graph)
     weights = _weight_types(model.graph)
-    reader = _Reader(graph)
-    names: dict[str, VarId] = {}
-    for name, weight_type in weights.items():
-        names[name] = reader.add_var(name, "", Origin.WEIGHT, weight_type)
-    inputs = tuple(v.name for v in model.graph.input if v.name not in weights)
-    for name in inputs:
-        if name in names:
-            raise ModelError(f"input {_short(name)!r} is defined twice")
-        names[name] = reader.add_var(name, "", Origin.INPUT, types.get(name, UNKNOWN))
-    main_scope = _Scope("", names, set(names), types)
-    body = reader.block(graph, main_scope, tuple(names[name] for name in inputs))
+    var_of = {
+        name: reader.add_var(name, block="", origin=Origin.WEIGHT, declared=weight_type)
+        for name, weight_type in weights.items()
+    }
     # Weights that are inputs too can be overridden by a caller, so they are not constant.
-    overridable = frozenset(VarId(v.name) for v in model.graph.input if v.name in weights)
+    overridable = frozenset(var_of[v.name] for v in model.graph.input if v.name in weights)
+    inputs: list[VarId] = []
+    for name in [v.name for v in model.graph.input if v.name not in weights]:
+        if name in var_of:
+            raise ModelError(f"input {_short(name)!r} is defined twice")
+        declared = types.get(name, UNKNOWN)
+        var_of[name] = reader.add_var(name, block="", origin=Origin.INPUT, declared=declared)
+        inputs.append(var_of[name])
+    # All of these names belong to the main block itself: its nodes must not define them again.
+    main_scope = _Scope(path="", names=var_of, own=set(var_of), types=types)
+    body = reader.block(typed_graph, main_scope, tuple(inputs))
     return Program(model.graph.name or "model", body, reader.vars, overridable)
 
 

@@ -187,11 +187,11 @@ class _SweepState:
                 queue += self._affected(self._run_group(op))
 
     def _run_group(self, first: int) -> list[int]:
-        """Run a free group that begins with an op, and return its ops.
+        """Run a free group that begins with an op, and return its ops; empty if none is found.
 
-        A group is free once no more bytes are live than before it, apart from the slack. Until then
-        the op that changes live bytes least is added, of those that wait for ops of the group alone.
-        If no small group is free or a step exceeds the limit, all is undone and the result is empty.
+        The group may be the first op alone. Until the group is free, one more op runs: of the ops that
+        wait for the group alone, the one that frees most bytes, or else adds fewest. The search ends, and all
+        is undone, if that op exceeds the limit of live bytes or the group grows too large.
         """
         live_before = self._live
         group: list[int] = []
@@ -199,7 +199,8 @@ class _SweepState:
         evaluations = 0
         while ready and len(group) < _LARGEST_GROUP and evaluations < _GROUP_EVALUATIONS:
             evaluations += len(ready)
-            changes = [self._change(op) for op in ready]  # each op of the group may alter all
+            # Signed changes of live bytes. Each op that ran may have altered all of them.
+            changes = [self._change(op) for op in ready]
             change = min(changes)
             op = ready.pop(changes.index(change))
             if not self._fits(op, change):

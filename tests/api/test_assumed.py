@@ -172,6 +172,18 @@ def test_what_cannot_run_is_planned_and_says_what_to_give(tmp_path: Path) -> Non
         plan(path, Settings(inputs={"at": 5}))  # type: ignore[arg-type]
 
 
+def test_a_model_that_does_not_run_on_given_inputs_is_not_said_to_run_on_drawn_ones(
+    tmp_path: Path,
+) -> None:
+    text = """g (float[b,4] x, int64 at) => (y, p) <float[3] table = {1, 2, 3}, int64 far = {99}> {
+        i = Add(at, far) p = Gather(table, i) e = Exp(x) y = Neg(e) }"""
+    settings = Settings(inputs={"at": 5})  # type: ignore[arg-type]
+    warnings = plan(written(tmp_path, text), settings).report.warnings
+    (warning,) = [w for w in warnings if "does not run" in w]
+    assert "does not run on the inputs given at b=1" in warning
+    assert "--inputs" not in warning
+
+
 def test_a_plan_in_a_file_has_the_numbers_and_the_formula(tmp_path: Path) -> None:
     path = written(tmp_path, "g (float[b,8] x) => (y) { e = Exp(x) f = Neg(e) y = Abs(f) }")
     out = tmp_path / "out.onnx"

@@ -259,7 +259,7 @@ RULES = (
     rule("several elements of a table lie in a byte",
          "_gather_block_quantized", replace("product((rows[-1], 8 // node.int_attribute('bits', 4)))", "rows[-1]"), "test_domains"),
     rule("what is declared comes back only where inference agrees",
-         "restore_annotations", always("agrees"), "test_contradictions", "test_reading"),
+         "_improved_type", always("agrees"), "test_contradictions", "test_reading"),
     rule("a Constant is no declared type",
          "_Reader._result", always("constant"), "test_contradictions", "test_reading"),
     rule("a weight has the data that its dims say",

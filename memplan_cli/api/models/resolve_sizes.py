@@ -28,7 +28,7 @@ from memplan_cli.api.models.reading import (
     unresolved_results,
     with_runtime_inference,
 )
-from memplan_cli.core.results.report import NOT_RUN
+from memplan_cli.core.results.report import MODEL_DOES_NOT
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.shapes.bindings import Bindings
@@ -434,19 +434,21 @@ class _SizeSearch:
         self,
         loaded: Loaded,
         constraints: Sequence[DimConstraint],
-        result: ProbeResult,
+        probing: ProbeResult,
         unresolved: Sequence[str],
     ) -> ResolvedModel:
         """Assume the smallest dims that satisfy the constraints, and warn that the model did not run.
 
-        ``result`` is that of the runs that failed, which should have observed the sizes of
-        ``unresolved``.
+        Args:
+            loaded: the program as inferred.
+            constraints: of the ops, on the dims.
+            probing: the result of the runs, all of which failed.
+            unresolved: the results whose sizes a run should have observed. They stay unknown.
 
         Raises:
-            RuntimeUnavailableError: it does not run on input data of the caller's, which decides
-                sizes.
+            RuntimeUnavailableError: there are such results, and the user gave data of inputs for the run.
         """
-        reason = result.reasons[0] if result.reasons else "no size of its inputs was tried"
+        reason = probing.reasons[0] if probing.reasons else "no size of its inputs was tried"
         if self._has_data and unresolved:
             from memplan_cli.core.bindings import given_text
 
@@ -456,11 +458,14 @@ class _SizeSearch:
                 hint="--no-run plans without a run; give other inputs",
             )
         dims = self._smallest_dims(constraints)
-        warning = f"{NOT_RUN} load in ONNX Runtime: {reason}"
-        if result.loaded:
-            sizes = binding_text({**self.fixed_dims, **dims})
-            where = f" at {sizes}" if sizes else ""
-            warning = f"{NOT_RUN} run on drawn inputs{where}: {reason}"
+        sizes = binding_text({**self.fixed_dims, **dims})
+        where = f" at {sizes}" if sizes else ""
+        if not probing.loaded:
+            warning = f"{MODEL_DOES_NOT} load in ONNX Runtime: {reason}"
+        elif self._has_data:
+            warning = f"{MODEL_DOES_NOT} run on the inputs given{where}: {reason}"
+        else:
+            warning = f"{MODEL_DOES_NOT} run on drawn inputs{where}: {reason}"
             warning += f"; real ones tell more: {self._input_options()}"
         loaded = replace(loaded, warnings=(*loaded.warnings, warning))
         return ResolvedModel(_with_assumed(self.settings, dims), loaded, run_failure=warning)

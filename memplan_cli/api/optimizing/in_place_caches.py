@@ -177,39 +177,45 @@ class _DecoderPlanner:
         """
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
         from memplan_cli.onnx_io.caches_metadata import caches_note
-        from memplan_cli.onnx_io.load import LazyModel, graph_digest
+        from memplan_cli.onnx_io.load import LazyModel
         from memplan_cli.onnx_io.writing.structure import checked
 
-        request = self.request
-        model = checked(attempt.model, lambda: request.file.model)
-        file = ModelFile(request.file.path, LazyModel(model))
-        settings = bind(attempt.model, self._last_step_settings(attempt, decoding))
+        original = self.request.file
+        rewritten = checked(attempt.model, lambda: original.model)
+        settings = bind(rewritten, self._last_step_settings(attempt, decoding))
         # `bind` records all dims as given by the user. Those that the user did not give are assumed.
         settings = _with_assumed_provenance(settings, self.bound_settings)
-        # The file has the original's graph, not this one: a run would tell wrong sizes.
+        # The rewritten graph has no file yet. It keeps the original's path, for weights beside it, and is
+        # not run: a run would be of the original's graph, and observe other sizes.
+        file = ModelFile(original.path, LazyModel(rewritten))
         resolved = resolve_sizes(file.lazy, file.path, replace(settings, run=False))
-        planned = plan_resolved(file, resolved, request.progress)
+        planned = plan_resolved(file, resolved, self.request.progress)
         caches = self.decoder.caches
         if decoding is not None:
             caches = replace(caches, tokens=decoding.tokens)
         report_caches = self._with_figures(caches, planned.program, decoding)
-        plan = planned.plan.with_report(replace(planned.plan.report, caches=report_caches))
-        plan = replace(
-            plan,
-            # ``run`` was set for resolving sizes only: it is no setting of the user.
-            settings={key: value for key, value in plan.settings.items() if key != "run"},
-            # The plan belongs to the original, not to the rewritten graph.
-            graph_sha256=graph_digest(request.file.model),
-        )
+        plan = self._as_plan_of_original(planned.plan, report_caches)
         return Rewriting(
             file,
             replace(planned, plan=plan),
             resolved.settings,
-            request.targets,
+            self.request.targets,
             # The model's metadata has what a run needs: neither the caches without a buffer (``kept``)
             # nor the figures, which only the report has.
             notes=caches_note(replace(caches, kept=())),
             caches=report_caches,
+        )
+
+    def _as_plan_of_original(self, plan: Plan, caches: CacheSummary) -> Plan:
+        """Return the plan of a rewritten graph as one of the original, with the caches in its report."""
+        from memplan_cli.onnx_io.load import graph_digest
+
+        plan = plan.with_report(replace(plan.report, caches=caches))
+        return replace(
+            plan,
+            # ``run`` was set for resolving sizes only: it is no setting of the user.
+            settings={key: value for key, value in plan.settings.items() if key != "run"},
+            graph_sha256=graph_digest(self.request.file.model),
         )
 
     def _with_figures(

@@ -40,7 +40,7 @@ from memplan_cli.core.serialization import OPTIONAL, SPARSE, Keys, json_form
 
 SCHEMA = "memplan.report/1"
 
-NOT_RUN = "the model does not"
+MODEL_DOES_NOT = "the model does not"
 """Begins the warning that no run could observe sizes: the model does not load, or does not run."""
 
 RAN_AGAIN, READ_BY_SHAPE = "ran again", "are read by a Shape node, which frees them"
@@ -405,7 +405,7 @@ class Report:
     @property
     def run_failure(self) -> str:
         """The warning that the model does not load or run, so that sizes are unknown; else empty."""
-        return next((text for text in self.warnings if text.startswith(NOT_RUN)), "")
+        return next((text for text in self.warnings if text.startswith(MODEL_DOES_NOT)), "")
 
     @property
     def saved(self) -> float | None:

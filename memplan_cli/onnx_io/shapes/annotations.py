@@ -34,7 +34,7 @@ class DimNames:
     """The names in the dims of a model's inputs, and the sizes of bound names."""
 
     inputs: frozenset[str]
-    dims: Mapping[str, int]
+    bound_sizes: Mapping[str, int]
 
 
 def take_annotations(model: ModelProto, untrusted: Collection[str]) -> Annotations:
@@ -86,17 +86,17 @@ def restore_annotations(
     inferred_model: ModelProto,
     names: DimNames,
 ) -> bool:
-    """Declare, in place, the removed types that tell more than inference; return whether there are any.
+    """Declare removed types again, in place, where they tell more than inference; return whether any does.
 
-    In a removed type, a dim name that no input has is replaced by the expression that inference
-    gives for it, if that is the same everywhere. A type that then disagrees with the inferred one is
-    not declared again.
+    `take_annotations` removed the types before inference, which would have believed them. In a removed
+    type, a dim name that no input has is replaced by the expression that inference gives for it, if that
+    is the same everywhere. Then bound names are replaced by their sizes.
 
     Args:
         model: the model given to inference.
         annotations: the removed types, by graph.
         inferred_model: the inferred model, with its graphs in the same order.
-        names: the dim names of the inputs, and bound sizes.
+        names: the dim names of the inputs, and the sizes of bound names.
 
     Raises:
         SettingsError: a name is bound to a size that inference contradicts.
@@ -106,24 +106,33 @@ def restore_annotations(
         for g in graphs(inferred_model.graph)
     ]
     expressions = _unique_expressions(annotations, inferred, names.inputs)
-    _reject_wrong_bindings(expressions, names.dims)
+    _reject_wrong_bindings(expressions, names.bound_sizes)
     is_any_improved = False
-    for graph, types, inferred_types in zip(
+    for graph, removed_types, inferred_types in zip(
         graphs(model.graph), annotations, inferred, strict=True
     ):
         improved_types: dict[str, TypeProto] = {}
-        for name, declared in types.items():
-            inferred_type = inferred_types.get(name)
-            improved = _with_expressions(declared, expressions, names.dims)
-            if inferred_type is not None:
-                if not agrees(inferred_type, improved):
-                    continue
-                improved = merged(inferred_type, improved)
-            if improved != inferred_type:
+        for name, removed in removed_types.items():
+            declared = _with_expressions(removed, expressions, names.bound_sizes)
+            improved = _improved_type(declared, inferred_types.get(name))
+            if improved is not None:
                 improved_types[name] = improved
         declare(graph, improved_types)
         is_any_improved |= bool(improved_types)
     return is_any_improved
+
+
+def _improved_type(declared: TypeProto, inferred: TypeProto | None) -> TypeProto | None:
+    """Return the inferred type with the dims that only the declared one tells.
+
+    None if the declared type adds nothing, or contradicts the inferred one.
+    """
+    if inferred is None:
+        return declared
+    if not agrees(inferred, declared):
+        return None
+    improved = merged(inferred, declared)
+    return None if improved == inferred else improved
 
 
 def _unique_expressions(

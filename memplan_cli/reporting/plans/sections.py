@@ -75,10 +75,9 @@ def generic_sections(
 
 
 def size_blocks(plan: Plan) -> Iterator[doc.Block]:
-    """Yield the sizes that the figures are for: guessed, given, of the inputs, or within bounds.
+    """Yield the sizes that the figures are for: assumed, given, of the inputs, or within bounds.
 
-    For guessed sizes, the options that set them follow. For bounds, the sizes that the settings are for
-    follow.
+    The lines on assumed sizes name the options that set them.
     """
     report = plan.report
     for line in assumed_lines(assumed_dims(report), free_inputs(report)):
@@ -87,20 +86,28 @@ def size_blocks(plan: Plan) -> Iterator[doc.Block]:
         dims = {n: dim.value for n, dim in report.bindings.items() if dim.source == source}
         if dims:
             yield doc.Paragraph(f"Sizes, {label}: {dims_summary(dims)}.", "soft")
-    bounds = bounds_of(plan)
-    in_run = {n: dim.value for n, dim in report.bindings.items() if dim.source == "bounds"}
-    if in_run and report.runtime is not None:
+    if report.runtime is not None:
+        yield from _bounds_blocks(plan, report.runtime.settings_scope)
+
+
+def _bounds_blocks(plan: Plan, settings_scope: str) -> Iterator[doc.Block]:
+    """Yield the sizes within bounds that the model was run at, and those that its settings are for.
+
+    Without bounds nothing is yielded. ``settings_scope`` is that of `RuntimeSummary`.
+    """
+    bounds, bindings = bounds_of(plan), plan.report.bindings
+    in_run = {n: dim.value for n, dim in bindings.items() if dim.source == "bounds"}
+    if in_run:
         is_largest = all(value == bounds[name].high for name, value in in_run.items())
         which = "the largest size" if is_largest else "not the largest size"
         yield doc.Paragraph(
             f"Process and times: at {dims_summary(in_run)}, {which} within the bounds."
         )
-    scope = report.runtime.settings_scope if report.runtime else ""
-    if scope:
-        more = "the warnings tell why"
-        if scope == ALL_SIZES:
-            more = "the process was measured with those for one size"
-        yield doc.Paragraph(f"Settings: for {scope}; {more}.")
+    if settings_scope == ALL_SIZES:  # they were chosen after the run
+        more = "the process was measured with those for one size"
+        yield doc.Paragraph(f"Settings: for {ALL_SIZES}; {more}.")
+    elif settings_scope:
+        yield doc.Paragraph(f"Settings: for {settings_scope}; the warnings tell why.")
 
 
 def _memory_sections(report: Report) -> Iterator[doc.Block]:

@@ -365,8 +365,12 @@ class Confirmation:
             graph = with_recorded_order(graph, record) or graph
         return graph
 
-    def facts(self) -> RuntimeSummary:
-        """Return the runtime block of the report: predicted and observed memory, and settings."""
+    def runtime_summary(self) -> RuntimeSummary:
+        """Return the runtime block of the report: predicted and observed memory, and settings.
+
+        Of both, ``original`` is the baseline run's, and ``optimized`` is the reported run's of the written
+        model.
+        """
         baseline, run, executed = self._baseline, self.run, self.executed()
         workspace = run.record.workspace or {}
         # Users open a written file with `memplan_cli.load`, and the original's own file with ONNX Runtime.
@@ -385,7 +389,7 @@ class Confirmation:
             predicted={"original": self.prediction.original.predicted, "optimized": predicted},
             observed={"original": baseline.record.peaks, "optimized": run.record.peaks},
             settings=run.settings,
-            # Without recorded workspace, all settings are predicted.
+            # A setting without a source counts as predicted. All are, if the run recorded no workspace.
             settings_sources=settings_from_runs(run.settings) if workspace else {},
             time=self.time,
             idle=self.idle,

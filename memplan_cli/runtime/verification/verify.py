@@ -96,7 +96,7 @@ def verify(
     if not confirmation.passed:
         return Verification(verdict)
     confirmation.choose_idle(progress)
-    facts = confirmation.facts()
+    facts = confirmation.runtime_summary()
     warnings = (
         *graph.warnings,
         *confirmation.notes,
@@ -235,7 +235,7 @@ def choose_settings(
     run = confirmation.run
     # "optimized" is the key of the report for the memory of the second model: here the baseline's own file
     # under the confirmed settings.
-    facts = confirmation.facts()
+    facts = confirmation.runtime_summary()
     return SettingsChoice(
         settings=run.settings,
         predicted=facts.predicted["optimized"],

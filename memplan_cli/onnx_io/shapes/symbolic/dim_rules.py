@@ -14,6 +14,7 @@ from memplan_cli.core.operators import Family, names_of
 from memplan_cli.core.symbolic.dims import as_dim
 from memplan_cli.core.symbolic.polynomials import (
     add_polynomials,
+    constant_polynomial,
     floor_divide,
     multiply_polynomials,
 )
@@ -208,7 +209,8 @@ def _sliced_dim(dim: Dim, start: Dim, end: Dim, step: int) -> Dim:
         return None
     if step == 1:
         return span
-    return as_dim(floor_divide(add_polynomials([polynomial_of(span), {(): step - 1}]), step))
+    rounded_up = add_polynomials([polynomial_of(span), constant_polynomial(step - 1)])
+    return as_dim(floor_divide(rounded_up, step))
 
 
 def _clamped(bound: int | str, dim: int | str) -> int | str | None:

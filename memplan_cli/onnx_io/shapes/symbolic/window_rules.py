@@ -9,6 +9,7 @@ from memplan_cli.core.operators import Family, names_of
 from memplan_cli.core.symbolic.dims import as_dim
 from memplan_cli.core.symbolic.polynomials import (
     add_polynomials,
+    constant_polynomial,
     floor_divide,
     multiply_polynomials,
 )
@@ -87,9 +88,9 @@ def _window_counts(node: NodeProto, dims: Shape, window: Sequence[Dim]) -> list[
             padding = pads[axis] + pads[axis + len(dims)]
         else:  # VALID
             padding = 0
-        # floor(a / stride) + 1 is floor((a + stride) / stride). The key () is the constant term.
-        constant_term = padding - window_length + stride
-        dividend = add_polynomials([polynomial_of(dim), {(): constant_term}])
+        # floor(a / stride) + 1 is floor((a + stride) / stride).
+        rest = constant_polynomial(padding - window_length + stride)
+        dividend = add_polynomials([polynomial_of(dim), rest])
         counts.append(as_dim(floor_divide(dividend, stride)))
     return counts
 
@@ -123,9 +124,10 @@ def conv_transpose_shape(values: Values, node: NodeProto) -> Shape | None:
             continue
         window = dilations[axis] * (size - 1) + 1
         padding = pads[axis] + pads[axis + len(dims)]
-        offset = output_padding[axis] + window - padding - strides[axis]
-        steps = multiply_polynomials([polynomial_of(dim)], strides[axis])
-        output.append(as_dim(add_polynomials([steps, {(): offset}])))
+        # stride (d - 1) is taken apart: d is a polynomial of dim names, the rest is a number.
+        scaled_dim = multiply_polynomials([polynomial_of(dim)], factor=strides[axis])
+        rest = output_padding[axis] + window - padding - strides[axis]
+        output.append(as_dim(add_polynomials([scaled_dim, constant_polynomial(rest)])))
     return tuple(output)
 
 
