@@ -116,17 +116,25 @@ def _needs_of(
     of: str,
     progress: Progress | None,
 ) -> ModelNeeds:
-    """Read a model and return its memory needs at numbers of the searched dims.
+    """Read a model, and return what computes its memory needs at numbers of the searched dims.
 
-    ``memory`` is the memory size in bytes, and ``of`` is what has to fit (`read_needs`). The model is
-    not kept in memory: of a large one, it would be most of what is there.
+    The model is read here, so that it is freed on return: during the search, a large one would be most of
+    the memory of this process.
+
+    Args:
+        path: the model file.
+        settings: numbers or bounds of the other dims, and settings of the plan.
+        searched_dims: the names of the dims to search.
+        memory: the memory size in bytes that the needs have to fit.
+        of: ``process``, ``tensors`` or ``auto``: the bytes that are the need, as for `fit`.
+        progress: called with each stage.
 
     Raises:
         MemplanError: the settings contradict the search, or there is no dim to search.
     """
     from memplan_cli.api.models.resolve_sizes import free_dim_names
 
-    _refuse_settings(settings, searched_dims)
+    _refuse_settings(settings, searched_dims)  # before the model is read, which may take long
     file = read_model(path)
     settings = bind(file.model, settings)
     _refuse_decided(searched_dims, settings)  # again: the data of inputs may decide a dim

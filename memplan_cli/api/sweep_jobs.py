@@ -216,28 +216,40 @@ def failed_row(job: Job, reason: str) -> Row:
 
 
 def _report(job: Job) -> tuple[Report, tuple[str, ...]]:
-    """Return the report of a job, and the names of given inputs that its model does not have."""
+    """Plan a job; return the report, and the names of given inputs that the model does not have."""
     from memplan_cli.api.models.model_file import plan_model, read_model
     from memplan_cli.settings.sources import load_settings
 
+    path, config = Path(job.model), None if job.config is None else Path(job.config)
+    settings = load_settings(path, config, _overrides_with_dims(job))
+    file = read_model(path)
+    settings = _with_own_dims(file.model, settings, job)
+    settings, missing_inputs = _with_own_inputs(file.model, settings)
+    return plan_model(file, settings).plan.report, missing_inputs
+
+
+def _overrides_with_dims(job: Job) -> Mapping[str, object]:
+    """Return a job's overrides with its dims: numbers as ``dims``, ranges in addition to ``bounds``."""
     numbers = {name: value for name, value in job.dims.items() if isinstance(value, int)}
     ranges = {name: value for name, value in job.dims.items() if isinstance(value, str)}
     bounds = {**cast("Mapping[str, object]", job.overrides.get("bounds") or {}), **ranges}
-    config = None if job.config is None else Path(job.config)
-    overrides = {**job.overrides, "dims": numbers or None, "bounds": bounds or None}
-    settings = load_settings(Path(job.model), config, overrides)
-    file = read_model(Path(job.model))
-    # Settings files may name dims that only other models have, which are left out. The dims of the job
-    # stay: it has only dims of its model, unless the model could not be read before.
-    own_dims = {*known_dims(file.model, settings.shapes.values()), *job.dims}
-    settings = replace(
+    return {**job.overrides, "dims": numbers or None, "bounds": bounds or None}
+
+
+def _with_own_dims(model: ModelProto, settings: Settings, job: Job) -> Settings:
+    """Return settings without the dims that only other models of the sweep have.
+
+    Settings files may name such dims. The dims of the job itself stay: `jobs_of` gives a job only dims of
+    its model, or all of them if it cannot read the model.
+    """
+    own_dims = {*known_dims(model, settings.shapes.values()), *job.dims}
+    ranges = {name for name, value in job.dims.items() if isinstance(value, str)}
+    return replace(
         settings,
         # The ranges of the job replace numbers in settings files.
         dims={n: v for n, v in settings.dims.items() if n in own_dims and n not in ranges},
         bounds={n: limits for n, limits in settings.bounds.items() if n in own_dims},
     )
-    settings, missing_inputs = _with_own_inputs(file.model, settings)
-    return plan_model(file, settings).plan.report, missing_inputs
 
 
 def run_jobs(

@@ -185,18 +185,18 @@ def _count_figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _unplanned_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the tensors that the report lists as unplanned.
+    """Yield the report's list of unplanned tensors, and the list that the plan's tensors imply.
 
-    A tensor is listed for one of two reasons: it is pinned, and has a place of its own, or its size is
-    unknown, and it has no place.
+    A tensor is listed because it is pinned or its size is unknown. A pinned one shares no memory, but
+    has a place of its own among the plan's tensors. One of unknown size has no place.
     """
     report = plan.report
-    unplanned = {entry.name for entry in report.unplanned}
-    with_place = {name for name in unplanned if name in plan.by_id}
+    listed = {entry.name for entry in report.unplanned}
+    listed_with_place = {name for name in listed if name in plan.by_id}
     pinned = {row.id for row in plan.tensors if row.pinned}
     yield Figure(
         "unplanned tensors with memory of their own",
-        recorded=sorted(with_place),
+        recorded=sorted(listed_with_place),
         counted=sorted(pinned),
     )
     # Recomputed and chunked copies of a tensor of unknown size are intermediates without a place,
@@ -204,7 +204,7 @@ def _unplanned_figures(plan: Plan) -> Iterator[Figure]:
     if not report.recompute.nodes and not report.chunked.regions:
         yield Figure(
             "unplanned tensors without a size",
-            recorded=len(unplanned) - len(with_place),
+            recorded=len(listed) - len(listed_with_place),
             counted=report.model.intermediates - len(plan.tensors),
         )
 

@@ -188,15 +188,16 @@ def _release_steps(plan: Plan, clock: Sequence[Moment]) -> dict[str, int]:
 
 
 def check_blocks(plan: Plan) -> None:
-    """Refuse tensors of subgraphs that are live too long, or share bytes with tensors of other blocks.
-
-    An unpinned tensor of a subgraph must be live only while the control-flow node around the subgraph
-    runs. Tensors of several blocks may share bytes only if one is a branch's result, and becomes an
-    output of the If (`_check_starts`, `_check_results`).
-    """
-    if len(plan.order) < 2:  # no subgraphs
+    """Refuse tensors of subgraphs that are live too long, or wrongly share bytes with tensors of other blocks."""
+    if len(plan.order) < 2:  # each block has an order: there are no subgraphs
         return
     control_flow = control_flow_nodes(plan)
+    _check_subgraph_lifetimes(plan, control_flow)
+    _check_shared_buffers(plan, control_flow)
+
+
+def _check_subgraph_lifetimes(plan: Plan, control_flow: Mapping[str, Moment]) -> None:
+    """Refuse unpinned tensors of a subgraph that are live before or after its control-flow node runs."""
     for tensor in plan.tensors:
         node = control_flow.get(tensor.block)
         if node is None or tensor.pinned:
@@ -207,16 +208,23 @@ def check_blocks(plan: Plan) -> None:
                 f"tensor {tensor.id[:120]!r} is live from tick {tensor.first} to {tensor.last}, "
                 f"its control-flow node runs from {node.start} to {node.end}"
             )
+
+
+def _check_shared_buffers(plan: Plan, control_flow: Mapping[str, Moment]) -> None:
+    """Refuse tensors of several blocks in one buffer, unless a branch's result becomes an output of its If.
+
+    A buffer is a tensor with its aliases. Buffers that overlap are checked elsewhere.
+    """
     tensors_by_buffer: dict[str, list[Placement]] = {}
     for tensor in plan.tensors:
         tensors_by_buffer.setdefault(tensor.alias_of or tensor.id, []).append(tensor)
     for tensors in tensors_by_buffer.values():
-        starts: dict[str, list[int]] = {}
+        starts_by_block: dict[str, list[int]] = {}
         for tensor in sorted(tensors, key=lambda tensor: tensor.first):
-            starts.setdefault(tensor.block, []).append(tensor.first)
-        if len(starts) > 1:
-            _check_starts(tensors, starts, control_flow)
-            _check_results(tensors, starts, control_flow)
+            starts_by_block.setdefault(tensor.block, []).append(tensor.first)
+        if len(starts_by_block) > 1:
+            _check_starts(tensors, starts_by_block, control_flow)
+            _check_results(tensors, starts_by_block, control_flow)
 
 
 def _check_starts(

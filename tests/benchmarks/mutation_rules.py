@@ -119,7 +119,7 @@ RULES = (
     rule("a replayed branch writes no output while it runs",
          "_Replay._temporary_outputs", never("runs_one_body"), "test_an_if_whose_output_lies_on_what_its_branch_read_is_no_clash"),
     rule("a plan's tensor stays in its body",
-         "check_blocks", never("first last_use"), "test_a_tensor_that_leaves_its_body_is_refused"),
+         "_check_subgraph_lifetimes", never("first last_use"), "test_a_tensor_that_leaves_its_body_is_refused"),
     rule("a plan's loop gives nothing on its body's bytes",
          "_check_starts", never("_has_tick_within"), "test_what_a_loop_gives_on_the_bytes_of_its_body_is_refused"),
     rule("a plan's output takes one result of a branch",

@@ -43,6 +43,28 @@ def peak(sizes: tuple[int, ...]) -> int | None:
 ALIKE = (1 << 10,) * 2 * TURNS
 
 
+def loop_peak(passed_on: str) -> int | None:
+    """Return the peak of a Loop whose body gives a new value, and one of its own values again."""
+    program = read_program(
+        onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+g (int64 n, bool go, float[1000] one, float[1000] two) => (float[1000] x, float[1000] y)
+    {{ x, y = Loop (n, go, one, two) <
+        body = l (int64 i, bool k, float[1000] a, float[1000] b) => (o, c, {passed_on})
+        {{ o = Identity(k)  c = Add(a, b) }}> }}""")
+    ).program
+    observed = RunObservation({}, {"Loop#0.body": (5,)})
+    return predict_peaks(
+        ExecutedGraph(program, in_run_order=True, observed=observed), DEFAULTS
+    ).first_run_peak
+
+
+def test_a_value_that_a_body_passes_on_stays_for_the_next_turn() -> None:
+    newest_only, newest_and_last = loop_peak("b"), loop_peak("a")
+    assert newest_only is not None
+    assert newest_and_last is not None
+    assert newest_and_last - newest_only >= 4000
+
+
 def with_one(turn: int) -> tuple[int, ...]:
     return (*ALIKE[:turn], 1 << 20, *ALIKE[turn + 1 :])
 

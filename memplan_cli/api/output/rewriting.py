@@ -24,8 +24,11 @@ from memplan_cli.errors import ModelError, SettingsError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
     from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.core.files import Content
+    from memplan_cli.core.program import Program
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.rewrites import CacheSummary
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
@@ -188,30 +191,48 @@ class RewrittenFiles(OutputFiles):
         self._rewriting, self._targets = rewriting, targets
         # The names of weight files: those of an earlier version of the output, and those that the new
         # version refers to.
-        self._earlier, self._used = earlier_weights, set(file.data_files)
-        self._moved = ExternalWeights()  # what `_model_bytes` moved out of the model file
+        self._earlier_weights, self._used_weights = earlier_weights, set(file.data_files)
+        self._moved = ExternalWeights()  # what was moved out of the model file
         try:
-            self.data: Sequence[bytes] = self._model_bytes()
+            self.data: Sequence[bytes] = self._write_weights_and_serialize()
         except BaseException:  # no block was entered whose end would remove the weight files
             self.remove_weights()
             raise
 
-    def _model_bytes(self) -> Sequence[bytes]:
-        """Fold constants, chunk regions, and move weights out; return the bytes of the result.
+    def _write_weights_and_serialize(self) -> Sequence[bytes]:
+        """Create the weight files; return the bytes of the rewritten model, which refers to them.
 
-        Adds the weight files that it creates to those of the object, and sets ``_moved``.
+        The files are added to those of the object. Sets ``_moved``.
         """
-        from memplan_cli.onnx_io.metadata import FOLDED, WEIGHTS, donation_note
-        from memplan_cli.onnx_io.writing.structure import checked
+        from memplan_cli.onnx_io.metadata import WEIGHTS, donation_note
         from memplan_cli.onnx_io.writing.write import written_model
 
-        rewriting, planned = self._rewriting, self._rewriting.planned
-        file, out, report = rewriting.file, self._targets.model, planned.plan.report
-        # The graph and its program, which each of the following changes replaces.
+        rewriting, plan = self._rewriting, self._rewriting.planned.plan
+        notes = {**rewriting.notes, **donation_note(plan.report.donated.pairs)}
+        model, program = self._fold_and_chunk(notes)
+        # If ONNX Runtime wrote the graph, the weights are in files already.
+        if not rewriting.optimized_offline and rewriting.settings.external_weights != "keep":
+            output = self._targets.model
+            moved = move_beside(model, output, self._used_weights, self._earlier_weights)
+            self._add_weights(moved.created)
+            self._moved, model = moved.facts, moved.model
+            if moved.created:
+                notes[WEIGHTS] = f"{moved.facts.bytes} bytes in {moved.facts.file}"
+        return written_model(model, program, plan, notes)
+
+    def _fold_and_chunk(self, notes: dict[str, str]) -> tuple[ModelProto, Program]:
+        """Return the file's model with its constants folded and its regions chunked, as planned, and its program.
+
+        Folded constants that are large go into a weight file. ``notes`` gets an entry about them.
+        """
+        from memplan_cli.onnx_io.metadata import FOLDED
+        from memplan_cli.onnx_io.writing.structure import checked
+
+        file, planned = self._rewriting.file, self._rewriting.planned
+        report = planned.plan.report
         model, program = file.model, planned.program
-        notes = {**rewriting.notes, **donation_note(report.donated.pairs)}
         if report.folded.tensors:
-            folded = fold_beside(file, planned, out, self._earlier)
+            folded = fold_beside(file, planned, self._targets.model, self._earlier_weights)
             self._add_weights(folded.created)
             model, program = folded.model, folded.program
             where = "".join(f" in {path.name}" for path in folded.created)
@@ -222,19 +243,12 @@ class RewrittenFiles(OutputFiles):
             model, program = chunked_model(model, program, planned.constants)
         if model is not file.model:
             checked(model, lambda: file.model, program, fed_like=file.model)
-        # ONNX Runtime moved the weights of a graph that it wrote out already.
-        if not rewriting.optimized_offline and rewriting.settings.external_weights != "keep":
-            moved = move_beside(model, out, self._used, self._earlier)
-            self._add_weights(moved.created)
-            self._moved, model = moved.facts, moved.model
-            if moved.created:
-                notes[WEIGHTS] = f"{moved.facts.bytes} bytes in {moved.facts.file}"
-        return written_model(model, program, planned.plan, notes)
+        return model, program
 
     def _add_weights(self, created: Sequence[Path]) -> None:
         """Note created weight files as used; they are removed again unless `finish` is called."""
         self._created = (*self._created, *created)
-        self._used.update(path.name for path in created)
+        self._used_weights.update(path.name for path in created)
 
     def finish(self, plan: Plan) -> tuple[Plan, tuple[Path, ...]]:
         """Write all files; return the plan as written, and the weight files.
@@ -277,7 +291,7 @@ class RewrittenFiles(OutputFiles):
         original_weights = (original.path.parent / name for name in original.data_files)
         return FileBytes(
             original=_total_bytes((original.path, *original_weights)),
-            written=model_bytes + _total_bytes(folder / name for name in self._used),
+            written=model_bytes + _total_bytes(folder / name for name in self._used_weights),
         )
 
     def _settings_files(self, plan: Plan) -> Iterator[tuple[Path, bytes]]:
@@ -300,8 +314,8 @@ class RewrittenFiles(OutputFiles):
     def _drop_unused(self) -> None:
         """Delete weight files that only an earlier version of the output used."""
         # The original may use a file of this name in the same folder.
-        needed = self._used.union(self._rewriting.original_file.data_files)
-        for name in self._earlier:
+        needed = self._used_weights.union(self._rewriting.original_file.data_files)
+        for name in self._earlier_weights:
             if name not in needed:
                 self._targets.model.with_name(name).unlink(missing_ok=True)
 

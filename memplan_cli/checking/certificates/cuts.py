@@ -268,13 +268,14 @@ class _Step:
         return limit
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check that a tensor is live before the step if this reader has not run.
+        """Check that a reader with a share of a tensor needs its bytes at the step, if it has not run before.
 
-        The tensor that the group of the step may overwrite must be live after the step too. The
-        number of the step's group stands for any other group that never runs before the step.
+        A share is a number of the tensor's bytes that a certificate assigns to one of its readers. The
+        number of the step's own group stands for the readers that never run before the step, its own group
+        among them. But bytes that this group overwrites (``replaced``) are needed by other readers only.
 
         Raises:
-            ProofError: the tensor is not live for this reader.
+            ProofError: this reader does not need the tensor.
         """
         name = f"tensor {tensor[:120]!r}"
         require(
@@ -283,7 +284,8 @@ class _Step:
         readers = self._readers(tensor)
         if tensor == self.replaced:
             readers -= {self.group}
-        if reader == self.group:
+        stands_for_later_readers = reader == self.group
+        if stands_for_later_readers:
             require(
                 self._any_runs_after(readers),
                 f"{name} has a share for {reader}, but may have ended",

@@ -31,6 +31,8 @@ import numpy as np
 from memplan_cli.analysis.cost import KERNEL_LAUNCH
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from memplan_cli.features.recompute.build import RecomputedProgram
@@ -267,13 +269,13 @@ class GreedyChooser:
         """Begin without candidates; `run` takes them until ``schedule`` fits ``budget`` bytes."""
         self.schedule = schedule
         self.budget = budget
-        self.price = 0.0  # not known yet: set by the first `_fill_heap`
+        self.price = 0.0  # not known yet
         places = len(schedule.live)
         self._transient_bytes = [0] * places
         # Copies in one candidate times places are limited, which limits the time of a search. In long
         # programs at least 32 copies are allowed.
         self._max_copies = max(_MAX_COPY_STEPS // max(places, 1), 32)
-        # ``(-ratio, value, end of the gap)``, so that the highest gain for its work comes first.
+        # ``(-ratio, value, end of the gap)``: the highest ratio comes first, and value and end name the gap.
         self._heap: list[tuple[float, ValueNumber, Place]] = []
 
     def run(self) -> int:
@@ -290,7 +292,10 @@ class GreedyChooser:
         taken, price_cuts = 0, 0
         while self._is_over_budget() and price_cuts <= _MAX_PRICE_CUTS:
             taken_before = taken
-            self._fill_heap()
+            gaps = self._gaps_over_budget()
+            if not self.price:  # in the first round
+                self.price = self._initial_price(gaps)
+            self._fill_heap(gaps)
             floor = self.price / _FLOOR_DIVISOR
             while self._heap and -self._heap[0][0] >= floor and self._is_over_budget():
                 taken += self._take_best()
@@ -303,23 +308,22 @@ class GreedyChooser:
     def _is_over_budget(self) -> bool:
         return bool(self.schedule.live.max(initial=0) > self.budget)
 
-    def _fill_heap(self) -> None:
-        """Replace the heap by the candidates of all gaps that include a place above the budget.
-
-        The first call also sets the price.
-        """
+    def _gaps_over_budget(self) -> list[tuple[ValueNumber, Gap]]:
+        """Return the gaps in which a value can be dropped, with a place above the budget inside."""
         schedule, values = self.schedule, self.schedule.values
         # How many of the places before each place are above the budget.
         places_over = np.concatenate(([0], np.cumsum(schedule.live > self.budget)))
-        gaps = [
+        return [
             (value, gap)
             for value, size in enumerate(values.sizes)
             if size and values.can_recompute(value)
             for gap in schedule.kept_gaps(value)
+            # The places inside are those after ``start`` and before ``end``.
             if places_over[gap.end] > places_over[gap.start + 1]
         ]
-        if not self.price:
-            self.price = self._initial_price(gaps)
+
+    def _fill_heap(self, gaps: Sequence[tuple[ValueNumber, Gap]]) -> None:
+        """Replace the heap by the candidates that drop a value in one of its gaps."""
         self._heap = []
         for value, gap in gaps:
             candidate = self._evaluate(value, gap)
@@ -327,7 +331,7 @@ class GreedyChooser:
                 self._heap.append((-candidate.ratio, value, gap.end))
         heapify(self._heap)
 
-    def _initial_price(self, gaps: list[tuple[ValueNumber, Gap]]) -> float:
+    def _initial_price(self, gaps: Sequence[tuple[ValueNumber, Gap]]) -> float:
         """Return the gain per work at which the last gap would be taken if gains were independent.
 
         Gaps would be taken in order of gain per work until their gains cover all bytes above

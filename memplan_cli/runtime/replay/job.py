@@ -163,14 +163,14 @@ def _cuda_runtime() -> ctypes.CDLL:
 # ---- the replay ----
 
 
-def run(job: Json) -> Json:
-    """Job: replay a model, and compare its outputs with those that were saved.
+def replay_and_compare(job: Json) -> Json:
+    """Job: replay a model, and compare its outputs with those that were saved, or save them.
 
     Args:
         job: ``session`` and ``inputs``: of the model; ``places``: a `BoundPlacement` of each
             tensor; ``arenas``: bytes of each arena; ``order``: for each position in the plan's
             order, the index of the node in the file; ``outputs``: names; ``folder``: where the
-            outputs were saved, or are saved now if ``save`` is true.
+            outputs were saved; ``save``: whether to save the outputs there, and compare nothing.
 
     Returns:
         ``differences`` of outputs, and of pinned tensors that were overwritten; ``bound``: the
@@ -189,8 +189,10 @@ def run(job: Json) -> Json:
     )
     feed = InputSet.of_job(job).draw()
     replay.values.update({name: _runtime_value(value) for name, value in feed.items()})
+    # With the places of subgraphs: they are overwritten once they are free, as all others are.
     replay.run_nodes(job["order"], placements)
     outputs: list[str] = job["outputs"]
+    # Outputs that are weights are not computed, so they are neither saved nor compared.
     values = {
         name: replay.array(name) for name in outputs if name not in replay.node_models.weights
     }

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.replay.placements import BoundPlacement
     from memplan_cli.runtime.workers.worker import Outcome
 
-_REPLAY_JOB = "memplan_cli.runtime.replay.job:run"
+_REPLAY_JOB = "memplan_cli.runtime.replay.job:replay_and_compare"
 
 _ALIGNMENT = 64
 """Kernels add in the same order for all tensors at multiples of this number of bytes."""

@@ -371,11 +371,11 @@ def _branch_peak(frame: Frame, body: Block, op: Op) -> int:
 
 
 def _run_loop(frame: Frame, op: Op) -> None:
-    """Run the iterations of a Loop.
+    """Run the iterations of a Loop; record what they allocate and free, and allocate the outputs.
 
     Each iteration reads a state (the condition and the carried values) and writes the next one. The state
-    that an iteration has read stays until the next iteration begins. Scan outputs of all iterations stay
-    until they are concatenated.
+    that an iteration has read stays until the next iteration begins, and longer where the body passes it on.
+    Scan outputs of all iterations stay until they are concatenated.
 
         inputs of the Loop: number of iterations, condition, carried values
         inputs of its body: index of the iteration, condition, carried values
@@ -384,36 +384,41 @@ def _run_loop(frame: Frame, op: Op) -> None:
     (body,) = op.bodies
     recorder, keys = frame.simulator.recorder, frame.simulator.keys
     state_count = _loop_state_count(op)
-    state_vars = frozenset(body.outputs[:state_count])
-    # These lists hold allocations, as indices of the recorder.
-    kept = [recorder.allocate(PROFILE.loop_counter)]  # until the Loop ends
-    first_condition = recorder.allocate(PROFILE.loop_condition)
-    read_state: list[int] = []  # that the last iteration has read
-    next_state = [first_condition]  # that the next iteration will read
-    slices: list[int] = []  # the scan outputs of each iteration
+    # Numbers of the recorder stand for memory here.
+    counter = recorder.allocate(PROFILE.loop_counter)
+    condition = recorder.allocate(PROFILE.loop_condition)
+    # The memory of the state that the next iteration reads, by body input. First carried values have none:
+    # they lie in memory of the block around the Loop.
+    state = {body.inputs[1]: condition}
+    read_state: list[int] = []  # the memory that the last iteration has read
+    slices: dict[int, None] = {}  # that of the scan outputs of all iterations
     carried_vars = op.inputs[2:]  # the variables whose values the next iteration gets
-    for iteration in range(_loop_iterations(frame, op)):
-        for index in read_state:
-            recorder.free(index)
-        # A carried input of the body has the dims, and so the key, of the value that it gets. All keys are
+    for _ in range(_loop_iterations(frame, op)):
+        passed_on = set(state.values())
+        for index in dict.fromkeys(read_state):
+            if index not in passed_on and index not in slices:
+                recorder.free(index)
+        # A key stands for the dims of a value: a carried input has the key of the value that it gets. All are
         # read before one is set, because a body may return one of its inputs as another carried value.
         carried_keys = [keys.get(var, 0) for var in carried_vars]
         keys.update(zip(body.inputs[2:], carried_keys, strict=True))
         carried_vars = body.outputs[1:state_count]
-        # The allocation of each body output that has memory of its own. An output that only passes an
-        # input of the body on has none.
         results = frame.simulator.run_block(body, op, {}, frame)
-        read_state = next_state
-        if iteration == 0 and body.outputs[0] not in results:
-            # The body passes the condition on, so that every iteration reads the first one. It has memory
-            # of the Loop, unlike first carried values that are passed on.
-            read_state = []
-            kept.append(first_condition)
-        next_state = [index for var, index in results.items() if var in state_vars]
-        slices += [index for var, index in results.items() if var not in state_vars]
+        # An output that passes an input on is in the memory of that input. A condition that the body does
+        # not compute is the first one.
+        memory = {body.outputs[0]: condition, **state, **results}
+        read_state = list(state.values())
+        state = {
+            input_: memory[output]
+            for input_, output in zip(body.inputs[1:], body.outputs[:state_count], strict=True)
+            if output in memory
+        }
+        slices.update(
+            (memory[var], None) for var in body.outputs[state_count:] if var in memory
+        )
     for var in op.outputs:
         frame.allocate(var)
-    for index in (*read_state, *next_state, *slices, *kept):
+    for index in dict.fromkeys((*read_state, *state.values(), *slices, counter)):
         recorder.free(index)
 
 

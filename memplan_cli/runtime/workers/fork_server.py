@@ -66,7 +66,7 @@ def _fork_and_wait(request: Request, parent: Connection) -> int | None:
     """Do a job in a forked process, and return its exit code, negative for a signal.
 
     If the parent cancels the job or closes the connection, the process is killed and the result
-    is None.
+    is None. Only this process returns: the forked one ends with the job.
     """
     if parent.poll():  # it was canceled while the server was starting
         return None
@@ -76,7 +76,7 @@ def _fork_and_wait(request: Request, parent: Connection) -> int | None:
     if not pid:
         os.close(job_end)
         parent.close()
-        _work(request, server_pid)
+        _do_and_exit(request, server_pid)
     os.close(open_while_job_runs)
     # `job_end` is readable once the job has ended, `parent` once the parent has sent or closed.
     is_canceled = job_end not in wait([job_end, parent])
@@ -87,7 +87,7 @@ def _fork_and_wait(request: Request, parent: Connection) -> int | None:
     return None if is_canceled else code
 
 
-def _work(request: Request, server_pid: int) -> NoReturn:
+def _do_and_exit(request: Request, server_pid: int) -> NoReturn:
     """In the forked process: do a job with its folder, variables and log, and end the process.
 
     A fork must never return into the server's code, whatever the job raises.
