@@ -106,10 +106,10 @@ class Case:
         return block_size() if is_blocked else 0
 
     def allows(self, split: Split) -> bool:
-        """Whether what has its channels in blocks is cut along samples or rows."""
+        """Whether what has its channels in blocks is cut along samples, rows or columns."""
         reads = [part for at, part in enumerate(split.inputs) if self.block(at)]
         makes = split.outputs if self.block_of_results else ()
-        return all(part is None or part.axis in {0, 2} for part in (*reads, *makes))
+        return all(part is None or part.axis != 1 for part in (*reads, *makes))
 
     @property
     def block_of_results(self) -> int:
@@ -183,11 +183,16 @@ def differences_to(
 
 
 def _taken(array: Array, axis: int, start: int, stop: int, block: int = 0) -> Array:
-    """Return a range of an axis; of rows where channels lie in blocks behind the columns."""
-    if block and axis == 2:
+    """Return a range of an axis; of rows or columns where channels lie in blocks behind these."""
+    if block and axis > 1:
         n, c, h, w = array.shape
-        rows = array.reshape(n, c // block, h, w * block)[:, :, start:stop]
-        return rows.reshape(n, c, stop - start, w)
+        ranges = (
+            (slice(start, stop), slice(None))
+            if axis == 2
+            else (slice(None), slice(start, stop))
+        )
+        part = array.reshape(n, c // block, h, w, block)[:, :, ranges[0], ranges[1]]
+        return part.reshape(n, c, *part.shape[2:4])
     places = [slice(None)] * array.ndim
     places[axis] = slice(start, stop)
     return array[tuple(places)]

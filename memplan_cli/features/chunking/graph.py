@@ -15,7 +15,7 @@ from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.features.chunking.axes.split import ModelContext, Node, Role, node_of
 from memplan_cli.features.chunking.axes.table import splits_of
-from memplan_cli.features.chunking.axes.windows import ROWS
+from memplan_cli.features.chunking.axes.windows import SPATIAL_AXES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -110,9 +110,9 @@ class Graph:
         return self._splits[op_index]
 
     def _respects_channel_blocks(self, op_index: int, split: Split) -> bool:
-        """Whether a split slices tensors in the blocked layout along samples and rows only.
+        """Whether a split slices tensors in the blocked layout along no axis of channels.
 
-        Other axes are not contiguous there. Rows need channels that fill whole blocks.
+        Rows and columns need channels that fill whole blocks.
         """
         op, block = self.ops[op_index], self.context.channel_block
         axis_maps = (
@@ -123,7 +123,7 @@ class Graph:
             axis_map is None
             or var not in self.blocked_vars
             or axis_map.axis == 0
-            or (axis_map.axis == ROWS and block > 0 and self.dims(var)[1] % block == 0)
+            or (axis_map.axis in SPATIAL_AXES and block > 0 and self.dims(var)[1] % block == 0)
             for var, axis_map in axis_maps
         )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.names import FreshNames
 from memplan_cli.core.program import Op, Origin, Var, VarId
-from memplan_cli.features.chunking.axes.windows import ROWS
+from memplan_cli.features.chunking.axes.windows import SPATIAL_AXES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 INSERTED = -1
 """The ``source`` of an op that has no node in the file."""
+
+_MEMORY_AXIS = 2
+"""The axis of rows or columns in *memory dims* (`ProgramWriter`)."""
 
 _SLICE_INPUTS_OPSET = 10
 """The opset since which Slice has its bounds as inputs; before, as attributes."""
@@ -34,9 +37,9 @@ class ProgramWriter:
 
     A tensor in the runtime's blocked channel layout has the dims ``[N, C, H, W]``, but its
     elements lie in memory as ``[N, C / block, H, W, block]``. An ordinary Slice or Concat of
-    rows (H) would move the wrong elements. So such a tensor is first reshaped to its *row
-    dims* ``[N, C / block, H, W * block]``, in which rows are contiguous, and reshaped back
-    after it. H is axis 2 of both, with the same length.
+    rows (H) or columns (W) would move the wrong elements. So such a tensor is first reshaped to
+    its *memory dims*, in which axis 2 is the sliced one, and reshaped back after it. They are
+    ``[N, C / block, H, W * block]`` for rows and ``[N, C / block * H, W, block]`` for columns.
 
     Attributes:
         graph: the program that is rewritten.
@@ -87,8 +90,8 @@ class ProgramWriter:
     ) -> None:
         """Append a Concat of slices.
 
-        In the blocked channel layout, rows are joined in their *row dims* (see `ProgramWriter`):
-        Reshapes of the parts come before the Concat, and one of the result after it.
+        In the blocked channel layout, rows and columns are joined in *memory dims* (see
+        `ProgramWriter`): Reshapes of the parts come before the Concat, and one of the result after it.
 
         Args:
             name: the preferred name of the Concat.
@@ -98,12 +101,12 @@ class ProgramWriter:
             original: the tensor of the original program that the parts are slices of. Its
                 layout is also that of the parts.
         """
-        attributes: Mapping[str, Attribute] = {"axis": axis}
-        if not self._needs_row_dims(axis, original):
-            self.ops.append(self.new_op(name, "Concat", parts, output, attributes))
+        if not self._needs_memory_dims(axis, original):
+            self.ops.append(self.new_op(name, "Concat", parts, output, {"axis": axis}))
             return
-        reshaped_parts = tuple(self._reshape_to_row_dims(part) for part in parts)
-        joined = self._new_var_with_row_dims(output)
+        reshaped_parts = tuple(self._reshape_to_memory_dims(part, axis) for part in parts)
+        joined = self._new_var_with_memory_dims(output, axis)
+        attributes: Mapping[str, Attribute] = {"axis": _MEMORY_AXIS}
         self.ops.append(self.new_op(name, "Concat", reshaped_parts, joined, attributes))
         self.reshape(joined, output)
 
@@ -112,38 +115,43 @@ class ProgramWriter:
     ) -> None:
         """Append a Slice.
 
-        In the blocked channel layout, rows are sliced in their *row dims* (see `ProgramWriter`),
-        between two Reshapes. ``axis`` and ``bounds`` are the same there.
+        In the blocked channel layout, rows and columns are sliced in *memory dims* (see
+        `ProgramWriter`), between two Reshapes. ``bounds`` are the same there.
 
         ``bounds`` are a range of ``var``, which is ``original`` or a slice of it in the same layout.
         ``output`` is in ``self.vars`` already.
         """
-        if not self._needs_row_dims(axis, original):
+        if not self._needs_memory_dims(axis, original):
             self.ops.append(self._slice_op(var, output, axis, bounds))
             return
-        reshaped, sliced = self._reshape_to_row_dims(var), self._new_var_with_row_dims(output)
-        self.ops.append(self._slice_op(reshaped, sliced, axis, bounds))
+        reshaped = self._reshape_to_memory_dims(var, axis)
+        sliced = self._new_var_with_memory_dims(output, axis)
+        self.ops.append(self._slice_op(reshaped, sliced, _MEMORY_AXIS, bounds))
         self.reshape(sliced, output)
 
-    def _needs_row_dims(self, axis: int, original: VarId) -> bool:
-        """Whether a Slice or Concat along an axis is one of rows in the blocked layout."""
-        return axis == ROWS and original in self.graph.blocked_vars
+    def _needs_memory_dims(self, axis: int, original: VarId) -> bool:
+        """Whether a Slice or Concat along an axis is one of rows or columns in the blocked layout."""
+        return axis in SPATIAL_AXES and original in self.graph.blocked_vars
 
-    def _reshape_to_row_dims(self, var: VarId) -> VarId:
-        """Append a Reshape of an image in the blocked channel layout to its *row dims*; return the output.
+    def _reshape_to_memory_dims(self, var: VarId, axis: int) -> VarId:
+        """Append a Reshape of an image in the blocked layout to its *memory dims*; return the output.
 
-        From dims ``[N, C, H, W]`` to ``[N, C / block, H, W * block]``. The elements stay where they are
-        in memory: a row of a block of channels is contiguous there (see `ProgramWriter`).
+        The elements stay where they are in memory.
         """
-        reshaped = self._new_var_with_row_dims(var)
+        reshaped = self._new_var_with_memory_dims(var, axis)
         self.reshape(var, reshaped)
         return reshaped
 
-    def _new_var_with_row_dims(self, var: VarId) -> VarId:
-        """Add and return a var ``[N, C / block, H, W * block]`` for a var ``[N, C, H, W]``."""
+    def _new_var_with_memory_dims(self, var: VarId, axis: int) -> VarId:
+        """Add and return a var with the *memory dims* of ``var`` for slices along an axis."""
         samples, channels, rows, columns = self._dims(var)
         block = self.graph.context.channel_block
-        return self.new_var(var, "_rows", (samples, channels // block, rows, columns * block))
+        dims = (
+            (samples, channels // block, rows, columns * block)
+            if axis == SPATIAL_AXES[0]
+            else (samples, channels // block * rows, columns, block)
+        )
+        return self.new_var(var, "_rows", dims)
 
     def reshape(self, var: VarId, output: VarId) -> None:
         """Append a Reshape of ``var`` to the dims of ``output``."""

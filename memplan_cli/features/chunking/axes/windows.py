@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     )
 
 
-ROWS = 2
-"""The axis of rows of an image."""
+SPATIAL_AXES = (2, 3)
+"""The axes of rows and columns of an image ``[N, C, H, W]``."""
 
 _SUMMAND = 3
 """The input of a fused convolution that is added to its result."""
