@@ -119,6 +119,7 @@ def _predicted_choice(
         predict_settings,
         settings_as_recorded,
         settings_for_sizes,
+        with_limit,
     )
     from memplan_cli.runtime.simulate.predict import RUN_AS_WRITTEN, ExecutedGraph
 
@@ -136,6 +137,8 @@ def _predicted_choice(
     choice = predict_settings(executed, settings_for_sizes(base, binding.assumed))
     if choice.provider == CPU:
         return choice
+    if not binding.assumed:  # requests of other sizes may need more than a limit for these
+        choice = with_limit(choice, executed)
     return replace(choice, notes=(*choice.notes, _NEVER_MEASURED))
 
 

@@ -14,9 +14,10 @@ from memplan_cli import api
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.reporting.snippets import c_snippet, settings_snippet
-from memplan_cli.runtime.settings_search.predicted import predict_settings
+from memplan_cli.runtime.settings_search.predicted import predict_settings, with_limit
 from memplan_cli.runtime.simulate.arena import ArenaSettings, held_after_runs
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, session_traces
+from memplan_cli.runtime.simulate.regions import EXACT
 from memplan_cli.runtime.simulate.trace import with_copied_inputs
 from story import memplan
 
@@ -36,7 +37,8 @@ def executed(text: str, provider: str = CUDA) -> ExecutedGraph:
 
 
 def test_the_limit_has_room_for_weights_tensors_and_as_much_again() -> None:
-    best = predict_settings(executed(CONVOLUTION), RuntimeSettings())
+    graph = executed(CONVOLUTION)
+    best = with_limit(predict_settings(graph, RuntimeSettings()), graph)
     held, limit = best.predicted.held, int(best.settings.arena["max_mem"])
     assert held is not None
     weights = 4
@@ -105,6 +107,19 @@ def test_settings_for_cuda_need_no_gpu_and_say_that_nothing_was_measured(model: 
     on_cpu = api.settings(model)
     assert (on_cpu.provider, on_cpu.settings.provider) == (CPU, {})
     assert not any("never measured" in note for note in on_cpu.notes)
+
+
+def test_sizes_that_depend_on_data_have_no_limit() -> None:
+    graph = executed("g (float[8] x) => (int64[1,n] y) { y = NonZero(x) }")
+    best = with_limit(predict_settings(graph, RuntimeSettings()), graph)
+    assert best.settings.arena == EXACT
+
+
+def test_sizes_that_were_assumed_have_no_limit(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    onnx.save(parse(CONVOLUTION.replace("1,1,64,64", "n,1,64,64")), path)
+    assert "max_mem" not in api.settings(path, provider="cuda").settings.arena
+    assert "max_mem" in api.settings(path, provider="cuda", dims={"n": 2}).settings.arena
 
 
 def test_the_command_prints_them(model: Path) -> None:

@@ -221,6 +221,7 @@ def predict_settings(
             stays off. Reuse and the arena are replaced.
         workspace: bytes that kernels request besides their outputs, by node; None if unknown.
     """
+    base = base.updated(_kernel_options(executed))
     try:
         best = _best_candidate(executed, base, workspace or {})
     except UnknownBytesError:
@@ -230,7 +231,7 @@ def predict_settings(
         return SettingsChoice(
             settings, Peaks(None, None), notes=(_UNKNOWN_SIZES,), provider=executed.provider
         )
-    choice = _choice_of(best, executed)
+    choice = _choice_of(best, executed.provider)
     return choice if workspace is not None else replace(choice, notes=(_NO_WORKSPACE,))
 
 
@@ -254,7 +255,7 @@ def predict_arena(
             candidate = _with_pattern(executed, candidate, workspace)
     except UnknownBytesError:
         return None
-    return _choice_of(candidate, executed)
+    return _choice_of(candidate, executed.provider)
 
 
 def has_several_regions(choice: SettingsChoice) -> bool:
@@ -273,9 +274,25 @@ def in_one_region(choice: SettingsChoice) -> SettingsChoice:
     size = rounded_up(held * _MARGIN)
     return replace(
         choice,
-        settings=replace(choice.settings, arena={**choice.settings.arena, **one_region(size)}),
+        settings=replace(choice.settings, arena=one_region(size)),
         predicted=replace(choice.predicted, held=size),
     )
+
+
+def with_limit(choice: SettingsChoice, executed: ExecutedGraph) -> SettingsChoice:
+    """Return a choice for a graph with a limit of its arena; unchanged if the arena is not predicted.
+
+    The limit holds for weights too (core/framework/bfc_arena.cc, ``Reserve`` and ``Extend``). It has room for as
+    much again as the arena is predicted to hold, because no workspace of a device's kernel is predicted. A run
+    beyond it fails, and leaves the device to other processes. ``gpu_mem_limit`` would limit the provider's own
+    arena, which is not used. Never measured.
+    """
+    held = choice.predicted.held
+    if held is None:
+        return choice
+    limit = weight_bytes(executed.program, executed.dims) + 2 * held + _DEVICE_WORKSPACE
+    arena = {**choice.settings.arena, "max_mem": rounded_up(limit)}
+    return replace(choice, settings=replace(choice.settings, arena=arena))
 
 
 def released_between_runs(choice: SettingsChoice) -> SettingsChoice:
@@ -316,13 +333,13 @@ def prediction_warnings(graph: ExecutedGraph) -> Iterator[str]:
         yield other_version
 
 
-def _choice_of(candidate: _Candidate, executed: ExecutedGraph) -> SettingsChoice:
+def _choice_of(candidate: _Candidate, provider: str) -> SettingsChoice:
     """Return a candidate as the result of a search."""
-    held = candidate.arena.held
+    predicted = replace(candidate.predicted, held=candidate.arena.held)
     return SettingsChoice(
-        candidate.settings.updated(_device_settings(executed, held)),
-        replace(candidate.predicted, held=held),
-        provider=executed.provider,
+        candidate.settings,
+        predicted,
+        provider=provider,
         bytes_for_speed=candidate.bytes_for_speed,
     )
 
@@ -389,29 +406,16 @@ def _input_sizes(executed: ExecutedGraph) -> list[int]:
     return [sizes[var] for var in executed.program.body.inputs if var in sizes]
 
 
-def _device_settings(executed: ExecutedGraph, held: int) -> RuntimeSettings:
-    """Return the options of a device's arena and of its kernels that bound memory; none on the CPU.
-
-    They follow from ONNX Runtime's sources and were never measured. The limit of the arena holds for weights
-    too (core/framework/bfc_arena.cc, ``Reserve`` and ``Extend``). It has room for as much again as the arena
-    is predicted to hold, as no workspace of a kernel is predicted. A run beyond it fails, and leaves the
-    device to other processes. ``gpu_mem_limit`` would limit the provider's own arena, which is not used.
+def _kernel_options(executed: ExecutedGraph) -> RuntimeSettings:
+    """Return the options of a device's kernels that bound their workspace; none on the CPU.
 
     By default the first run times the algorithms that cuDNN has for a convolution, with the workspace that the
-    largest wants (core/providers/cuda/nn/conv_8.h).
-
-    Args:
-        executed: the graph.
-        held: bytes that the arena is predicted to hold, without weights.
+    largest wants (core/providers/cuda/nn/conv_8.h). Never measured.
     """
-    if executed.provider == CPU:
-        return RuntimeSettings()
-    limit = weight_bytes(executed.program, executed.dims) + 2 * held + _DEVICE_WORKSPACE
     has_convolution = any("Conv" in op.type for _, op in walk(executed.program.body))
-    return RuntimeSettings(
-        arena={"max_mem": rounded_up(limit)},
-        provider=CONVOLUTION_OPTIONS if has_convolution else {},
-    )
+    if executed.provider == CPU or not has_convolution:
+        return RuntimeSettings()
+    return RuntimeSettings(provider=CONVOLUTION_OPTIONS)
 
 
 def _in_arena(
