@@ -190,6 +190,10 @@ def test_a_passed_loop_that_ran_unoptimized_is_compared_with_the_defaults_too(
     passed = verdict()
     assert (passed.status, passed.reference) == ("passed", "unoptimized")
     assert passed.diff_from_defaults is not None
+    comparisons = iter([DecodeComparison(), DecodeComparison(failure="it did not run")])
+    with monkeypatch.context() as patch:
+        patch.setattr(decode_loop, "decode_written", lambda *_: next(comparisons))
+        assert verdict().diff_from_defaults is None, "the comparison with the defaults failed"
     monkeypatch.setattr(
         decode_loop, "decode_written", lambda *_: DecodeComparison(failure="it did not run")
     )

@@ -101,6 +101,16 @@ def test_a_saving_that_is_small_beside_the_process_is_said_to_be_so() -> None:
     assert "saves 3.00 KiB, less than 1% of the process." in reason
 
 
+def test_a_saving_beside_other_memory_of_the_process_is_not_called_small() -> None:
+    lines = lines_of(
+        observed(200_000_000, 200_000_000, 9, 100_000_000),
+        observed(200_000_000, 200_000_000, 9, 20_000_000),
+    )
+    text = " ".join(lines)
+    assert "No saving: of the 95.37 MiB that ONNX Runtime needs" in text
+    assert "saves 76.29 MiB, but the process needs as much memory as before." in text
+
+
 def test_a_saving_has_no_reason_for_none() -> None:
     lines = lines_of(
         observed(200_000_000, 200_000_000, 9), observed(100_000_000, 200_000_000, 9)

@@ -132,8 +132,10 @@ class DecodeComparison:
         return not self.failure and not any(item.beyond for item in self.differences)
 
     @property
-    def max_abs_diff(self) -> float:
-        """The largest absolute difference of two elements."""
+    def max_abs_diff(self) -> float | None:
+        """The largest absolute difference of two elements; None if the written model did not run."""
+        if self.failure:
+            return None
         return max((item.max_abs_diff for item in self.differences), default=0.0)
 
 
@@ -274,7 +276,7 @@ def _verdict(
     return Validation(
         status="passed" if comparison.passed else "failed",
         provider=loop.provider,
-        max_abs_diff=None if failure else comparison.max_abs_diff,
+        max_abs_diff=comparison.max_abs_diff,
         bit_identical=None if failure else not comparison.differences,
         differences=comparison.differences,
         notes=(*failures, decoded),

@@ -232,9 +232,14 @@ def reason_for_no_saving(report: Report) -> str:
             f"ONNX Runtime by itself needs only {format_size(old_peak)} for intermediates and outputs, "
             "which the plan does not lower"
         )
+    saving = old_peak - new_peak
+    if saving < _MIN_SAVING * max(before.load, before.run):
+        reason = f"less than {_MIN_SAVING:.0%} of the process"
+    else:  # other memory of the process has grown
+        reason = "but the process needs as much memory as before"
     return (
         f"of the {format_size(old_peak)} that ONNX Runtime needs for intermediates and outputs, the plan "
-        f"saves {format_size(old_peak - new_peak)}, less than {_MIN_SAVING:.0%} of the process"
+        f"saves {format_size(saving)}, {reason}"
     )
 
 
