@@ -65,10 +65,10 @@ def range_settings(
     """Return the runtime options with which a process needs the least memory for requests within bounds.
 
     Args:
-        model: the file; its weights must exist, because ONNX Runtime loads it.
+        model: the file; its weights must exist, because an ONNX Runtime session loads it.
         settings: bounds of the dims of requests, and what binds the other dims.
-        timeout: seconds for each process that confirms the settings; None: they are predicted only,
-            and nothing is run.
+        timeout: seconds for each process that runs the model to confirm the options; None: the options
+            are predicted only, without a run.
         required: runtime options that must not change; None: those recorded in the file.
 
     Raises:
@@ -79,10 +79,12 @@ def range_settings(
 
     if timeout is None:
         service, notes = service_of(Path(model), settings, required=required)
-        serving = choose_settings(predict_sizes(service), service.extent.count, service.base)
+        serving = choose_settings(
+            predict_sizes(service), size_count=service.extent.count, base=service.base
+        )
         notes = (*notes, "predicted, not measured: kernels' workspace is not included")
     else:
-        refuse_run(settings, "--measure")  # if the settings forbid runs
+        refuse_run(settings, "--measure")  # an error if the settings forbid runs
         service, notes = service_that_runs(Path(model), settings, timeout, required)
         serving = measured_settings(service)
     notes = (*notes, *sampling_notes(serving))
@@ -95,7 +97,9 @@ def measured_settings(service: Service) -> ServingSettings:
     from memplan_cli.features.serving.settings import choose_settings
     from memplan_cli.features.serving.soak import confirm_bound
 
-    serving = choose_settings(measure_sizes(service), service.extent.count, service.base)
+    serving = choose_settings(
+        measure_sizes(service), size_count=service.extent.count, base=service.base
+    )
     return confirm_bound(service, serving)
 
 

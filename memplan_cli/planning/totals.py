@@ -236,10 +236,11 @@ def peak_of(
         (LiveTensor(name=names[buffer], bytes=size) for buffer, size in live_sizes.items()),
         key=lambda tensor: (-tensor.bytes, tensor.name),
     )
-    step = next(
-        (step for step in needs.timeline.steps if peak_tick in (step.start, step.end)), None
+    # An op with subgraphs runs at its first and its last tick; between them, the ops inside run.
+    running = next(
+        (op.op for op in needs.timeline.steps if peak_tick in (op.start, op.end)), None
     )
-    return Peak(step=peak_tick, node=step.op.label if step else "", tensors=tuple(tensors))
+    return Peak(step=peak_tick, node=running.label if running else "", tensors=tuple(tensors))
 
 
 def _youngest_tensors(

@@ -63,7 +63,8 @@ class ModelPaths:
 def model_paths(*models: ModelSource) -> Iterator[ModelPaths]:
     """Provide the files of models; those of models in memory are removed when the block ends.
 
-    What leaves the block must pass through `ModelPaths.without_folder`; errors do so by themselves.
+    Results that leave the block must pass through `ModelPaths.without_folder`, since they may name the
+    temporary folder. Errors that leave it are changed here: they do not name the folder any more.
 
     Raises:
         ModelError: a model in memory is no model, or is larger than a protobuf may be.
@@ -78,12 +79,10 @@ def model_paths(*models: ModelSource) -> Iterator[ModelPaths]:
         try:
             yield ModelPaths(paths, folder)
         except MemplanError as error:
-            message, hint = error.message, error.hint
-            if str(folder) not in message + hint:
-                raise
-            raise type(error)(
-                _cleaned(message, folder), hint=_cleaned(hint, folder)
-            ) from error
+            error.message = _cleaned(error.message, folder)
+            error.hint = _cleaned(error.hint, folder)
+            error.args = (error.message,)
+            raise
 
 
 def is_path(model: ModelSource) -> bool:

@@ -155,19 +155,19 @@ class _DecoderPlanner:
     decoder: BufferedDecoder
 
     def original_loop(self, check: Check, folder: Path) -> DecodeLoop:
-        """Return how to decode with the original: at the user's dims, with the data that the user gave.
+        """Return how `decode_original` runs the original: at the user's dims, with the user's data.
 
-        The file is none of it: `decode_original` takes both. The original's outputs go to the folder.
+        The outputs are saved in ``folder``.
         """
         from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 
         binding = binding_of(self.bound_settings)
-        with_data = {name for name, feed in binding.feeds.items() if feed.files}
+        names_with_data = {name for name, feed in binding.feeds.items() if feed.files}
         specs: tuple[FeedSpec, ...] = ()
-        if with_data:
+        if names_with_data:
             specs = feed_specs(self.request.file.model, binding.dims, binding.feeds)
-        # The decode loop draws inputs without data itself, for each step.
-        specs = tuple(spec for spec in specs if spec.name in with_data)
+        # Inputs without data need no spec: the decode loop draws random data for them in each step.
+        specs = tuple(spec for spec in specs if spec.name in names_with_data)
         return DecodeLoop.of_original(check, folder, binding.dims, specs)
 
     def plan(self, attempt: CacheAttempt, decoding: OriginalDecoding | None) -> Rewriting:
@@ -269,17 +269,22 @@ class _DecoderPlanner:
     def _original_memory(
         self, decoding: OriginalDecoding | None
     ) -> tuple[int, int, int] | None:
-        """Return bytes of inputs, outputs and plan of the original's last step; None if unknown."""
+        """Return the original's bytes of inputs, outputs and plan at the step that fills the capacity.
+
+        None if a size is unknown, or if the original was not decoded (``decoding`` is None), which shows
+        the dims of that step.
+        """
         if decoding is None:
             return None
         position = self._last_position(decoding)
-        step_dims = decoding.dims_at(past=position, new=self.capacity - position)
+        new_entries = self.capacity - position
+        step_dims = decoding.dims_at(past=position, new=new_entries)
         bound_settings = self.bound_settings
         settings = replace(
             bound_settings,
             # The user's numbers win: the decode loop ran with them as well.
             dims={**step_dims, **self._cache_lengths(position), **bound_settings.dims},
-            # Not None, so that no data is bound and no number is assumed.
+            # The user's data has other dims. None would have it bound again, and dims assumed.
             inputs=replace(bound_settings.inputs, feeds={}, assumed={}),
             shapes={},
             kv_cache="keep",

@@ -179,15 +179,16 @@ class _Step:
     replaced: str | None
 
     def least_bytes(self, dual: Dual, tensors: Sequence[str]) -> int:
-        """Return a lower bound of the bytes at the step: the smallest value of this sum.
+        """Return the lower bound of the bytes at the step that the shares and multiples of a dual prove.
+
+        With x(group) = 1 if the group runs before the step, and 0 if not, the step needs at least
 
             certain bytes
-            + share * (x(producer) - x(reader)) for each share of a tensor
-            - multiple * (x(first) - x(second)) for each pair of groups in this order
+            + share * (x(producer) - x(reader)) for each share of a tensor's bytes
+            - multiple * (x(first) - x(second)) for each pair of which ``first`` must run before ``second``
 
-        x(group) is 1 if the group runs before the step, otherwise 0. Shares stand for bytes of
-        tensors that are live before the step in some orders only. The terms that are subtracted are
-        not negative.
+        (see the module). The result is the smallest value of this sum over all x of the groups that
+        are not `decided`. Shares refer to ``tensors`` by index.
 
         Raises:
             ProofError: a share, a pair or a multiple of the dual is wrong.
@@ -198,6 +199,7 @@ class _Step:
             coefficients[reader] -= share
         groups = self.graph.groups
         for first, second, multiple in dual.holds:
+            # A multiple below 0 would raise the sum above the bytes that are needed.
             require(
                 multiple > 0, f"the cut at {self.group} has a multiple of {multiple} bytes"
             )
@@ -210,7 +212,7 @@ class _Step:
         least = self._certain_bytes()
         for number, coefficient in coefficients.items():
             if number not in self.decided:
-                least += min(coefficient, 0)  # x may be 0 or 1
+                least += min(coefficient, 0)  # the smaller of x = 0 and x = 1
             elif self.decided[number]:
                 least += coefficient  # x is 1
         return least

@@ -186,11 +186,11 @@ def _repeated_subgraph_need(
 
 
 def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> None:
-    """Set the tensors over which the first output of a node may be written.
+    """Set the tensors over which a node may write its first output, and the bytes that this saves.
 
-    The node reads such a tensor at inputs that the operator may overwrite. The tensor has the
-    output's size and is no output of the block. Other readers do not matter here: the step of the
-    node saves bytes only in orders in which the tensor ends at it.
+    The node reads such a tensor at inputs that the operator may overwrite only. The tensor has the
+    output's size and is no output of the block. It may have other readers: that they run before the node
+    depends on the order, and is up to the proof.
     """
     output = node.outputs[0] if node.outputs else None
     if node.subgraphs or output is None or output.tensor_id not in graph.sizes:
@@ -202,7 +202,8 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
         base = None if value is None else view_bases.get(value.tensor_id)
         if value is None or base not in graph.sizes or BLOCK_END in graph.users[base]:
             continue
-        # ``Add(a, a)`` may overwrite ``a``, but not if one of the inputs is a view of the other.
+        # ``Add(a, a)`` may overwrite ``a`` (both inputs are one object), but not if one of the inputs is a
+        # view of the other.
         is_read_in_place_only = all(
             index in in_place and other is value
             for index, other in enumerate(node.inputs)
@@ -212,7 +213,9 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
         has_same_size = tensors[value.tensor_id].size == tensors[output.tensor_id].size
         if is_read_in_place_only and has_same_size:
             group.replaceable.add(base)
-            group.saved_bytes = graph.sizes[output.tensor_id]
+            group.saved_bytes = graph.sizes[
+                output.tensor_id
+            ]  # the same for each of the tensors
 
 
 def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:

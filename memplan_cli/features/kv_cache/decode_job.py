@@ -344,21 +344,28 @@ class _StepInputs:
     """
 
     def __init__(self, model: Path, caches: CacheSummary, job: Json) -> None:
-        """Load the original, and find the dims whose value is known, and those that need a rule.
+        """Load the original, and sort its dims by how their value in a step is found.
 
         The value of a dim is known if the user gave it, or if caches grow along the dim. The value of any
-        other dim follows from the step by a rule, a key of `STEP_NUMBERS`.
+        other dim follows from the step by a rule, a key of `STEP_NUMBERS`. Which rules are likely depends on
+        the caches that have the dim (`candidate_rules`).
+
+        Args:
+            model: the file of the original.
+            caches: the caches of the model.
+            job: has the dims and inputs that the user gave.
         """
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])
         self._user_specs = {spec.name: spec for spec in InputSet.of_job(job).specs}
         self._feeder = Feeder(original)
-        taken_names = names_taken(original)
+        taken_names = names_taken(original)  # nameless dims get other names than these
         dims = {
             value.name: tensor_dims(value, container_and_tensor_type(value)[1], taken_names)
             for value in fed_inputs(original)
         }
 
+        # Fixed dims become texts such as "64" in these sets. No name of a free dim is equal to one.
         def dims_of(buffers: Sequence[CacheBuffer]) -> set[str]:
             return {str(dim) for buffer in buffers for dim in dims[buffer.input]}
 

@@ -281,16 +281,15 @@ class GreedyChooser:
     def run(self) -> int:
         """Take candidates until the schedule fits the budget or no candidate helps.
 
-        Candidates are taken by falling ratio of gain and work, down to a floor. The floor is the price
-        divided by `_FLOOR_DIVISOR`; both are ratios too: bytes above the budget, summed over places,
-        per unit of work. Candidates below the floor are missing from the heap, as `_evaluate` gives
-        them up. So the price is lowered to the floor then, and the heap is filled anew.
+        This goes in rounds. A round takes candidates by falling ratio of gain and work, down to the floor:
+        the price (the lowest ratio that was paid so far) divided by `_FLOOR_DIVISOR`. Candidates below
+        the floor are not in the heap. So the next round begins at a lower price, with a new heap.
 
         Returns:
             The number of candidates that were taken.
         """
-        taken, price_cuts = 0, 0
-        while self._is_over_budget() and price_cuts <= _MAX_PRICE_CUTS:
+        taken, rounds_without_any = 0, 0
+        while self._is_over_budget() and rounds_without_any <= _MAX_PRICE_CUTS:
             taken_before = taken
             gaps = self._gaps_over_budget()
             if not self.price:  # in the first round
@@ -299,10 +298,10 @@ class GreedyChooser:
             floor = self.price / _FLOOR_DIVISOR
             while self._heap and -self._heap[0][0] >= floor and self._is_over_budget():
                 taken += self._take_best()
-            # `_take_best` has lowered the price below the floor if it took a candidate whose ratio had
-            # fallen since the heap was filled.
+            # The price may be lower than the floor already: the ratio of a candidate may have fallen
+            # between `_fill_heap` and `_take_best`, which sets the price to the ratio that it pays.
             self.price = min(self.price, floor)
-            price_cuts = 0 if taken > taken_before else price_cuts + 1
+            rounds_without_any = 0 if taken > taken_before else rounds_without_any + 1
         return taken
 
     def _is_over_budget(self) -> bool:

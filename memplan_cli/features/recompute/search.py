@@ -130,7 +130,7 @@ class _Search:
     """All programs tried so far, and the orders to start from.
 
     Attributes:
-        floor: a lower bound of intermediates and outputs together.
+        floor: a lower bound of intermediates and outputs together, for any order and any copies.
         _resident_vars: the planned vars and the graph outputs (`PlannedVars.resident`).
         _total_work: the work of the program without copies.
         _first_peak: the peak in the order of the file, without copies.
@@ -145,27 +145,26 @@ class _Search:
         phases: Phases,
         progress: Callable[[str], None],
     ) -> None:
-        """Find the three orders to start from, and measure the program in each of them.
+        """Find the three orders to start from, and measure the program without copies in each of them.
 
         The orders are that of the file, the best one if no op is copied (run again), and the *light
         order*: the best one if the bytes of values that will likely be dropped and computed again
-        count as 0 (`_light_order`).
+        count as 0 (`_light_order`). If one of them meets the budget, copies are not searched.
         """
         self._program, self._phases, self._progress = program, phases, progress
         self._resident_vars = planned_vars.resident
         self._total_work = max(total_cost(program).work, 1)
         in_file_order = Solver(program, self._resident_vars)
-        first = in_file_order.unchanged()
-        self._first_peak = first.peak
         in_best_order = Solver(self._best_order(self._resident_vars), self._resident_vars)
         in_light_order = Solver(self._light_order(in_file_order.values), self._resident_vars)
         solvers = [in_file_order, in_best_order, in_light_order]
-        # The program without copies, in each order: if one meets the budget, copies are not searched.
-        self._trials = [first, in_best_order.unchanged(), in_light_order.unchanged()]
+        self._trials = [solver.unchanged() for solver in solvers]
+        self._first_peak = self._trials[0].peak
         # In a large program copies are searched in the light order only, as it is made for them.
         is_large = len(program.body.ops) > _LARGE
         self._promising_solvers = [in_light_order] if is_large else solvers
-        # `resident_bound` takes ``planned_vars``, since it adds the graph outputs (`results`) itself.
+        # The bound counts intermediates and graph outputs by different rules: ``planned_vars`` has them
+        # apart, `_resident_vars` together.
         self.floor = resident_bound(program, planned_vars)
 
     def best(self, budget: int) -> Trial:

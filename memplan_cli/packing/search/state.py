@@ -208,8 +208,8 @@ def new_state(
     # The stacks have room for usual searches; a search that needs more ends with OVERFLOWED.
     max_frames = 4 * (buffers + sections) + 100
     max_options = 64 * (buffers + sections) + 1000
-    # One entry for each section, and one for the end of the last: `_is_basin_full` uses UNITS_IN as
-    # changes from section to section, and buffers may end there.
+    # One entry for each section, and one for the end of the last: `_must_exceed_capacity` uses UNITS_IN
+    # as changes from section to section, and buffers may end there.
     scratch_length = sections + 1
     return SearchState(
         floor=np.zeros(sections, np.int64),

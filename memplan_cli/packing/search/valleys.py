@@ -226,7 +226,7 @@ def _fill_smallest_right(state: SearchState, begin: int, stop: int) -> None:
 def has_full_basin(
     piece: PieceArrays, state: SearchState, left: int, right: int, capacity: int
 ) -> bool:
-    """Return whether a section of a basin of [left, right) must waste more units than it may.
+    """Return whether, in a section of a basin of [left, right), the buffers must exceed the capacity.
 
     A basin is an interval of sections between two walls, with any floors below these:
 
@@ -240,8 +240,8 @@ def has_full_basin(
 
     Basins are found with a stack of falling levels, as the rectangles in a histogram are. Each entry
     stands for the sections from its begin to the present one, whose floors are at most its level. The
-    stack is in the scratch rows CROSSING and STARTED, and `_is_basin_full` uses UNITS_IN: the counts
-    of `count_inside` are lost.
+    stack is in the scratch rows CROSSING and STARTED, and `_must_exceed_capacity` uses UNITS_IN: the
+    counts of `count_inside` are lost.
     """
     stack_begin, stack_level = state.scratch[CROSSING], state.scratch[STARTED]
     floor, depth = state.floor, 0  # ``depth`` is the number of entries on the stack
@@ -253,7 +253,9 @@ def has_full_basin(
             depth -= 1
             begin = stack_begin[depth]
             cap = min(level, stack_level[depth - 1] if depth > 0 else INFINITE)
-            if cap < INFINITE and _is_basin_full(piece, state, begin, section, cap, capacity):
+            if cap < INFINITE and _must_exceed_capacity(
+                piece, state, begin, section, cap, capacity
+            ):
                 return True
         # If the top entry has the same level, it stands for these sections too.
         if depth == 0 or stack_level[depth - 1] > level:
@@ -264,16 +266,22 @@ def has_full_basin(
 
 
 @compiled
-def _is_basin_full(
+def _must_exceed_capacity(
     piece: PieceArrays, state: SearchState, begin: int, stop: int, cap: int, capacity: int
 ) -> bool:
-    """Return whether a section of the basin [begin, stop) must waste more units than it may.
+    """Return whether, in a section of the basin [begin, stop), the buffers must exceed the capacity.
 
     A basin is an interval of sections whose floors are all below ``cap``, the lower of the two walls
-    beside it. Counts the failure of that section. Changes the scratch row UNITS_IN.
+    beside it. An unplaced buffer that reaches over a wall goes to ``cap`` or higher.
+
+    Counts the failure of that section in ``state.failures``, and the work in ``state.registers``. Changes
+    the scratch row UNITS_IN: there, units of buffers between the walls are added where they start and
+    subtracted where they end.
     """
-    is_valley = state.scratch[STOP, begin] >= stop  # the first floor reaches over all sections
-    if is_valley:  # `tightest_section` has checked it
+    is_valley = (
+        state.scratch[STOP, begin] >= stop
+    )  # the first section's floor reaches to ``stop``
+    if is_valley:  # `tightest_section` has made the same test
         return False
     first, start, end, sizes = piece.first, piece.start, piece.end, piece.size
     change, is_placed, unplaced = state.scratch[UNITS_IN], state.is_placed, state.unplaced
@@ -287,10 +295,8 @@ def _is_basin_full(
     inside = 0
     for section in range(begin, stop):
         inside += change[section]
-        # A buffer that is not inside goes to the cap or higher. Then cap - floor - inside units below
-        # the cap stay empty, and capacity - floor - unplaced units may.
-        is_crossed = unplaced[section] > inside
-        if is_crossed and cap - inside > capacity - unplaced[section]:
+        over_walls = unplaced[section] - inside  # units of buffers that reach over a wall
+        if over_walls > 0 and cap + over_walls > capacity:
             state.failures[section] += 1
             return True
     return False

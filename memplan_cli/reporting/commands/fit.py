@@ -72,33 +72,47 @@ def _points_table(fit: Fit) -> doc.Table:
 
 
 def _breakdown(fit: Fit, need: Need | None) -> str:
-    """Return the terms of a need, and how exact they are; without a need, the terms of all needs.
+    """Return a sentence with the terms of a need, and how exact the answer is.
 
-    Empty if the needs have no common term.
+    If ``need`` is None, the sentence has the terms that all needs have: the overhead. Empty if there is
+    none.
     """
-    terms: dict[str, int] = {}
-    if need is not None and need.process is not None:
-        terms |= {"the model": need.process, "its inputs": need.inputs}
-    elif need is not None:
-        terms |= {
-            "weights": need.weights,
-            "inputs": need.inputs,
-            "outputs": need.outputs,
-            "the planned intermediates": need.planned,
-        }
-    if fit.of == "process":
-        terms["the interpreter and the runtime"] = fit.overhead - fit.other_imports
-        terms["other imports (--overhead)"] = fit.other_imports
-    elif fit.overhead:
-        terms["everything else (--overhead)"] = fit.overhead
+    terms = _overhead_terms(fit)
+    if need is not None:
+        terms = _need_terms(need) | terms
     if not terms:
         return ""
     subject = "Of it" if need is not None else "Each need includes"
     text = ", ".join(f"{format_size(size)} for {name}" for name, size in terms.items())
-    margin = ""
-    if fit.margin is not None and fit.points and fit.confirmed is None:
-        margin = f" Predicted, usually within {fit.margin:.0%}."
-    return f"{subject} {text}.{margin}"
+    is_predicted = (
+        bool(fit.points) and fit.confirmed is None
+    )  # an answer that no run has confirmed
+    # Without a margin the answer is about tensors, whose bytes are exact.
+    if is_predicted and fit.margin is not None:
+        return f"{subject} {text}. Predicted, usually within {fit.margin:.0%}."
+    return f"{subject} {text}."
+
+
+def _need_terms(need: Need) -> dict[str, int]:
+    """Return the bytes that a need consists of, by the name of the term."""
+    if need.process is not None:  # the process has to fit, which contains the other terms
+        return {"the model": need.process, "its inputs": need.inputs}
+    return {
+        "weights": need.weights,
+        "inputs": need.inputs,
+        "outputs": need.outputs,
+        "the planned intermediates": need.planned,
+    }
+
+
+def _overhead_terms(fit: Fit) -> dict[str, int]:
+    """Return the bytes that are added to every need, by the name of the term; empty if there are none."""
+    if fit.of == "process":
+        return {
+            "the interpreter and the runtime": fit.overhead - fit.other_imports,
+            "other imports (--overhead)": fit.other_imports,
+        }
+    return {"everything else (--overhead)": fit.overhead} if fit.overhead else {}
 
 
 def _expressions(fit: Fit) -> Iterator[doc.Block]:

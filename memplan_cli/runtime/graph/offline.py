@@ -164,7 +164,7 @@ class DumpJob:
 
 
 def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:
-    """Rewrite a dump in place, so that names are deterministic and a session holds fewer bytes.
+    """Rewrite the file of a dump: with deterministic names, and without bytes that a session would hold.
 
     Args:
         dump: the file; its weights are in ``<name>.data`` beside it, if it has large ones.
@@ -177,12 +177,12 @@ def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider
     # Packed weights of subgraphs move to the main graph, so names must be distinct.
     hoist_packed(model)
     renumber_generated_names(model, original)
-    drop_inferable_types(model)
+    drop_inferable_types(model)  # a session holds all declared types
+    checked(model, lambda: load_model(dump), fed_like=original)
     data = dump.with_name(f"{dump.name}.data")
     if data.exists():
         # The runtime writes packed weights unaligned, and crashes when it maps them so.
         write_on_pages(model, data)
-    checked(model, lambda: load_model(dump), fed_like=original)
     dump.write_bytes(model.SerializeToString())
     return Dump(path=dump, shapes=shapes or runtime_shapes(dump, provider))
 

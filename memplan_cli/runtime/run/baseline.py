@@ -156,7 +156,9 @@ class BaselineRun:
         binding: Binding,
         settings: RuntimeSettings = DEFAULTS,
     ) -> None:
-        """Start the run of a file and its parsed model; ``binding`` has a value for each dim.
+        """Start the baseline run of an original: its file, and the same model parsed.
+
+        ``binding`` has a value for each dim. The saved outputs go to a temporary folder, which `end` removes.
 
         Raises:
             RuntimeUnavailableError: weights or the provider are missing.
@@ -168,17 +170,24 @@ class BaselineRun:
         self._random = random_ops(model)
         self._nodes = tuple(node.name for node in model.graph.node)
         self._settings = settings
-        full = check.depth == "full"
-        time = ("time",) if check.search == "measured" else ()
-        self._spec = RunSpec(
+        spec = RunSpec(
             SessionSpec(path, resolve_provider(check.provider), settings).deterministic(),
             _input_sets(model, binding, folder),
-            collect=(*FULL, *time) if full else ("outputs",),
-            runs=max(MEASURED_RUNS, check.runs) if full else check.runs,
+            collect=("outputs",),
+            runs=check.runs,
             compared_runs=check.runs,
-            graph=folder / "original.onnx" if full else None,
         )
-        self._job = start_run(self._spec, timeout=check.timeout)
+        if check.depth == "full":
+            # Memory is measured too, which takes `MEASURED_RUNS`, even if fewer are compared.
+            time = ("time",) if check.search == "measured" else ()
+            spec = replace(
+                spec,
+                collect=(*FULL, *time),
+                runs=max(MEASURED_RUNS, check.runs),
+                graph=folder / "original.onnx",  # the optimized graph is written here
+            )
+        self._spec = spec
+        self._job = start_run(spec, timeout=check.timeout)
 
     def __enter__(self) -> Self:
         return self

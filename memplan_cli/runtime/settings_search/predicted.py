@@ -349,6 +349,9 @@ def _best_candidate(
 ) -> _Candidate:
     """Return the best combination of order, reuse and arena among those with a peak near the lowest.
 
+    Only the best one is then searched further: for an arena that holds less, and for a memory pattern
+    that pays, unless ``base`` sets the pattern.
+
     Raises:
         UnknownBytesError: a size depends on data.
     """
@@ -361,7 +364,9 @@ def _best_candidate(
     candidates: list[_Candidate] = []
     for settings, traces in variants:
         if traces.first.peak <= _NEAR_LOWEST * lowest:
-            if traces.first not in arenas:  # several orders often make the same requests
+            # Without a memory pattern all runs make the requests of the first one. Several orders often
+            # make the same requests, which need the search only once.
+            if traces.first not in arenas:
                 arenas[traces.first] = best_arena(_served_runs(executed, traces))
             candidates.append(_in_arena(settings, traces, arenas[traces.first]))
     best = _in_finer_arena(executed, min(candidates, key=attrgetter("score")), workspace)

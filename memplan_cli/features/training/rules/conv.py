@@ -145,8 +145,7 @@ def conv(call: Call) -> Gradients:
     if call.wants(2):
         db = _bias_gradient(call)
     if call.wants(1):
-        data, result = _Operand(x, like=x), _Operand(call.dy, like=y)
-        dw = _kernel_gradient(call, data, result, axes)
+        dw = _kernel_gradient(call, _Operand(x, like=x), _Operand(call.dy, like=y), axes)
     if call.wants(0):
         dx = transposed_conv(call.tape, call.dy, w, x, axes, call.attribute("group", 1))
     return (dx, dw, db)
@@ -164,8 +163,7 @@ def conv_transpose(call: Call) -> Gradients:
     if call.wants(2):
         db = _bias_gradient(call)
     if call.wants(1):
-        data, result = _Operand(call.dy, like=y), _Operand(x, like=x)
-        dw = _kernel_gradient(call, data, result, axes)
+        dw = _kernel_gradient(call, _Operand(call.dy, like=y), _Operand(x, like=x), axes)
     if call.wants(0):
         dx = tape.emit(
             "Conv",
@@ -247,30 +245,29 @@ class _Operand(NamedTuple):
 
 
 def _kernel_gradient(
-    call: Call, data: _Operand, result: _Operand, axes: tuple[Window, ...]
+    call: Call, data: _Operand, dy: _Operand, axes: tuple[Window, ...]
 ) -> str:
-    """Return the kernel gradient of a convolution from ``data`` to an output with gradient ``result``.
+    """Return the kernel gradient of a convolution of ``data`` whose output has the gradient ``dy``.
 
     The kernel is input 1 of the call. With N samples and G groups of C input and C' output channels:
 
-        data [N, G C, ...] as [C, G N, ...]  *  result [N, G C', ...] as [G C', N, ...]
+        data [N, G C, ...] as [C, G N, ...]  *  dy [N, G C', ...] as [G C', N, ...]
             ->  [C, G C', taps]  ->  transposed to the kernel [G C', C, taps]
 
-    The convolution ``*`` with the result as its kernel sums over samples, so samples take the place of
+    The convolution ``*`` with ``dy`` as its kernel sums over samples, so samples take the place of
     channels. Its strides are the dilations of the forward convolution, and the other way round. It has one
     output for each tap of the kernel.
     """
     tape, w, group = call.tape, call.input(1), call.attribute("group", 1)
-    # Shapes are those of the forward tensors ``like``: gradients have the same.
-    if any(0 in tape.shape(operand.like) for operand in (data, result)):
-        # ONNX Runtime leaves the output of a Conv of an empty batch uninitialized.
+    if any(0 in tape.shape(operand.like) for operand in (data, dy)):
+        # ONNX Runtime leaves the output of a Conv of an empty tensor uninitialized.
         return tape.zeros_like(w)
     if group == 1 and all(map(_is_point, axes)):
-        return _point_kernel_gradient(tape, data, result, w)
+        return _point_kernel_gradient(tape, data, dy, w)
     swapped = [1, 0, *range(2, len(axes) + 2)]
-    # Data that ends at the last element that was read gives one output for each tap. None: the data would
-    # have to be cut there, not padded. The forward padding is kept then, and the outputs behind the last
-    # tap are cut off below.
+    # Each axis of the data is padded just to the last element that the forward convolution read: then
+    # ``*`` has no output but those of the taps. None: the forward convolution skipped elements at the end,
+    # which no padding takes away. Then the outputs behind the last tap are cut off.
     exact_end_pads = [_end_pad_to_last_read(axis) for axis in axes]
     end_pads = [
         axis.end if exact is None else exact
@@ -279,7 +276,7 @@ def _kernel_gradient(
     product = tape.emit(
         "Conv",
         _channels_to_batch(call, data, group),
-        tape.emit("Transpose", result.name, perm=swapped),
+        tape.emit("Transpose", dy.name, perm=swapped),
         strides=[axis.dilation for axis in axes],
         dilations=[axis.stride for axis in axes],
         pads=[*(axis.begin for axis in axes), *end_pads],
