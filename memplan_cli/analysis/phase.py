@@ -69,12 +69,13 @@ def find_phases(
     loss: str | None = None,
     recorded: Mapping[str, str] | None = None,
 ) -> Phases:
-    """Return the phases of a program.
+    """Return the phases of a program, those of a training step if anything shows that it is one.
 
-    The loss is the named one, else a scalar float output with ``loss`` in its name, else
-    another scalar float output. The graph counts as training only if some output is provably a
-    gradient or an updated parameter (`find_trained`), or if its operators are those of
-    onnxruntime-training.
+    This may be, and the first decides: recorded phases with a backward part or an update, an output that
+    is provably a gradient or an updated parameter (`find_trained`), operators of onnxruntime-training.
+
+    The loss is the named one, else a scalar float output with ``loss`` in its name, else another scalar
+    float output.
 
     Args:
         program: The model; only ops of the main graph have phases.
@@ -97,7 +98,7 @@ def find_phases(
     marked = frozenset(index for index, op in enumerate(flow.ops) if _is_marked_backward(op))
     if marked:
         return _from_marks(program, candidates, marked)
-    # An inference graph. Its loss is reported only if it is called so.
+    # An inference graph: another scalar is no loss.
     named = (var for var in candidates if loss or "loss" in var.lower())
     return Phases(loss=next(named, None))
 

@@ -199,7 +199,8 @@ def _write_best_of(
 
     Of the candidates whose outputs are the original's, the best is the one with the least predicted
     memory: the candidates after it are not run. If ``check`` asks to search by measuring, all candidates
-    are run, and the best is the one with the least measured memory.
+    are run and timed. The best is then the one with the least measured memory, of those that are not
+    slower than allowed, if there are any (`candidate_cost`).
 
     Without a check nothing is run: the first candidate is written if it is within the budget.
 
@@ -237,6 +238,7 @@ def _write_best_of(
         request.progress("writing")
         if searches_by_measuring:
             best = min(verified, key=lambda each: candidate_cost(each.plan))
+            # All were timed: the report says so if even the best is slower than allowed.
             plan = with_fallback_if_slower(with_rejected(best.plan, rejected))
         else:
             best = verified[0]

@@ -170,22 +170,22 @@ def _cut(
     before: int | None = None,
     after: int | None = None,
 ) -> Cut | None:
-    """Return the witness that the step of an op needs ``bound`` bytes; None if it need not.
+    """Return the witness that the step of an op needs ``bound`` bytes; None if minimum cuts do not show it.
 
-    An order may let the op write over any input that allows it. So the witness has one dual (a
-    maximum flow, see the module) for each of these inputs, and all must reach the bound.
+    The op may write over one of several inputs. So the witness has a dual, from a minimum cut, for each
+    of these inputs (or one if there are none), and each must reach the bound.
 
     ``before`` and ``after`` are ops that are assumed to run before or after ``op``.
     """
-    cuts = bounds.cuts_by_overwritten_input(
+    minimum_cuts = bounds.cuts_by_overwritten_input(
         op,
-        _MAX_EDGES_OF_CUT,
-        () if before is None else (before,),
-        () if after is None else (after,),
+        max_edges=_MAX_EDGES_OF_CUT,
+        earlier=() if before is None else (before,),
+        later=() if after is None else (after,),
     )
-    if any(cut.bound < bound for cut in cuts):
+    if any(cut.bound < bound for cut in minimum_cuts):
         return None
-    return Cut(op, tuple(cut.dual() for cut in cuts), before, after)
+    return Cut(op, tuple(cut.dual() for cut in minimum_cuts), before, after)
 
 
 def _heavy_ops(graph: TaskGraph) -> Iterator[int]:

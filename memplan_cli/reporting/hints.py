@@ -148,25 +148,34 @@ def unknown_sizes_hint(plan: Plan) -> str:
 
     Empty if no option helps.
     """
-    report = plan.report
-    may_run = plan.settings.get("run", True)
-    known_values = {name: dim.value for name, dim in report.bindings.items()}
-    inputs = free_inputs(report)
-    input_symbols = {symbol for item in inputs for symbol in item.symbols}
-    symbols_in_sizes = {name for arena in plan.arenas for name in symbols_of(arena.unit)}
-    has_nameless_dim = any(None in item.shape for item in inputs)
-    has_unbound_symbol = not input_symbols <= known_values.keys()
-    options = []
-    # If all dims are bound or assumed, other values would not make a size known. But without a run,
-    # sizes may have stayed symbolic in assumed dims.
-    if has_nameless_dim or has_unbound_symbol or (symbols_in_sizes and not may_run):
-        options.append(binding_options(inputs, known_values))
-    data_decides_sizes = report.partial or not symbols_in_sizes <= input_symbols
-    if data_decides_sizes and not may_run:  # with a run allowed, --run would change nothing
-        options.append(RUN_OPTION)
     hints = []
-    if any(options):  # there are no binding options if no dim of an input is free
-        hints.append(f"{' '.join(filter(None, options))} makes them known")
-    if report.partial and report.memory.planned is None:
+    options = " ".join(filter(None, _options_for_unknown_sizes(plan)))
+    if options:
+        hints.append(f"{options} makes them known")
+    if plan.report.partial and plan.report.memory.planned is None:
         hints.append("--allow-partial counts the known sizes only")
     return "; ".join(hints)
+
+
+def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
+    """Yield the options that bind dims, and the one that allows a run, where they make a size known.
+
+    The first are empty if no dim of an input is free.
+    """
+    report = plan.report
+    inputs = free_inputs(report)
+    input_symbols = {symbol for item in inputs for symbol in item.symbols}
+    known_values = {name: dim.value for name, dim in report.bindings.items()}  # or assumed
+    has_unknown_dim = not input_symbols <= known_values.keys() or any(
+        None in item.shape for item in inputs
+    )
+    symbols_in_sizes = {name for arena in plan.arenas for name in symbols_of(arena.unit)}
+    may_run = plan.settings.get("run", True)
+    # Other values for dims that are known or assumed do not help, except without a run: sizes may then
+    # have stayed symbolic in assumed dims.
+    if has_unknown_dim or (symbols_in_sizes and not may_run):
+        yield binding_options(inputs, known_values)
+    # A symbol that no input has stands for a number that only data tells.
+    data_decides_sizes = report.partial or not symbols_in_sizes <= input_symbols
+    if data_decides_sizes and not may_run:  # with a run allowed, --run would change nothing
+        yield RUN_OPTION

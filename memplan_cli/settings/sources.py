@@ -95,6 +95,18 @@ _SINGULAR = {"checkpoints": "checkpoint", "dims": "dim", "shapes": "shape"}
 """Keys that hold several values, and the option that sets one of them."""
 
 
+def _option_name(key: str) -> str:
+    """Return the name of a setting's option, for errors. Options of the gate do not have its prefix."""
+    return f"--{_SINGULAR.get(key, key.removeprefix('gate.').replace('_', '-'))}"
+
+
+def _refuse_unknown_key(key: str) -> None:
+    """Raise a SettingsError if a key is neither that of a setting nor that of a table of settings."""
+    if not any(known == key or known.startswith(f"{key}.") for known in READERS):
+        options = [name for name in (*READERS, "inputs") if "." not in name]
+        raise SettingsError(f"there is no option {key!r}", hint=nearest(key, options))
+
+
 def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
     """Return the settings of options and keywords, validated like those of files.
 
@@ -113,17 +125,13 @@ def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
     by_name: Any = passed.pop("input", {})
     values: dict[str, object] = {}
     for key, value in passed.items():
-        if not any(known == key or known.startswith(f"{key}.") for known in READERS):
-            known = [name for name in (*READERS, "inputs") if "." not in name]
-            raise SettingsError(f"there is no option {key!r}", hint=nearest(key, known))
-        # The name of the option, for errors.
-        at = Place(f"--{_SINGULAR.get(key, key.removeprefix('gate.').replace('_', '-'))}")
-        written = as_value(file_syntax(key, value), at)
+        _refuse_unknown_key(key)
+        written = as_value(file_syntax(key, value), Place(_option_name(key)))
         converted = read_table(_dotted(key, written), READERS)
-        # A float is validated only, as in `read_fields`.
-        values.update(
-            dict.fromkeys(converted, value) if isinstance(value, float) else converted
-        )
+        if isinstance(value, float):
+            # Validated only: a share that becomes a percentage and back may differ in its last bit.
+            converted = dict.fromkeys(converted, value)
+        values.update(converted)
     if files or by_name:
         values["inputs"] = Inputs(tuple(map(str, files)), by_name)
     return SettingsLayer(values, "options")

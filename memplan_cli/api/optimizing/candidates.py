@@ -142,7 +142,7 @@ class TargetCandidates:
     """
 
     def __init__(self, request: OptimizeRequest, baseline: BackgroundBaseline) -> None:
-        """Check the provider and the output files, and make a folder for the dumps; plan nothing yet.
+        """Check the provider and the output files, and make a folder for the dumps, before the first round.
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.
@@ -161,8 +161,8 @@ class TargetCandidates:
         # Whether the dumps of the latest round have an operand that is cut into pieces. If outputs
         # differ then, a round with whole operands follows.
         self._has_cut_operands = False
-        # Types and shapes of values from a run of the original, if data decides some of them. The values
-        # of a dump that have the names of these get their types and shapes without a run of the dump.
+        # Types and shapes of values by name, observed in a run of the original if data decides some of
+        # them. A dump has values of the same names, so it need not be run to find theirs.
         self._observed: Known = {}
 
     def __enter__(self) -> Self:

@@ -92,16 +92,17 @@ def _check_load(arena: PlannedArena, rows: Mapping[str, Placement], proof: Arena
 def _check_slots(
     arena: PlannedArena, rows: Mapping[str, Placement], level: int, proof: ArenaProof
 ) -> None:
-    """Check that the slots which the entries of a proof require reach its bound.
+    """Check that the slots which the entries of a proof require have the bytes of its bound at least.
 
-    Entries are for one dtype and shape at level 0; at level 1, or if they have no shape, for all
-    tensors of a dtype.
+    An entry requires a number of slots for tensors of one kind that are live at one tick. Tensors share
+    slots if they have the same dtype, at level 0 also the same shape. So a kind is a dtype with a shape,
+    or a dtype alone if the entry has no shape. Slots of different kinds are added up.
 
     Raises:
         ProofError: with the reason.
     """
     require(level < 2, "at level 2 no slots are reused whole")
-    require(
+    require(  # each tensor that is counted below needs a slot of its own
         all(row.alias_of is None for row in rows.values()), "tensors of the arena share bytes"
     )
     require(

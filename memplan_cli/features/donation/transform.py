@@ -245,12 +245,17 @@ class _DonationOrder:
         self._needs_reordering = False
 
     def add_pair(self, pair: Pair, *, may_reorder: bool) -> str:
-        """Add an edge to the pair's writer from each other reader of its input.
+        """Add an edge to the writer of a pair's output from each other reader of the pair's input.
+
+        Args:
+            pair: an input and an output that may share a buffer.
+            may_reorder: False if the order with ops moved for donations was found to take more
+                memory: then a reader that runs after the writer makes the pair unsafe.
 
         Returns:
-            Why the pair is unsafe, and no edge was added: the edges would close a cycle, the
-            writer reads the input and cannot write in place, or a reader runs after the writer
-            and ops may not be moved. Empty if the pair is safe.
+            The reason why the pair is unsafe, and no edge was added; empty if the pair is safe. It is
+            also unsafe if the writer reads the input and cannot write in place, or if the edges would
+            close a cycle.
         """
         writer = self._flow.producer[pair.output]
         readers = self._readers(pair.input)

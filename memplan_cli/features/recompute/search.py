@@ -155,11 +155,12 @@ class _Search:
         self._resident_vars = planned_vars.resident
         self._total_work = max(total_cost(program).work, 1)
         in_file_order = Solver(program, self._resident_vars)
+        first = in_file_order.unchanged()
+        self._first_peak = first.peak  # `_light_order` reads it
         in_best_order = Solver(self._best_order(self._resident_vars), self._resident_vars)
         in_light_order = Solver(self._light_order(in_file_order.values), self._resident_vars)
         solvers = [in_file_order, in_best_order, in_light_order]
-        self._trials = [solver.unchanged() for solver in solvers]
-        self._first_peak = self._trials[0].peak
+        self._trials = [first, in_best_order.unchanged(), in_light_order.unchanged()]
         # In a large program copies are searched in the light order only, as it is made for them.
         is_large = len(program.body.ops) > _LARGE
         self._promising_solvers = [in_light_order] if is_large else solvers

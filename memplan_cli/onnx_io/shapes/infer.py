@@ -44,6 +44,9 @@ def infer(
     Nodes keep their order and index. Large weights are graph inputs. Dims with names that inference generates
     (``unk__0``) are unknown: nobody could bind them.
 
+    Types that the model declares for node outputs can be wrong for the bound sizes. So they are removed
+    before the first inference. Where they tell more than it found, they are declared again for a second.
+
     Raises:
         SettingsError: a given shape contradicts the model, or names no value of it.
     """
@@ -58,15 +61,16 @@ def infer(
     dims = _all_sizes(light, bindings)
     names = DimNames(names_of_inputs(light), dims)
     # Before sizes are bound: a number in a declared type would win over what inference finds.
-    annotations = take_annotations(light, bindings.untrusted)
-    constant_inputs = bind_model(light, bindings, dims)
+    removed_types = take_annotations(light, bindings.untrusted)
+    constant_inputs = bind_model(
+        light, bindings, dims
+    )  # inputs with known data become constants
     data = light.SerializeToString()
     del light
     inferred = inference.of_bytes(data)
-    if any(annotations):
+    if any(removed_types):
         light = messages().ModelProto.FromString(data)
-        # Those of the removed types that tell more than inference are declared in ``light`` again.
-        if restore_annotations(light, annotations, inferred, names):
+        if restore_annotations(light, removed_types, inferred, names):
             inferred = inference.of_bytes(light.SerializeToString())
     return as_inputs(inferred, constant_inputs), tuple(dict.fromkeys(inference.warnings))
 

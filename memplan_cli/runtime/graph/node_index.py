@@ -132,11 +132,15 @@ class _Sorter:
     def _inlined(
         self, original_nodes: Sequence[NodeProto], dumped: Collection[_Product]
     ) -> list[NodeProto]:
-        """Return the nodes of a graph in index order: the original ones, then those of functions.
+        """Return the nodes of a graph in the order of the indices that ONNX Runtime gives them.
 
-        Values in the body of a call get the prefix ``_inlfunc_<operator>``. If the graph has that prefix
-        already, it becomes ``_inlfunc_<operator>_token_<number>``; the numbers are counted for all
-        functions of the graph together (``Graph::GenerateNodeName``, core/graph/graph.cc).
+        These are the original nodes, and then those of each function body that it inlines. A call of a
+        function keeps its index, although the call itself is gone.
+
+        Values in a body are renamed as ONNX Runtime does it: they get the prefix ``_inlfunc_<operator>``.
+        If the graph has that prefix already, it becomes ``_inlfunc_<operator>_token_<number>``; the
+        numbers are counted for all functions of the graph together (``Graph::GenerateNodeName``,
+        core/graph/graph.cc). The original nodes are not changed.
 
         Args:
             original_nodes: the nodes before inlining.
@@ -145,21 +149,23 @@ class _Sorter:
         nodes = list(original_nodes)
         prefixes: set[str] = set()
         numbers = count()
-        for call in nodes:  # those that this loop appends too: they are the next round
-            if any(product in dumped for product in _products(call)):
+        for node in nodes:  # also those that this loop appends: a body may call functions
+            if any(product in dumped for product in _products(node)):
                 continue
-            body = self.definitions.of_call(call, [self._dtype(name) for name in call.input])
-            if body is None:  # a Constant, or a Cast that the runtime removed
+            body = self.definitions.of_call(node, [self._dtype(name) for name in node.input])
+            if (
+                body is None
+            ):  # no call: a node that the runtime removed, such as a Constant or a Cast
                 continue
-            base = prefix = f"_inlfunc_{call.op_type}"
+            base = prefix = f"_inlfunc_{node.op_type}"
             while prefix in prefixes:
                 prefix = f"{base}_token_{next(numbers)}"
             prefixes.add(prefix)
-            # A call may leave optional inputs and outputs out: such inputs stay empty in the body too,
-            # such outputs are named as values of the body.
+            # A call may leave optional inputs and outputs out: such inputs are empty in the body too,
+            # such outputs get the prefix like other values of the body.
             outer_names = dict.fromkeys(body.inputs, "")
-            outer_names |= zip(body.inputs, call.input, strict=False)
-            outputs = zip(body.outputs, call.output, strict=False)
+            outer_names |= zip(body.inputs, node.input, strict=False)
+            outputs = zip(body.outputs, node.output, strict=False)
             outer_names |= {inner: outer for inner, outer in outputs if outer}
             _rename_values(body.nodes, outer_names, prefix)
             nodes += body.nodes
