@@ -36,7 +36,7 @@ def predecessors(block: Block) -> Edges:
     preds = [
         {producer[var] for var in reads if var in producer} for reads in block.dataflow.reads
     ]
-    for first, second in (*_users_of_states(block), *_users_of_names(block)):
+    for first, second in (*_users_of_states(block), *_reused_names(block)):
         preds[second].add(first)
     return tuple(tuple(sorted(before)) for before in preds)
 
@@ -61,13 +61,19 @@ def _users_of_states(block: Block) -> Iterator[tuple[int, int]]:
             last_user[state] = index
 
 
-def _users_of_names(block: Block) -> Iterator[tuple[int, int]]:
-    """Yield pairs of an op and a later one that defines a name of the former's subgraphs."""
-    users: defaultdict[str, list[int]] = defaultdict(list)  # ops whose subgraphs define a name
+def _reused_names(block: Block) -> Iterator[tuple[int, int]]:
+    """Yield pairs of an op with subgraphs and a later op whose output has the name of a node output in them.
+
+    In the other order the later op's output would be known in the subgraphs, where no node may have an
+    output of the same name. Inputs and initializers of subgraphs may have it.
+    """
+    ops_with_name: defaultdict[str, list[int]] = defaultdict(
+        list
+    )  # by name of a node output inside
     for index, op in enumerate(block.ops):
-        if users:
+        if ops_with_name:
             for name in (_name_in(block, var) for var in op.outputs if var):
-                yield from ((user, index) for user in users.get(name, ()))
+                yield from ((earlier, index) for earlier in ops_with_name.get(name, ()))
         names_inside = {
             _name_in(inner, var)
             for body in op.bodies
@@ -76,7 +82,7 @@ def _users_of_names(block: Block) -> Iterator[tuple[int, int]]:
             for var in inner_op.outputs
         }
         for name in names_inside:
-            users[name].append(index)
+            ops_with_name[name].append(index)
 
 
 def _name_in(block: Block, var: VarId) -> str:

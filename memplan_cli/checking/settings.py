@@ -78,17 +78,20 @@ def _computed_in_main(planned: PlannedModel) -> set[str]:
 
 
 def _budget_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the budgets of the report, which are that of the settings if it is in bytes.
+    """Yield the budgets that the report records for recomputation and chunks: that of the settings, or none.
 
     A budget that is a share of the original's bytes is not checked.
     """
-    budget, report = planned.plan.settings.get("budget"), planned.plan.report
-    for name, recorded in (
-        ("recompute.budget", report.recompute.budget),
-        ("chunked.budget", report.chunked.budget),
-    ):
-        if budget is None or (recorded is not None and isinstance(budget, int)):
-            yield Figure(name, recorded, budget)
+    settings, report = planned.plan.settings, planned.plan.report
+    budget = settings.get("budget")
+    if isinstance(budget, float):
+        return
+    recompute, chunked = report.recompute, report.chunked
+    # A step has an empty record if the settings do not ask for it, or if it was left out.
+    has_budget = settings.get("recompute") == "auto" and recompute != RecomputeSummary()
+    yield Figure("recompute.budget", recompute.budget, budget if has_budget else None)
+    has_budget = chunked != ChunkingSummary()
+    yield Figure("chunked.budget", chunked.budget, budget if has_budget else None)
 
 
 def _check_alignments(planned: PlannedModel) -> Iterator[str]:

@@ -270,15 +270,14 @@ def _late_reader(
 
     ``views`` has the ``id`` of the donated input and of its views. The ``writer`` of the output writes
     it to the input's memory. A node that starts after the writer's last tick is too late, and so is the
-    writer itself if it may not overwrite what it reads. Empty if there is no such node.
+    writer itself if it may not overwrite what it reads, or what nodes in its subgraphs read. Empty if
+    there is no such node.
     """
     nodes = {id(node): node for view in views for node in readers.get(view, ())}
     for node in sorted(nodes.values(), key=lambda node: node.start):
-        if node is writer:
+        if node is writer:  # also counts as a reader of what its subgraphs read
             is_late = not _may_overwrite_input(node, donated, output, views)
         else:
-            # A node in a subgraph of the writer starts before ``writer.last``, so it is not late here.
-            # But the writer counts as a reader of the same value, and the branch above judges it.
             is_late = node.start > writer.last
         if is_late:
             return repr(node.title)

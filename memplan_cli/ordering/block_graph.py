@@ -365,11 +365,16 @@ class _TensorNumbering:
 
 
 def _nested_vars(op: Op) -> Iterable[VarId]:
-    """Return the inputs and outputs of an op and of all ops and blocks inside of it."""
+    """Return the variables that an op with subgraphs accesses: its own, and those of all ops inside.
+
+    Inputs of subgraphs are left out if no op inside reads them: they are no variables of the outer block.
+    """
     variables = [*op.inputs, *op.outputs]
     for body in op.bodies:
         for block in blocks(body):
-            variables += block.outputs
+            variables += (
+                block.outputs
+            )  # may be variables of the outer block, which no op inside reads
             for inner in block.ops:
                 variables += inner.inputs
                 variables += inner.outputs

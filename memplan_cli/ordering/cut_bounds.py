@@ -208,10 +208,14 @@ class CutBounds:
     def _cut(
         self, op: int, sides: list[_Side], overwritten: int | None, max_edges: int
     ) -> CutAtOp:
-        """Return the minimum cut at an op's step, if the op writes over the tensor ``overwritten``.
+        """Return the minimum cut at an op's step: a lower bound of the bytes there, in any order.
 
-        It does so only in orders in which all other readers of the tensor have run. None: the op
-        writes over no tensor.
+        Args:
+            op: the op.
+            sides: on which side of it each op runs, from `_sides_of`.
+            overwritten: the tensor over which the op writes in orders in which all other readers of the
+                tensor have run; None if it writes over no tensor.
+            max_edges: the number of edges that are examined at most.
         """
         graph = self._graph
         network = _CutNetwork(graph, op, sides)
@@ -219,15 +223,21 @@ class CutBounds:
             network.add_tensor(tensor)
         live_in_all_orders = self._always_live + graph.step_bytes[op]
         if overwritten is not None:
+            # The bytes that writing in place saves are needed if another reader has not run. So they count
+            # like a tensor that is live from the start until the other readers have run.
             saved = graph.in_place_bytes[op]
-            # Take off the bytes that are saved, and count them again if another reader is left: as a
-            # further tensor that only the other readers need.
             live_in_all_orders -= saved
             other_readers = [reader for reader in self._readers[overwritten] if reader != op]
             network.add_tensor(
-                _Tensor(overwritten, None, other_readers, size=saved, is_result=False)
+                _Tensor(
+                    number=overwritten,
+                    definer=None,
+                    readers=other_readers,
+                    size=saved,
+                    is_result=False,
+                )
             )
-        live_in_all_orders += network.certain_bytes
+        live_in_all_orders += network.certain_bytes  # of the tensors added
         # If the flow ends at ``max_edges``, before it is maximal, it is a lower bound still.
         flow, flow_edges = network.flow_network.flow(max_edges)
         building_work = graph.size + len(network.flow_network.heads)  # counted as edges too

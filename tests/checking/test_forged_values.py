@@ -55,6 +55,16 @@ def test_a_forged_value_is_refused_or_stated_to_be_unchecked(
     assert {place for place in accepted if not is_unchecked(place, plan)} == set()
 
 
+def test_a_record_of_recomputation_without_the_budget_of_the_settings_is_refused(
+    tmp_path: Path,
+) -> None:
+    forger = Forger("recomputed", tmp_path)
+    assert forger.accepts_plan(forger.files.plan)
+    report = forger.files.plan["report"]
+    forged = {**report, "recompute": {**report["recompute"], "budget": None}}
+    assert not forger.accepts_plan({**forger.files.plan, "report": forged})
+
+
 @pytest.mark.parametrize("name", ["flat", "recomputed", "measured, donated", "for the CPU"])
 def test_a_forged_note_in_the_model_is_refused(name: str, tmp_path: Path) -> None:
     forger = Forger(name, tmp_path)

@@ -130,6 +130,7 @@ def _write_first_that_decodes(
             plan = plan.with_report(replace(plan.report, validation=verdict))
             if verdict.passed:
                 request.progress("writing")
+                # The notes explain the verdict, and are warnings of the file that is written.
                 plan = plan.with_warnings(*attempt.notes)
                 plan = _with_runtime_settings(plan, written_settings, original_loop.provider)
                 return publish(rewriting, files, plan)

@@ -244,11 +244,11 @@ class CandidateCost(NamedTuple):
 
 
 def candidate_cost(plan: Plan) -> CandidateCost:
-    """Return the measured cost of the candidate that a plan is of."""
+    """Return the cost of a candidate (see `CandidateCost`) as the report of its plan has it measured."""
     from memplan_cli.runtime.run.timing import is_slower
 
     runtime = plan.report.runtime
-    if runtime is None:
+    if runtime is None:  # not measured: the highest cost
         return CandidateCost(is_slower=True, lacks_size=True, bytes=0)
     before, after = runtime.observed["original"], runtime.observed["optimized"]
     sizes = (after.held, after.first_run_peak)

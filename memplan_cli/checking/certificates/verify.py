@@ -168,7 +168,8 @@ def _check_block(
     - ``inside``: a subgraph of a node needs as much in any order of its own nodes;
     - ``cut``: the step of one node needs as much in any order (see `cuts`);
     - ``pair``: whichever of two nodes runs first, the step of one of them needs as much;
-    - ``search``: no order can run all nodes with less (see `search`).
+    - ``search``: no order can run all nodes with less (see `search`);
+    - `NOT_CHECKABLE`: a bound without a proof, which is refused.
 
     Nodes may be fused first (see `groups`), but for ``inside``. ``proven_bytes`` are bounds of
     subgraphs that are checked already, by path.
@@ -179,27 +180,39 @@ def _check_block(
     require(proof.method != NOT_CHECKABLE, "it relies on a block without a witness")
     graph = block_groups(block, planned, proven_bytes)
     if proof.method == "inside":
-        own_paths = {subgraph.path for node in block.nodes for subgraph in node.subgraphs}
-        path, name = proof.inside, repr(proof.inside[:120])
-        require(
-            path in own_paths and path in proven_bytes,
-            f"there is no proof for a subgraph {name} of one of the nodes",
-        )
-        needed = graph.pinned_bytes + proven_bytes[path]
-        require(needed >= proof.bound, f"{name} needs {needed}, not {proof.bound}")
+        _check_inside(block, graph.pinned_bytes, proof, proven_bytes)
         return
     fuse_groups(graph, proof.fusions)
     if proof.method == "search":
         check_search(graph, proof.states, proof.bound)
         return
-    # A certificate with another method than these five cannot be read: this is a cut or a pair.
-    expected_cuts = 1 if proof.method == "cut" else 2
+    expected_cuts = {"cut": 1, "pair": 2}[proof.method]
     require(
         len(proof.cuts) == expected_cuts,
         f"a {proof.method} has not {len(proof.cuts)} cuts",
     )
     require(not proof.states, f"a {proof.method} has no states")
     check_cuts(graph, proof.cuts, proof.tensors, proof.bound)
+
+
+def _check_inside(
+    block: Block, pinned_bytes: int, proof: OrderProof, proven_bytes: Mapping[str, int]
+) -> None:
+    """Check that a subgraph of one of a block's nodes needs the bytes that a proof states.
+
+    The subgraph needs its own proven bytes, and the pinned tensors of the block besides.
+
+    Raises:
+        ProofError: it needs less, or its need is not proven.
+    """
+    own_paths = {subgraph.path for node in block.nodes for subgraph in node.subgraphs}
+    path, name = proof.inside, repr(proof.inside[:120])
+    require(
+        path in own_paths and path in proven_bytes,
+        f"there is no proof for a subgraph {name} of one of the nodes",
+    )
+    needed = pinned_bytes + proven_bytes[path]
+    require(needed >= proof.bound, f"{name} needs {needed}, not {proof.bound}")
 
 
 def _check_recomputation(planned: PlannedGraph, proof: RecomputeProof) -> None:

@@ -92,10 +92,12 @@ def infer_shapes(data: bytes) -> ModelProto:
 def _change_for_inference(model: ModelProto) -> dict[tuple[int, int], NodeProto]:
     """Change the nodes on which inference crashes or errs, in place; return the originals.
 
-    Their keys are the index of the graph in the model and the index of the node in the graph.
+    `_change_node_for_inference` has the changes. Nodes that inference must skip get an unknown operator.
+
+    The keys are the index of the graph in the model and the index of the node in the graph.
     """
-    # Nodes that inference must skip. They are kept with their ids: protobuf makes another object, with
-    # another id, for a node whose object was deleted.
+    # The nodes to skip, by id. They are kept, since protobuf makes a new object for a node, with another
+    # id, if the former one was deleted.
     skipped = {
         id(node): node for node in (*_untyped_nodes(model.graph), *_float_ranges(model))
     }
@@ -103,7 +105,7 @@ def _change_for_inference(model: ModelProto) -> dict[tuple[int, int], NodeProto]
     originals = {}
     for graph_index, graph in enumerate(graphs(model.graph)):
         for node_index, node in enumerate(graph.node):
-            if node.op_type not in _MAY_BE_CHANGED:
+            if node.op_type not in _MAY_BE_CHANGED:  # it has the operators of all nodes to skip
                 continue
             original = deepcopy(node)
             if _change_node_for_inference(node, computed, skip=id(node) in skipped):

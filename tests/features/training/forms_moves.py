@@ -135,6 +135,11 @@ INDEXING: Forms = {
     ),
     "GatherND-scalar": form("y = GatherND(x, i)", x=(2, 3), i=np.array([1, -1])),
     "GatherND-rows": form("y = GatherND(x, i)", x=(2, 3), i=np.array([[1], [-1], [0]])),
+    "GatherND-none": form("y = GatherND(x, i)", x=(3, 2), i=np.zeros((0, 1), np.int64)),
+    "GatherND-empty-rows": form("y = GatherND(x, i)", x=(3, 0), i=np.array([[1]])),
+    "GatherND-empty-batch": form(
+        "y = GatherND<batch_dims=1>(x, i)", x=(0, 3), i=np.zeros((0, 1), np.int64)
+    ),
     "GatherND-batch": form(
         "y = GatherND<batch_dims=1>(x, i)", x=(2, 3, 2), i=np.array([[[1], [-1]], [[0], [0]]])
     ),

@@ -94,13 +94,15 @@ def gather_elements(call: Call) -> Gradients:
 def gather_nd(call: Call) -> Gradients:
     """Y = slices of X by tuples of indices: dX = dY added at these slices.
 
-    X is reshaped to rows, one per slice; each tuple becomes a row number.
+    dX is made of rows, one per slice of X; each tuple becomes a row number.
 
     Raises:
         UnknownShapeError: the sizes of X or the length of a tuple are not known.
     """
     tape, x, index = call.tape, call.input(0), call.input(1)
     sizes = tape.sizes(x, "its indices are turned into row numbers")
+    if 0 in sizes:  # the Reshapes below need elements
+        return (tape.zeros_like(x),)
     batch_rank = call.attribute("batch_dims", 0)
     # The batch axes and those that a tuple indexes make the row, the axes behind them its elements.
     tuple_length = tape.shape(index)[-1]
