@@ -67,9 +67,8 @@ def _reused_names(block: Block) -> Iterator[tuple[int, int]]:
     In the other order the later op's output would be known in the subgraphs, where no node may have an
     output of the same name. Inputs and initializers of subgraphs may have it.
     """
-    ops_with_name: defaultdict[str, list[int]] = defaultdict(
-        list
-    )  # by name of a node output inside
+    # By name of a node output in subgraphs, the ops that have these subgraphs.
+    ops_with_name: defaultdict[str, list[int]] = defaultdict(list)
     for index, op in enumerate(block.ops):
         if ops_with_name:
             for name in (_name_in(block, var) for var in op.outputs if var):
