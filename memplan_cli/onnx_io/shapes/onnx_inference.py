@@ -105,7 +105,9 @@ def _change_for_inference(model: ModelProto) -> dict[tuple[int, int], NodeProto]
     originals = {}
     for graph_index, graph in enumerate(graphs(model.graph)):
         for node_index, node in enumerate(graph.node):
-            if node.op_type not in _MAY_BE_CHANGED:  # it has the operators of all nodes to skip
+            if (
+                node.op_type not in _MAY_BE_CHANGED
+            ):  # it has the operators of all nodes to skip
                 continue
             original = deepcopy(node)
             if _change_node_for_inference(node, computed, skip=id(node) in skipped):
