@@ -69,10 +69,11 @@ def find_phases(
     loss: str | None = None,
     recorded: Mapping[str, str] | None = None,
 ) -> Phases:
-    """Return the phases of a program, those of a training step if anything shows that it is one.
+    """Return the phases of a program; those of a training step if anything shows that it is one.
 
-    This may be, and the first decides: recorded phases with a backward part or an update, an output that
-    is provably a gradient or an updated parameter (`find_trained`), operators of onnxruntime-training.
+    The first of these that the program has shows it, and tells the phases: recorded phases with a backward
+    part or an update, an output that is provably a gradient or an updated parameter (`find_trained`),
+    operators of onnxruntime-training.
 
     The loss is the named one, else a scalar float output with ``loss`` in its name, else another scalar
     float output.

@@ -367,14 +367,13 @@ class _TensorNumbering:
 def _nested_vars(op: Op) -> Iterable[VarId]:
     """Return the variables that an op with subgraphs accesses: its own, and those of all ops inside.
 
-    Inputs of subgraphs are left out if no op inside reads them: they are no variables of the outer block.
+    The outputs of subgraphs count too, as they may be variables of the outer block that no op inside reads.
+    The inputs of subgraphs are never such variables.
     """
     variables = [*op.inputs, *op.outputs]
     for body in op.bodies:
         for block in blocks(body):
-            variables += (
-                block.outputs
-            )  # may be variables of the outer block, which no op inside reads
+            variables += block.outputs
             for inner in block.ops:
                 variables += inner.inputs
                 variables += inner.outputs

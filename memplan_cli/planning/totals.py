@@ -238,7 +238,7 @@ def peak_of(
     )
     # An op with subgraphs runs at its first and its last tick; between them, the ops inside run.
     running = next(
-        (op.op for op in needs.timeline.steps if peak_tick in (op.start, op.end)), None
+        (step.op for step in needs.timeline.steps if peak_tick in (step.start, step.end)), None
     )
     return Peak(step=peak_tick, node=running.label if running else "", tensors=tuple(tensors))
 

@@ -285,7 +285,8 @@ class _DecoderPlanner:
             bound_settings,
             # The user's numbers win: the decode loop ran with them as well.
             dims={**step_dims, **self._cache_lengths(position), **bound_settings.dims},
-            # The user's data has other dims. None would have it bound again, and dims assumed.
+            # Empty: the user's data has the dims of other steps. None would mean that data is still to be
+            # bound, and numbers to be assumed.
             inputs=replace(bound_settings.inputs, feeds={}, assumed={}),
             shapes={},
             kv_cache="keep",

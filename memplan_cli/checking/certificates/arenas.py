@@ -94,9 +94,9 @@ def _check_slots(
 ) -> None:
     """Check that the slots which the entries of a proof require have the bytes of its bound at least.
 
-    An entry requires a number of slots for tensors of one kind that are live at one tick. Tensors share
-    slots if they have the same dtype, at level 0 also the same shape. So a kind is a dtype with a shape,
-    or a dtype alone if the entry has no shape. Slots of different kinds are added up.
+    An entry requires a number of slots for tensors of one dtype that are live at one tick. At level 0
+    tensors of different shapes never share slots: then entries may be for one shape each, and the slots of
+    different shapes are added up. Entries without a shape, and all at level 1, are for tensors of any shape.
 
     Raises:
         ProofError: with the reason.

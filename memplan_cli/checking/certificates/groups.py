@@ -213,9 +213,8 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
         has_same_size = tensors[value.tensor_id].size == tensors[output.tensor_id].size
         if is_read_in_place_only and has_same_size:
             group.replaceable.add(base)
-            group.saved_bytes = graph.sizes[
-                output.tensor_id
-            ]  # the same for each of the tensors
+            # The same for each of the tensors: all have the size of the output.
+            group.saved_bytes = graph.sizes[output.tensor_id]
 
 
 def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:

@@ -249,13 +249,13 @@ class _DonationOrder:
 
         Args:
             pair: an input and an output that may share a buffer.
-            may_reorder: False if the order with ops moved for donations was found to take more
-                memory: then a reader that runs after the writer makes the pair unsafe.
+            may_reorder: whether a reader that runs after the writer may be moved before it. False if
+                such an order was found to take more memory.
 
         Returns:
-            The reason why the pair is unsafe, and no edge was added; empty if the pair is safe. It is
-            also unsafe if the writer reads the input and cannot write in place, or if the edges would
-            close a cycle.
+            The reason why the pair is unsafe, and no edge was added: a reader runs after the writer and
+            may not be moved, or needs the writer's output, or the writer reads the input and cannot
+            write in place. Empty if the pair is safe.
         """
         writer = self._flow.producer[pair.output]
         readers = self._readers(pair.input)

@@ -298,8 +298,8 @@ class GreedyChooser:
             floor = self.price / _FLOOR_DIVISOR
             while self._heap and -self._heap[0][0] >= floor and self._is_over_budget():
                 taken += self._take_best()
-            # The price may be lower than the floor already: the ratio of a candidate may have fallen
-            # between `_fill_heap` and `_take_best`, which sets the price to the ratio that it pays.
+            # The price may be below the floor already: `_take_best` lowers it to the ratio of the
+            # candidate that it takes, which may have fallen since the heap was filled.
             self.price = min(self.price, floor)
             rounds_without_any = 0 if taken > taken_before else rounds_without_any + 1
         return taken

@@ -96,8 +96,8 @@ def _change_for_inference(model: ModelProto) -> dict[tuple[int, int], NodeProto]
 
     The keys are the index of the graph in the model and the index of the node in the graph.
     """
-    # The nodes to skip, by id. They are kept, since protobuf makes a new object for a node, with another
-    # id, if the former one was deleted.
+    # The nodes to skip, by id: all have one of the operators of `_MAY_BE_CHANGED`. They are kept, since
+    # protobuf makes a new object for a node, with another id, if the former one was deleted.
     skipped = {
         id(node): node for node in (*_untyped_nodes(model.graph), *_float_ranges(model))
     }
@@ -105,9 +105,7 @@ def _change_for_inference(model: ModelProto) -> dict[tuple[int, int], NodeProto]
     originals = {}
     for graph_index, graph in enumerate(graphs(model.graph)):
         for node_index, node in enumerate(graph.node):
-            if (
-                node.op_type not in _MAY_BE_CHANGED
-            ):  # it has the operators of all nodes to skip
+            if node.op_type not in _MAY_BE_CHANGED:
                 continue
             original = deepcopy(node)
             if _change_node_for_inference(node, computed, skip=id(node) in skipped):

@@ -278,9 +278,7 @@ def _must_exceed_capacity(
     the scratch row UNITS_IN: there, units of buffers between the walls are added where they start and
     subtracted where they end.
     """
-    is_valley = (
-        state.scratch[STOP, begin] >= stop
-    )  # the first section's floor reaches to ``stop``
+    is_valley = state.scratch[STOP, begin] >= stop  # the first section's floor reaches so far
     if is_valley:  # `tightest_section` has made the same test
         return False
     first, start, end, sizes = piece.first, piece.start, piece.end, piece.size

@@ -84,11 +84,9 @@ def _breakdown(fit: Fit, need: Need | None) -> str:
         return ""
     subject = "Of it" if need is not None else "Each need includes"
     text = ", ".join(f"{format_size(size)} for {name}" for name, size in terms.items())
-    is_predicted = (
-        bool(fit.points) and fit.confirmed is None
-    )  # an answer that no run has confirmed
+    is_unconfirmed_answer = bool(fit.points) and fit.confirmed is None
     # Without a margin the answer is about tensors, whose bytes are exact.
-    if is_predicted and fit.margin is not None:
+    if is_unconfirmed_answer and fit.margin is not None:
         return f"{subject} {text}. Predicted, usually within {fit.margin:.0%}."
     return f"{subject} {text}."
 

@@ -153,9 +153,8 @@ class _Sorter:
             if any(product in dumped for product in _products(node)):
                 continue
             body = self.definitions.of_call(node, [self._dtype(name) for name in node.input])
-            if (
-                body is None
-            ):  # no call: a node that the runtime removed, such as a Constant or a Cast
+            # No call: the runtime removed the node, such as a Constant or a Cast.
+            if body is None:
                 continue
             base = prefix = f"_inlfunc_{node.op_type}"
             while prefix in prefixes:
