@@ -64,10 +64,9 @@ def _users_of_states(block: Block) -> Iterator[tuple[int, int]]:
 def _reused_names(block: Block) -> Iterator[tuple[int, int]]:
     """Yield pairs of an op with subgraphs and a later op whose output has the name of a node output in them.
 
-    In the other order the later op's output would be known in the subgraphs, where no node may have an
-    output of the same name. Inputs and initializers of subgraphs may have it.
+    Defined before the subgraphs, the later op's output would be hidden in them, which ONNX allows to
+    inputs and initializers of subgraphs only.
     """
-    # By name of a node output in subgraphs, the ops that have these subgraphs.
     ops_with_name: defaultdict[str, list[int]] = defaultdict(list)
     for index, op in enumerate(block.ops):
         if ops_with_name:

@@ -210,12 +210,8 @@ class CutBounds:
     ) -> CutAtOp:
         """Return the minimum cut at an op's step: a lower bound of the bytes there, in any order.
 
-        Args:
-            op: the op.
-            sides: on which side of it each op runs, from `_sides_of`.
-            overwritten: the tensor over which the op writes in orders in which all other readers of the
-                tensor have run; None if it writes over no tensor.
-            max_edges: the number of edges that are examined at most.
+        ``sides`` are from `_sides_of`. In orders in which all other readers of ``overwritten`` have run, the
+        op writes over that tensor; None: it writes over none. ``max_edges`` as in `lowest_cut`.
         """
         graph = self._graph
         network = _CutNetwork(graph, op, sides)
@@ -227,14 +223,10 @@ class CutBounds:
             # like a tensor that is live from the start until the other readers have run.
             saved = graph.in_place_bytes[op]
             live_in_all_orders -= saved
-            other_readers = [reader for reader in self._readers[overwritten] if reader != op]
+            readers = [reader for reader in self._readers[overwritten] if reader != op]
             network.add_tensor(
                 _Tensor(
-                    number=overwritten,
-                    definer=None,
-                    readers=other_readers,
-                    size=saved,
-                    is_result=False,
+                    overwritten, definer=None, readers=readers, size=saved, is_result=False
                 )
             )
         live_in_all_orders += network.certain_bytes  # of the tensors added

@@ -198,12 +198,10 @@ def _check_block(
 def _check_inside(
     block: Block, pinned_bytes: int, proof: OrderProof, proven_bytes: Mapping[str, int]
 ) -> None:
-    """Check that a subgraph of one of a block's nodes needs the bytes that a proof states.
-
-    The subgraph needs its own proven bytes, and the pinned tensors of the block besides.
+    """Check a proof by the proven bytes of a subgraph of one of a block's nodes, and the pinned bytes.
 
     Raises:
-        ProofError: it needs less, or its need is not proven.
+        ProofError: they are less than the proof states, or the subgraph has no proof.
     """
     own_paths = {subgraph.path for node in block.nodes for subgraph in node.subgraphs}
     path, name = proof.inside, repr(proof.inside[:120])

@@ -247,10 +247,8 @@ class _DonationOrder:
     def add_pair(self, pair: Pair, *, may_reorder: bool) -> str:
         """Add an edge to the writer of a pair's output from each other reader of the pair's input.
 
-        Args:
-            pair: an input and an output that may share a buffer.
-            may_reorder: whether a reader that runs after the writer may be moved before it. False if
-                such an order was found to take more memory.
+        ``may_reorder``: whether a reader that runs after the writer may be moved before it. False if such
+        an order was found to take more memory.
 
         Returns:
             The reason why the pair is unsafe, and no edge was added: a reader runs after the writer and

@@ -348,12 +348,7 @@ class _StepInputs:
 
         The value of a dim is known if the user gave it, or if caches grow along the dim. The value of any
         other dim follows from the step by a rule, a key of `STEP_NUMBERS`. Which rules are likely depends on
-        the caches that have the dim (`candidate_rules`).
-
-        Args:
-            model: the file of the original.
-            caches: the caches of the model.
-            job: has the dims and inputs that the user gave.
+        the caches that have the dim (`candidate_rules`). ``job`` has the dims and inputs that the user gave.
         """
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])

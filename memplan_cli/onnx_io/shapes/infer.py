@@ -44,9 +44,8 @@ def infer(
     Nodes keep their order and index. Large weights are graph inputs. Dims with names that inference generates
     (``unk__0``) are unknown: nobody could bind them.
 
-    A declared type wins over what inference finds, and may be wrong at the bound sizes. So declared types
-    of node outputs are removed first (`take_annotations`). Where they tell more than inference has found,
-    they are declared again, and inference runs a second time.
+    Declared types of node outputs are removed before inference (`take_annotations`). Where they tell more
+    than inference has found, they are declared again, and inference runs a second time.
 
     Raises:
         SettingsError: a given shape contradicts the model, or names no value of it.
@@ -61,7 +60,7 @@ def infer(
     name_free_dims(light, taken)
     dims = _all_sizes(light, bindings)
     names = DimNames(names_of_inputs(light), dims)
-    # Before sizes are bound, which makes numbers of the named dims in declared types.
+    # Before sizes are bound: a number in a declared type would win over what inference finds.
     removed_types = take_annotations(light, bindings.untrusted)
     # Inputs with known data become constants; `as_inputs` makes them inputs again.
     constant_inputs = bind_model(light, bindings, dims)
