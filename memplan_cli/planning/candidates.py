@@ -15,7 +15,7 @@ from memplan_cli.ordering.records import Ordering
 from memplan_cli.planning.candidate import FILE, Candidate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.core.program import Program, VarId
@@ -45,7 +45,8 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
     settings = task.settings
     _reject_unused(settings)
     if settings.recompute == "none" and not settings.donate:
-        yield from _orders(task)  # which also tries a runtime's order
+        # It also tries a runtime's order.
+        yield from _within_budget(task, _orders(task))
         return
     recompute = rewrites.recompute.get(settings.recompute)
     if recompute is None:  # outputs are donated, and nothing is computed again
@@ -54,7 +55,34 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
         candidate = recompute(task)
     if task.runtime is not None:
         candidate = for_runtime(task, task.runtime, candidate) or candidate
+    candidate = next(_within_budget(task, [candidate]))
     yield rewrites.donate(candidate, task) if settings.donate else candidate
+
+
+def _within_budget(
+    task: PlanningTask, candidates_found: Iterable[Candidate]
+) -> Iterator[Candidate]:
+    """Yield the candidates within a budget in bytes; all of them if none is, or without such a budget.
+
+    Orders are searched for intermediates, and a budget counts outputs too. So if no candidate is within
+    it, the program in its own order is tried: chunks may have lowered it to the budget.
+    """
+    budget = task.settings.budget
+    if not isinstance(budget, int):
+        yield from candidates_found
+        return
+
+    def is_within(candidate: Candidate) -> bool:
+        planned_vars = replace(task.planned_vars, sizes=candidate.sizes)
+        return planned_vars.resident.live_peak(candidate.program) <= budget
+
+    found = list(candidates_found)
+    own_order = Candidate(task.program, task.planned_vars.sizes)
+    within = [candidate for candidate in found if is_within(candidate)]
+    if not within and is_within(own_order):
+        recompute = replace(found[0].recompute, nodes=0, flops_increase=0.0, met=True)
+        within = [replace(own_order, recompute=recompute)]
+    yield from within or found
 
 
 def _reject_unused(settings: Settings) -> None:

@@ -30,7 +30,7 @@ from memplan_cli.planning.notes import (
     weights_notes,
 )
 from memplan_cli.planning.record import plan_of
-from memplan_cli.planning.report import Decision
+from memplan_cli.planning.report import Decision, resident_peak
 from memplan_cli.planning.rewrites import Folding
 from memplan_cli.planning.scope import find_scope, planned_vars_of
 
@@ -210,11 +210,12 @@ def _chunked(program: Program, context: _Context) -> Decision:
 
 
 def _rewrite_cost(decision: Decision, budget: int | None) -> tuple[int, float]:
-    """Return the live bytes above a budget, and then the added work as a share of the model's work.
+    """Return the bytes above a budget, and then the added work as a share of the model's work.
 
-    Without a budget (None), all live bytes count.
+    Intermediates and outputs count; without a budget (None), all of them.
     """
-    bytes_above_budget = max(decision.allocation.live_peak - (budget or 0), 0)
+    resident = resident_peak(decision, decision.needs) or 0  # the sizes of chunks are numbers
+    bytes_above_budget = max(resident - (budget or 0), 0)
     recomputed = decision.candidate.recompute.flops_increase
     return bytes_above_budget, decision.chunked.flops_increase + recomputed
 

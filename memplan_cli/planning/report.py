@@ -229,7 +229,7 @@ def _memory(decision: Decision, foldable: int) -> Memory:
         order_bound=decision.candidate.bound,
         order_proved=decision.is_proved,
         foldable=foldable if has_numbers else None,
-        resident=_resident_peak(decision, decision.needs),
+        resident=resident_peak(decision, decision.needs),
     )
 
 
@@ -261,7 +261,7 @@ def _live_peak(allocation: Allocation, dims: Mapping[str, int]) -> int | None:
     return live_peak_of(in_bytes(allocation.storage.buffers_by_unit, dims))
 
 
-def _resident_peak(decision: Decision, needs: Needs) -> int | None:
+def resident_peak(decision: Decision, needs: Needs) -> int | None:
     """Return the live peak with outputs counted; None if a size has no number."""
     return live_peak_of(in_bytes(_resident_buffers(decision, needs), decision.dims))
 
@@ -299,7 +299,7 @@ def _original_numbers(decision: Decision, memory: Memory) -> _OriginalNumbers:
     return _OriginalNumbers(
         live_peak=_live_peak(allocation, decision.dims),
         planned=number_at(allocation.heights, decision.dims),
-        resident=_resident_peak(decision, needs),
+        resident=resident_peak(decision, needs),
     )
 
 
@@ -331,7 +331,7 @@ def _chunking_summary(decision: Decision) -> ChunkingSummary:
     facts = decision.chunked
     if facts.budget is None:
         return facts
-    resident = _resident_peak(decision, decision.needs)
+    resident = resident_peak(decision, decision.needs)
     return replace(facts, met=resident is not None and resident <= facts.budget)
 
 

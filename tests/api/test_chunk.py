@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -286,6 +286,54 @@ def test_a_budget_is_met_by_pieces_or_by_recomputing_whichever_adds_less(
     assert both.memory.live_peak is not None
     assert both.memory.live_peak <= (both.recompute.budget or 0)
     assert added <= pieces.chunked.flops_increase
+
+
+def with_outputs_of_all_layers(seed: int) -> onnx.ModelProto:
+    """Return random layers on one tensor, of which many are outputs."""
+    rng, make = np.random.default_rng(seed), Maker()
+    tensors, outputs = ["x"], list[str]()
+    for _ in range(8):
+        one, other, third = (
+            tensors[-1 - int(rng.integers(min(4, len(tensors))))] for _ in "abc"
+        )
+        if rng.random() < 0.5:
+            turned = make.node("Transpose", other, perm=[0, 2, 1])
+            scores = make.node("Softmax", make.node("MatMul", one, turned), axis=-1)
+            tensors.append(make.node("MatMul", scores, third))
+        else:
+            wide = make.node("Sigmoid", make.node("MatMul", one, make.weight(16, 128)))
+            tensors.append(make.node("MatMul", wide, make.weight(128, 16)))
+        if rng.random() < 0.5:
+            outputs.append(tensors[-1])
+    model = make.model({"x": (1, 64, 16)}, tensors[-1])
+    for name in dict.fromkeys(outputs):
+        if name != tensors[-1]:
+            kind = onnx.TensorProto.FLOAT
+            model.graph.output.append(
+                onnx.helper.make_tensor_value_info(name, kind, (1, 64, 16))
+            )
+    return model
+
+
+@pytest.mark.parametrize("options", [{}, {"recompute": "auto"}, {"donate": True}])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_budget_that_chunks_meet_stays_met_whatever_is_done_besides(
+    tmp_path: Path, seed: int, options: dict[str, Any]
+) -> None:
+    model = with_outputs_of_all_layers(seed)
+    if "donate" in options:
+        options = {"donate": {"x": model.graph.output[0].name}}
+    path = saved(tmp_path, model)
+    for share in ("70%", "55%", "45%"):
+        settings = Settings(chunk="auto", budget=share, run=False)  # type: ignore[arg-type] # as in a file
+        alone = api.plan(path, settings).report
+        both = api.plan(path, replace(settings, **options)).report
+        assert alone.chunked.curve
+        least = min(point.peak for point in alone.chunked.curve)
+        assert both.budget_met or not alone.budget_met
+        assert alone.budget_met or least > (alone.chunked.budget or 0)
+        if options.get("donate"):
+            assert both.donated.pairs
 
 
 def test_fit_refuses_chunk_and_budget(tmp_path: Path) -> None:

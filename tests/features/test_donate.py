@@ -124,7 +124,8 @@ def test_an_order_that_stays_keeps_its_measurement() -> None:
     planned_vars = terms(tested)
     candidate = Candidate(tested, planned_vars.sizes, measured=measurement)
     task: Any = SimpleNamespace(
-        settings=SimpleNamespace(donate={"in*": "new*"}), planned_vars=planned_vars
+        settings=SimpleNamespace(donate={"in*": "new*"}, budget=None),
+        planned_vars=planned_vars,
     )
     result = donate(candidate, task)
     assert result.program is tested

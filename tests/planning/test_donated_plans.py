@@ -109,7 +109,12 @@ def test_a_pair_never_breaks_a_budget() -> None:
     start = Candidate(tested, terms(tested).sizes)
     task = PlanningTask(tested, terms(tested), Phases(), Settings(donate={"in40": "new40"}))
     assert donate(start, task).donated.pairs
-    kept = replace(start, recompute=RecomputeSummary(budget=4))
-    found = donate(kept, task)
-    assert not found.donated.pairs
-    assert found.program is tested
+    budget = task.planned_vars.resident.live_peak(tested)
+    recomputed = replace(start, recompute=RecomputeSummary(budget=budget)), task
+    in_chunks = start, replace(task, settings=replace(task.settings, budget=budget))
+    for kept, same_task in (recomputed, in_chunks):
+        found = donate(kept, same_task)
+        assert not found.donated.pairs
+        assert found.program is tested
+    missed = replace(task, settings=replace(task.settings, budget=budget - 1))
+    assert donate(start, missed).donated.pairs

@@ -103,8 +103,9 @@ def _is_too_costly(result: Donations, candidate: Candidate, task: PlanningTask) 
     # The bytes that a runtime allocates: graph outputs count, which a plan may leave out.
     peak_of = planned_vars.resident.live_peak
     before, peak = peak_of(candidate.program), peak_of(result.program)
-    budget = candidate.recompute.budget
-    if candidate.recompute.met and budget is not None and peak > budget:
+    # The settings have a share of the original's need if nothing is in chunks.
+    budget = candidate.recompute.budget or task.settings.budget
+    if isinstance(budget, int) and before <= budget < peak:
         return True
     return peak - before > _saved_bytes(candidate.program, result.pairs)
 
