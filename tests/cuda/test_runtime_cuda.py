@@ -13,12 +13,14 @@ import pytest
 from memplan_cli import api
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
+from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.probe import probe_table
 from memplan_cli.runtime.replay.replay import replay
 from memplan_cli.runtime.run.run_model import process_of_run, record_run
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks
+from memplan_cli.runtime.simulate.regions import OWN_INITIALIZERS, one_region
 from memplan_cli.runtime.workers.session import resolve_provider
 from memplan_cli.runtime.workers.spec import RunConditions
 from memplan_cli.settings.settings import Settings
@@ -86,6 +88,32 @@ def test_the_counters_say_something(net: Path) -> None:
     assert peaks.held is not None
     assert peaks.first_run_peak is not None
     assert 0 < peaks.first_run_peak <= peaks.held
+
+
+def test_the_arena_has_the_first_region_that_it_was_registered_with(net: Path) -> None:
+    settings = PLAIN.updated(
+        RuntimeSettings(arena=one_region(3 << 20), session_config=OWN_INITIALIZERS)
+    )
+    peaks = record_run(net, settings, ON_CUDA, "arena").peaks
+    assert peaks.held is not None
+    assert peaks.weights is not None
+    assert peaks.held - peaks.weights == 3 << 20
+
+
+def test_a_run_beyond_the_limit_of_the_arena_is_one_message(net: Path) -> None:
+    limited = PLAIN.updated(RuntimeSettings(arena={"max_mem": 32 << 10}))
+    with pytest.raises(
+        RuntimeUnavailableError, match="out of device memory: no room for"
+    ) as error:
+        record_run(net, limited, ON_CUDA, "arena")
+    assert "bfc_arena" not in str(error.value)
+
+
+def test_predicted_settings_work_here(net: Path) -> None:
+    choice = api.settings(net, provider="cuda")
+    assert int(choice.settings.arena["max_mem"]) > 0
+    peaks = record_run(net, choice.settings, ON_CUDA, "arena").peaks
+    assert peaks.first_run_peak is not None
 
 
 def test_the_prediction_is_near_what_is_measured(net: Path) -> None:
