@@ -144,7 +144,7 @@ class ModelNeeds:
         need = _need_of_known_sizes(memory)
         if self.process is None or need.total > _HOPELESS * self.limit:
             return need
-        return replace(need, process=self.process.highest(dims))
+        return replace(need, process=self.process.highest_bytes(dims))
 
     def guess(self, question: Question) -> int:
         """Return the largest value that fits by the formulas; 1 if they are unknown."""
@@ -357,7 +357,7 @@ class ProcessPrediction:
     settings: Settings
     model_to_run: Path | None = None
 
-    def highest(self, dims: Mapping[str, int]) -> int | None:
+    def highest_bytes(self, dims: Mapping[str, int]) -> int | None:
         """Predict the highest memory of the process at these dimensions, in bytes, with kept outputs.
 
         None if the prediction is not possible; `obstacle` gives the reason.
@@ -396,10 +396,11 @@ class ProcessPrediction:
 def predict_process_of(
     path: Path, of: str, searched_dims: Sequence[str], settings: Settings
 ) -> tuple[ProcessPrediction | None, tuple[str, ...]]:
-    """Return what predicts the memory of the process that runs a model, and notes for the user.
+    """Return a prediction of the process that runs a model, and notes for the user.
 
-    If it cannot be predicted, ``of`` decides: ``process`` is an error, ``auto`` gives None and a
-    note why. With ``tensors`` the result is None.
+    The prediction is None if the planned tensors have to fit in place of the process. ``of`` decides:
+    ``tensors`` is always so, ``auto`` if the process cannot be predicted, with a note why. With ``process``
+    that is an error.
 
     Raises:
         RuntimeUnavailableError: ``of`` is ``process``, and the model does not load.
@@ -416,13 +417,15 @@ def predict_process_of(
     # If the process can be predicted at one value of the dims, it can be at any. With 1, a run that the
     # prediction may take is the shortest.
     smallest = dict.fromkeys(searched_dims, 1)
-    if prediction.highest(smallest) is not None:
+    if prediction.highest_bytes(smallest) is not None:
         return prediction, ()
+    # A run observes the sizes that depend on data.
     if settings.run:
         prediction_by_run = replace(prediction, model_to_run=path)
-        if prediction_by_run.highest(smallest) is not None:
+        if prediction_by_run.highest_bytes(smallest) is not None:
             return prediction_by_run, ()
-    # If a run does not help, it is not sizes that are missing: the reason is the same without a run.
+    # If the run did not help, something else than a size is missing, in both predictions. Without a run, a
+    # missing size is a reason too.
     reason = prediction.obstacle(smallest)
     if of == "process":
         raise UnknownSizeError(

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.memory import Memory
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import Report
     from memplan_cli.core.symbolic.bounds import Bounds
 
 
@@ -468,37 +469,57 @@ def _profile_figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _limits(plan: Plan) -> Iterator[_Limit]:
-    """Yield the ranges of numbers that cannot be counted from the plan."""
+    """Yield each number of the report that cannot be counted from the plan, and the range in which it must be."""
     report, memory = plan.report, plan.report.memory
     alignment = plan.settings.get("alignment")
     padding = 0  # the most that aligned tensors need beyond their own bytes
     if type(alignment) is int and alignment > 0:
         padding = len(plan.tensors) * (alignment - 1)
-    for profile in report.profiles:
+    for (
+        profile
+    ) in report.profiles:  # the same tensors at other sizes, so with the same padding
         suffix = f" at {', '.join(map(str, profile.dims.values()))[:120]}"
         yield from _ordered_totals(profile.memory, padding, suffix)
     if memory.inputs is not None and memory.outputs is not None:
-        max_donated = min(memory.inputs, memory.outputs)
-        yield _Limit("donated bytes", 0, report.donated.bytes, max_donated)
+        yield _Limit(
+            "donated bytes",
+            lowest=0,
+            recorded=report.donated.bytes,
+            highest=min(memory.inputs, memory.outputs),
+        )
     if memory.live_peak is None or memory.naive is None or memory.planned is None:
         return
     unshared_peak = _unshared_peak(plan)  # the live peak if no tensors shared bytes
-    yield _Limit("live_peak", 0, memory.live_peak, unshared_peak)
+    yield _Limit("live_peak", lowest=0, recorded=memory.live_peak, highest=unshared_peak)
     yield from _ordered_totals(memory, padding, "")
-    if memory.resident is not None and memory.outputs is not None:
-        # `resident` is the most bytes of intermediates and outputs that a runtime holds at one tick.
-        # All outputs are live at the end, but donated ones are stored in inputs.
-        outputs = memory.outputs - report.donated.bytes
-        # At level 2 a runtime holds the bytes of the live peak at least. At levels 0 and 1 the live
-        # peak counts a view and its base twice, and a runtime holds their bytes once.
-        lowest = memory.live_peak if report.level == 2 else 0
-        yield _Limit(
-            "resident",
-            lowest=max(lowest, outputs),
-            recorded=memory.resident,
-            highest=unshared_peak + outputs,
-        )
+    # At level 2 a runtime holds the bytes of the live peak at least. At levels 0 and 1, which reuse whole
+    # slots, the live peak counts a view and its base twice, and a runtime holds their bytes once.
+    least_resident = memory.live_peak if report.level == 2 else 0
+    yield from _resident_limit(report, least_resident, unshared_peak)
     yield from _level_limits(report.levels, unshared_peak, memory.naive + padding)
+
+
+def _resident_limit(report: Report, lowest: int, unshared_peak: int) -> Iterator[_Limit]:
+    """Yield the range of the resident bytes; nothing if they are unknown.
+
+    They are the most bytes of intermediates and outputs that a runtime holds at one tick.
+
+    Args:
+        report: the report that records them.
+        lowest: the least bytes of intermediates that a runtime holds at the worst tick.
+        unshared_peak: the most bytes of intermediates live at one tick if no tensors shared bytes.
+    """
+    memory = report.memory
+    if memory.resident is None or memory.outputs is None:
+        return
+    # All outputs are live at the end, but donated ones are stored in inputs.
+    outputs = memory.outputs - report.donated.bytes
+    yield _Limit(
+        "resident",
+        lowest=max(lowest, outputs),
+        recorded=memory.resident,
+        highest=unshared_peak + outputs,
+    )
 
 
 def _level_limits(

@@ -84,29 +84,19 @@ def best_order(
         program.body, facts, lambda graph: order_block(graph, budget, progress or silent)
     )
     if any(op.bodies for op in program.body.ops):
-        choice = _choose_measured(program, facts, main_block, meter)
+        # A search counts too many bytes for some subgraphs: measured programs are compared.
+        found = _choose_measured(program, facts, main_block, meter)
     else:
-        ordered = replace(program, body=main_block.block)
-        choice = _Choice(main_block.search.chosen, ordered, main_block.search.peaks)
-    measurement = None
-    if choice.method != "file":
-        # The search counts with a `TaskGraph`: its result is measured on the program.
-        measurement = meter.measured(choice.program)
-        peaks = {**choice.peaks, choice.method: meter.peak_of(measurement)}
-        choice = choice._replace(peaks=peaks)
-    is_no_better = choice.peak >= choice.peaks["file"]
-    if is_no_better or _is_worse_for_other_symbols(program, choice.program, meter):
-        choice, measurement = _Choice("file", program, choice.peaks), None
-    # Peaks and bounds hold for one value of the symbols only: with symbols, none is returned.
-    bound = None if meter.is_symbolic else main_block.memory.bound
-    return Ordering(
-        choice.program,
-        candidates={} if meter.is_symbolic else choice.peaks,
-        chosen=choice.method,
-        bound=bound,
-        proved=bound is not None and choice.peak <= bound,
-        measured=measurement,
+        search = main_block.search
+        found = _Choice(search.chosen, replace(program, body=main_block.block), search.peaks)
+    best, measurement = _confirmed_or_file(found, program, meter)
+    ordering = Ordering(
+        best.program, {}, best.method, None, proved=False, measured=measurement
     )
+    if meter.is_symbolic:  # peaks and bounds hold for one value of the symbols only
+        return ordering
+    bound = main_block.memory.bound
+    return replace(ordering, candidates=best.peaks, bound=bound, proved=best.peak <= bound)
 
 
 class _Choice(NamedTuple):
@@ -126,6 +116,24 @@ class _Choice(NamedTuple):
     def peak(self) -> int:
         """The live peak of the best order."""
         return self.peaks[self.method]
+
+
+def _confirmed_or_file(
+    found: _Choice, program: Program, meter: _PeakMeter
+) -> tuple[_Choice, Measured | None]:
+    """Return a found order with its measurement, or the file's order if it needs no more.
+
+    Searches count bytes with a `TaskGraph`, which may differ from the program's. So the peak of the found
+    order is replaced by the measured one. The file's order has no measurement.
+    """
+    if found.method != "file":
+        measurement = meter.measured(found.program)
+        peaks = {**found.peaks, found.method: meter.peak_of(measurement)}
+        found = found._replace(peaks=peaks)
+        is_better = found.peak < found.peaks["file"]
+        if is_better and not _is_worse_for_other_symbols(program, found.program, meter):
+            return found, measurement
+    return _Choice("file", program, found.peaks), None
 
 
 def _choose_measured(

@@ -70,18 +70,26 @@ def _is_worthwhile(resident: int, new_resident: int) -> bool:
 def _searched_orders(
     program: Program, ordered: Program, planned_vars: PlannedVars
 ) -> Iterator[Program]:
-    """Yield the best order if outputs count all of their bytes, then a part, then hardly any.
+    """Yield three orders that compute outputs late, each with the lowest live peak if outputs count in part.
 
-    The bytes of outputs are divided by `OUTPUT_DIVISORS`. With divisor 1 the resident bytes are
-    minimized, in which only views share bytes, as in a runtime. The other searches are for the plan's
-    live peak, and outputs only guide them. So variables share bytes as in the plan.
+    The bytes of outputs are divided by one of `OUTPUT_DIVISORS`. The first order has the fewest resident
+    bytes, the last one the lowest live peak of the plan.
 
-    The searches start from ``ordered``, the order of the lowest live peak. But ``ordered`` is already
-    the best order if outputs count hardly any bytes, so that search starts from ``program``, which is
-    in the file's order.
+    Args:
+        program: the program in the file's order.
+        ordered: the program in the order of the lowest live peak, where outputs count no bytes.
+        planned_vars: the planned variables and the outputs.
     """
-    all_bytes, a_part, hardly_any = OUTPUT_DIVISORS
-    for divisor, start in ((all_bytes, ordered), (a_part, ordered), (hardly_any, program)):
+    undivided, a_part, hardly_any = OUTPUT_DIVISORS
+    in_runtime, in_plan = planned_vars.resident.aliasing, planned_vars.aliasing
+    searches = (
+        # Resident bytes are those of a runtime, in which variables share fewer bytes than in the plan.
+        (undivided, ordered, in_runtime),
+        (a_part, ordered, in_plan),
+        # If outputs count hardly any bytes, ``ordered`` is already the best: a search from it finds no other.
+        (hardly_any, program, in_plan),
+    )
+    for divisor, start, aliasing in searches:
         # Rounded up, so that no output counts as free.
         results = {
             var: Size(-(-size.coefficient // divisor))
@@ -92,6 +100,6 @@ def _searched_orders(
             start,
             resident.sizes,
             pinned=resident.pinned,
-            aliasing=resident.aliasing if divisor == all_bytes else planned_vars.aliasing,
+            aliasing=aliasing,
             work=min(MAX_WORK, WORK_PER_OP * len(start.body.ops)),
         ).program

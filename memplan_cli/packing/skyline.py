@@ -162,12 +162,27 @@ class _Skyline:
             stop = self.stop[stop]
         self.add(begin, stop, level, left_begin)
 
+    def raise_part(
+        self, valley: tuple[int, int, int], start: int, end: int, level: int
+    ) -> None:
+        """Add a valley again that `pop_lowest` has removed, with its sections [start, end) at a higher level."""
+        floor, begin, stop = valley
+        left_begin = self.left_begin[begin]
+        # The rest of the floor on both sides is added first: `add_merged` compares with neighbors.
+        if begin < start:
+            self.add(begin, start, floor, left_begin)
+            left_begin = begin
+        if end < stop:
+            self.add(end, stop, floor, left_begin=start)
+        self.add_merged(start, end, level, left_begin)
+
 
 def fill_valleys(piece: Piece, order: Sequence[int]) -> Placement:
-    """Place all buffers of a piece by filling valleys.
+    """Place all buffers of a piece by filling valleys, and return their offsets.
 
-    ``order`` sorts the buffers by start; of those that start together and fit into a valley, the
-    first is placed.
+    A valley is an interval of sections in which the skyline is level, between higher walls. On the floor of
+    the lowest valley goes the first buffer in ``order`` that fits between its walls. If none fits, the floor
+    is raised to the lower wall. ``order`` sorts the buffers by start.
     """
     sections = len(piece.loads)
     unplaced, skyline = _UnplacedBuffers(piece.start, piece.end, order), _Skyline(sections)
@@ -175,23 +190,15 @@ def fill_valleys(piece: Piece, order: Sequence[int]) -> Placement:
     offsets = [0] * len(order)
     remaining = len(order)
     while remaining:
-        floor, begin, stop = skyline.pop_lowest()
-        left_begin = skyline.left_begin[begin]
+        valley = floor, begin, stop = skyline.pop_lowest()
         buffer = unplaced.take(begin, stop)
-        if buffer < 0:  # none fits: raise the floor to the lower wall
-            level = skyline.lower_wall(begin, stop)
-            skyline.add_merged(begin, stop, level, left_begin)
+        if buffer < 0:  # none fits
+            skyline.raise_part(valley, begin, stop, skyline.lower_wall(begin, stop))
             continue
         remaining -= 1
         offsets[buffer] = floor
-        start, end = piece.start[buffer], piece.end[buffer]
-        # The rest of the floor on both sides is added first: `add_merged` compares with neighbors.
-        if begin < start:
-            skyline.add(begin, start, floor, left_begin)
-            left_begin = begin  # the rest is now on the left of the buffer
-        if end < stop:
-            skyline.add(end, stop, floor, left_begin=start)
-        skyline.add_merged(start, end, floor + piece.size[buffer], left_begin)
+        top = floor + piece.size[buffer]
+        skyline.raise_part(valley, piece.start[buffer], piece.end[buffer], top)
     return tuple(offsets)
 
 

@@ -219,36 +219,28 @@ def for_runtime(
     """Return the program in the order for which a runtime needs least; None: the candidate stays.
 
     A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has
-    two live peaks: that of the plan and that of the runtime. The order of the runtime's lowest peak
-    is returned, unless it raises the plan's peak above that of the file's order by more bytes than it
-    lowers the runtime's peak below that of the other orders. With recomputation the order of the
-    candidate is part of the rewrite, and stays.
+    two live peaks: that of the plan and that of the runtime. Of a searched order, the candidate's and the
+    file's, the one with the lowest runtime peak is taken. But if its plan peak is above that of the file's
+    order, the search must have lowered the runtime's peak by as many bytes at least.
+
+    With recomputation the order of the candidate is part of the rewrite, and stays.
     """
     settings, program = task.settings, task.program
     if settings.recompute != "none" or settings.order == "keep":
         return None
     sizes = {**task.planned_vars.sizes, **result_sizes(program)}  # with the graph's outputs
-
-    def runtime_peak(ordered: Program) -> int:
-        return live_peak(ordered, sizes, aliasing=runtime.aliasing)
-
-    ordering = _search_repeatedly(program, sizes, runtime.aliasing, settings.time_limit)
-    new_peak, candidate_peak, file_peak = map(
-        runtime_peak, (ordering.program, candidate.program, program)
-    )
-    other_peak = min(candidate_peak, file_peak)
-    if new_peak <= other_peak:
-        best = ordering.program
-    elif candidate_peak <= file_peak:
-        best = candidate.program
-    else:
-        best = program
-    saved_by_runtime = max(other_peak - new_peak, 0)
+    searched = _search_repeatedly(program, sizes, runtime.aliasing, settings.time_limit)
+    programs = (searched.program, candidate.program, program)
+    runtime_peaks = [
+        live_peak(ordered, sizes, aliasing=runtime.aliasing) for ordered in programs
+    ]
+    best = programs[runtime_peaks.index(min(runtime_peaks))]  # of equal ones the first
+    saved_by_search = min(runtime_peaks[1:]) - min(runtime_peaks)
     plan_peak_of = task.planned_vars.live_peak
-    plan_peak_in_file, plan_peak = plan_peak_of(program), plan_peak_of(best)
-    if plan_peak - plan_peak_in_file > saved_by_runtime:
+    plan_peak, plan_peak_in_file = plan_peak_of(best), plan_peak_of(program)
+    if plan_peak - plan_peak_in_file > saved_by_search:
         return None
-    # The runtime's arena may need less in yet another order: it is taken if the plan's peak stays.
+    # The runtime's arena may need less in yet another order: it must not raise the plan's peak further.
     allowed_plan_peak = max(plan_peak, plan_peak_in_file)
     settled = runtime.settle(best, lambda ordered: plan_peak_of(ordered) <= allowed_plan_peak)
     peaks = {**candidate.peaks, "runtime": plan_peak_of(settled)}

@@ -49,8 +49,8 @@ def loop_peak(passed_on: str) -> int | None:
         onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
 g (int64 n, bool go, float[1000] one, float[1000] two) => (float[1000] x, float[1000] y)
     {{ x, y = Loop (n, go, one, two) <
-        body = l (int64 i, bool k, float[1000] a, float[1000] b) => (o, c, {passed_on})
-        {{ o = Identity(k)  c = Add(a, b) }}> }}""")
+        body = l (int64 i, bool k, float[1000] a, float[1000] b) => (o, c, d)
+        {{ o = Identity(k)  c = Add(a, b)  d = Identity({passed_on}) }}> }}""")
     ).program
     observed = RunObservation({}, {"Loop#0.body": (5,)})
     return predict_peaks(

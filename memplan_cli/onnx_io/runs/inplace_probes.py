@@ -216,39 +216,39 @@ def probes() -> Iterator[Probe]:
         for position, operand in enumerate(op.operands):
             if operand.values is None:
                 for kept in (False, True):
-                    yield Probe(op, position, kept, _model(op, position, kept=kept))
+                    yield Probe(op, position, kept, _probe_model(op, position, kept=kept))
 
 
-def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
+def _probe_model(op: OneOp, position: int, *, kept: bool) -> bytes:
     """Return the serialized model of a probe: whether ``op`` writes over its operand at ``position``.
 
-    Each operand ``in<i>`` is computed from a graph input ``x<i>``. The op's result ``r`` is read by one
-    more op, which gives ``y``. Further results ``r<n>``, those in `OneOp.later`, are unused.
+    Each operand ``in<i>`` is a copy of a graph input ``x<i>``, which the op may write over if it reads it
+    last. The result ``r`` of the op is copied to the graph output ``y``. Further results ``r<n>``, those in
+    `OneOp.later`, are unused.
 
-    The other operands are read again at the end, so that the op cannot write over them. So is the
-    probed one if it is ``kept``: then only an alias shares its memory.
+    The other operands are read again after the op, so that it cannot write over them. With ``kept`` the
+    operand at ``position`` is read again too: a result in its memory is then an alias, not written over it.
     """
     from onnx import helper
 
-    inputs, weights, nodes, names = [], [], [], []
+    inputs, weights, copies, later_reads = [], [], [], []
+    outputs = [helper.make_value_info("y", _tensor_type(op.result))]
     for index, operand in enumerate(op.operands):
-        name = f"in{index}"
-        names.append(name)
-        element = _element_type(operand.dtype)
+        name, dtype = f"in{index}", operand.dtype
+        element = _element_type(dtype)
         if operand.values is not None:
             weights.append(helper.make_tensor(name, element, operand.shape, operand.values))
             continue
         inputs.append(helper.make_tensor_value_info(f"x{index}", element, operand.shape))
-        nodes.append(_copy(f"x{index}", name, operand.dtype))
+        copies.append(_copy(f"x{index}", name, dtype))
+        if kept or index != position:
+            later_reads.append(_copy(name, f"y{index}", dtype))
+            outputs.append(helper.make_value_info(f"y{index}", _tensor_type(dtype)))
+    names = [f"in{index}" for index in range(len(op.operands))]
     results = ["r", *(f"r{output}" for _, output in op.later)]
-    nodes.append(helper.make_node(op.type, names, results, domain=op.domain, name="probe",
-                                  **op.attributes))  # fmt: skip
-    nodes.append(_copy("r", "y", op.result))
-    outputs = [helper.make_value_info("y", _tensor_type(op.result))]
-    for index, operand in enumerate(op.operands):
-        if operand.values is None and (kept or index != position):
-            nodes.append(_copy(names[index], f"y{index}", operand.dtype))
-            outputs.append(helper.make_value_info(f"y{index}", _tensor_type(operand.dtype)))
+    probed = helper.make_node(op.type, names, results, domain=op.domain, name="probe",
+                              **op.attributes)  # fmt: skip
+    nodes = [*copies, probed, _copy("r", "y", op.result), *later_reads]
     graph = helper.make_graph(nodes, "probe", inputs, outputs, weights)
     versions = {ONNX: op.opset, ML: 3, MICROSOFT: 1, NCHWC: 1}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
@@ -259,7 +259,7 @@ def _model(op: OneOp, position: int, *, kept: bool) -> bytes:
 
 
 def _copy(name: str, result: str, dtype: str) -> NodeProto:
-    """Return a node that reads a tensor and allocates one of the same dtype and shape."""
+    """Return a node that reads a tensor and gives one of the same dtype and shape, never an alias of it."""
     from onnx import helper
 
     return helper.make_node("Not" if dtype == "bool" else "Neg", [name], [result])

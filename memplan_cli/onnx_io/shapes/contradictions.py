@@ -288,26 +288,31 @@ class _WrongOutput(NamedTuple):
 
 
 def _wrong_outputs(
-    model: ModelProto, index: _OpIndex, representatives: Mapping[Hashable, OpNode]
+    model: ModelProto, index: _OpIndex, op_of_key: Mapping[Hashable, OpNode]
 ) -> dict[Hashable, list[_WrongOutput]]:
-    """Infer one op for each key, and return the outputs that contradict their declarations.
+    """Infer the types of ops, and return the outputs whose declared types they contradict, by key of the op.
 
-    The ops that compute shapes for them are added before them, since inference propagates their values.
-    If inference fails, the result is empty.
+    If inference fails, nothing is known to be wrong, and the result is empty.
+
+    Args:
+        model: The model that the ops are from.
+        index: All its ops.
+        op_of_key: One op for each key of `_OpIndex.keyed_ops`, for all ops that are equal for inference.
     """
     query = _QueryModel(model, index.vars, index.contents)
-    for op, node in _shape_ops_before(index, (op for op, _ in representatives.values())):
-        query.add_connected(node, op)
-    names = {key: query.add(node, op) for key, (op, node) in representatives.items()}
+    # Inference propagates values of shapes. So the ops that compute such inputs are added first.
+    for op, node in _shape_ops_before(index, (op for op, _ in op_of_key.values())):
+        query.add_producer(node, op)
+    output_names = {key: query.add(node, op) for key, (op, node) in op_of_key.items()}
     try:
         types = declared_types(infer_shapes(query.data()).graph)
     except Exception:  # noqa: BLE001 - of many types
         return {}
     wrong: dict[Hashable, list[_WrongOutput]] = {}
-    for key, output_names in names.items():
-        op, _ = representatives[key]
-        for output, (var, name) in enumerate(zip(op.outputs, output_names, strict=True)):
-            computed_type = types.get(name, UNKNOWN)
+    for key, (op, _) in op_of_key.items():
+        pairs = zip(op.outputs, output_names[key], strict=True)
+        for output, (var, name_in_query) in enumerate(pairs):
+            computed_type = types.get(name_in_query, UNKNOWN)
             difference = _difference(op, index.vars, var, computed_type)
             if difference:
                 wrong.setdefault(key, []).append(_WrongOutput(output, difference))
@@ -348,7 +353,7 @@ class _QueryModel:
     """A model of single nodes, all of which ONNX's inference infers in one call.
 
     Every value gets a new name in the query: an input with its type in the program, a weight with its values,
-    or an output of a node that was added with `add_connected`.
+    or an output of a node that was added with `add_producer`.
     """
 
     def __init__(
@@ -372,7 +377,7 @@ class _QueryModel:
         self._model.opset_import.extend(model.opset_import)
         self._model.graph.name = "query"
 
-    def add_connected(self, node: NodeProto, op: Op) -> None:
+    def add_producer(self, node: NodeProto, op: Op) -> None:
         """Add a node whose outputs are read by nodes added later."""
         self._names.update(zip(op.outputs, self.add(node, op), strict=True))
 

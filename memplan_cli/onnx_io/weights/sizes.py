@@ -62,11 +62,10 @@ def check_tensor(tensor: TensorProto) -> None:
 
 
 def check_initializers(graph: GraphProto, file_bytes: int) -> None:
-    """Refuse initializers that are defined twice, have no dtype, or are large and have too little data.
+    """Refuse initializers that are defined twice, have no dtype, or are large and have data of a wrong size.
 
-    The data of those above a megabyte is checked only if, by their dims, they do not fit into the file
-    together: to count values is slow. One without data, because its weights were taken out, passes. Smaller
-    ones are left to `check_tensor`.
+    Counting the values of large ones, above `_ALWAYS_COUNTED_BYTES`, is slow. So it is done only if, by their
+    dims, all of them together exceed the file. `check_tensor` counts those of smaller ones.
 
     Args:
         graph: The main graph.
@@ -75,7 +74,7 @@ def check_initializers(graph: GraphProto, file_bytes: int) -> None:
     Raises:
         ModelError: naming the weight.
     """
-    large, names = [], set()
+    large_inside, names = [], set()
     for tensor in graph.initializer:
         if tensor.name in names:
             raise ModelError(f"{_label(tensor)} is defined twice")
@@ -84,10 +83,13 @@ def check_initializers(graph: GraphProto, file_bytes: int) -> None:
             raise ModelError(f"{_label(tensor)} is of type {tensor.data_type}, which is none")
         is_inside = tensor.data_location != tensor.EXTERNAL
         if is_inside and tensor_bytes(tensor) > _ALWAYS_COUNTED_BYTES:
-            large.append(tensor)
-    if sum(map(tensor_bytes, large)) > file_bytes:
-        for tensor in large:
-            _check_data(tensor)
+            large_inside.append(tensor)
+    is_data_missing = sum(map(tensor_bytes, large_inside)) > file_bytes
+    if is_data_missing:
+        for tensor in large_inside:
+            _check_data(
+                tensor
+            )  # which accepts a tensor without any data: its weights were taken out
 
 
 def tensor_bytes(tensor: TensorProto) -> int:

@@ -74,28 +74,22 @@ def _assembled(
     pop_interface_notes: Callable[[str], bytes],
     metadata: Mapping[str, str],
 ) -> list[bytes]:
-    """Return the bytes of a model, in parts; fields are in the order of their numbers, as protobuf writes them.
+    """Return the bytes of a model, in parts, with other nodes, values and metadata.
+
+    As in a message that protobuf writes, fields are in the order of their numbers.
 
     Args:
         model: The model; nodes and value_info of its main graph are left out.
-        nodes: The nodes of the main graph, serialized.
-        values: Its value_info, serialized: read after all graph inputs and outputs have their notes.
-        pop_interface_notes: Returns the encoded notes on the graph input or output of a name.
+        nodes: The serialized nodes of the main graph.
+        values: The serialized value_info of the main graph. They are read last: a value whose notes
+            ``pop_interface_notes`` has returned is not among them.
+        pop_interface_notes: Returns the encoded notes on the graph input or output of a name, once.
         metadata: Replaces entries with the same keys.
     """
     rest = _without_nodes_and_values(model)
-    graph = rest.graph
-    for value in (*graph.input, *graph.output):
+    for value in (*rest.graph.input, *rest.graph.output):
         value.MergeFromString(pop_interface_notes(value.name))
-    after_values = _pop_fields_after(graph, type(graph).VALUE_INFO_FIELD_NUMBER)
-    between = graph.SerializeToString(deterministic=True)  # nodes are its first field
-    node_field = partial(field, type(graph).NODE_FIELD_NUMBER)
-    graph_parts = [
-        *_joined(map(node_field, nodes)),
-        between,
-        *_joined(map(_value_info_field, values)),
-        after_values,
-    ]
+    graph_parts = _graph_parts(rest.graph, nodes, values)
     graph_head = head(type(model).GRAPH_FIELD_NUMBER, sum(map(len, graph_parts)))
     rest.ClearField("graph")
     for key, text in metadata.items():
@@ -103,6 +97,25 @@ def _assembled(
     after_graph = _pop_fields_after(rest, type(model).GRAPH_FIELD_NUMBER)
     before_graph = rest.SerializeToString(deterministic=True)
     return [before_graph + graph_head, *graph_parts, after_graph]
+
+
+def _graph_parts(
+    rest: GraphProto, nodes: Iterator[bytes], values: Iterator[bytes]
+) -> list[bytes]:
+    """Return the bytes of a graph, in parts: serialized nodes and values, and all its other fields.
+
+    ``rest`` is the graph without nodes and values. Its fields that come after values are removed from it.
+    """
+    after_values = _pop_fields_after(rest, type(rest).VALUE_INFO_FIELD_NUMBER)
+    # Nodes are the first field of a graph, so all that is left comes between nodes and values.
+    after_nodes = rest.SerializeToString(deterministic=True)
+    node_field = partial(field, type(rest).NODE_FIELD_NUMBER)
+    return [
+        *_joined(map(node_field, nodes)),
+        after_nodes,
+        *_joined(map(_value_info_field, values)),
+        after_values,
+    ]
 
 
 def _serialized(message: NodeProto | ValueInfoProto) -> bytes:

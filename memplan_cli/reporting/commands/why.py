@@ -230,23 +230,24 @@ def _peaks_without(
     """Yield, for each buffer, the peak if it were live at its first and last tick only.
 
     The points are ``(tick, live bytes from this tick on)``: the bytes are constant until the next
-    point. They are lower by the buffer's bytes between its first and last tick. For example, with
-    ``(0, 8) (1, 12) (3, 4)`` a buffer of 4 bytes with the ticks 0 to 3 is not needed at ticks 1 and
-    2, where 8 bytes remain.
+    point. Between the first and the last tick of a buffer, its bytes are taken off. For example, with
+    ``(0, 8) (1, 12) (3, 4)`` a buffer of 4 bytes with the ticks 0 to 3 leaves 8 bytes at ticks 1 and 2.
     """
     sizes = [size for _, size in points]
     peak = max(sizes)
+    # The highest bytes of the points before an index, and of those from an index on.
     highest_before = list(accumulate(sizes, max, initial=0))
     highest_from = list(accumulate(reversed(sizes), max))[::-1]
     for buffer in buffers:
         first_tick, last_tick = buffer.first, buffer.last - 1
-        low = bisect_left(points, (first_tick + 1, 0))  # the first point after the first tick
-        high = bisect_left(points, (last_tick + 1, 0)) - 1  # the last tick is in its interval
-        # From point ``low`` to before point ``high`` the buffer is not needed. If the peak is there, its
-        # remaining bytes are ``lowered_peak``. If it is not, it is one of the other two numbers, which are
-        # then larger than ``lowered_peak``.
+        # The first point after the first tick is lowered by the buffer's bytes, and all points up to the one
+        # whose bytes hold at the last tick.
+        first_lowered = bisect_left(points, (first_tick + 1, 0))
+        end_lowered = bisect_left(points, (last_tick + 1, 0)) - 1
+        # If the peak is at a lowered point, ``lowered_peak`` is the highest of these. If not, the peak is at
+        # another point, and is larger than ``lowered_peak``.
         lowered_peak = peak - buffer.bytes
-        yield max(highest_before[low], lowered_peak, highest_from[high])
+        yield max(highest_before[first_lowered], lowered_peak, highest_from[end_lowered])
 
 
 def why_tensor(plan: Plan, name: str) -> TensorExplanation:

@@ -195,7 +195,7 @@ class Frame:
         allocations: variables in memory of their own.
         pattern: the memory pattern of an earlier frame with the same key, whose block this frame
             allocates as a whole; None if there is none.
-        traced: the pattern that this frame makes for later frames. None if the frame has a key and a
+        traced_pattern: the pattern that this frame makes for later frames. None if the frame has a key and a
             ``pattern``, or no key.
     """
 
@@ -208,7 +208,7 @@ class Frame:
     key: int | None = None
     allocations: Allocations = field(default_factory=dict)
     pattern: MemoryPattern | None = None
-    traced: MemoryPattern | None = None
+    traced_pattern: MemoryPattern | None = None
 
     def execute(self) -> Allocations:
         """Run every op, and return the block's outputs, which the caller has to free."""
@@ -224,8 +224,7 @@ class Frame:
     def allocate(self, var: VarId) -> None:
         """Allocate the memory of an output, unless it has memory already or shares that of another value.
 
-        Also records the dims of the output in ``simulator.keys``, and its place in the memory pattern that
-        is traced.
+        If the dims of the output were observed, their key is recorded in ``simulator.keys``.
         """
         if not var:  # an optional output that the op does not have
             return
@@ -233,21 +232,22 @@ class Frame:
         if written is not None:
             self.simulator.keys[var] = written.key
         if var in self.outer_results:
-            # The var is written into an output of the control-flow op, which is memory of the outer
-            # frame. The trial of a branch has no outer frame, and counts the memory of the branch only.
+            # The var is written into an output of the control-flow op, which is memory of the outer frame.
+            # `_branch_peak` runs a branch without an outer frame, and counts the memory of the branch only.
             if self.outer is not None:
                 self.outer.allocate(self.outer_results[var])
             return
         kind = self.plan.kind.get(var)
+        # All other kinds share memory of another value.
         if var in self.allocations or kind not in (BufferKind.NEW, BufferKind.OUTPUT):
             return
         size = self._size(var)
         is_text = self.simulator.model.program.vars[var].dtype == "string"
-        if kind is BufferKind.NEW and not is_text:  # texts are in no memory pattern
-            if self.pattern is not None and self.pattern.holds(var, size):
-                return  # the var lies in the block of the pattern, which `execute` has allocated
-            if self.traced is not None:
-                self.traced.allocate(var, size)
+        is_in_patterns = kind is BufferKind.NEW and not is_text
+        if is_in_patterns and self.pattern is not None and self.pattern.holds(var, size):
+            return  # the var lies in the block of the pattern, which `execute` has allocated
+        if is_in_patterns and self.traced_pattern is not None:
+            self.traced_pattern.allocate(var, size)  # for later frames
         self.allocations[var] = self.simulator.recorder.allocate(size)
 
     def observed_iterations(self, body: Block) -> int | None:
@@ -257,7 +257,7 @@ class Frame:
         return counts[self.number] if self.number < len(counts) else None
 
     def _start_pattern(self) -> int | None:
-        """Find the memory pattern of this frame, or start to trace one; sets ``key``, ``pattern``, ``traced``.
+        """Find the memory pattern of this frame, or start to trace one; sets ``key``, ``pattern``, ``traced_pattern``.
 
         Returns:
             The allocation of the whole pattern; None if the pattern is new or empty, or cannot be.
@@ -267,7 +267,7 @@ class Frame:
             return None
         self.pattern = self.simulator.patterns.get((self.block.path, self.key))
         if self.pattern is None:
-            self.traced = MemoryPattern()
+            self.traced_pattern = MemoryPattern()
         elif self.pattern.height:
             return self.simulator.recorder.allocate(self.pattern.height)
         return None
@@ -287,8 +287,8 @@ class Frame:
                 recorder.free(index)
         if pattern_block is not None:
             recorder.free(pattern_block)
-        if self.traced is not None and self.key is not None:
-            self.simulator.patterns[self.block.path, self.key] = self.traced
+        if self.traced_pattern is not None and self.key is not None:
+            self.simulator.patterns[self.block.path, self.key] = self.traced_pattern
         return results
 
     def _run_op(self, op: Op) -> None:
@@ -305,8 +305,8 @@ class Frame:
         index = self.allocations.pop(var, None)
         if index is not None:
             self.simulator.recorder.free(index)
-        if self.traced is not None:
-            self.traced.free(var)
+        if self.traced_pattern is not None:
+            self.traced_pattern.free(var)
 
     def _observed_write(self, var: VarId) -> WrittenTensor | None:
         """Return the tensor that the observed run wrote into a variable in the same frame; None if unknown."""
@@ -404,18 +404,18 @@ def _run_loop(frame: Frame, op: Op) -> None:
         keys.update(zip(body.inputs[2:], carried_keys, strict=True))
         carried_vars = body.outputs[1:state_count]
         results = frame.simulator.run_block(body, op, {}, frame)
-        # An output that passes an input on is in the memory of that input. A condition that the body does
-        # not compute is the first one.
-        memory = {body.outputs[0]: condition, **state, **results}
+        # The memory of each output: its own, or that of the input that it passes on. A condition that the
+        # body does not compute is the first one.
+        buffer_of = frame.simulator.plans[body.path].buffer
+        by_buffer = {body.outputs[0]: condition, **state, **results}
+        memory = [by_buffer.get(buffer_of.get(var, var)) for var in body.outputs]
         read_state = list(state.values())
         state = {
-            input_: memory[output]
-            for input_, output in zip(body.inputs[1:], body.outputs[:state_count], strict=True)
-            if output in memory
+            var: index
+            for var, index in zip(body.inputs[1:], memory[:state_count], strict=True)
+            if index is not None
         }
-        slices.update(
-            (memory[var], None) for var in body.outputs[state_count:] if var in memory
-        )
+        slices.update((index, None) for index in memory[state_count:] if index is not None)
     for var in op.outputs:
         frame.allocate(var)
     for index in dict.fromkeys((*read_state, *state.values(), *slices, counter)):

@@ -324,9 +324,14 @@ def _point_kernel_gradient(tape: Tape, data: _Operand, result: _Operand, w: str)
 
 
 def _channels_to_batch(call: Call, data: _Operand, group: int) -> str:
-    """Return data [N, G C, ...] as [C, G N, ...], for G groups of C channels.
+    """Return data [N, G C, ...] as [C, G N, ...], for N samples and G groups of C channels.
 
-    That makes samples the channels of the convolution in `_kernel_gradient`.
+    The convolution in `_kernel_gradient` sums over its channels, which have to be the samples then.
+
+    Args:
+        call: a Conv, whose ``data`` is X, or a ConvTranspose, whose ``data`` is dY.
+        data: the tensor. The forward tensor ``data.like`` has its shape.
+        group: G.
 
     Raises:
         ModelError: there are several groups, and C is not known.
@@ -335,14 +340,14 @@ def _channels_to_batch(call: Call, data: _Operand, group: int) -> str:
     swapped = [1, 0, *range(2, rank)]
     if group == 1:
         return tape.emit("Transpose", data.name, perm=swapped)
-    # The kernel of a Conv has the channels of X in a group at axis 1, that of a ConvTranspose those of Y.
-    # Either are the channels of ``data``.
+    # Axis 1 of the kernel has C: the channels of X in a group of a Conv, those of Y for a ConvTranspose.
     channels = tape.shape(call.input(1))[1]
     if not isinstance(channels, int):
         raise ModelError(f"the channels of {call.node.op_type} {call.node.name!r} are dynamic")
     if channels == 1:  # groups and channels are one axis already
         moved = tape.emit("Transpose", data.name, perm=swapped)
     else:
+        # To [N, G, C, ...]: a Reshape keeps the dim N where its target has 0.
         split = _with_leading_dims(tape, data.name, (0, group, channels), data.like)
         moved = tape.emit("Transpose", split, perm=[2, 1, 0, *range(3, rank + 1)])
     return _with_leading_dims(tape, moved, (channels, -1), data.like)
