@@ -126,7 +126,7 @@ def _needs_of(
         settings: numbers or bounds of the other dims, and settings of the plan.
         searched_dims: the names of the dims to search.
         memory: the memory size in bytes that the needs have to fit.
-        of: ``process``, ``tensors`` or ``auto``: the bytes that are the need, as for `fit`.
+        of: what has to fit: ``process``, ``tensors`` or ``auto``, as for `fit`.
         progress: called with each stage.
 
     Raises:

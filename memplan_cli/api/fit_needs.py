@@ -398,9 +398,9 @@ def predict_process_of(
 ) -> tuple[ProcessPrediction | None, tuple[str, ...]]:
     """Return a prediction of the process that runs a model, and notes for the user.
 
-    The prediction is None if the planned tensors have to fit in place of the process. ``of`` decides:
-    ``tensors`` is always so, ``auto`` if the process cannot be predicted, with a note why. With ``process``
-    that is an error.
+    ``of`` is what has to fit a memory size. With ``tensors`` no process is predicted, and the prediction is
+    None. If the process cannot be predicted, it is None too with ``auto``, and a note says why; with
+    ``process`` this is an error.
 
     Raises:
         RuntimeUnavailableError: ``of`` is ``process``, and the model does not load.
@@ -424,8 +424,7 @@ def predict_process_of(
         prediction_by_run = replace(prediction, model_to_run=path)
         if prediction_by_run.highest_bytes(smallest) is not None:
             return prediction_by_run, ()
-    # If the run did not help, something else than a size is missing, in both predictions. Without a run, a
-    # missing size is a reason too.
+    # A run that does not help shows that no size is missing: then both predictions lack the same.
     reason = prediction.obstacle(smallest)
     if of == "process":
         raise UnknownSizeError(

@@ -471,13 +471,12 @@ def _profile_figures(plan: Plan) -> Iterator[Figure]:
 def _limits(plan: Plan) -> Iterator[_Limit]:
     """Yield each number of the report that cannot be counted from the plan, and the range in which it must be."""
     report, memory = plan.report, plan.report.memory
-    alignment = plan.settings.get("alignment")
+    alignment = plan.settings.get("alignment")  # unchecked, as any setting in a plan file
     padding = 0  # the most that aligned tensors need beyond their own bytes
     if type(alignment) is int and alignment > 0:
         padding = len(plan.tensors) * (alignment - 1)
-    for (
-        profile
-    ) in report.profiles:  # the same tensors at other sizes, so with the same padding
+    # A profile has the same tensors at other sizes, so the same padding at most.
+    for profile in report.profiles:
         suffix = f" at {', '.join(map(str, profile.dims.values()))[:120]}"
         yield from _ordered_totals(profile.memory, padding, suffix)
     if memory.inputs is not None and memory.outputs is not None:

@@ -91,7 +91,12 @@ def best_order(
         found = _Choice(search.chosen, replace(program, body=main_block.block), search.peaks)
     best, measurement = _confirmed_or_file(found, program, meter)
     ordering = Ordering(
-        best.program, {}, best.method, None, proved=False, measured=measurement
+        best.program,
+        candidates={},
+        chosen=best.method,
+        bound=None,
+        proved=False,
+        measured=measurement,
     )
     if meter.is_symbolic:  # peaks and bounds hold for one value of the symbols only
         return ordering

@@ -220,8 +220,8 @@ def for_runtime(
 
     A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has
     two live peaks: that of the plan and that of the runtime. Of a searched order, the candidate's and the
-    file's, the one with the lowest runtime peak is taken. But if its plan peak is above that of the file's
-    order, the search must have lowered the runtime's peak by as many bytes at least.
+    file's, the one with the lowest runtime peak is returned, unless it raises the plan's peak above that of
+    the file's order by more bytes than the search lowers the runtime's peak.
 
     With recomputation the order of the candidate is part of the rewrite, and stays.
     """

@@ -223,6 +223,7 @@ def _check_shared_buffers(plan: Plan, control_flow: Mapping[str, Moment]) -> Non
         for tensor in sorted(tensors, key=lambda tensor: tensor.first):
             starts_by_block.setdefault(tensor.block, []).append(tensor.first)
         if len(starts_by_block) > 1:
+            # None may start while a subgraph still uses the bytes, and only one may become an output.
             _check_starts(tensors, starts_by_block, control_flow)
             _check_results(tensors, starts_by_block, control_flow)
 

@@ -90,7 +90,8 @@ def restore_annotations(
 
     `take_annotations` removed the types before inference, which would have believed them. In a removed
     type, a dim name that no input has is replaced by the expression that inference gives for it, if that
-    is the same everywhere. Then bound names are replaced by their sizes.
+    is the same everywhere. Then bound names are replaced by their sizes. A type that contradicts the
+    inferred one after that is not declared.
 
     Args:
         model: the model given to inference.

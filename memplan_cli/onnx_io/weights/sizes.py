@@ -84,12 +84,11 @@ def check_initializers(graph: GraphProto, file_bytes: int) -> None:
         is_inside = tensor.data_location != tensor.EXTERNAL
         if is_inside and tensor_bytes(tensor) > _ALWAYS_COUNTED_BYTES:
             large_inside.append(tensor)
-    is_data_missing = sum(map(tensor_bytes, large_inside)) > file_bytes
-    if is_data_missing:
+    may_lack_data = sum(map(tensor_bytes, large_inside)) > file_bytes
+    if may_lack_data:
         for tensor in large_inside:
-            _check_data(
-                tensor
-            )  # which accepts a tensor without any data: its weights were taken out
+            # Accepts a tensor without any data, as weights may have been taken out of the file.
+            _check_data(tensor)
 
 
 def tensor_bytes(tensor: TensorProto) -> int:

@@ -32,6 +32,8 @@ from memplan_cli.runtime.simulate.trace import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from memplan_cli.core.program import Block, Op, Program
     from memplan_cli.runtime.profile.workspace import Workspace
     from memplan_cli.runtime.simulate.observation import RunObservation, WrittenTensor
@@ -382,9 +384,8 @@ def _run_loop(frame: Frame, op: Op) -> None:
         outputs of its body: condition, carried values, scan outputs
     """
     (body,) = op.bodies
-    recorder, keys = frame.simulator.recorder, frame.simulator.keys
-    state_count = _loop_state_count(op)
-    # Numbers of the recorder stand for memory here.
+    recorder, state_count = frame.simulator.recorder, _loop_state_count(op)
+    # Memory is named by its number in the recorder.
     counter = recorder.allocate(PROFILE.loop_counter)
     condition = recorder.allocate(PROFILE.loop_condition)
     # The memory of the state that the next iteration reads, by body input. First carried values have none:
@@ -394,14 +395,11 @@ def _run_loop(frame: Frame, op: Op) -> None:
     slices: dict[int, None] = {}  # that of the scan outputs of all iterations
     carried_vars = op.inputs[2:]  # the variables whose values the next iteration gets
     for _ in range(_loop_iterations(frame, op)):
-        passed_on = set(state.values())
+        still_needed = {*state.values()}
         for index in dict.fromkeys(read_state):
-            if index not in passed_on and index not in slices:
+            if index not in still_needed and index not in slices:
                 recorder.free(index)
-        # A key stands for the dims of a value: a carried input has the key of the value that it gets. All are
-        # read before one is set, because a body may return one of its inputs as another carried value.
-        carried_keys = [keys.get(var, 0) for var in carried_vars]
-        keys.update(zip(body.inputs[2:], carried_keys, strict=True))
+        _copy_keys(frame.simulator.keys, carried_vars, body.inputs[2:])
         carried_vars = body.outputs[1:state_count]
         results = frame.simulator.run_block(body, op, {}, frame)
         # The memory of each output: its own, or that of the input that it passes on. A condition that the
@@ -420,6 +418,16 @@ def _run_loop(frame: Frame, op: Op) -> None:
         frame.allocate(var)
     for index in dict.fromkeys((*read_state, *state.values(), *slices, counter)):
         recorder.free(index)
+
+
+def _copy_keys(
+    keys: dict[VarId, int], values: Sequence[VarId], inputs: Sequence[VarId]
+) -> None:
+    """Give each input the key of its value, which stands for the value's dims; 0 if it has none.
+
+    All keys are read before one is set: the body of a Loop may return one of its inputs as another value.
+    """
+    keys.update(zip(inputs, [keys.get(var, 0) for var in values], strict=True))
 
 
 def _loop_state_count(op: Op) -> int:
