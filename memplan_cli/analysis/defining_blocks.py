@@ -68,7 +68,7 @@ class DefiningBlocks:
 
 
 def defining_blocks(program: Program, runs_one_body: Callable[[Op], bool]) -> DefiningBlocks:
-    """Return the defining block of every var.
+    """Return the defining block of every var, and the ops that run one of several subgraphs.
 
     ``runs_one_body`` returns whether an op runs exactly one of its subgraphs.
     """

@@ -52,7 +52,7 @@ def sweep(
 
     Args:
         paths: Models, globs, and folders that are searched.
-        profiles: Values of symbols, each for a row: ``{"batch": (1, 8, 32)}``.
+        profiles: Values of symbols, as ``{"batch": (1, 8, 32)}``: each combination of them is a row.
         jobs: Number of processes; 1: this one. None: one per core, which a script may use
             below ``if __name__ == "__main__"`` only.
         resume: A file of rows: jobs with a row in it are skipped, new rows are appended.

@@ -193,7 +193,7 @@ def _as_expression(dim: Dim, symbols_by_text: Mapping[str, frozenset[str]]) -> D
     return quote_name(whole_text) if is_name else dim
 
 
-def other_inputs(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:
+def input_differences(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:
     """Describe how the inputs of a rewritten model differ from those of its original.
 
     Returns nothing if the same feeds fit both: names and types are equal, and dims where both are fixed.

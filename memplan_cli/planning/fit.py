@@ -285,8 +285,8 @@ def frontier(
 ) -> Iterator[Point]:
     """Yield the largest value of a symbol for each power of two of other symbols that fits.
 
-    The first of the other symbols takes the values 1, 2, 4, ... until nothing fits; for each of them
-    the function calls itself with the rest.
+    The first of the other symbols takes the values 1, 2, 4, ... until nothing fits, since needs grow; for each
+    of them the function calls itself with the rest.
 
     Without other symbols there is one point. ``guess`` returns a value near the answer.
     """

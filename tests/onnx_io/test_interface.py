@@ -8,8 +8,8 @@ from builders import parse
 from memplan_cli.onnx_io.interface import (
     dim_names,
     forget_constant_inputs,
+    input_differences,
     open_inputs,
-    other_inputs,
 )
 
 ORIGINAL = "g (float[n,4] x, int64[2] i) => (float[n,4] y) { y = Neg(x) }"
@@ -41,23 +41,27 @@ ORIGINAL = "g (float[n,4] x, int64[2] i) => (float[n,4] y) { y = Neg(x) }"
     ],
 )
 def test_inputs_that_no_one_feed_serves_are_named(written: str, said: tuple[str, ...]) -> None:
-    assert other_inputs(parse(ORIGINAL), parse(written)) == said
+    assert input_differences(parse(ORIGINAL), parse(written)) == said
 
 
 def test_an_input_with_a_value_of_its_own_need_not_be_fed() -> None:
     weight = ORIGINAL.replace("=> (float[n,4] y)", "=> (float[n,4] y) <int64[2] k = {1,2}>")
-    assert other_inputs(parse(ORIGINAL), parse(weight.replace("i)", "i, int64[2] k)"))) == ()
+    assert (
+        input_differences(parse(ORIGINAL), parse(weight.replace("i)", "i, int64[2] k)"))) == ()
+    )
 
 
 def test_an_input_that_lost_its_value_must_be_fed() -> None:
     text = ORIGINAL.replace("i)", "i, int64[2] k)")
     original = text.replace("=> (float[n,4] y)", "=> (float[n,4] y) <int64[2] k = {1,2}>")
-    assert other_inputs(parse(original), parse(text)) == ("only the written model takes 'k'",)
+    assert input_differences(parse(original), parse(text)) == (
+        "only the written model takes 'k'",
+    )
 
 
 def test_many_inputs_are_counted() -> None:
     many = ", ".join(f"float[1] n{number}" for number in range(9))
-    found = other_inputs(parse(ORIGINAL.replace("int64[2] i", many)), parse(ORIGINAL))
+    found = input_differences(parse(ORIGINAL.replace("int64[2] i", many)), parse(ORIGINAL))
     assert found[0] == "only the original takes 'n0', 'n1', 'n2', 'n3', 'n4' and 4 more"
 
 

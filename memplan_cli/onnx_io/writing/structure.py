@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import canonical_domain
 from memplan_cli.errors import InvalidLayoutError
 from memplan_cli.onnx_io.graph_editor import producer_nodes
-from memplan_cli.onnx_io.interface import other_inputs
+from memplan_cli.onnx_io.interface import input_differences
 from memplan_cli.onnx_io.shapes.contradictions import contradictions
 from memplan_cli.onnx_io.traversal import subgraphs
 
@@ -80,7 +80,7 @@ def checked(
     if not errors and program is not None:
         errors = tuple(_type_errors(rewritten, source(), program))
     if not errors and fed_like is not None:
-        errors = other_inputs(fed_like, rewritten)
+        errors = input_differences(fed_like, rewritten)
     if errors:
         raise InvalidLayoutError(f"memplan made an invalid model: {errors[0]}")
     return rewritten

@@ -302,20 +302,20 @@ def _trace_events(plan: Plan) -> Iterator[Json]:
             "tid": 0,
         }
     for number, item in enumerate(occupancies(plan)):
-        shared = {
+        common = {
             "name": terminal(item.tensor.id),
             "cat": "tensor",
             "id": number,
             "pid": _TENSORS,
             "tid": item.tensor.arena,
         }
-        facts = {
+        args = {
             "bytes": item.bytes,
             "offset": item.tensor.offset,
             "tensors": [terminal(tensor.id) for tensor in item.members],
         }
-        yield {**shared, "ph": "b", "ts": item.first, "args": facts}
-        yield {**shared, "ph": "e", "ts": item.last}  # exclusive, unlike ``moment.end``
+        yield {**common, "ph": "b", "ts": item.first, "args": args}
+        yield {**common, "ph": "e", "ts": item.last}  # exclusive, unlike ``moment.end``
     for arena in plan.arenas:
         for tick, size in curve(plan, arena):
             yield {

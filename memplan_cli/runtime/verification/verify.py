@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.progress import silent
 from memplan_cli.core.results.observations import Validation
 from memplan_cli.errors import ModelError, RuntimeUnavailableError
-from memplan_cli.onnx_io.interface import other_inputs
+from memplan_cli.onnx_io.interface import input_differences
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.runtime.graph.offline import offline_program
 from memplan_cli.runtime.run.baseline import DEFAULTS, BaselineRun
@@ -178,7 +178,7 @@ def require_same_inputs(original: Path, written: Path) -> None:
     Raises:
         ModelError: the message lists the differences.
     """
-    differences = other_inputs(load_model(original), load_model(written))
+    differences = input_differences(load_model(original), load_model(written))
     if differences:
         raise ModelError(
             f"{written} was not made from {original}: {'; '.join(differences)}",
