@@ -7,8 +7,9 @@
     result = memplan.optimize("model.onnx", dims={"batch": 8})
     session = memplan.load(result.model)  # an InferenceSession, with the settings of the file
 
-Each function does what the command of the same name does. A model is a path, the bytes of a file or
-an ``onnx.ModelProto``. Settings are keywords or a `Settings`. What a command ends with exit code 2 for
+Each function does what the command of the same name does, and takes its options as keywords:
+``max_memory="1GiB"`` is ``--max-memory 1GiB``. A model is a path, the bytes of a file or an
+``onnx.ModelProto``. Settings are keywords or a `Settings`. What a command ends with exit code 2 for
 raises `MemplanError`; a check that fails is a result. Nothing is printed.
 
 Look at a model
@@ -35,6 +36,9 @@ ONNX Runtime and the rest
     pack                buffers of a CSV file into one arena
     doctor              what is installed, and which providers work
     schema              the JSON schema of a file
+
+Classes: `Settings` and `MemParam` (options of a plan), `Check` (how outputs are compared), `Optimized`,
+`Decoder`, `MemplanError`. help(memplan.Settings) shows one.
 """
 
 # Everything of `memplan_cli` under the name of the command. `settings` is the function here, and a room
@@ -48,17 +52,20 @@ import memplan_cli
 
 if TYPE_CHECKING:
     from memplan_cli import *  # noqa: F403 - what it exports, this exports
-    from memplan_cli import runtime_settings as settings
+    from memplan_cli.api.settings import settings as settings  # noqa: PLC0414 - exported
 
 _NAMES = {"settings": "runtime_settings"}
 """Name -> what it is called there, where otherwise."""
 
-__all__ = [*memplan_cli.__all__, "settings"]  # noqa: PLE0604 - names, all of them
+_PUBLIC = (*memplan_cli.__all__, "settings")
+
+__all__ = [name for name in _PUBLIC if name.islower() and name not in _NAMES.values()]
+"""The functions: ``help(memplan)`` would show all methods of the classes before them."""
 
 
 def __getattr__(name: str) -> object:
     """Import what is asked for."""
-    if name not in __all__:
+    if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found: object = getattr(memplan_cli, _NAMES.get(name, name))
     globals()[name] = found
@@ -66,4 +73,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_PUBLIC})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pydoc
 import re
 from typing import TYPE_CHECKING
 
 import memplan
+import memplan_cli
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,10 +19,20 @@ def test_help_lists_every_public_function() -> None:
     listed = set(re.findall(r"^    (\w+)  +", memplan.__doc__ or "", re.MULTILINE))
     functions = {
         name
-        for name in memplan.__all__
+        for name in (*memplan_cli.__all__, "settings")
         if callable(getattr(memplan, name)) and (name == "Decoder" or name.islower())
     }
     assert listed == functions - {"runtime_settings"}  # the longer name of `settings`
+    assert set(memplan_cli.__all__) <= set(dir(memplan))
+
+
+def test_help_shows_functions_and_no_methods_of_classes() -> None:
+    text = pydoc.plain(pydoc.render_doc(memplan))
+    assert "\nCLASSES\n" not in text
+    assert set(memplan.__all__) >= {"gate", "optimize", "settings"}
+    for name in set(memplan.__all__) - {"__version__"}:
+        assert re.search(rf"^    {name}\(", text, re.MULTILINE), name
+    assert len(text.splitlines()) < 500
 
 
 def test_example_of_the_help_runs(

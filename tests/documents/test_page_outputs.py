@@ -7,6 +7,7 @@ stand-in: its exit code is the page's, and its output has the same kinds of line
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from documents.page_outputs import PAGES_WITH_OUTPUTS, TUTORIALS, steps, write_or_copy
+from documents.pages import ROOT
 from story import memplan
 
 if TYPE_CHECKING:
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 Dims = Sequence[int | str | None]
 
 LINE_BEGINNINGS = re.compile(
-    r"^(Process memory|whole process|  interpreter|  inputs and kept|  model, while|  private|  mapped"
+    r"^(Process memory|whole process|  interpreter|  inputs and kept|  model, while|model, while|private|mapped"
     r"|files on disk|time of a run|Intermediates|without reuse|in the order of|as planned"
-    r"|\[ok\]|\[failed\]|Run it:|memplan: wrote|Trained|Memory of the training step"
+    r"|\[ok\]|\[failed\]|Run it:|A plain InferenceSession|memplan: wrote|Trained|Memory of the training step"
     r"|  intermediates, planned|No single tensor)"
 )
 """Beginnings of lines that the output for every model has."""
@@ -94,6 +96,7 @@ def test_the_commands_of_a_page_have_the_results_that_it_shows(
     monkeypatch.chdir(tmp_path)
     for name, proto in MODELS.items():
         onnx.save(proto, f"{name}.onnx")
+    shutil.copytree(ROOT / "sample_models", "sample_models")
     omitted = OMITTED_OPTIONS.get(page.name, ())
     for step in steps(page):
         if write_or_copy(step, tmp_path):

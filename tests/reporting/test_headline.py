@@ -13,7 +13,7 @@ from builders import plan_of_text
 from memplan_cli.core.binding_options import InputShape
 from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.results.observations import CPU, Peaks, ProcessBytes, Validation
-from memplan_cli.core.results.report import READ_BY_SHAPE, RuntimeSummary
+from memplan_cli.core.results.report import READ_BY_SHAPE, FileBytes, RuntimeSummary
 from memplan_cli.errors import SettingsError
 from memplan_cli.reporting import render
 from memplan_cli.reporting.plans.report import Invocation
@@ -140,6 +140,51 @@ def test_a_report_is_one_screen_of_one_family_of_units() -> None:
     assert len(shown.splitlines()) <= 40
     assert re.search(r"\d [kMG]B\b", shown) is None
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_report_on_a_model_that_was_not_written_says_what_would_be() -> None:
+    peaks = {
+        "original": observed(200_000_000, 300_000_000, 0),
+        "optimized": observed(50_000_000, 150_000_000, 0),
+    }
+    predicted = with_runtime({}, peaks)
+    text = render(predicted, "text")
+    assert re.search(r"before +if optimized +change", text)
+    written = predicted.with_report(
+        replace(predicted.report, files=FileBytes(original=100, written=90))
+    )
+    assert re.search(r"before +after +change", render(written, "text"))
+
+
+def test_the_rows_that_make_the_whole_process_are_indented_and_all_are_defined() -> None:
+    plan = with_runtime(
+        {
+            "original": observed(200_000_000, 300_000_000, 0),
+            "optimized": observed(50_000_000, 150_000_000, 0),
+        }
+    )
+    lines = render(plan, "text").splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith("whole process"))
+    rows = [re.split(r"   +", line.rstrip())[0] for line in lines[first : first + 7]]
+    assert [row for row in rows if row.startswith("  ")] == [
+        "  interpreter and runtime",
+        "  inputs and kept outputs",
+        "  model, while running",
+    ]
+    explained = render(plan, "text", detail="definitions")
+    for row in rows:
+        assert f"\n{row.strip()}: " in explained
+        assert f"\n{row.strip()}: " not in render(plan, "text", detail="details")
+
+
+def test_a_written_model_is_said_to_need_its_settings() -> None:
+    plan = plan_of_text(TEXT)
+    passed = Validation("passed", CPU, bit_identical=True)
+    plan = plan.with_report(replace(plan.report, validation=passed))
+    text = render(plan, "text", invocation=Invocation("small.onnx"))
+    after = text.partition('Run it:  session = memplan.load("small.onnx")')[2]
+    assert "A plain InferenceSession" in after
+    assert "--settings-out FILE" in after
 
 
 def test_what_limits_the_figures_precedes_them() -> None:

@@ -150,6 +150,9 @@ _PROCESS_ROWS: Mapping[str, str] = {
 }
 """Name of each row of `process_table` about memory, as far as it is indented, and its definition."""
 
+_MEASURED = "measured"
+"""The certainty of the process memory of runs."""
+
 _MIN_SAVING = 0.01
 """Share of the process memory; smaller differences are within the noise of measuring."""
 
@@ -175,7 +178,7 @@ def _comparison(report: Report) -> _Comparison | None:
     if runtime is None:
         return None
     margin = f"predicted, usually within {PROFILE.process_margin:.0%}"
-    for certainty, sides in (("measured", runtime.observed), (margin, runtime.predicted)):
+    for certainty, sides in ((_MEASURED, runtime.observed), (margin, runtime.predicted)):
         before, after = sides.get("original"), sides.get("optimized")
         if before and after and before.process and after.process:
             return _Comparison(certainty, (before, after), (before.process, after.process))
@@ -197,8 +200,8 @@ def process_table(report: Report) -> doc.Table | None:
     ]
     rows += _file_and_time_rows(report, *comparison.peaks)
     topic = f"Process memory ({comparison.certainty})"
-    # A report on a model that was not written says what would be.
-    after = ">after" if report.files.written else ">if optimized"
+    is_written = bool(report.files.written) or comparison.certainty == _MEASURED
+    after = ">after" if is_written else ">if optimized"
     return doc.Table(doc.columns(topic, ">before", after, ">change"), tuple(rows))
 
 
