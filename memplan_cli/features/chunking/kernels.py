@@ -9,7 +9,11 @@ rows of a product          one row uses another kernel (gemv); 4 and more the sa
 columns of a product       one column uses another kernel; few are summed in longer blocks
 query rows of attention    as rows of a product
 tiles of a convolution     positions are columns of a product: the same where sums have the
-                           blocks of the whole (`_summing_block`); never less than 4 rows
+                           blocks of the whole (`_summing_block`); never less than 4 rows.
+                           Those of a transposed convolution likewise, by its input positions
+samples of a recurrent     rows of its products: one sample can differ; 4 and more the same
+layer
+quantized operators        the same from one element on, as sums of integers are exact
 sums over the last axis    rows are summed from where registers are aligned: the same if a row,
                            or what lies before a chunk, fills whole registers; from 4 rows on
 Group- and                 a group, or a channel, of a sample is a summed row: as sums over the

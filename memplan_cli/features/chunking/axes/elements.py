@@ -193,6 +193,11 @@ def _repeated_axes(node: Node) -> Iterable[int] | None:
     return [axis for axis, count in enumerate(node.constants[1]) if count != 1]
 
 
+def _batch_normalized_axes(node: Node) -> Iterable[int] | None:
+    """Return the axis of channels; None in training, where samples are mixed."""
+    return None if node.int_attribute("training_mode", 0) or len(node.outputs) > 1 else (1,)
+
+
 def _sliced_ranges(node: Node) -> Mapping[int, tuple[int, int]] | None:
     """Return the start and step of each axis that Slice lists; None if they are known only at run time.
 
@@ -380,6 +385,7 @@ MIXED_AXES: Mapping[str, Callable[[Node], Iterable[Number] | None]] = {
     ),
     "LpNormalization": lambda node: (node.int_attribute("axis", -1),),
     "LRN": lambda _: (1,),
+    "BatchNormalization": _batch_normalized_axes,
 }
 """The axes that an operator mixes, by its name; None: they are known only at run time."""
 

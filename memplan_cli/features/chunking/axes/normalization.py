@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.operators import MICROSOFT, NCHWC, Family, names_of
+from memplan_cli.core.operators import MICROSOFT, NCHWC, Family, names_of, operator
 from memplan_cli.features.chunking.axes.split import (
     AxisMap,
     ChunkEdit,
@@ -14,7 +14,7 @@ from memplan_cli.features.chunking.axes.split import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from memplan_cli.features.chunking.axes.split import (
         Dims,
@@ -29,13 +29,16 @@ _SINGLE_AXIS_OPSET = 13
 """The opset since which Softmax normalizes one axis; before, it is all axes from ``axis`` on."""
 
 
-def _splits_along(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
-    """Return the splits along axes of the first input.
+def _splits_except(
+    node: Node, mixed_axes: Callable[[Node], Iterable[int]]
+) -> tuple[Split, ...]:
+    """Return the splits along the axes of the first input that an operator does not mix.
 
     Further inputs are broadcast to the first one. Outputs that lack the axis (statistics) stay
     whole.
     """
     data = node.data_shape
+    mixed = {axis % len(data) for axis in mixed_axes(node)}
     return tuple(
         node.split(
             data[axis],
@@ -49,7 +52,8 @@ def _splits_along(node: Node, axes: Iterable[int]) -> tuple[Split, ...]:
                 if shape
             },
         )
-        for axis in axes
+        for axis in range(len(data))
+        if axis not in mixed
     )
 
 
@@ -59,46 +63,25 @@ def _same_axis(data: Dims, output: Dims, axis: int) -> AxisMap | None:
     return AxisMap(axis) if is_kept else None
 
 
-def _softmax_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along the axes that are not normalized."""
-    if node.opset < _SINGLE_AXIS_OPSET:
-        return _splits_before_axis(node, default=1)
-    return _splits_except_axis(node)
-
-
-def _splits_before_axis(node: Node, default: int = -1) -> tuple[Split, ...]:
-    """Return the splits along the axes before ``axis``; all others are normalized together."""
-    return _splits_along(
-        node, range(node.int_attribute("axis", default) % len(node.data_shape))
-    )
-
-
-def _splits_before_last_axis(node: Node) -> tuple[Split, ...]:
-    """Return the splits along all axes but the last, which is normalized."""
-    return _splits_along(node, range(len(node.data_shape) - 1))
-
-
-def _splits_except_axis(node: Node) -> tuple[Split, ...]:
-    """Return the splits along all axes but ``axis``, which is normalized."""
+def _axes_from(node: Node, default: int = -1) -> Iterable[int]:
+    """Return ``axis`` and all axes behind it, which are normalized together."""
     rank = len(node.data_shape)
-    normalized = node.int_attribute("axis", -1) % rank
-    return _splits_along(node, (axis for axis in range(rank) if axis != normalized))
+    return range(node.int_attribute("axis", default) % rank, rank)
 
 
-def _instance_normalization_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along samples and channels, each channel with its own scale and shift."""
-    channels = (node.input_shape(0) or (0, 0))[1]
-    inputs = {0: AxisMap(1), 1: AxisMap(0), 2: AxisMap(0)}
-    return *same_axis_splits(node, (0,)), node.split(channels, inputs, {0: AxisMap(1)})
+def _softmax_axes(node: Node) -> Iterable[int]:
+    if node.opset < _SINGLE_AXIS_OPSET:
+        return _axes_from(node, default=1)
+    return (node.int_attribute("axis", -1),)
 
 
 def _group_normalization_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along samples and groups of channels.
+    """Return the splits along samples and groups of channels; InstanceNormalization has one channel in each.
 
     Scale and shift have one element per channel or, in older opsets, per group.
     """
-    groups = node.int_attribute("num_groups", 0)
     channels = (node.input_shape(0) or (0, 0))[1]
+    groups = node.int_attribute("num_groups", channels)
     if groups < 1 or channels % groups:
         return same_axis_splits(node, (0,))
     parameters = {
@@ -120,33 +103,15 @@ def _group_normalization_edit(_node: Node, split: Split, chunk: Range) -> ChunkE
     return ChunkEdit({"num_groups": chunk[1] - chunk[0]})
 
 
-def _batch_normalization_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits of an inference BatchNormalization along every axis but the channels."""
-    if node.int_attribute("training_mode", 0) or len(node.outputs) > 1:
-        return ()
-    return same_axis_splits(node, (axis for axis in range(len(node.data_shape)) if axis != 1))
-
-
 def _reduction_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along the axes that are not reduced."""
-    reduced = reduced_axes(node)
-    return () if reduced is None else _splits_along_remaining_axes(node, reduced)
-
-
-def _arg_reduction_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits of ArgMax or ArgMin along the axes that are not reduced."""
-    return _splits_along_remaining_axes(
-        node, {node.int_attribute("axis", 0) % len(node.data_shape)}
-    )
-
-
-def _splits_along_remaining_axes(node: Node, reduced: Collection[int]) -> tuple[Split, ...]:
-    """Return the splits along the axes that are not in ``reduced``, which are counted from 0.
+    """Return the splits along the axes that are not reduced; none if these are not known.
 
     Without ``keepdims`` they move to the left: axis 2 of ``[8, 16, 64]`` becomes axis 1 of the
     output if axis 1 is reduced.
     """
-    data = node.data_shape
+    data, reduced = node.data_shape, reduced_axes(node)
+    if reduced is None:
+        return ()
     remaining = [axis for axis in range(len(data)) if axis not in reduced]
     keeps_dims = len(node.output_shape) == len(data)
     return tuple(
@@ -162,6 +127,8 @@ def _splits_along_remaining_axes(node: Node, reduced: Collection[int]) -> tuple[
 def reduced_axes(node: Node) -> frozenset[int] | None:
     """Return the axes that a reduction sums over; None if they are known only at run time."""
     rank = len(node.data_shape)
+    if operator(node.op).family is Family.ARG_REDUCTION:
+        return frozenset({node.int_attribute("axis", 0) % rank})
     axes = node.ints_attribute("axes")
     if axes is None and node.input_shape(1) is not None:
         if 1 not in node.constants:
@@ -178,24 +145,35 @@ def _family_names(family: Family) -> tuple[str, ...]:
     return tuple(names_of(lambda row: row.family is family))
 
 
-RULES: Mapping[str, SplitRule] = {
-    **dict.fromkeys(_family_names(Family.SOFTMAX), _softmax_splits),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _splits_before_axis),
-    "SimplifiedLayerNormalization": _splits_before_axis,
-    f"{MICROSOFT}.SkipLayerNormalization": _splits_before_last_axis,
-    f"{MICROSOFT}.SkipSimplifiedLayerNormalization": _splits_before_last_axis,
-    "BatchNormalization": _batch_normalization_splits,
-    "InstanceNormalization": _instance_normalization_splits,
-    "GroupNormalization": _group_normalization_splits,
+_MIXED_AXES: Mapping[str, Callable[[Node], Iterable[int]]] = {
+    **dict.fromkeys(_family_names(Family.SOFTMAX), _softmax_axes),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _axes_from),
+    "SimplifiedLayerNormalization": _axes_from,
+    f"{MICROSOFT}.SkipLayerNormalization": lambda _: (-1,),
+    f"{MICROSOFT}.SkipSimplifiedLayerNormalization": lambda _: (-1,),
     **dict.fromkeys(
-        ("GlobalAveragePool", "GlobalMaxPool"), partial(same_axis_splits, axes=(0, 1))
+        ("GlobalAveragePool", "GlobalMaxPool"), lambda node: range(2, len(node.data_shape))
     ),
+    # In blocks, channels are not one axis in memory.
     **dict.fromkeys(
         (f"{NCHWC}.GlobalAveragePool", f"{NCHWC}.GlobalMaxPool"),
-        partial(same_axis_splits, axes=(0,)),
+        lambda node: range(1, len(node.data_shape)),
     ),
-    **dict.fromkeys(_family_names(Family.REDUCTION), _reduction_splits),
-    **dict.fromkeys(_family_names(Family.ARG_REDUCTION), _arg_reduction_splits),
+}
+"""The axes that an operator normalizes or reduces, by its name."""
+
+RULES: Mapping[str, SplitRule] = {
+    **{
+        name: partial(_splits_except, mixed_axes=mixed_axes)
+        for name, mixed_axes in _MIXED_AXES.items()
+    },
+    **dict.fromkeys(
+        ("InstanceNormalization", "GroupNormalization"), _group_normalization_splits
+    ),
+    **dict.fromkeys(
+        (*_family_names(Family.REDUCTION), *_family_names(Family.ARG_REDUCTION)),
+        _reduction_splits,
+    ),
 }
 
 EDITS: Mapping[str, EditRule] = {"GroupNormalization": _group_normalization_edit}

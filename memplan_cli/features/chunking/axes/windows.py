@@ -126,29 +126,19 @@ def _convolution_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _pooling_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along samples, channels and tiles.
+    """Return the splits along samples, channels and tiles; in blocks of channels not along these.
 
-    Not with MaxPool's second output, whose indices count elements of the whole tensor.
+    Not with MaxPool's second output, whose indices count elements of the whole tensor. With
+    ``ceil_mode``, the last window may reach beyond the padding. A tile has this as padding
+    (`_tile_padding_edit`), which an average that counts padding would count; so it is not cut in tiles.
     """
     if len(node.outputs) > 1:
         return ()
     channels = len(node.data_shape) - 1 if node.int_attribute("channels_last", 0) else 1
-    return (*same_axis_splits(node, (0, channels)), *_pooling_tile_splits(node))
-
-
-def _blocked_pooling_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits of a pooling in the blocked channel layout: samples and tiles."""
-    return (*same_axis_splits(node, (0,)), *_pooling_tile_splits(node))
-
-
-def _pooling_tile_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along tiles.
-
-    With ``ceil_mode``, the last window may reach beyond the padding. A tile has this as padding
-    (`_tile_padding_edit`), which an average that counts padding would count.
-    """
-    counts_padding = node.int_attribute("count_include_pad", 0)
-    return () if node.int_attribute("ceil_mode", 0) and counts_padding else _tile_splits(node)
+    by_axis = same_axis_splits(node, (0,) if node.op.domain == NCHWC else (0, channels))
+    if node.int_attribute("ceil_mode", 0) and node.int_attribute("count_include_pad", 0):
+        return by_axis
+    return (*by_axis, *_tile_splits(node))
 
 
 def _transposed_convolution_splits(node: Node) -> tuple[Split, ...]:
@@ -370,17 +360,14 @@ def _resize_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     return ChunkEdit(constants={3: tuple(sizes)}, surplus=(before, after))
 
 
-_POOLS = ("MaxPool", "AveragePool")
+_POOLS = ("MaxPool", "AveragePool", "LpPool", f"{NCHWC}.MaxPool", f"{NCHWC}.AveragePool")
 
 _CONVOLUTIONS = ("Conv", f"{MICROSOFT}.FusedConv", f"{NCHWC}.Conv")
-
-_BLOCKED_POOLS = tuple(f"{NCHWC}.{pool}" for pool in _POOLS)
 
 RULES: Mapping[str, SplitRule] = {
     **dict.fromkeys(_CONVOLUTIONS, _convolution_splits),
     "ConvTranspose": _transposed_convolution_splits,
-    **dict.fromkeys((*_POOLS, "LpPool"), _pooling_splits),
-    **dict.fromkeys(_BLOCKED_POOLS, _blocked_pooling_splits),
+    **dict.fromkeys(_POOLS, _pooling_splits),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _depth_to_space_splits),
     **dict.fromkeys(("Resize", f"{NCHWC}.Upsample"), _resize_splits),
     **dict.fromkeys(
@@ -389,7 +376,7 @@ RULES: Mapping[str, SplitRule] = {
 }
 
 EDITS: Mapping[str, EditRule] = {
-    **dict.fromkeys((*_CONVOLUTIONS, *_POOLS, "LpPool", *_BLOCKED_POOLS), _tile_padding_edit),
+    **dict.fromkeys((*_CONVOLUTIONS, *_POOLS), _tile_padding_edit),
     "ConvTranspose": _transposed_convolution_edit,
     **dict.fromkeys(("Resize", f"{NCHWC}.Upsample"), _resize_edit),
 }
