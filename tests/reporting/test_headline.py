@@ -12,7 +12,13 @@ import pytest
 from builders import plan_of_text
 from memplan_cli.core.binding_options import InputShape
 from memplan_cli.core.results.memory import BoundDim
-from memplan_cli.core.results.observations import CPU, Peaks, ProcessBytes, Validation
+from memplan_cli.core.results.observations import (
+    CPU,
+    Peaks,
+    ProcessBytes,
+    TimeRatio,
+    Validation,
+)
 from memplan_cli.core.results.report import READ_BY_SHAPE, FileBytes, RuntimeSummary
 from memplan_cli.errors import SettingsError
 from memplan_cli.reporting import render
@@ -88,6 +94,10 @@ def test_no_saving_is_said_with_its_reason(after: int) -> None:
     assert lines[1].startswith("whole process  ")
     (reason,) = (line for line in lines if line.startswith("No saving: "))
     assert reason.startswith("No saving: ONNX Runtime by itself needs only 100 B for")
+    text = " ".join(lines)
+    assert (
+        "of its optimized graph (the table below is for the graph in the file), which" in text
+    )
     assert lines[-1].endswith(" why model.onnx --process")
 
 
@@ -109,6 +119,20 @@ def test_a_saving_beside_other_memory_of_the_process_is_not_called_small() -> No
     text = " ".join(lines)
     assert "No saving: of the 95.37 MiB that ONNX Runtime needs" in text
     assert "saves 76.29 MiB, but the process needs as much memory as before." in text
+
+
+def test_the_time_of_runs_in_turn_is_the_only_one() -> None:
+    sides = {
+        side: replace(observed(200_000_000, 200_000_000, 9), effort=time)
+        for side, time in (("original", 100.0), ("optimized", 185.0))
+    }
+    plan = with_runtime(sides)
+    assert re.search(r"time of a run +100 ms +185 ms +\+85%", render(plan, "text"))
+    assert plan.report.runtime is not None
+    runtime = replace(plan.report.runtime, time=TimeRatio(1.2, 1.1, 1.3, 5))
+    text = render(plan.with_report(replace(plan.report, runtime=runtime)), "text")
+    assert re.search(r"time of a run +100 ms +120 ms +\+20%", text)
+    assert "takes 1.20 times as long" in text
 
 
 def test_a_saving_has_no_reason_for_none() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders import plan_of_text
+from memplan_cli import Check, api
 from memplan_cli.core.results.observations import (
     UNOPTIMIZED,
     Peaks,
@@ -22,10 +23,11 @@ from memplan_cli.runtime.run import timing
 from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.run.timing import ROUNDS, time_ratio
 from memplan_cli.runtime.settings_search.predicted import SettingsChoice
+from memplan_cli.runtime.verification import confirm
 from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.plans.report import Detail
@@ -80,6 +82,19 @@ def test_no_ratio_is_made_up_where_a_round_has_no_time(
 ) -> None:
     after = [took(1.0)] * (ROUNDS - 1) + [took(None, None)]
     assert timed(monkeypatch, [took(1.0)] * ROUNDS, after) is None
+
+
+def test_the_ratio_of_runs_in_turn_is_reported_even_if_it_is_one(
+    save: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ratio = TimeRatio(1.0, 1.0, 1.0, ROUNDS)
+    monkeypatch.setattr(confirm, "seems_slower", lambda *_: True)
+    monkeypatch.setattr(confirm, "time_ratio", lambda *_: ratio)
+    model = save("g (float[64,64] x) => (float[64,64] y) { a = Exp(x) y = Neg(a) }")
+    check = Check(provider="cpu")
+    optimized = api.optimize(model, out=tmp_path / "out.onnx", check=check)
+    assert optimized.plan.report.runtime is not None
+    assert optimized.plan.report.runtime.time == ratio
 
 
 @pytest.mark.parametrize(("median", "warned"), [(0.9, False), (1.05, False), (1.051, True)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import renderers, result_json
+from memplan_cli.reporting.media import draw_document, renderers, result_json
 from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
@@ -35,19 +35,24 @@ def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
                 f"Files are mapped at multiples of {diagnosis.mapping_bytes:,} bytes."
             ),
             *doc.section("Providers, each tested with a session", doc.Items(provider_states)),
-            *doc.section(
-                f"Entries of options that change memory, of ONNX Runtime {PROFILE.version}",
-                doc.Paragraph(
-                    "Entries with other names are accepted in silence, without effect."
-                ),
-                doc.Items(tuple(map(": ".join, diagnosis.memory_entries.items()))),
-            ),
             *doc.section("The file", file_facts),
             *doc.section(
                 "Problems", *(problems or (doc.Check(passed=True, text="No problem found."),))
             ),
         ),
     )
+
+
+def memory_entries_text(diagnosis: Diagnosis) -> str:
+    """Return, as text, the entries of session and run options that change memory."""
+    document = doc.Document(
+        f"Entries of options that change memory, of ONNX Runtime {PROFILE.version}",
+        (
+            doc.Paragraph("Entries with other names are accepted in silence, without effect."),
+            doc.Items(tuple(map(": ".join, diagnosis.memory_entries.items()))),
+        ),
+    )
+    return draw_document(document, "text")
 
 
 DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = {

@@ -230,10 +230,14 @@ def reason_for_no_saving(report: Report) -> str:
     old_peak, new_peak = (peaks.first_run_peak for peaks in comparison.peaks)
     if old_peak is None or new_peak is None:
         return "the process needs as much memory as before"
+    graph = "its optimized graph"
+    if report.target == "portable" and not reason_without_totals(report):
+        # Optimization fuses nodes and folds constants, so these figures may be below those of the table.
+        graph += " (the table below is for the graph in the file)"
     if new_peak >= old_peak:
         return (
-            f"ONNX Runtime by itself needs only {format_size(old_peak)} for intermediates and outputs, "
-            "which the plan does not lower"
+            f"ONNX Runtime by itself needs only {format_size(old_peak)} for intermediates and outputs "
+            f"of {graph}, which the plan does not lower"
         )
     saving = old_peak - new_peak
     if saving < _MIN_SAVING * max(before.load, before.run):
@@ -241,8 +245,8 @@ def reason_for_no_saving(report: Report) -> str:
     else:  # other memory of the process has grown
         reason = "but the process needs as much memory as before"
     return (
-        f"of the {format_size(old_peak)} that ONNX Runtime needs for intermediates and outputs, the plan "
-        f"saves {format_size(saving)}, {reason}"
+        f"of the {format_size(old_peak)} that ONNX Runtime needs for intermediates and outputs of {graph}, "
+        f"the plan saves {format_size(saving)}, {reason}"
     )
 
 
@@ -297,7 +301,8 @@ def _file_and_time_rows(
 ) -> Iterator[tuple[str, str, str, str]]:
     """Yield a row for the files on disk, and one for the time of a run, if they are known.
 
-    The times are of the runs whose memory was measured; on the CPU they are processor times.
+    The times are of the runs whose memory was measured; on the CPU they are processor times. If both models
+    were also timed in turn, the time after follows from that ratio, which varies less.
     """
     files = report.files
     if files.written:
@@ -306,6 +311,9 @@ def _file_and_time_rows(
     if old is None or new is None:
         old, new = before.milliseconds, after.milliseconds
     if old and new:
+        ratio = report.runtime.time if report.runtime else None
+        if ratio is not None:
+            new = ratio.median * old
         yield _change_row("time of a run", old, new, "{:.3g} ms".format)
 
 

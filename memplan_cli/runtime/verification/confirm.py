@@ -231,25 +231,28 @@ class Confirmation:
     def _optimize_if_slower(self) -> None:
         """Run with the runtime's optimization if runs without it take longer than allowed.
 
-        ``time`` stays None unless the reported run is slower than allowed. That is so if the model must run
-        without optimization, or if a run with optimization fails, has other outputs, or is as slow.
+        The reported run stays slower than allowed if the model must run without optimization, or if a run with
+        optimization fails, has other outputs, or is as slow. Sets ``time``.
         """
-        self.time = self._time_if_slower(self.run)
+        self.time = self._time_if_suspect(self.run)
         must_stay = self.prediction.unoptimized_only or not self.run.is_unoptimized
-        if self.time is None or must_stay:
+        if self.time is None or not self.time.is_slower or must_stay:
             return
         choice = self.prediction.optimized_choice()
         optimized_run = self._run(choice)
         has_passed = optimized_run.ran and self._verdict_on(optimized_run).passed
-        if not has_passed or self._time_if_slower(optimized_run) is not None:
+        if not has_passed:
             return
-        self.run, self.choice, self.time = optimized_run, choice, None
+        time = self._time_if_suspect(optimized_run)
+        if time is not None and time.is_slower:
+            return
+        self.run, self.choice, self.time = optimized_run, choice, time
         self.notes.append(
             f"without optimization the written model takes longer than allowed: it {RAN_AGAIN} with optimization"
         )
 
-    def _time_if_slower(self, run: WrittenRun) -> TimeRatio | None:
-        """Return how much longer a run takes than the original's; None if as fast as allowed, or not timed.
+    def _time_if_suspect(self, run: WrittenRun) -> TimeRatio | None:
+        """Return the time of a run relative to the original's; None if it does not seem slower, or was not timed.
 
         The runs that measured memory were timed too (`Peaks.milliseconds`). They are few: only if they
         seem slower are both models timed in turn.
@@ -259,8 +262,7 @@ class Confirmation:
             return None
         timeout = self._baseline.check.timeout
         sessions = before.spec.session, after.spec.session
-        ratio = time_ratio(*sessions, before.spec.inputs[0], timeout)
-        return ratio if ratio is not None and ratio.is_slower else None
+        return time_ratio(*sessions, before.spec.inputs[0], timeout)
 
     def _read_graph_of_other_nodes(self) -> None:
         """Run again to see the runtime's graph, if an unoptimized run requested more than predicted.
