@@ -118,16 +118,9 @@ def _needs_of(
 ) -> ModelNeeds:
     """Read a model, and return what computes its memory needs at numbers of the searched dims.
 
-    The model is read here, so that it is freed on return: during the search, a large one would be most of
-    the memory of this process.
-
-    Args:
-        path: the model file.
-        settings: numbers or bounds of the other dims, and settings of the plan.
-        searched_dims: the names of the dims to search.
-        memory: the memory size in bytes that the needs have to fit.
-        of: what has to fit: ``process``, ``tensors`` or ``auto``, as for `fit`.
-        progress: called with each stage.
+    The model is freed on return: during the search, a large one would be most of the memory of this process.
+    ``memory`` is the memory size in bytes, and ``of`` is what has to fit it: ``process``, ``tensors`` or
+    ``auto``, as for `fit`.
 
     Raises:
         MemplanError: the settings contradict the search, or there is no dim to search.

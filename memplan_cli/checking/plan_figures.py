@@ -480,12 +480,8 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
         suffix = f" at {', '.join(map(str, profile.dims.values()))[:120]}"
         yield from _ordered_totals(profile.memory, padding, suffix)
     if memory.inputs is not None and memory.outputs is not None:
-        yield _Limit(
-            "donated bytes",
-            lowest=0,
-            recorded=report.donated.bytes,
-            highest=min(memory.inputs, memory.outputs),
-        )
+        most = min(memory.inputs, memory.outputs)
+        yield _Limit("donated bytes", lowest=0, recorded=report.donated.bytes, highest=most)
     if memory.live_peak is None or memory.naive is None or memory.planned is None:
         return
     unshared_peak = _unshared_peak(plan)  # the live peak if no tensors shared bytes
@@ -501,12 +497,8 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
 def _resident_limit(report: Report, lowest: int, unshared_peak: int) -> Iterator[_Limit]:
     """Yield the range of the resident bytes; nothing if they are unknown.
 
-    They are the most bytes of intermediates and outputs that a runtime holds at one tick.
-
-    Args:
-        report: the report that records them.
-        lowest: the least bytes of intermediates that a runtime holds at the worst tick.
-        unshared_peak: the most bytes of intermediates live at one tick if no tensors shared bytes.
+    They are the most bytes of intermediates and outputs that a runtime holds at one tick. Of intermediates
+    alone, it holds ``lowest`` at least, and ``unshared_peak`` at most.
     """
     memory = report.memory
     if memory.resident is None or memory.outputs is None:

@@ -90,18 +90,16 @@ def best_order(
         search = main_block.search
         found = _Choice(search.chosen, replace(program, body=main_block.block), search.peaks)
     best, measurement = _confirmed_or_file(found, program, meter)
-    ordering = Ordering(
+    # Peaks and bounds hold for one value of the symbols only: with symbols, none is returned.
+    bound = None if meter.is_symbolic else main_block.memory.bound
+    return Ordering(
         best.program,
-        candidates={},
+        candidates={} if meter.is_symbolic else best.peaks,
         chosen=best.method,
-        bound=None,
-        proved=False,
+        bound=bound,
+        proved=bound is not None and best.peak <= bound,
         measured=measurement,
     )
-    if meter.is_symbolic:  # peaks and bounds hold for one value of the symbols only
-        return ordering
-    bound = main_block.memory.bound
-    return replace(ordering, candidates=best.peaks, bound=bound, proved=best.peak <= bound)
 
 
 class _Choice(NamedTuple):

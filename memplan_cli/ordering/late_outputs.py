@@ -73,12 +73,8 @@ def _searched_orders(
     """Yield three orders that compute outputs late, each with the lowest live peak if outputs count in part.
 
     The bytes of outputs are divided by one of `OUTPUT_DIVISORS`. The first order has the fewest resident
-    bytes, the last one the lowest live peak of the plan.
-
-    Args:
-        program: the program in the file's order.
-        ordered: the program in the order of the lowest live peak, where outputs count no bytes.
-        planned_vars: the planned variables and the outputs.
+    bytes, the last one the lowest live peak of the plan. ``program`` is in the file's order, ``ordered`` in
+    the order of the lowest live peak, where outputs count no bytes.
     """
     undivided, a_part, hardly_any = OUTPUT_DIVISORS
     in_runtime, in_plan = planned_vars.resident.aliasing, planned_vars.aliasing

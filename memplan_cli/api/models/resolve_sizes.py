@@ -439,14 +439,11 @@ class _SizeSearch:
     ) -> ResolvedModel:
         """Assume the smallest dims that satisfy the constraints, and warn that the model did not run.
 
-        Args:
-            loaded: the program as inferred.
-            constraints: of the ops, on the dims.
-            probing: the result of the runs, all of which failed.
-            unresolved: the results whose sizes a run should have observed. They stay unknown.
+        ``probing`` is the result of the runs, all of which failed. They should have observed the sizes of
+        ``unresolved``, which stay unknown.
 
         Raises:
-            RuntimeUnavailableError: there are such results, and the user gave data of inputs for the run.
+            RuntimeUnavailableError: some are unresolved, and the user gave data of inputs to observe them.
         """
         reason = probing.reasons[0] if probing.reasons else "no size of its inputs was tried"
         if self._has_data and unresolved:

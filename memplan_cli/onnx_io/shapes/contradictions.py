@@ -292,12 +292,8 @@ def _wrong_outputs(
 ) -> dict[Hashable, list[_WrongOutput]]:
     """Infer the types of ops, and return the outputs whose declared types they contradict, by key of the op.
 
-    If inference fails, nothing is known to be wrong, and the result is empty.
-
-    Args:
-        model: The model that the ops are from.
-        index: All its ops.
-        op_of_key: One op for each key of `_OpIndex.keyed_ops`, for all ops that are equal for inference.
+    ``op_of_key`` has one op for each key of `_OpIndex.keyed_ops`: ops of one key are equal for inference. If
+    inference fails, nothing is known to be wrong, and the result is empty.
     """
     query = _QueryModel(model, index.vars, index.contents)
     # Inference propagates values of shapes. So the ops that compute such inputs are added first.

@@ -328,10 +328,7 @@ def _channels_to_batch(call: Call, data: _Operand, group: int) -> str:
 
     The convolution in `_kernel_gradient` sums over its channels, which have to be the samples then.
 
-    Args:
-        call: a Conv, whose ``data`` is X, or a ConvTranspose, whose ``data`` is dY.
-        data: the tensor. The forward tensor ``data.like`` has its shape.
-        group: G.
+    ``data`` is X of a Conv, or dY of a ConvTranspose. The forward tensor ``data.like`` has its shape.
 
     Raises:
         ModelError: there are several groups, and C is not known.
