@@ -238,10 +238,9 @@ def _best_candidate(program: Program, context: _Context) -> Decision:
     )
     best = evaluated[0]  # `choose` returns the best one first
     candidate = best.candidate
-    if (
-        candidate.peaks
-    ):  # else sizes are symbolic. The method of the chosen order may be missing.
-        peak_by_method = {**candidate.peaks, candidate.order: best.allocation.live_peak}
+    # The method of the chosen order may be missing in the peaks. Symbolic sizes have no peaks.
+    if peak_by_method := candidate.peaks:
+        peak_by_method = {**peak_by_method, candidate.order: best.allocation.live_peak}
         candidate = replace(candidate, peaks=peak_by_method)
     return Decision(
         source=context.source,

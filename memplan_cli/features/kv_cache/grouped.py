@@ -189,11 +189,9 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
         grouped_left = _add_node(edit, "Reshape", [left, shape], like=left)
         result = _add_node(edit, "MatMul", [grouped_left, right], like=output)
         replaced.add(output)
-        if (
-            repeat.scale is not None
-        ):  # the node behind the product that scales it by one number
-            output, number = repeat.scale.output[0], repeat.scale.input[1]
-            result = _add_node(edit, repeat.scale.op_type, [result, number], like=output)
+        if (scale := repeat.scale) is not None:  # scales the product by one number
+            output, number = scale.output[0], scale.input[1]
+            result = _add_node(edit, scale.op_type, [result, number], like=output)
             replaced.add(output)
         query_heads = repeat.heads * repeat.times
         shape = _shape_with_heads(edit, result, (query_heads,), rank=_RANK + 1, like=output)

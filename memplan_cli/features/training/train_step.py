@@ -139,11 +139,8 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
     else:
         step = update_nodes(trained, passes, recipe.optimizer)
 
-    # The weights without a gradient. Running statistics are among them, but the step updates these too.
     reasons = dict(selection.not_trained)
     reasons |= dict.fromkeys(unreached, "the loss does not depend on it")
-    updated = {p.origin for p in (*parameters, *running_statistics)}
-    fixed = {name: why for name, why in reasons.items() if name not in updated}
     return TrainStep(
         model=assemble(forward, trained, passes, step),
         loss=loss,
@@ -151,9 +148,20 @@ def make_train_step(model: ModelProto, recipe: Recipe) -> TrainStep:
         running=running_statistics,
         state=step.state,
         gradients=step.gradients,
-        fixed={name: why for name, why in fixed.items() if readers[name] > 0},
+        fixed=_fixed_weights(reasons, (*parameters, *running_statistics), readers),
         shared={p.name: readers[p.name] for p in parameters if readers[p.name] > 1},
     )
+
+
+def _fixed_weights(
+    untrained: Mapping[str, str], updated: Sequence[Parameter], readers: Counter[str]
+) -> dict[str, str]:
+    """Return the untrained weights that nodes read and the step does not update, each with its reason.
+
+    Running statistics are untrained, but may be updated, as inputs that may have new names.
+    """
+    origins = {parameter.origin for parameter in updated}
+    return {n: why for n, why in untrained.items() if n not in origins and readers[n] > 0}
 
 
 def _require_gradients(

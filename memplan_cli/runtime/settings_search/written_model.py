@@ -357,7 +357,7 @@ def _cost_of_arena(rank: Rank, written: WrittenModel, original: Peaks) -> Predic
     """
     arena = rank.size
     if rank.is_unknown:
-        # An arena counts as its first-run peak plus the bytes that it holds: about as many.
+        # The sum of the first-run peak and of the bytes that the arena holds, which are about as many.
         arena = 2 * (original.first_run_peak or 0)
     # Each session packs weights into its arena; those that an offline file has packed are mapped.
     weights = 0 if written.optimized_offline else original.weights or 0
