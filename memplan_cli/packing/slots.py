@@ -312,8 +312,9 @@ class _OccupiedSlots:
     def in_any(self, start: int, end: int) -> int:
         """Return the slots, as bits, that are taken in some section of [start, end).
 
-        A slot counts if it is noted at or below both leaves and the subtrees between the paths (``_in_any``),
-        or above them, on the paths (``_in_all``).
+        These sections are the leaves of the first and the last, and the subtrees between the paths of these
+        two to the root. A slot counts if it is noted at or below them (``_in_any``), or above them, on the
+        paths (``_in_all``).
         """
         in_all, in_any = self._in_all, self._in_any
         left, right = start + self._leaves, end - 1 + self._leaves
@@ -335,8 +336,8 @@ class _OccupiedSlots:
     def take(self, start: int, end: int, slot: int) -> None:
         """Mark a slot, given as its bit, as taken in all sections of [start, end).
 
-        The slot is noted in ``_in_all`` and ``_in_any`` of both leaves and of the subtrees between the
-        paths, and in ``_in_any`` only of the nodes above them.
+        The slot is noted in ``_in_all`` and ``_in_any`` of the leaves of the first and the last section, and
+        of the subtrees between the paths of these two to the root. The nodes above get it in ``_in_any`` only.
         """
         in_all, in_any = self._in_all, self._in_any
         left, right = start + self._leaves, end - 1 + self._leaves

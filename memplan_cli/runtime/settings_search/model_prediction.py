@@ -149,20 +149,20 @@ def predicted_facts(
     assumed = conditions.run.binding.assumed
     choice = _best_settings(original, optimized, written, assumed, optimization)
     stored = stored_model(path)
-    if recorded is None:
-        process_before = predict_process_bytes(stored, original, DEFAULTS)
-    else:  # `memplan_cli.load` opens the file with these settings
-        graph = original
-        if not _makes_default_graph(recorded):
-            graph = executed_or_observed_graph(path, recorded, conditions)
-        process_before = predict_process_bytes(stored, graph, recorded, _OPENED_BY_MEMPLAN)
+    # Before, `memplan_cli.load` opens a file with its recorded settings, or the user any other file with none.
+    settings_before = DEFAULTS if recorded is None else recorded
+    graph_before = original
+    if not _makes_default_graph(settings_before):
+        graph_before = executed_or_observed_graph(path, settings_before, conditions)
+    opening = ProcessMeasurements(opened_by_memplan=recorded is not None)
+    process_before = predict_process_bytes(stored, graph_before, settings_before, opening)
     process_after = predict_process_bytes(
         stored_model(weights) if weights else stored,
         written if choice.settings.is_unoptimized else optimized,
         choice.settings,
         _OPENED_BY_MEMPLAN,
     )
-    not_observed = Peaks(None, None)  # observed in a report: with memory that was measured
+    not_observed = Peaks(None, None)  # nothing is measured
     return RuntimeSummary(
         name="onnxruntime",
         version=required_version(),
