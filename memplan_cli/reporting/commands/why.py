@@ -240,8 +240,8 @@ def _peaks_without(
     highest_from = list(accumulate(reversed(sizes), max))[::-1]
     for buffer in buffers:
         first_tick, last_tick = buffer.first, buffer.last - 1
-        # The first point after the first tick is lowered by the buffer's bytes, and all points up to the one
-        # whose bytes hold at the last tick.
+        # The points after the first tick, up to the one whose bytes hold at the last tick, are lowered by the
+        # bytes of the buffer.
         first_lowered = bisect_left(points, (first_tick + 1, 0))
         end_lowered = bisect_left(points, (last_tick + 1, 0)) - 1
         # If the peak is at a lowered point, ``lowered_peak`` is the highest of these. If not, the peak is at
