@@ -276,37 +276,55 @@ def _pads(node: Node) -> tuple[int, ...] | None:
 
 
 def _pad_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along every axis whose padding depends on the nearest element at most.
+    """Return the splits along every axis that is padded with a constant, an edge or its mirror image.
 
-    A mirrored axis is not split, and neither is one that is cropped by a negative padding.
+    An axis that is cropped by a negative padding is not split. A mirror image is up to as long as the
+    padding, so a chunk reads that much on both sides, and what it makes too much is sliced off.
     """
     pads, rank = _pads(node), len(node.output_shape)
-    if pads is None:
+    mode = node.string_attribute("mode", "constant")
+    if pads is None or mode == "wrap":
         return ()
-    mirrors = node.string_attribute("mode", "constant") in {"reflect", "wrap"}
+    mirrored = 2 if mode == "reflect" else 0
     return tuple(
         node.split(
             dim,
-            {_DATA: AxisMap(axis, halo_before=pads[axis], halo_after=-pads[axis])},
+            {
+                _DATA: AxisMap(
+                    axis,
+                    halo_before=pads[axis] + mirrored * pads[axis + rank],
+                    halo_after=mirrored * pads[axis] - pads[axis],
+                )
+            },
             {0: AxisMap(axis)},
         )
         for axis, dim in enumerate(node.output_shape)
-        if pads[axis] == pads[axis + rank] == 0
-        or (not mirrors and min(pads[axis], pads[axis + rank]) >= 0)
+        if min(pads[axis], pads[axis + rank]) >= 0
     )
 
 
 def _pad_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the padding of a chunk: only where it reaches beyond the data."""
+    """Return the padding of a chunk: only where it reaches beyond the data.
+
+    With a mirror image, it is the whole padding, before and after the data that the chunk reads.
+    """
     read, pads = split.inputs[0], list(_pads(node) or ())
     if read is None or not pads:
         return ChunkEdit()
+    last, dim = read.axis + len(pads) // 2, node.data_shape[read.axis]
+    before, after = pads[read.axis], pads[last]
     start, stop = read.uncropped_range(chunk)
-    pads[read.axis] = max(-start, 0)
-    pads[read.axis + len(pads) // 2] = max(stop - node.data_shape[read.axis], 0)
+    surplus = 0, 0
+    if node.string_attribute("mode", "constant") == "reflect":
+        pads[read.axis], pads[last] = before * (start <= 0), after * (stop >= dim)
+        made = max(start, 0) + before - pads[read.axis]
+        made_stop = min(stop, dim) + before + pads[last]
+        surplus = chunk[0] - made, made_stop - chunk[1]
+    else:
+        pads[read.axis], pads[last] = max(-start, 0), max(stop - dim, 0)
     if node.ints_attribute("pads"):
-        return ChunkEdit({"pads": tuple(pads)})
-    return ChunkEdit(constants={1: tuple(pads)})
+        return ChunkEdit({"pads": tuple(pads)}, surplus=surplus)
+    return ChunkEdit(constants={1: tuple(pads)}, surplus=surplus)
 
 
 def _gather_splits(node: Node) -> tuple[Split, ...]:
