@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from builders import parse
 from cache_models import Shape, decoder
+from memplan_cli import Settings
+from memplan_cli.api.process import plan_with_prediction
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
@@ -471,3 +473,20 @@ def test_a_kernel_asks_for_its_workspace_before_its_output_or_after(
     # The condition spreads over the number alone, and is spread itself over all channels.
     assert taken[:5] == [one, all_, all_, -all_, -one]
     assert taken[5:9] == [result, columns, -columns, -all_]
+
+
+@pytest.mark.parametrize(("channels", "warned"), [(8, False), (1024, True)])
+def test_a_prediction_without_copies_of_filters_that_nodes_make_says_so(
+    save: Callable[..., Path], channels: int, *, warned: bool
+) -> None:
+    tensor = f"float[1,{channels},4,4]"
+    model = save(
+        f"""g ({tensor} x) => ({tensor} y) <int64[4] shape = {{{channels}, {channels}, 3, 3}}> {{
+        w = ConstantOfShape <value = float[1] {{0.5}}> (shape)
+        a = Conv <pads = [1, 1, 1, 1]> (x, w)
+        y = Relu(a) }}"""
+    )
+    warnings = plan_with_prediction(model, Settings()).report.warnings
+    said = [text for text in warnings if "predicted process may be far too low" in text]
+    assert bool(said) == warned
+    assert all("make 36.00 MiB of its filters at load" in text for text in said)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.constants import stored_tensor
+from memplan_cli.core.program import VarId
+from memplan_cli.onnx_io.constants import small_constants, stored_tensor
 from memplan_cli.onnx_io.load import load_as_written
 from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.onnx_io.weights.prepacked import packed_blobs
@@ -67,6 +69,28 @@ def stored_model(path: Path) -> StoredModel:
         weights=tuple(_weights(model)),
         operands={name: tuple(node.input) for node in nodes for name in node.output if name},
     )
+
+
+def filled_filter_bytes(path: Path) -> int:
+    """Return the bytes of convolution filters that ConstantOfShape nodes of a model's main graph make.
+
+    Only nodes whose shape is a constant count: ONNX Runtime computes such filters when it loads the model.
+    """
+    model = load_as_written(path)
+    shapes = small_constants(model)
+    filters = {
+        node.input[1] for node in model.graph.node if node.op_type in {"Conv", "ConvTranspose"}
+    }
+    total = 0
+    for node in model.graph.node:
+        if node.op_type != "ConstantOfShape" or node.output[0] not in filters:
+            continue
+        shape = shapes.get(VarId(node.input[0]))
+        if shape is not None:
+            # The attribute ``value`` has one element; without it, elements are float32.
+            element = max((tensor_bytes(a.t) for a in node.attribute), default=4)
+            total += prod(int(dim) for dim in shape) * element
+    return total
 
 
 def _weights(model: ModelProto) -> list[StoredWeight]:
