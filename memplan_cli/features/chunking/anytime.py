@@ -1,6 +1,7 @@
 """An anytime search: a first plan early, and better ones until nothing is gained or a limit is reached.
 
-1. Regions are cut along one axis (`stage.descend`).
+1. Regions are cut along one axis (`stage.descend`): for a budget at once, and by way of laxer budgets
+   if that misses it.
 2. If that misses the goal, products get copies of their inputs (`columns`).
 3. If the best plan so far misses the goal or is slow, its chunks are cut again (`nested`).
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from memplan_cli.features.chunking.graph import Graph
     from memplan_cli.ordering.records import PlannedVars
 
-_OPS_PER_OP, _MIN_OPS = 400, 200_000
+_OPS_PER_OP, _MIN_OPS = 400, 300_000
 """Ops that a search without a time limit may write for each op of a program, and at least.
 
 A processor writes and measures about 28,000 ops per second: 14 s for a program of 1,000 ops."""
@@ -74,13 +75,16 @@ def search(
     max_bytes = int(budget * before) if isinstance(budget, float) else budget
     finder = _Finder(max_bytes, Limit(max(_OPS_PER_OP * len(graph.ops), _MIN_OPS), seconds))
     original = Stage(graph, planned_vars, original_work=total_cost(graph.program).work)
-    finder.search(original)
+    if max_bytes is not None:
+        finder.search(original, first_target=max_bytes)
+    if not finder.is_met:
+        finder.search(original)
     if not finder.is_met:
         copies = stage_with_copies(original, max_bytes or finder.least.peak)
         if copies is not None:
             finder.search(copies)
     least = finder.least
-    if not finder.is_met or least.time > SLOWEST:
+    if not finder.is_good:
         for stage in stages_of_fewer_chunks(least, finder.limit):
             # What its chunks are cut again for is the same memory, with less work.
             finder.search(stage, first_target=max(max_bytes or 0, least.peak))
@@ -112,7 +116,14 @@ class _Finder:
     @property
     def is_met(self) -> bool:
         """Whether a plan is within the budget; never without one, as less memory is always better."""
-        return self.max_bytes is not None and self.least.peak <= self.max_bytes
+        return self.max_bytes is not None and any(
+            plan.peak <= self.max_bytes for plan in self.plans
+        )
+
+    @property
+    def is_good(self) -> bool:
+        """Whether a plan is within the budget, and the best such plan is fast enough."""
+        return self.is_met and self.best.time <= SLOWEST
 
     @property
     def least(self) -> ChunkPlan:
