@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.features.chunking.axes.split import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from memplan_cli.core.program import VarId
     from memplan_cli.features.chunking.axes.split import AxisMap, Split
@@ -68,12 +68,15 @@ class GrowthStage(NamedTuple):
     whole_bytes: int
 
 
-def regions_from(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
+def regions_from(
+    graph: Graph, seed: VarId, axis: int, may_grow: Callable[[int], bool] = lambda _: True
+) -> Iterator[Region]:
     """Yield regions around a tensor, sliced along one axis, each with fewer whole bytes.
 
-    A region is left out if it has at least as many whole bytes as a smaller one.
+    A region is left out if it has at least as many whole bytes as a smaller one. ``may_grow`` gets the
+    ops that were visited to find the next op of a region, and says whether regions may grow further.
     """
-    for stages in growth_series(graph, seed, axis):
+    for stages in growth_series(graph, seed, axis, may_grow):
         fewest_bytes: int | None = None
         for region, region_bytes in stages:
             if fewest_bytes is None or region_bytes < fewest_bytes:
@@ -81,23 +84,34 @@ def regions_from(graph: Graph, seed: VarId, axis: int) -> Iterator[Region]:
                 yield _without_growing_ends(graph, region)
 
 
-def growth_series(graph: Graph, seed: VarId, axis: int) -> Iterator[list[GrowthStage]]:
-    """Yield the stages of growth from a tensor, for each split of its producer along the axis."""
+def growth_series(
+    graph: Graph, seed: VarId, axis: int, may_grow: Callable[[int], bool] = lambda _: True
+) -> Iterator[list[GrowthStage]]:
+    """Yield the stages of growth from a tensor, for each split of its producer along the axis.
+
+    ``may_grow`` is that of `regions_from`.
+    """
     producer = graph.dataflow.producer.get(seed)
     if producer is None:
         return
     for split in graph.splits(producer):
         seed_map = graph.output_map(producer, split, seed)
         if seed_map is not None and seed_map.axis == axis:
-            yield list(_grow(graph, producer, split, seed, axis))
+            yield list(_grow(graph, producer, split, seed, axis, may_grow))
 
 
 def _grow(
-    graph: Graph, producer: int, split: Split, seed: VarId, axis: int
+    graph: Graph,
+    producer: int,
+    split: Split,
+    seed: VarId,
+    axis: int,
+    may_grow: Callable[[int], bool],
 ) -> Iterator[GrowthStage]:
     """Yield the region of the seed's producer alone, then with one op more each time.
 
-    Each time the op joins that leaves the fewest bytes in the boundary, until no op fits. The
+    Each time the op joins that leaves the fewest bytes in the boundary, until no op fits or
+    ``may_grow`` (that of `regions_from`) ends it. The
     boundary are the inputs and outputs of the region, which stay whole. An op may join as a
     duplicate: it runs in chunks for the region, and whole for ops outside.
     """
@@ -110,8 +124,10 @@ def _grow(
         if len(splits) == _MAX_OPS:
             return
         # The smallest `_Extension` is the best.
-        extension = min(_extensions(graph, splits, duplicated), default=None)
-        if extension is None:
+        extensions = list(_extensions(graph, splits, duplicated))
+        extension = min(extensions, default=None)
+        # The boundary and the whole bytes of the region, and the boundary with each extension.
+        if not may_grow((2 + len(extensions)) * len(splits)) or extension is None:
             return
         op_index = extension.op_index
         splits[op_index] = graph.splits(op_index)[extension.split_index]

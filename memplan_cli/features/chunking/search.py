@@ -50,6 +50,10 @@ _USEFUL_EXCESS_SHARE = 0.7
 """It is also useful if the region's bytes above the budget fall to this share."""
 
 
+_VISITS_PER_WRITTEN_OP = 8
+"""Ops that are visited to grow regions in the time in which one op is written and measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The decision to compute a region in ``count`` chunks, and what that changes.
@@ -96,6 +100,12 @@ class State:
         """The most live bytes at one tick."""
         return max((live_bytes for _, live_bytes in self.pressure), default=0)
 
+    @property
+    def height(self) -> tuple[int, int]:
+        """The most live bytes at one tick, and how often that is reached; each step lowers it."""
+        peak = self.peak
+        return peak, sum(live_bytes == peak for _, live_bytes in self.pressure)
+
     def region_peak(self, number: int) -> int:
         """Return the most live bytes while the region of ``choices[number]`` runs."""
         start, stop = self.chunked.region_ranges[number]
@@ -131,12 +141,14 @@ class Limit:
     """What ends a search that may still find more: a number of ops, or of seconds.
 
     Without ``seconds``, a search ends after writing programs of ``max_written_ops`` in total, and
-    finds the same plans on every machine. With ``seconds``, it ends by the clock alone.
+    finds the same plans on every machine; growing regions counts as well. With ``seconds``, it ends by
+    the clock alone.
 
     Attributes:
         share: the share of the limit that the current part of a search may use; the rest is for later
         parts.
-        written_ops: the ops of all programs that were written so far.
+        written_ops: the ops of all programs that were written so far, and of growing regions the ops
+        that take as long to write.
         started: the time at which the search began, in seconds.
     """
 
@@ -157,6 +169,11 @@ class Limit:
     def is_reached(self) -> bool:
         """Whether the current part of the search has to end."""
         return self.used >= self.share
+
+    def may_grow(self, visited_ops: int) -> bool:
+        """Count the ops that were visited to grow a region; return whether regions may grow further."""
+        self.written_ops += -(-visited_ops // _VISITS_PER_WRITTEN_OP)
+        return not self.is_reached
 
     def allow_half_of_the_rest(self) -> None:
         """Let the part of the search that begins use half of what the parts before it left."""
@@ -283,10 +300,11 @@ class Search:
             # A trial may have been measured without the other regions, so the whole program is
             # written and measured before it is taken.
             next_state = self.write_state(trial.choices)
-            if next_state is None or next_state.peak > state.peak:
+            # The peak of the program may stay, as another op may be as high, but then fewer ticks have
+            # it. Else two regions that overlap, and lower one op each, would replace each other forever.
+            if next_state is None or next_state.height >= state.height:
                 continue
-            # The peak of the program may stay, as another op may be as high. Only the region that was
-            # added and the op that was at the peak must be below it.
+            # The region that was added and the op that was at the peak must be below it.
             added_region_peak = next_state.region_peak(len(trial.choices) - 1)
             if max(added_region_peak, next_state.op_peak(state.peak_op)) >= state.peak:
                 continue
@@ -354,7 +372,9 @@ class Search:
     def _regions_from(self, var: VarId, axis: int) -> tuple[Region, ...]:
         """Return the regions that grow from a tensor along an axis; cached."""
         if (var, axis) not in self._regions:
-            self._regions[var, axis] = tuple(regions_from(self.graph, var, axis))
+            self._regions[var, axis] = tuple(
+                regions_from(self.graph, var, axis, self.limit.may_grow)
+            )
         return self._regions[var, axis]
 
     def _trials_of_region(
