@@ -101,16 +101,17 @@ def test_the_page_of_the_repository_begins_with_what_was_not_measured() -> None:
 REHEARSE = """
 import sys, time
 from pathlib import Path
+sys.path.insert(0, sys.argv[1])
 from benchmarks import cuda
-cuda.OUT = Path(sys.argv[1])
-for part in sys.argv[2:]:
+cuda.OUT = Path(sys.argv[2])
+for part in sys.argv[3:]:
     cuda.measure(part, time.monotonic() + 100)
 """
 
 
 def test_parts_run_against_the_simulated_device(tmp_path: Path) -> None:
     cuda_parts = ("device", "first-region", "rounding", "context")
-    done = python("works", "-c", REHEARSE, tmp_path, *cuda_parts)
+    done = python("works", "-c", REHEARSE, ROOT / "tests", tmp_path, *cuda_parts)
     assert done.returncode == 0, done.stderr
     found = {
         part: json.loads((tmp_path / part / f"{part}.json").read_text()) for part in cuda_parts

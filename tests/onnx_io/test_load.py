@@ -31,7 +31,7 @@ def saved(folder: Path, data: bytes, name: str = "model.onnx") -> Path:
 def refusal(path: Path) -> str:
     with pytest.raises(ModelError) as caught:
         load_model(path)
-    text = str(caught.value)
+    text = caught.value.message
     assert path.name in text
     assert "\n" not in text
     return text
