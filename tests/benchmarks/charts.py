@@ -27,15 +27,15 @@ KNOWN_NETWORKS = {
     "llama_1b_dyn": "Llama, 1.2 billion",
     "t5_small_decoder": "T5-small, decoder",
     "whisper_tiny_encoder": "Whisper-tiny, encoder",
-    "sd15_unet": "Stable Diffusion UNet",
     "resnet50": "ResNet-50",
     "mobilenetv3_large": "MobileNetV3",
     "efficientnet_b0": "EfficientNet-B0",
     "swin_tiny": "Swin-T",
+    "segformer_b0": "SegFormer-B0",
 }
 """The models of the process chart with the names that people know them by.
 
-They are the published networks of the collection, each family once, whatever their result is.
+They are the published networks that the page on processes has, each family once, whatever their result is.
 """
 
 # Narrow, so that the text can still be read where a telephone shows the chart at 350 pixels.
