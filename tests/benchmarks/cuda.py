@@ -392,13 +392,14 @@ def page() -> str:
         *overview(),
     ]
     for part, rows in _TABLES.items():
+        purpose = PARTS[part][0]
         found = {n: row for n, row in measured.get(part, {}).items() if "error" not in row}
         if found:
             lines += [
                 "",
                 f"## {part}",
                 "",
-                f"{PARTS[part][0]}.".capitalize(),
+                f"{purpose[0].upper()}{purpose[1:]}.",
                 "",
                 *rows(found),
             ]
@@ -415,7 +416,7 @@ def page() -> str:
 _NOTHING = "everything, for want of a GPU"
 
 _HOW = (
-    "`make measure-cuda` measures in at most 30 minutes what [On CUDA](../cuda.md) says from sources, goes on where it "
+    "`make measure-cuda` measures in at most 30 minutes what [On CUDA](../cuda.md) says from sources, resumes where it "
     "was stopped, and writes this page.\nWithout a GPU it rehearses: every part runs against a simulated device, whose "
     "memory is the process's. Figures of rehearsals are no measurements and stay in `out/cuda/rehearsal`."
 )

@@ -40,7 +40,7 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Device:
     fake = Device()
     parts: dict[str, tuple[str, Callable[..., Json], tuple[str, ...]]] = {
         "many": ("three models", fake, ("a", "b", "c")),
-        "one": ("one figure", fake, cuda.ONCE),
+        "one": ("one figure of the GPU", fake, cuda.ONCE),
     }
     monkeypatch.setattr(cuda, "PARTS", parts)
     monkeypatch.setattr(cuda, "_TABLES", dict.fromkeys(parts, cuda._pairs))
@@ -86,6 +86,7 @@ def test_figures_of_a_rehearsal_are_not_on_the_page(
 ) -> None:
     measure()
     assert "| a bytes | a: 1 |" in cuda.page()
+    assert "\nOne figure of the GPU.\n" in cuda.page()
     monkeypatch.setattr(cuda, "IS_REHEARSAL", True)
     assert first_line() == "**Not measured: everything, for want of a GPU.**"
     assert "bytes" not in cuda.page().replace("process's", "")
@@ -123,7 +124,3 @@ def test_parts_run_against_the_simulated_device(tmp_path: Path) -> None:
     assert list(found["context"]["taken"].values()) == sorted(
         found["context"]["taken"].values()
     )
-
-
-def test_the_command_has_a_target() -> None:
-    assert "tests.benchmarks.cuda" in (ROOT / "Makefile").read_text(encoding="utf-8")
