@@ -310,17 +310,17 @@ def beside(way: str, figure: str, both: list[tuple[str, float, float]]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-ASKED = {"optimize": (5, 3), "--target cpu": (8, 4)}
-"""The geometric mean of units, and processes, that are asked for at most."""
+GOALS = {"optimize": (5, 3), "--target cpu": (8, 4)}
+"""The geometric mean of units, and the processes, that each way should need at most."""
 
 MOST_UNITS, MOST_SECONDS = 8, 3
 """No `optimize` is to take more than both."""
 
 
 def judged(rows: list[Json]) -> list[str]:
-    """Say what of that which is asked for is not reached, and by which models."""
+    """Return lines on which goals are missed, and by which models."""
     lines = []
-    for way, (most, processes) in ASKED.items():
+    for way, (most, processes) in GOALS.items():
         mean = geometric([row["times"][way] / row["times"]["unit"] for row in rows])
         many = [
             f"{row['name']} {row[way]['processes']}"
@@ -328,7 +328,7 @@ def judged(rows: list[Json]) -> list[str]:
             if row[way]["processes"] > processes
         ]
         lines.append(
-            f"- `{way}`: a geometric mean of {text(mean)} units over {len(rows)} models, {most} asked;"
+            f"- `{way}`: a geometric mean of {text(mean)} units over {len(rows)} models, goal {most};"
             f" more than {processes} processes: {', '.join(many) or 'none'}"
         )
     slow = [

@@ -19,7 +19,7 @@ PARTS = ("default", "external", "portable", "cpu")
 KEYS = ("load", "run", "private", "file")
 RATIOS = ("load", "run", "private", "time")
 
-ASKED = {"load": 0.15, "run": 0.60, "private": 0.10, "time": 1.02}
+GOALS = {"load": 0.15, "run": 0.60, "private": 0.10, "time": 1.02}
 
 FLOOR = "one_identity"
 """The row of a session that does nothing."""
@@ -84,7 +84,7 @@ def summary(rows: dict[str, Json]) -> Iterator[str]:
     }
     yield "| models | file | load | run | private | time | same bits as the defaults |"
     yield "|---|---|---|---|---|---|---|"
-    yield "| asked | cpu | " + " | ".join(f"{ASKED[key]:.2f}" for key in RATIOS) + " | all |"
+    yield "| goal | cpu | " + " | ".join(f"{GOALS[key]:.2f}" for key in RATIOS) + " | all |"
     for name, group in groups.items():
         for part in ("cpu", "portable"):
             cells = (shown(mean(group, part, key)) for key in RATIOS)
@@ -151,11 +151,11 @@ def above_one(rows: dict[str, Json]) -> Iterator[str]:
         f"{name} {part} {value:.2f}"
         for name, row in rows.items()
         for part in ("cpu", "portable")
-        if (value := ratio(row, part, "time") or 0) > ASKED["time"]
+        if (value := ratio(row, part, "time") or 0) > GOALS["time"]
     ]
     yield f"Above the defaults by more than {NOISE / 1e6:.0f} MB: {'; '.join(found) or 'none'}."
     yield ""
-    yield f"Slower than {ASKED['time']}: {'; '.join(slow) or 'none'}."
+    yield f"Slower than {GOALS['time']}: {'; '.join(slow) or 'none'}."
 
 
 def limits(rows: dict[str, Json]) -> Iterator[str]:

@@ -94,11 +94,11 @@ def _main(rows: Sequence[Row], ratios: Callable[[Row, str], Figures]) -> str:
         cells = " | ".join(map(_cell, figures(row)))
         text.append(f"| {row['name']} | {cells} | {_bits(row)} | {reason(row, ratios)} |")
     means = [mean(column) for column in zip(*map(figures, rows), strict=True)]
-    asked = [None, *TARGETS["settings"], *TARGETS["cpu"]]
+    goals = [None, *TARGETS["settings"], *TARGETS["cpu"]]
     text.append(
         "| **geometric mean** | " + " | ".join(f"**{_cell(m)}**" for m in means) + " | | |"
     )
-    text.append("| asked | " + " | ".join(_cell(goal) for goal in asked) + " | | |")
+    text.append("| goal | " + " | ".join(_cell(goal) for goal in goals) + " | | |")
     return "\n".join(text)
 
 

@@ -269,7 +269,7 @@ def main() -> None:
 
 def page(real: list[str], sizes: list[str]) -> str:
     """Return the tables of the page."""
-    return f"""| model | session, optimization off | memory | optimize --order keep | memory | ratio | asked for | optimize --order auto | memory | ratio | asked for |
+    return f"""| model | session, optimization off | memory | optimize --order keep | memory | ratio | goal | optimize --order auto | memory | ratio | goal |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {chr(10).join(f"| {line} |" for line in real)}
 

@@ -117,9 +117,8 @@ def test_other_values_can_stand_for_the_plain_weight_where_they_are_packed_as_th
     computes with what is there instead, and no error says so.
     """
     before = written.output()
-    numbered = (
-        np.arange(WIDTH * WIDTH, dtype=np.uint32) | 0x7FC00000
-    )  # not-a-numbers, all different
+    # All are NaN, and all differ.
+    numbered = np.arange(WIDTH * WIDTH, dtype=np.uint32) | 0x7FC00000
     folder = tmp_path / "other"
     folder.mkdir()
     other = written_with(numbered.view(np.float32).reshape(WIDTH, WIDTH), folder)
