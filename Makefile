@@ -43,7 +43,7 @@ pictures: docs ## Draw the charts and take the screenshots of the documentation 
 	$(BIN)/python -m tests.benchmarks.charts
 	PYTHONPATH=.:tests/e2e $(BIN)/python tests/e2e/screenshots.py ../shared/models
 
-test: $(READY) ## Run the tests, the linter and the type checker (under five minutes on two cores)
+test: $(READY) ## Run the tests, the linter and the type checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@mkdir -p $(OUT)
@@ -62,7 +62,7 @@ test-slow: $(READY) ## Run the long tests
 test-cuda: $(READY) ## Run the tests that need a GPU; they skip with the reason where there is none
 	$(BIN)/python -m pytest -m cuda
 
-measure-cuda: $(READY) ## Measure what docs/cuda.md says from sources, on a GPU in 30 minutes; without one, rehearse it (MINUTES=28)
+measure-cuda: $(READY) ## Measure what docs/cuda.md says from sources, on a GPU in at most 30 minutes; without one, rehearse it (MINUTES=28)
 	PYTHONPATH=.:tests $(BIN)/python -m tests.benchmarks.cuda
 
 lint: $(READY) ## Check style, imports and spelling
