@@ -16,7 +16,7 @@ _MAX_CHARACTERS = 60
 def one_line_repr(record: DataclassInstance) -> str:
     """Return the ``__repr__`` of a record, such as ``<Soak: model='a.onnx', service=Service(...), runs=<4>>``.
 
-    Of a long collection there is the length, of a long record the type. Empty fields are left out.
+    A long collection is shown by its length, a long record by its type. Empty fields are left out.
     """
     texts = []
     for field in fields(record):

@@ -13,7 +13,12 @@ from memplan_cli.core.symbolic.polynomials import as_name, quote_name
 from memplan_cli.errors import SettingsError
 from memplan_cli.onnx_io.metadata import PREFIX, metadata_of
 from memplan_cli.onnx_io.traversal import graphs
-from memplan_cli.onnx_io.types import container_and_tensor_type, read_shape, type_name
+from memplan_cli.onnx_io.types import (
+    container_and_tensor_type,
+    read_shape,
+    type_name,
+    without_container,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -233,22 +238,13 @@ def dim_names(model: ModelProto) -> frozenset[str]:
     symbols = set().union(*symbols_by_text.values())
     for graph in graphs(model.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
-            for declared in _tensor_type(value.type).shape.dim:
+            for declared in without_container(value.type).tensor_type.shape.dim:
                 text = declared.dim_param
                 # `symbols_of` reads ``sequence-length`` as a difference, but as the dim of an input it may be
                 # one name. So texts of inputs are not read again.
                 if text not in symbols_by_text and not is_nameless(text):
                     symbols |= symbols_of(text)
     return frozenset(symbols)
-
-
-def _tensor_type(declared: TypeProto) -> TypeProto.Tensor:
-    """Return the type of a tensor, or that of the tensors in a sequence or an optional."""
-    while declared.HasField("sequence_type") or declared.HasField("optional_type"):
-        is_sequence = declared.HasField("sequence_type")
-        container = declared.sequence_type if is_sequence else declared.optional_type
-        declared = container.elem_type
-    return declared.tensor_type
 
 
 def known_dims(model: ModelProto, shapes: Iterable[Shape]) -> frozenset[str]:

@@ -169,8 +169,7 @@ class ChunkingSummary:
         bound: a lower bound of the live peak for every choice of regions.
         bound_node: the node that reads or writes ``bound_tensors`` whole; empty: they are outputs.
         bound_tensors: the tensors whose bytes add up to the bound; aliases count once.
-        curve: the programs that were found of which no other has less memory in the same time, the
-        fastest first.
+        curve: the programs found that no other one beats in both memory and time, the fastest first.
         ended_early: whether a limit ended the search before nothing more was gained.
     """
 

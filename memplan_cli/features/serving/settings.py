@@ -39,7 +39,6 @@ NO_ARENA = "no arena"
 SHRUNK = "exact growth, shrunk after each run"
 ONE_REGION = "one region for the largest request"
 
-
 _MANUAL_SETTINGS: Mapping[str, RuntimeSettings] = {
     NO_ARENA: RuntimeSettings(session={"enable_cpu_mem_arena": False}),
     SHRUNK: RuntimeSettings(

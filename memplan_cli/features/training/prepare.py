@@ -11,7 +11,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.features.training.tensors import FLOATS, UNKNOWN, infer_tensors
 from memplan_cli.onnx_io.constants import constant_tensors, named_constant
 from memplan_cli.onnx_io.functions import inlined
-from memplan_cli.onnx_io.graph_editor import replace_nodes
+from memplan_cli.onnx_io.graph_editor import keep, replace_nodes
 from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.traversal import graphs
 
@@ -49,9 +49,7 @@ def prepare(model: ModelProto) -> ModelProto:
 def _drop_weights_from_inputs(graph: GraphProto) -> None:
     """Remove the graph inputs that have an initializer, in place."""
     weights = {tensor.name for tensor in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in weights]
-    del graph.input[:]
-    graph.input.extend(inputs)
+    keep(graph.input, lambda value: value.name not in weights)
 
 
 def _lift_constants(graph: GraphProto) -> None:

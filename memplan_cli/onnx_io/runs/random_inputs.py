@@ -391,9 +391,8 @@ def _given_spec(drawn: FeedSpec, feed: Feed) -> FeedSpec:
     """Return ``drawn`` with what the user gave: one value for any shape, only a shape, or arrays."""
     if feed.shape is None:  # one value, in the only file, which fills the drawn shape
         return replace(drawn, kind="fill", files=feed.files)
-    # A sequence without files was given as well: it is empty, and no shape to draw values of.
-    is_only_shape = not feed.files and feed.container == "tensor"
-    if is_only_shape:
+    # A sequence without files is no shape either: it was given, and is empty.
+    if not feed.files and feed.container == "tensor":
         return replace(drawn, shape=feed.shape)
     return replace(
         drawn, shape=feed.shape, kind="file", container=feed.container, files=feed.files
