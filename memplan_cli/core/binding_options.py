@@ -13,7 +13,7 @@ from memplan_cli.core.program import Dim, Origin
 from memplan_cli.core.symbolic.dims import bind_dim, symbols_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from memplan_cli.core.program import Program
 
@@ -77,46 +77,38 @@ def binding_options(
     get suggested ones.
     """
     inputs = tuple(inputs)
-    numbers = {**suggested_numbers(inputs), **(numbers or {})}
-
-    def number(dim: Dim, axis: int, rank: int) -> int:
-        bound_dim = bind_dim(dim, numbers)
-        # An undeclared dim has no number, nor has a quotient by zero.
-        return bound_dim if isinstance(bound_dim, int) else _suggested_number(axis, rank)
-
-    return _options(inputs, numbers.__getitem__, number)
+    return _options(inputs, {**suggested_numbers(inputs), **(numbers or {})})
 
 
 def binding_form(inputs: Iterable[InputShape]) -> str:
     """Return the options of `binding_options` with ``N`` in place of each number to fill in."""
-    return _options(
-        tuple(inputs),
-        lambda _symbol: "N",
-        lambda dim, _axis, _rank: dim if isinstance(dim, int) else "N",
-    )
+    return _options(tuple(inputs), None)
 
 
-def _options(
-    inputs: tuple[InputShape, ...],
-    symbol_value: Callable[[str], int | str],
-    dim_value: Callable[[Dim, int, int], int | str],
-) -> str:
-    """Return the options that bind every free dim of the inputs.
-
-    ``symbol_value`` gives the value of a ``--dim`` from its symbol, ``dim_value`` that of a dim in a
-    ``--shape`` from the dim, its axis and the rank.
-    """
+def _options(inputs: tuple[InputShape, ...], numbers: Mapping[str, int] | None) -> str:
+    """Return the options that bind every free dim; ``numbers`` are by symbol, None writes ``N`` for each."""
     # A number in a `--shape` binds the symbol of its dim everywhere, as `--dim` does.
     with_nameless_dims = [item for item in inputs if not _has_only_named_dims(item)]
     bound_by_shape = {symbol for item in with_nameless_dims for symbol in item.symbols}
     symbols = dict.fromkeys(symbol for item in inputs for symbol in item.symbols)
     options = [
-        dim_option(name, symbol_value(name)) for name in symbols if name not in bound_by_shape
+        dim_option(name, "N" if numbers is None else numbers[name])
+        for name in symbols
+        if name not in bound_by_shape
     ]
     for name, shape in with_nameless_dims:
-        dims = (str(dim_value(dim, axis, len(shape))) for axis, dim in enumerate(shape))
+        dims = [_dim_text(dim, axis, len(shape), numbers) for axis, dim in enumerate(shape)]
         options.append(f"--shape {quote(f'{name}=' + ','.join(dims))}")
     return " ".join(options)
+
+
+def _dim_text(dim: Dim, axis: int, rank: int, numbers: Mapping[str, int] | None) -> str:
+    """Return a dim of a ``--shape`` for an input of this rank."""
+    bound_dim = bind_dim(dim, numbers or {})
+    if isinstance(bound_dim, int):
+        return str(bound_dim)
+    # An undeclared dim has no number, nor has a quotient by zero.
+    return "N" if numbers is None else str(_suggested_number(axis, rank))
 
 
 def sizing_options(inputs: Iterable[InputShape], units: Iterable[str]) -> str:
