@@ -129,15 +129,12 @@ class ModelNeeds:
         except ModelError:  # sizes exceed 64 bits
             return None
         if self.by_run:
+            # It does not fit, whatever a run would tell.
             if memory.weights + (memory.planned or 0) > self.limit:
-                return _need_of_known_sizes(
-                    memory
-                )  # it does not fit, whatever a run would tell
+                return _need_of_known_sizes(memory)
             try:
                 memory = self.by_run.memory(dims)
-            except (
-                ModelError
-            ):  # among them `UnknownSizeError`: the run does not tell all sizes
+            except ModelError:  # or `UnknownSizeError`: the run does not tell all sizes
                 return None
         if None in (memory.inputs, memory.outputs, memory.planned):
             raise UnknownSizeError("an input's or output's size is not known for some dims")

@@ -40,6 +40,7 @@ from memplan_cli.core.results.observations import PROVIDERS
 from memplan_cli.errors import SettingsError
 from memplan_cli.runtime.installed import required_version
 from memplan_cli.runtime.workers.fork_client import warm_workers
+from memplan_cli.settings.fields import READERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,14 @@ if TYPE_CHECKING:
     from memplan_cli.settings.settings import Settings
 
 
-@accepts_option_names(tune={"check": {"search": "measured"}}, no_validate={"check": None})
+@accepts_option_names(
+    "validate",
+    "reference",
+    "idle",
+    settings=READERS,
+    tune={"check": {"search": "measured"}},
+    no_validate={"check": {"validate": "none"}},
+)
 def optimize(
     model: ModelSource,
     settings: Settings | None = None,
@@ -205,8 +213,9 @@ def _write_best_of(
     Without a check nothing is run: the first candidate is written if it is within the budget.
 
     Candidates over the budget are not run. If all are over it, nothing is written, and the result has the
-    plan of the first; with ``best_effort``, all are run. If no candidate has the outputs of the original, nothing is written either, and the
-    result has the first plan that was rejected, which may be from ``rejected_before``.
+    plan of the first; with ``best_effort``, all are run. If no candidate has the outputs of the original,
+    nothing is written either, and the result has the first plan that was rejected, which may be from
+    ``rejected_before``.
 
     ``rejected_before`` are plans that failed earlier. The report names all that were rejected.
     """

@@ -1,18 +1,18 @@
 """Keywords of Python functions that have the names of command-line options.
 
-``memplan gate --max-memory 1GiB`` is ``memplan.gate(model, max_memory="1GiB")``, with the same rule for every
-command: a keyword may have the long name of the command's option, with underscores.
+``memplan gate --max-memory 1GiB`` is ``memplan.gate(model, max_memory="1GiB")``: a keyword may have the long
+name of the command's option, with underscores.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from memplan_cli.core.check import Check
 from memplan_cli.errors import SettingsError
+from memplan_cli.settings.fields import READERS
 from memplan_cli.settings.keys import MODEL_RULES
 
 if TYPE_CHECKING:
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+PLAN_SETTINGS = READERS.keys() - {"best_effort", "expose", "external_weights", "notes"}
+"""Settings that decide a plan. The others are about the file that `optimize` writes."""
+
+RUN_SETTINGS = ("dims", "run", "shapes")
+"""Settings of the sizes of a run."""
+
 _RENAMED = {
     "allocator": "allocators",
     "checkpoint": "checkpoints",
@@ -28,43 +34,57 @@ _RENAMED = {
     "output": "out",
     "plan": "plan_file",
     "shape": "shapes",
+    "time_limit": "seconds",
 }
-"""Option -> the parameter or setting that it is in Python, if the names differ."""
+"""Option -> the parameter or setting that it is in Python, if a function has one of this name."""
 
-_IN_RECORDS: Mapping[str, Collection[str]] = {
-    "check": {"validate", *(field.name for field in fields(Check))},
-    "rules": MODEL_RULES,
-}
-"""Parameter -> the keywords that become fields or keys of its value."""
+_CHECK_OPTIONS = ("provider", "runs", "rtol", "atol", "timeout")
+"""Options of every command with a check, which become fields of the parameter ``check``."""
 
 
 def accepts_option_names(
+    *check_options: str,
+    settings: Collection[str] = PLAN_SETTINGS,
     **flags: Mapping[str, object],
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator that lets a function take the options of its command as keywords.
 
-    ``flags`` has, for each option that is on or off, the keywords that it stands for if it is on. Several
-    options may stand for ``extras``, or for fields of ``check``; they are joined.
+    Args:
+        check_options: More options that become fields of the parameter ``check``.
+        settings: The settings that have an effect; others are refused.
+        flags: For each option that is on or off, the keywords that it stands for if it is on. Several
+            options may stand for ``extras``, or for fields of ``check``; they are joined.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         declared = signature(function)
         parameters = declared.parameters
+        renamed = {
+            option: name
+            for option, name in _RENAMED.items()
+            if name in parameters or name in READERS
+        }
+        record_of = {
+            **dict.fromkeys((*_CHECK_OPTIONS, *check_options), "check"),
+            **dict.fromkeys(MODEL_RULES, "rules"),
+        }
 
         @wraps(function)
         def call(*args: P.args, **keywords: P.kwargs) -> T:
             own: dict[str, Any] = dict(declared.bind_partial(*args).arguments)
             for name, value in keywords.items():
-                record = next((key for key, names in _IN_RECORDS.items() if name in names), "")
                 if name in parameters:
                     _add(own, name, value)
                 elif name in flags:
                     for key, meant in flags[name].items() if value else ():
                         _add(own, key, meant)
-                elif record in parameters:
-                    _add(own, record, {name: value})
+                elif record_of.get(name) in parameters:
+                    _add(own, record_of[name], {name: value})
                 else:
-                    _add(own, _RENAMED.get(name, name), value)
+                    _add(own, renamed.get(name, name), value)
+            refuse_without_effect(
+                own, (*settings, *parameters), f"in memplan.{function.__name__}"
+            )
             if isinstance(own.get("check"), dict):
                 own["check"] = _check(own["check"], own.get("provider"))
             return function(**own)  # type: ignore[call-arg]
@@ -74,28 +94,50 @@ def accepts_option_names(
     return decorate
 
 
+def refuse_without_effect(
+    keywords: Mapping[str, object], effective: Collection[str], where: str
+) -> None:
+    """Raise a SettingsError if a setting is given that is not in ``effective``; ``where`` ends its text."""
+    for name, value in keywords.items():
+        if name in READERS and name not in effective and value is not None:
+            raise SettingsError(f"{name} has no effect {where}", hint="remove it")
+
+
 def _add(keywords: dict[str, Any], name: str, value: object) -> None:
     """Add a keyword, joined with ``extras`` or the fields of a record that are in the keywords already.
 
     Raises:
-        SettingsError: the keyword has another value already.
+        SettingsError: the keyword has another value already, and neither is ``auto``.
     """
     earlier = keywords.get(name)
     if name == "extras" and earlier:
         value = (*earlier, *cast("Iterable[object]", value))
-    elif name in _IN_RECORDS and isinstance(earlier, dict) and isinstance(value, dict):
+    elif name in ("check", "rules") and isinstance(earlier, dict) and isinstance(value, dict):
         value = {**earlier, **value}
-    elif name in keywords:
+    elif name in keywords and value == "auto":
+        value = earlier
+    elif name in keywords and earlier != "auto":
         raise SettingsError(f"{name} is given twice: by itself, and by the name of an option")
     keywords[name] = value
 
 
-def _check(values: dict[str, Any], provider: str | None) -> Check | None:
+def _check(values: Mapping[str, Any], provider: str | None) -> Check | None:
     """Return a check with some fields; None if ``validate`` is ``none``.
 
     ``provider`` is a parameter of the function itself, where it has one.
+
+    Raises:
+        SettingsError: ``validate`` leaves out the measuring that another option needs.
     """
-    depth = values.pop("validate", "full")
-    if provider:
-        values = {"provider": provider, **values}
-    return None if depth == "none" else Check(**{"depth": depth, **values})
+    depth = values.get("validate", "full")
+    own = {name: value for name, value in values.items() if name != "validate"}
+    if depth == "none":
+        if own:
+            raise SettingsError(
+                "with validate='none', the other options of the check have no effect",
+                hint="remove them",
+            )
+        return None
+    if depth == "outputs" and own.keys() & {"idle", "search"}:
+        raise SettingsError("tune and idle need validate='full'", hint="remove validate")
+    return Check(**{"depth": depth, **({"provider": provider} if provider else {}), **own})

@@ -11,7 +11,7 @@ from memplan_cli.api.models.file_names import PLAN_SUFFIX
 from memplan_cli.api.models.model_file import plan_model, read_model
 from memplan_cli.api.models.profiles import plan_profiles, with_bounds_of
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.api.option_names import accepts_option_names
+from memplan_cli.api.option_names import PLAN_SETTINGS, accepts_option_names
 from memplan_cli.api.request import settings_of
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.plan import Plan
@@ -60,7 +60,11 @@ def _field_values(plan: Plan) -> tuple[Any, ...]:
     return tuple(getattr(plan, field.name) for field in fields(plan))
 
 
-@accepts_option_names()
+_SETTINGS = PLAN_SETTINGS | {"expose"}
+"""Settings of a plan, also if it is not written."""
+
+
+@accepts_option_names(settings=_SETTINGS)
 def plan(
     model: ModelSource,
     settings: Settings | None = None,
@@ -93,7 +97,7 @@ def plan(
         return NotebookPlan.of(files.without_folder(planned.plan))
 
 
-@accepts_option_names(dry_run={"extras": ("dry-run",)})
+@accepts_option_names(settings=_SETTINGS, dry_run={"extras": ("dry-run",)})
 def report(
     path: ModelSource | None = None,
     settings: Settings | None = None,

@@ -13,7 +13,7 @@ from memplan_cli.api.models.binding import (
 )
 from memplan_cli.api.models.model_file import bind_all_dims, read_model
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.api.option_names import accepts_option_names
+from memplan_cli.api.option_names import RUN_SETTINGS, accepts_option_names
 from memplan_cli.api.request import settings_of
 from memplan_cli.core.binding_options import bounds_options
 from memplan_cli.core.progress import silent
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.settings_search.predicted import SettingsChoice
     from memplan_cli.settings.settings import Settings
 
-ProviderChoice = Literal["cpu", "cuda"]
-"""A provider for which settings are predicted."""
+ProviderChoice = Literal["auto", "cpu", "cuda"]
+"""A provider for which settings are predicted; ``auto`` is the CPU, so that no session is created."""
 
 _NEVER_MEASURED = (
     "for CUDA, from ONNX Runtime's sources and never measured: the graph is the one before the device's own "
@@ -38,14 +38,16 @@ _NEVER_MEASURED = (
 )
 
 
-@accepts_option_names(measure={"check": {}}, tune={"check": {"search": "measured"}})
+@accepts_option_names(
+    settings=RUN_SETTINGS, measure={"check": {}}, tune={"check": {"search": "measured"}}
+)
 def settings(
     model: ModelSource,
     given: Settings | None = None,
     check: Check | None = None,
     progress: Progress | None = None,
     *,
-    provider: ProviderChoice = "cpu",
+    provider: ProviderChoice = "auto",
     config: FilePath | None = None,
     **options: object,
 ) -> SettingsChoice:
@@ -57,7 +59,8 @@ def settings(
             an effect.
         check: Confirm by a run on its provider, or search by measuring; None predicts only.
         progress: Called with the name of each stage.
-        provider: Predict for ``cuda`` too, which need not work here; with ``check``, its provider holds.
+        provider: Predict for ``cuda`` too, which need not work here; ``auto`` is the CPU. With ``check``, its
+            provider holds.
         config: A settings file, in place of ``given``.
         options: Settings by name, in place of ``given``: ``dims={"batch": 8}``.
 
@@ -82,7 +85,8 @@ def settings(
         fixed = recorded if must_stay_unoptimized else None
         releases = recorded is not None and bool(recorded.settings.run_config)
         if check is None:
-            choice = _predicted_choice(file, bound_settings, fixed, PROVIDERS[provider])
+            predicted = PROVIDERS["cpu" if provider == "auto" else provider]
+            choice = _predicted_choice(file, bound_settings, fixed, predicted)
             choice = released_between_runs(choice) if releases else choice
         else:
             check = replace(check, idle="release" if releases else "keep")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.api.models.binding import assumption_notes, refuse_run, sizes_and_inputs_only
 from memplan_cli.api.models.model_file import plan_resolved, read_model
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.api.option_names import accepts_option_names
+from memplan_cli.api.option_names import RUN_SETTINGS, accepts_option_names
 from memplan_cli.api.request import settings_of
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.errors import SettingsError
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from memplan_cli.settings.settings import Settings
 
 
-@accepts_option_names()
+@accepts_option_names(settings=RUN_SETTINGS)
 def simulate(
     model: ModelSource,
     settings: Settings | None = None,
-    allocators: Sequence[str] | None = None,
+    allocators: Sequence[str] | str | None = None,
     timeout: float = DEFAULT_TIMEOUT,
     *,
     config: FilePath | None = None,
@@ -77,7 +77,7 @@ def simulate(
         return files.without_folder(AllocatorComparison(planned, simulations, notes))
 
 
-def _known_allocators(names: Sequence[str] | None) -> tuple[str, ...]:
+def _known_allocators(names: Sequence[str] | str | None) -> tuple[str, ...]:
     """Return allocator names, each once; all allocators if no names are given.
 
     Raises:
@@ -86,6 +86,7 @@ def _known_allocators(names: Sequence[str] | None) -> tuple[str, ...]:
     from memplan_cli.runtime.simulate.allocators import ALLOCATORS, RUNTIME
 
     known = (*ALLOCATORS, RUNTIME)
+    names = (names,) if isinstance(names, str) else names
     wrong = next((name for name in names or () if name not in known), None)
     if wrong is not None:
         raise SettingsError(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.api.models.binding import refuse_run
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.api.option_names import accepts_option_names
+from memplan_cli.api.option_names import RUN_SETTINGS, accepts_option_names
 from memplan_cli.api.request import settings_of
 from memplan_cli.api.request_range import measured_settings, sampling_notes, service_that_runs
 from memplan_cli.core.progress import silent
@@ -23,7 +23,7 @@ _SERVING_SHARE = 0.8
 """Share of a process's time limit for requests; the rest is for creating its session."""
 
 
-@accepts_option_names()
+@accepts_option_names(settings=(*RUN_SETTINGS, "bounds"))
 def soak(
     model: ModelSource,
     settings: Settings | None = None,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.output.output_files import OutputFiles, refuse_targets
 from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.progress import Progress, silent
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from memplan_cli.features.training.train_step import TrainStep
 
 
-@accepts_option_names()
 def train_step(
     model: ModelSource,
     out: FilePath,

@@ -11,7 +11,11 @@ from memplan_cli.api.model_or_plan import (
 )
 from memplan_cli.api.models.binding import dims_of_run
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.api.option_names import accepts_option_names
+from memplan_cli.api.option_names import (
+    RUN_SETTINGS,
+    accepts_option_names,
+    refuse_without_effect,
+)
 from memplan_cli.api.process import predicted_process, settings_of_run
 from memplan_cli.api.report import interface_of
 from memplan_cli.api.request import request_of
@@ -63,6 +67,9 @@ def why(
                 "tensor and of='process' cannot be combined",
                 hint="remove one of them",
             )
+        refuse_without_effect(
+            options, RUN_SETTINGS, "on the process, which runs the model as it is"
+        )
         if isinstance(model, Plan):
             raise PlanError(
                 "a process can only be predicted for a model",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
+from memplan_cli.errors import SettingsError
 
 Depth = Literal["outputs", "full"]
 """Compare outputs only, or also measure the memory of the runs."""
@@ -60,6 +61,20 @@ class Check:
     search: Search = "foreseen"
     reference: Reference = "defaults"
     idle: Idle | None = None
+
+    def __post_init__(self) -> None:
+        """Raise a SettingsError if a field has none of its values."""
+        for value, choices in (
+            (self.depth, get_args(Depth)),
+            (self.search, get_args(Search)),
+            (self.reference, get_args(Reference)),
+            (self.idle, (None, *get_args(Idle))),
+        ):
+            if value not in choices:
+                known = ", ".join(filter(None, choices))
+                raise SettingsError(
+                    f"there is no choice {value!r}", hint=f"choose one of {known}"
+                )
 
     @property
     def tolerance(self) -> Tolerance:

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import MemplanError, ModelError, PlanError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 MODEL = SAMPLES / "branchy_cnn.onnx"
@@ -263,6 +264,62 @@ def test_functions_take_the_options_of_their_commands_by_name(tmp_path: Path) ->
     assert memplan.settings(MODEL, measure=False).observed is None
     with pytest.raises(SettingsError, match="check is given twice"):
         memplan.optimize(MODEL, output=out, check=Check(), runs=3)
+
+
+def test_each_option_of_a_function_has_an_effect_or_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "m.onnx"
+    optimize: Any = memplan.optimize
+    for options, message in (
+        ({"validate": "none", "idle": "keep"}, "validate='none'"),
+        ({"validate": "none", "tune": True}, "validate='none'"),
+        ({"no_validate": True, "timeout": 5}, "validate='none'"),
+        ({"validate": "outputs", "idle": "keep"}, "need validate='full'"),
+        ({"validate": "outputs", "tune": True}, "need validate='full'"),
+        ({"validate": "wrong"}, "there is no choice 'wrong'"),
+        ({"idle": "wrong"}, "choose one of release, keep"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            optimize(MODEL, out=out, **options)
+    assert not out.exists()
+    assert memplan.optimize(MODEL, out=out, no_validate=True, validate="none").passed
+    validate: Any = memplan.validate
+    for name in ("validate", "depth", "search", "reference", "idle"):
+        with pytest.raises(TypeError, match=name):
+            validate(out, MODEL, **{name: "none"})
+    files = {"notes": "plan", "external_weights": "keep"}
+    plans = {"level": 1, "bounds": {"batch": (1, 4)}}
+    calls: tuple[tuple[Callable[..., object], Mapping[str, object]], ...] = (
+        (memplan.plan, files),
+        (memplan.report, files),
+        (memplan.why, files | {"expose": True}),
+        (memplan.gate, files | {"expose": True}),
+        (memplan.sweep, files | {"expose": True}),
+        (partial(memplan.diff, SYMBOLIC), files | {"expose": True}),
+        (partial(memplan.fit, memory="1GiB", unknown="batch"), files | {"expose": True}),
+        (partial(memplan.why, process=True), plans),
+        (memplan.settings, plans),
+        (memplan.simulate, plans),
+        (memplan.soak, {"level": 1}),
+    )
+    for call, ineffective in calls:
+        for name, value in ineffective.items():
+            with pytest.raises(SettingsError, match=f"{name} has no effect"):
+                call(SYMBOLIC, **{name: value})
+    with pytest.raises(SettingsError, match="no option 'output'"):
+        memplan.plan(MODEL, output=out)
+    with pytest.raises(TypeError, match="output"):  # `train-step --output` names a tensor
+        memplan.train_step(MODEL, output=out)  # type: ignore[call-arg]
+
+
+def test_options_with_other_names_or_defaults_than_parameters_have_an_effect() -> None:
+    fitted = memplan.fit(SYMBOLIC, "1GiB", "batch", of="tensors", confirm=True, provider="cpu")
+    assert fitted.confirmed is not None
+    soaked = memplan.soak(SYMBOLIC, bounds={"batch": (1, 4)}, requests=50, time_limit=0)
+    assert soaked.runs[0].requests < 50
+    choice = memplan.settings(SYMBOLIC, provider="auto")
+    assert choice.provider == "CPUExecutionProvider"
+    (simulated,) = memplan.simulate(SYMBOLIC, allocator="bfc").simulations
+    assert simulated.allocator == "bfc"
 
 
 def test_the_text_of_an_error_has_the_hint_and_speaks_of_keywords() -> None:

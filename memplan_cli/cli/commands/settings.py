@@ -25,6 +25,7 @@ from memplan_cli.cli.settings_options import binding_options, bounds_option, wit
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan_cli.api.settings import ProviderChoice
     from memplan_cli.cli.output import Output
     from memplan_cli.settings.settings import Settings
 
@@ -49,7 +50,7 @@ def settings(
     binding: Settings,
     measure: bool,
     tune: bool,
-    provider: str,
+    provider: ProviderChoice,
     timeout: float,
     out: Path | None,
     form: str,
@@ -101,14 +102,7 @@ def settings(
             check = api.Check(
                 provider, timeout=timeout, search="measured" if tune else "foreseen"
             )
-        # Without a run, auto is the CPU: no session is created to find out what works.
-        advice = api.settings(
-            model,
-            binding,
-            check,
-            output.progress,
-            provider="cuda" if provider == "cuda" else "cpu",
-        )
+        advice = api.settings(model, binding, check, output.progress, provider=provider)
         text = SETTINGS[form](advice, str(model))
     deliver(text, out, output)
     # The command line of a model from standard input cannot be repeated.
