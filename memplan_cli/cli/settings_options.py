@@ -257,7 +257,7 @@ class SettingsOptions:
 
     Attributes:
         config: the file of ``--config``.
-        overrides: settings by name; None if the option was not given.
+        overrides: the settings whose options were given, by name.
     """
 
     config: Path | None
@@ -269,11 +269,10 @@ class SettingsOptions:
 
         A flag that is off, ``skip_grads=False``, is the option ``no-skip-grads``.
         """
-        names = []
-        for setting, value in {"config": self.config, **self.overrides}.items():
-            if value not in (None, ()):
-                option = _OPTION_NAMES.get(setting, setting).replace("_", "-")
-                names.append(f"no-{option}" if value is False else option)
+        names = [] if self.config is None else ["config"]
+        for setting, value in self.overrides.items():
+            option = _OPTION_NAMES.get(setting, setting).replace("_", "-")
+            names.append(f"no-{option}" if value is False else option)
         return tuple(names)
 
     def load(self, model: Path) -> Settings:
@@ -297,15 +296,15 @@ def settings_options(command: Command) -> Command:
 
     @wraps(command)
     def run(*args: object, **options: Any) -> Any:  # noqa: ANN401 - as the command
-        # None means that an option was not given. Options that can be repeated are then empty.
-        # --expose is an option of some commands only.
-        overrides: dict[str, object] = {
-            name: options.pop(name, None) for name in _PLAIN_SETTINGS
-        }
+        # An option that was not given is None, or empty if it can be repeated. --expose is an
+        # option of some commands only.
+        given: dict[str, object] = {name: options.pop(name, None) for name in _PLAIN_SETTINGS}
         for name, parse in _TABLE_PARSERS.items():
-            overrides[name] = parse(options.pop(name)) or None
-        overrides["input"] = parse_values(options.pop("input_values")) or None
-        overrides["checkpoints"] = overrides["checkpoints"] or None
+            given[name] = parse(options.pop(name))
+        given["input"] = parse_values(options.pop("input_values"))
+        overrides = {
+            name: value for name, value in given.items() if value not in (None, (), {})
+        }
         settings = SettingsOptions(options.pop("config"), overrides)
         return command(*args, settings=settings, **options)
 
