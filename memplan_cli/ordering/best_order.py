@@ -68,6 +68,10 @@ def best_order(
 ) -> Ordering:
     """Return the order of a program's ops with the least `live_peak` that is found.
 
+    Each block is searched with a `TaskGraph`, which may count too many bytes for an op with subgraphs. So
+    with subgraphs, the whole programs of several methods are measured instead. The best order is taken if
+    it is measured to need less than the file's.
+
     Args:
         program: The ops in the file's order, which wins all ties.
         sizes: Sizes of the planned variables; others count no bytes.
@@ -84,13 +88,13 @@ def best_order(
         program.body, facts, lambda graph: order_block(graph, budget, progress or silent)
     )
     if any(op.bodies for op in program.body.ops):
-        # A search counts too many bytes for some subgraphs: measured programs are compared.
         found = _choose_measured(program, facts, main_block, meter)
     else:
         search = main_block.search
         found = _Choice(search.chosen, replace(program, body=main_block.block), search.peaks)
     best, measurement = _confirmed_or_file(found, program, meter)
-    # Peaks and bounds hold for one value of the symbols only: with symbols, none is returned.
+    # The bound counts too few bytes for subgraphs, never too many, so a peak equal to it is the least. Peaks
+    # and bounds hold for one value of the symbols only: with symbols, none is returned.
     bound = None if meter.is_symbolic else main_block.memory.bound
     return Ordering(
         best.program,

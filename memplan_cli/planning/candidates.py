@@ -64,8 +64,9 @@ def _within_budget(
 ) -> Iterator[Candidate]:
     """Yield the candidates within a budget in bytes; all of them if none is, or without such a budget.
 
-    Orders are searched for intermediates, and a budget counts outputs too. So if no candidate is within
-    it, the program in its own order is tried: chunks may have lowered it to the budget.
+    A budget counts outputs too (`PlannedVars.resident`), but orders are searched for intermediates alone. So
+    a new order may exceed a budget that chunks have met in the task's own order. If no candidate is within
+    the budget, that order takes their place, with nothing computed again.
     """
     budget = task.settings.budget
     if not isinstance(budget, int):
@@ -80,6 +81,7 @@ def _within_budget(
     own_order = Candidate(task.program, task.planned_vars.sizes)
     within = [candidate for candidate in found if is_within(candidate)]
     if not within and is_within(own_order):
+        # What a search for recomputation reports besides, such as the budget, holds as before.
         recompute = replace(found[0].recompute, nodes=0, flops_increase=0.0, met=True)
         within = [replace(own_order, recompute=recompute)]
     yield from within or found

@@ -143,6 +143,16 @@ class Peaks:
     process: ProcessBytes | None = field(default=None, metadata=OPTIONAL)
 
 
+def comparable_times(before: Peaks, after: Peaks) -> tuple[float | None, float | None]:
+    """Return the milliseconds of two runs: processor times if both have one, else elapsed times.
+
+    Elapsed times depend on the load of the machine. Processor times are measured on the CPU only.
+    """
+    if before.effort is None or after.effort is None:
+        return before.milliseconds, after.milliseconds
+    return before.effort, after.effort
+
+
 SLOWEST = 1.05
 """The allowed ratio of run times: 5 % longer than the original under default settings."""
 

@@ -194,8 +194,8 @@ def _pop_fields_after(message: ModelProto | GraphProto, number: int) -> bytes:
 
 def _annotated_nodes(graph: GraphProto, block: Block, notes: PlanNotes) -> Iterator[bytes]:
     """Yield each node of the main graph, serialized, with notes on it and on its subgraphs."""
-    memory_texts = notes.memory_texts(block.path)
-    for node, step in zip(graph.node, notes.steps_of(block.path), strict=True):
+    memory_texts = notes.memory_texts(block)
+    for node, step in zip(graph.node, notes.pop_steps(block.path), strict=True):
         annotated_node = node
         if step.op.bodies:
             annotated_node = type(node)()
@@ -213,8 +213,8 @@ def _annotate_bodies(node: NodeProto, op: Op, notes: PlanNotes) -> None:
     graph: merging their bytes adds them.
     """
     for (_, graph), block in zip(subgraphs(node), op.bodies, strict=True):
-        memory_texts = notes.memory_texts(block.path)
-        for inner, step in zip(graph.node, notes.steps_of(block.path), strict=True):
+        memory_texts = notes.memory_texts(block)
+        for inner, step in zip(graph.node, notes.pop_steps(block.path), strict=True):
             if step.op.bodies:
                 _annotate_bodies(inner, step.op, notes)
             text = _memory_text(inner, memory_texts)
@@ -240,7 +240,7 @@ class PlanNotes:
     """A plan, indexed by the nodes and values that get its notes.
 
     Attributes:
-        steps: the steps of each block, by its path; one for each node, in order.
+        steps: the steps of each block whose nodes have no notes yet, by its path; one for each node, in order.
         placements: the placements of each block in the order of the plan, by its path.
         released: names of the tensors that are released after each node, by the node's last tick.
         units: the unit of each arena, by its id.
@@ -248,7 +248,7 @@ class PlanNotes:
             only, and not for every run of the model.
     """
 
-    steps: Mapping[str, Sequence[Step]]
+    steps: dict[str, list[Step]]
     placements: Mapping[str, Sequence[Placement]]
     released: Mapping[int, Sequence[str]]
     units: Mapping[int, str]
@@ -269,9 +269,12 @@ class PlanNotes:
         released = {release.step: release.tensors for release in plan.releases}
         return cls(steps_of_block, placements, released, units, has_bound_dims)
 
-    def steps_of(self, path: str) -> Sequence[Step]:
-        """Return the steps of a block, one for each node."""
-        return self.steps.get(path, ())  # a block without nodes has no steps
+    def pop_steps(self, path: str) -> Sequence[Step]:
+        """Return the steps of a block, one for each node, and forget them: nodes are followed by values.
+
+        The steps of a large graph take as much memory as its notes on values.
+        """
+        return self.steps.pop(path, ())  # a block without nodes has no steps
 
     def node_entries(self, start: int, end: int, memory_text: str) -> bytes:
         """Return the encoded metadata of a node: its first tick, what dies after it, and its memory.
@@ -287,11 +290,12 @@ class PlanNotes:
             entries += memory_entry(memory_text)
         return entries
 
-    def memory_texts(self, path: str) -> Mapping[str, str]:
+    def memory_texts(self, block: Block) -> Mapping[str, str]:
         """Return where each tensor of a block lies, in words; empty for graphs too large to draw."""
-        if len(self.steps_of(path)) > _MAX_DRAWN_NODES:
+        if len(block.ops) > _MAX_DRAWN_NODES:
             return {}
-        return {row.name: in_words(row, self.units) for row in self.placements.get(path, ())}
+        rows = self.placements.get(block.path, ())
+        return {row.name: in_words(row, self.units) for row in rows}
 
 
 class ValueNotes:

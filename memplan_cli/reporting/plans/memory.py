@@ -14,6 +14,7 @@ from memplan_cli.core.results.memory import (
     UNKNOWN,
     WORKSPACE,
 )
+from memplan_cli.core.results.observations import comparable_times
 from memplan_cli.reporting import document as doc
 from memplan_cli.runtime.process.parts import kept_bytes, whole_process
 from memplan_cli.runtime.profile.record import PROFILE
@@ -301,15 +302,13 @@ def _file_and_time_rows(
 ) -> Iterator[tuple[str, str, str, str]]:
     """Yield a row for the files on disk, and one for the time of a run, if they are known.
 
-    The times are of the runs whose memory was measured; on the CPU they are processor times. If both models
-    were also timed in turn, the time after follows from that ratio, which varies less.
+    The times are of the runs whose memory was measured. If both models were also timed in turn, the time
+    after is the time before times the ratio of those runs, which varies less.
     """
     files = report.files
     if files.written:
         yield _change_row("files on disk", files.original, files.written, format_size)
-    old, new = before.effort, after.effort
-    if old is None or new is None:
-        old, new = before.milliseconds, after.milliseconds
+    old, new = comparable_times(before, after)
     if old and new:
         ratio = report.runtime.time if report.runtime else None
         if ratio is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.analysis.cost import FLOPS_PER_BYTE, KERNEL_LAUNCH, node_work
 from memplan_cli.core.operators import NCHWC, operator
 from memplan_cli.core.program import walk
-from memplan_cli.core.results.observations import SLOWEST, TimeRatio
+from memplan_cli.core.results.observations import SLOWEST, TimeRatio, comparable_times
 from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.dims import bind_dim
 from memplan_cli.runtime.run.run_model import run_model
@@ -54,7 +54,7 @@ def time_ratio(
     ratios = []
     for _ in range(ROUNDS):
         peaks = [_measure_times(session, inputs, timeout) for session in (before, after)]
-        time_before, time_after = _comparable_times(*peaks)
+        time_before, time_after = comparable_times(*peaks)
         if time_before and time_after is not None:
             ratios.append(time_after / time_before)
     return None if len(ratios) < ROUNDS else _median_ratio(ratios)
@@ -87,25 +87,15 @@ def _measure_times(session: SessionSpec, inputs: InputSet, timeout: float) -> Pe
     return record.require(f"{session.model} could not be measured").peaks
 
 
-def _comparable_times(before: Peaks, after: Peaks) -> tuple[float | None, float | None]:
-    """Return the milliseconds of two runs: processor times if both have one, else elapsed times.
-
-    Elapsed times depend on the load of the machine. Processor times are measured on the CPU only.
-    """
-    if before.effort is None or after.effort is None:
-        return before.milliseconds, after.milliseconds
-    return before.effort, after.effort
-
-
 def is_slower(after: Peaks, before: Peaks) -> bool:
     """Return whether a run takes more than 5 % longer than before; an unknown time counts as 0."""
-    old_time, new_time = (time or 0.0 for time in _comparable_times(before, after))
+    old_time, new_time = (time or 0.0 for time in comparable_times(before, after))
     return new_time > max(SLOWEST * old_time, old_time + _NOISE_MILLISECONDS)
 
 
 def seems_slower(after: Peaks, before: Peaks) -> bool:
     """Return whether a few runs took so much longer than before that it is worth timing them in turn."""
-    old_time, new_time = _comparable_times(before, after)
+    old_time, new_time = comparable_times(before, after)
     if new_time is None or old_time is None:
         return False
     return new_time > max(SLOWEST * old_time, old_time + _SIGNIFICANT_MILLISECONDS)

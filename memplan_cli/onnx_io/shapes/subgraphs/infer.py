@@ -60,21 +60,23 @@ def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
 def _infer_subgraphs(
     given: ModelProto, inferred: ModelProto, infer: Infer
 ) -> dict[str, TypeProto]:
-    """Infer the subgraphs of all nodes of the main graph; both models are changed (`_infer_subgraphs_of`).
+    """Infer the subgraphs of all control-flow nodes; return the types of outputs that were unknown or wrong.
 
-    ``inferred`` has the nodes of ``given``, with types by ``infer``. The result has, by name, the types of
-    outputs of control-flow nodes that were unknown or wrong in ``inferred``.
+    ``inferred`` has the nodes of ``given``, with types by ``infer``; its subgraphs get their types here. In
+    ``given``, wrong shapes that a Loop or Scan declares for its states are removed. A later node sees the
+    returned types of an earlier one.
     """
     node_pairs = [
         (node, inferred.graph.node[index])
         for index, node in enumerate(given.graph.node)
         if node.op_type in CONTROL_FLOW
     ]
+    if not node_pairs:
+        return {}
+    outer = OuterGraph.of(inferred, partial(infer_nested, infer=infer))
     output_types: dict[str, TypeProto] = {}
-    if node_pairs:
-        outer = OuterGraph.of(inferred, partial(infer_nested, infer=infer))
-        for node, inferred_node in node_pairs:
-            output_types |= _infer_subgraphs_of(node, inferred_node, outer)
+    for node, inferred_node in node_pairs:
+        output_types |= _infer_subgraphs_of(node, inferred_node, outer)
     return output_types
 
 
