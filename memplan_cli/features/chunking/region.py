@@ -78,10 +78,12 @@ def regions_from(
     """
     for stages in growth_series(graph, seed, axis, may_grow):
         fewest_bytes: int | None = None
-        for region, region_bytes in stages:
-            if fewest_bytes is None or region_bytes < fewest_bytes:
-                fewest_bytes = region_bytes
-                yield _without_growing_ends(graph, region)
+        for grown, whole_bytes in stages:
+            if fewest_bytes is None or whole_bytes < fewest_bytes:
+                fewest_bytes = whole_bytes
+                region = _without_growing_ends(graph, grown)
+                if region.outputs:  # else nothing reads the results of its ops
+                    yield region
 
 
 def growth_series(
