@@ -208,9 +208,8 @@ def _memory(decision: Decision, foldable: int) -> Memory:
     program, sizes, dims = decision.program, decision.needs.sizes, decision.dims
     bounds = decision.settings.bounds
     naive = number_at(by_unit(sizes.values()), dims)
-    has_numbers = (
-        naive is not None
-    )  # each intermediate has one, so that their peak is known too
+    # If each intermediate has a number, their peak has one too.
+    has_numbers = naive is not None
     planned = number_at(decision.allocation.heights, dims)
     inputs = number_at(input_bytes(program, bounds), dims)
     outputs = number_at(output_bytes(program, bounds), dims)

@@ -25,22 +25,12 @@ from memplan_cli.ordering.records import PlannedVars
 if TYPE_CHECKING:
     import onnx
 
-    from memplan_cli.features.chunking.stage import ChunkPlan
-
 
 def searched(model: onnx.ModelProto, share: float | None) -> SearchResult:
     graph = graph_of(model)
     terms = PlannedVars(sizes_of(graph.program))
     before = live_peak(graph.program, terms.sizes)
     return search(graph, terms, None if share is None else int(before * share))
-
-
-def peak_of(plan: ChunkPlan) -> int:
-    return plan.peak
-
-
-def time_of(plan: ChunkPlan) -> float:
-    return plan.time
 
 
 @pytest.mark.parametrize("share", [0.6, 0.45])
@@ -164,7 +154,8 @@ def test_without_a_budget_the_least_memory_of_a_fast_run_is_taken() -> None:
 
 def test_the_curve_has_less_memory_for_more_time() -> None:
     result = searched(transformer(length=256, layers=2), None)
-    peaks, times = ([get(plan) for plan in result.curve] for get in (peak_of, time_of))
+    peaks = [plan.peak for plan in result.curve]
+    times = [plan.time for plan in result.curve]
     assert peaks == sorted(set(peaks), reverse=True)
     assert times == sorted(set(times))
     assert (peaks[0], times[0]) == (result.before, 1.0)

@@ -118,24 +118,22 @@ def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) 
     axis keeps all columns, so the blocks are the same.
     """
     data, weight, read = node.data_shape, node.input_shape(1) or (), split.inputs[0]
-    name, whole = qualified_name(node.op), (0, split.extent)
+    name, ranges = qualified_name(node.op), [(0, split.extent), *chunks]
     if split.role is Role.TILES and name in _CONVOLUTIONS:
         columns_per_index = prod(node.output_shape[2:]) // split.extent
         summed = prod(weight[1:])
-        lengths = [stop - start for start, stop in (whole, *chunks)]
     elif split.role is Role.TILES and name == "ConvTranspose" and read is not None:
         columns_per_index = prod(data[2:]) // data[read.axis]
         summed = weight[0] // node.int_attribute("group", 1)
-        ranges = [read.range(chunk, data[read.axis]) for chunk in (whole, *chunks)]
-        lengths = [stop - start for start, stop in ranges]
+        ranges = [read.range(chunk, data[read.axis]) for chunk in ranges]
     elif split.role is Role.COLUMNS and len(data) > 1:
         columns_per_index = 1  # the split axis is the axis of columns
         summed = data[-2] if node.int_attribute("transA", 0) else data[-1]
-        lengths = [stop - start for start, stop in (whole, *chunks)]
     else:
         # Either all columns are kept, or the data is a vector: a single row is multiplied by another
         # kernel (gemv), which has no blocks.
         return True
+    lengths = (stop - start for start, stop in ranges)
     return len({_summing_block(length * columns_per_index, summed) for length in lengths}) == 1
 
 

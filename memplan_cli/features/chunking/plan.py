@@ -47,9 +47,8 @@ def chunk(
     from memplan_cli.features.chunking.axes.split import ModelContext
     from memplan_cli.features.chunking.graph import Graph, run_at_first_use
 
-    if (
-        settings.target == "cuda"
-    ):  # for its kernels it was not measured which chunks keep the bits
+    # It was not measured with which chunks the kernels of cuda keep the bits.
+    if settings.target == "cuda":
         raise SettingsError(
             "--chunk auto needs the CPU: only there, the slices give the same bits",
             hint="remove --target or --chunk",

@@ -47,9 +47,8 @@ def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
     table = doc.first_rows(_HEADS, rows, "regions", max_rows)
     yield from doc.section("Computed in chunks", doc.Paragraph(line), table)
     is_answer = chunks.budget is None  # the curve tells which budgets there are
-    if len(chunks.curve) > 1 and (
-        max_rows or is_answer
-    ):  # its first is the program without chunks
+    # The first point of the curve is the program without chunks.
+    if len(chunks.curve) > 1 and (max_rows or is_answer):
         yield from _curve_section(chunks)
     if chunks.ended_early and (is_answer or not chunks.met):
         yield doc.Paragraph(

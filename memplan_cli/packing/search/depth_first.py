@@ -323,9 +323,8 @@ def _enter_next_part(state: SearchState) -> None:
         _pop_frame(state)
         registers[MODE] = SOLVED
         return
-    frame[UPCOMING] = (
-        index + 2
-    )  # a part has two entries: its first section, and that after its last
+    # A part has two entries: its first section, and that after its last.
+    frame[UPCOMING] = index + 2
     registers[OPTIONS] = frame[END]  # the frames above this one are closed, with their options
     registers[LEFT], registers[RIGHT] = state.options[index], state.options[index + 1]
     registers[MODE] = ENTER

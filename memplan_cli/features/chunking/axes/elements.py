@@ -391,7 +391,7 @@ def _scatter_elements_splits(node: Node) -> tuple[Split, ...]:
     )
 
 
-MIXED_AXES: Mapping[str, Callable[[Node], Iterable[Number] | None]] = {
+_MIXED_AXES: Mapping[str, Callable[[Node], Iterable[Number] | None]] = {
     "Split": lambda node: (node.int_attribute("axis", 0),),
     "TopK": lambda node: (node.int_attribute("axis", -1),),
     "CumSum": lambda node: node.constants.get(1),
@@ -420,7 +420,7 @@ RULES: Mapping[str, SplitRule] = {
     "Pad": _pad_splits,
     **{
         name: partial(_splits_except, mixed_axes=mixed_axes)
-        for name, mixed_axes in MIXED_AXES.items()
+        for name, mixed_axes in _MIXED_AXES.items()
     },
     "Gather": _gather_splits,
     "GatherND": _gather_nd_splits,

@@ -21,7 +21,6 @@ from memplan_cli.features.chunking.axes.split import (
     AxisMap,
     ChunkEdit,
     Role,
-    broadcast_axis,
     same_axis_splits,
 )
 
@@ -106,22 +105,16 @@ def _linear_splits(node: Node) -> tuple[Split, ...]:
     data, scale = node.data_shape, node.input_shape(1) or ()
     if node.int_attribute("block_size", 0) or len(scale) > 1:
         return ()
-    own_axis = node.int_attribute("axis", 1) % max(len(data), 1)
-    # The dims of the scale if it were broadcast to the data.
-    along_data = (*scale, *(1,) * (len(data) - own_axis - 1)) if prod(scale) > 1 else ()
+    scaled_axis = node.int_attribute("axis", 1) % max(len(data), 1)
+    parameters = dict.fromkeys((1, 2), AxisMap(0) if prod(scale) > 1 else None)
     return tuple(
         node.split(
             dim,
-            {0: AxisMap(axis), **dict.fromkeys((1, 2), _first(along_data, data, axis))},
+            {0: AxisMap(axis), **(parameters if axis == scaled_axis else {})},
             {0: AxisMap(axis)},
         )
         for axis, dim in enumerate(data)
     )
-
-
-def _first(along_data: Sequence[int], data: Sequence[int], axis: int) -> AxisMap | None:
-    is_sliced = broadcast_axis(tuple(along_data), tuple(data), axis) if along_data else None
-    return AxisMap(0) if is_sliced else None
 
 
 _ELEMENTWISE, _PRODUCT = elements.RULES["Add"], products.RULES["MatMul"]
