@@ -167,7 +167,7 @@ def test_what_is_made_along_another_axis_only_is_whole_for_an_op_in_pieces() -> 
         c = Softmax <axis = 1> (n) y = Einsum <equation = "ij,ij,ij->j"> (a, b, c) }"""
     graph = graph_of(parse(text))
     bound = lower_bound(graph, sizes_of(graph.program), SHARE_SAFELY)
-    assert bound.tensors == ("a", "b", "c")
+    assert (*bound.tensors,) == ("a", "b", "c")
     assert bound.bytes == 3 * 16 * 32 * 4
 
 

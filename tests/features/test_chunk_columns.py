@@ -178,6 +178,13 @@ def test_a_tensor_that_a_chain_reads_twice_is_copied_if_both_need_the_same_slice
     assert copy_for_products(graph_of(turned), 1) is None
 
 
+def test_a_plan_with_copies_needs_no_less_than_its_bound() -> None:
+    graph = graph_of(crossed("LogSoftmax", rows=64))
+    result = search(graph, PlannedVars(sizes_of(graph.program)), 0.5)
+    assert any(name.endswith("__columns") for name in result.best.stage.graph.program.vars)
+    assert result.bound.bytes <= result.best.peak
+
+
 def test_a_copy_runs_before_all_of_its_readers() -> None:
     model = crossed("LogSoftmax")
     made = next(

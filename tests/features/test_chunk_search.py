@@ -102,7 +102,7 @@ def test_graph_outputs_set_a_lower_bound() -> None:
     bound = lower_bound(graph, terms.sizes, SHARE_SAFELY)
     assert bound.op == ""
     assert bound.bytes == 3 * 32 * 32 * 4
-    assert bound.tensors == graph.program.body.outputs
+    assert (*bound.tensors,) == graph.program.body.outputs
 
 
 def test_normalization_by_groups_is_cut_as_exporters_write_it() -> None:

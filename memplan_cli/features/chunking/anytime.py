@@ -44,7 +44,7 @@ class SearchResult:
         before: the live peak without chunks.
         budget: the largest live peak that was asked for; None: as little as possible in a run that is
         predicted to take at most `SLOWEST` times as long.
-        bound: a lower bound of the live peak for all choices of regions.
+        bound: a lower bound of the live peak for all choices of regions, with copies if they were tried.
         ended_early: whether a limit ended a part of the search.
     """
 
@@ -79,21 +79,27 @@ def search(
         finder.search(original, first_target=max_bytes)
     if not finder.is_met:
         finder.search(original)
+    programs = [original]
     if not finder.is_met:
         copies = stage_with_copies(original, max_bytes or finder.least.peak)
         if copies is not None:
+            programs.append(copies)
             finder.search(copies)
     least = finder.least
     if not finder.is_good:
         for stage in stages_of_fewer_chunks(least, finder.limit):
             # What its chunks are cut again for is the same memory, with less work.
             finder.search(stage, first_target=max(max_bytes or 0, least.peak))
+    bounds = (
+        lower_bound(stage.graph, stage.planned_vars.sizes, stage.planned_vars.aliasing)
+        for stage in programs
+    )
     return SearchResult(
         best=finder.best,
         curve=tuple(_front(finder.plans)),
         before=before,
         budget=max_bytes,
-        bound=lower_bound(graph, frozenset(planned_vars.sizes), planned_vars.aliasing),
+        bound=min(bounds, key=lambda need: need.bytes),
         ended_early=finder.ended_early,
     )
 

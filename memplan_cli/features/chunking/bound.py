@@ -9,7 +9,7 @@ all its inputs and outputs. An op in chunks needs
   that some consumer cannot read along the axis.
 
 The bound is the largest such need of any op, each in the cheapest of its ways, or the graph's
-outputs. Ops are not split along two axes at once, here or by the search.
+outputs. Chunks that are cut again (`nested`) read whole the tensors that their region reads whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from memplan_cli.core.operators import operator
 from memplan_cli.core.program import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.core.program import Op, VarId
@@ -34,12 +34,12 @@ class Need(NamedTuple):
     Attributes:
         bytes: their bytes, less those that an output shares with an input (a view, or in place).
         op: the label of the op that needs them; empty for the graph's outputs.
-        tensors: the tensors, largest first, without views of one another.
+        tensors: the bytes of each tensor, largest first, without views of one another.
     """
 
     bytes: int
     op: str
-    tensors: tuple[VarId, ...]
+    tensors: Mapping[VarId, int]
 
 
 def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> Need:
@@ -143,8 +143,9 @@ class _Needs:
                 largest_view[root] = max(
                     other, var, key=lambda name: (graph.bytes(name), name)
                 )
-        tensors = sorted(largest_view.values(), key=lambda var: (-graph.bytes(var), var))
-        return Need(sum(map(graph.bytes, tensors)), label, tuple(tensors))
+        largest_first = sorted(largest_view.values(), key=lambda var: (-graph.bytes(var), var))
+        tensors = {var: graph.bytes(var) for var in largest_first}
+        return Need(sum(tensors.values()), label, tensors)
 
     def _view_root(self, var: VarId) -> VarId:
         """Return the var whose bytes a chain of views shows."""

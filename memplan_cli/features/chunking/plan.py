@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import starmap
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.binding_options import binding_options, input_shapes
@@ -83,7 +84,7 @@ def _summary(result: SearchResult, graph: Graph) -> ChunkingSummary:
         met=result.budget is None or best.peak <= result.budget,
         bound=bound.bytes,
         bound_node=bound.op,
-        bound_tensors=tuple(WholeTensor(var, graph.bytes(var)) for var in bound.tensors),
+        bound_tensors=tuple(starmap(WholeTensor, bound.tensors.items())),
         curve=tuple(
             ChunkPoint(plan.peak, round(plan.time, 4), _added_nodes(plan, graph), plan is best)
             for plan in result.curve
