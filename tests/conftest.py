@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import simulated_device
 import warm_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from memplan_cli.core.json_types import Json
+    from memplan_cli.runtime.workers.fork_client import Server
+    from simulated_device import SimulatedDevice
     from warm_workers import WarmWorkers
 
 # What a busy machine is slow at is no fault of the code: nothing here goes by the clock.
@@ -79,6 +82,23 @@ def _few_imports(_warm: WarmWorkers | None) -> Iterator[None]:
 
     with using(_warm.server):
         yield
+
+
+@pytest.fixture(scope="session")
+def _cuda_server() -> Iterator[Server]:
+    """A process from which jobs on a simulated CUDA device are forked."""
+    if sys.platform != "linux":
+        pytest.skip("a process is forked for each job")
+    server = simulated_device.start_server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def cuda_device(_cuda_server: Server) -> Iterator[SimulatedDevice]:
+    """A simulated CUDA device, which works at first."""
+    with simulated_device.device_of(_cuda_server) as simulated:
+        yield simulated
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 from benchmarks import cuda
 from documents.pages import DOCS, ROOT
 from memplan_cli.errors import MemplanError
-from simulated_device import python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,21 +98,14 @@ def test_the_page_of_the_repository_begins_with_what_was_not_measured() -> None:
     assert page.startswith("**Not measured: ")
 
 
-REHEARSE = """
-import sys, time
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from benchmarks import cuda
-cuda.OUT = Path(sys.argv[2])
-for part in sys.argv[3:]:
-    cuda.measure(part, time.monotonic() + 100)
-"""
-
-
-def test_parts_run_against_the_simulated_device(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cuda_device")
+def test_parts_run_against_the_simulated_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cuda, "OUT", tmp_path)
     cuda_parts = ("device", "first-region", "rounding", "context")
-    done = python("works", "-c", REHEARSE, ROOT / "tests", tmp_path, *cuda_parts)
-    assert done.returncode == 0, done.stderr
+    for part in cuda_parts:
+        cuda.measure(part, time.monotonic() + 100)
     found = {
         part: json.loads((tmp_path / part / f"{part}.json").read_text()) for part in cuda_parts
     }

@@ -13,10 +13,13 @@ from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
 from memplan_cli.onnx_io.settings_metadata import RecordedSettings, settings_entry
 from memplan_cli.runtime.simulate.regions import one_region
 from memplan_cli.runtime.workers.device_failures import device_failure
-from simulated_device import python
+from memplan_cli.runtime.workers.worker import run_job
+from story import memplan
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from simulated_device import SimulatedDevice
 
 NET = """g (float[1,1,32,32] x) => (float[1,1,32,32] y) <float[1,1,3,3] w = {1,2,3,4,5,6,7,8,9}>
     { a = Conv<pads = [1,1,1,1]>(x, w)  b = Sigmoid(a)  c = Neg(x)  y = Mul(b, c) }"""
@@ -47,13 +50,19 @@ def model(tmp_path: Path) -> Path:
     ],
 )
 def test_optimize_says_what_failed_and_writes_nothing(
-    model: Path, tmp_path: Path, mode: str, exit_code: int, said: str
+    cuda_device: SimulatedDevice,
+    model: Path,
+    tmp_path: Path,
+    mode: str,
+    exit_code: int,
+    said: str,
 ) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    words = ("-m", "memplan_cli", "optimize", model, "--provider", "cuda")
-    done = python(mode, *words, temporary=temporary)
-    assert done.returncode == exit_code, done.stderr
+    cuda_device.behave(mode)
+    cuda_device.put_temporary_files(temporary)
+    done = memplan("optimize", model, "--provider", "cuda")
+    assert done.exit_code == exit_code, done.stderr
     message = " ".join(done.stderr.split())
     assert message.count(said) == 1
     assert "onnxruntime_src" not in message
@@ -62,42 +71,30 @@ def test_optimize_says_what_failed_and_writes_nothing(
     assert list(temporary.iterdir()) == []
 
 
-def test_auto_takes_the_cpu_and_says_so(model: Path) -> None:
-    words = ("-m", "memplan_cli", "settings", model, "--measure", "--format", "json")
-    done = python("unusable", *words)
-    assert done.returncode == 0, done.stderr
+def test_auto_takes_the_cpu_and_says_so(cuda_device: SimulatedDevice, model: Path) -> None:
+    cuda_device.behave("unusable")
+    done = memplan("settings", model, "--measure", "--format", "json")
+    assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["provider"] == CPU
 
 
-def test_the_doctor_says_why_cuda_does_not_work() -> None:
-    done = python("no libraries", "-m", "memplan_cli", "doctor")
-    assert done.returncode == 0
+def test_the_doctor_says_why_cuda_does_not_work(cuda_device: SimulatedDevice) -> None:
+    cuda_device.behave("no libraries")
+    done = memplan("doctor")
+    assert done.exit_code == 0
     text = " ".join(done.stdout.split())
     assert f"{CUDA} does not work: CUDA libraries are missing (libcublasLt.so.13" in text
 
 
-LOAD = """
-import sys, warnings
-import numpy as np
-import memplan
-try:
-    session = memplan.load(sys.argv[1], **({"providers": sys.argv[2:]} if sys.argv[2:] else {}))
-except memplan.MemplanError as error:
-    print(error)
-else:
-    print(session.get_providers()[0])
-"""
-
-
-def loaded(mode: str, model: Path, *providers: str, arena: bool) -> str:
-    """Return what a process prints that loads a file which was planned for CUDA."""
+def loaded(model: Path, *providers: str, arena: bool) -> str:
+    """Return the provider of a file that was planned for CUDA and is loaded in a new process, or the error."""
     settings = RuntimeSettings(arena=one_region(1 << 20) if arena else {})
     planned = model.with_name("planned.onnx")
     entry = settings_entry(RecordedSettings(CUDA, settings))
     planned.write_bytes(model.read_bytes() + entry)
-    done = python(mode, "-c", LOAD, planned, *providers)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    arguments = {"providers": providers} if providers else {}
+    job = {"model": str(planned), "arguments": arguments, "needs": CUDA}
+    return str(run_job("simulated_device:load", job).require("load")["printed"])
 
 
 @pytest.mark.parametrize(
@@ -111,17 +108,21 @@ def loaded(mode: str, model: Path, *providers: str, arena: bool) -> str:
     ],
 )
 def test_a_file_for_cuda_is_loaded_on_cuda_or_not_at_all(
-    model: Path, mode: str, arena: str, said: str
+    cuda_device: SimulatedDevice, model: Path, mode: str, arena: str, said: str
 ) -> None:
-    printed = loaded(mode, model, arena=bool(arena))
+    cuda_device.behave(mode)
+    printed = loaded(model, arena=bool(arena))
     assert said in printed
     assert printed.count("\n") == printed.count("\nHint: "), "one message, and its hint"
     if mode != "works":
         assert f"planned for {CUDA}, which does not work here" in printed
 
 
-def test_a_file_for_cuda_is_loaded_on_the_cpu_if_asked_for(model: Path) -> None:
-    assert loaded("unusable", model, CPU, arena=False) == CPU
+def test_a_file_for_cuda_is_loaded_on_the_cpu_if_asked_for(
+    cuda_device: SimulatedDevice, model: Path
+) -> None:
+    cuda_device.behave("unusable")
+    assert loaded(model, CPU, arena=False) == CPU
 
 
 def test_messages_that_are_not_of_a_device_stay_as_they_are() -> None:

@@ -12,11 +12,15 @@ import pytest
 
 from builders import parse
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
-from memplan_cli.runtime.workers.spec import SessionSpec
-from simulated_device import python
+from memplan_cli.planning.plan_file import plan_from_json
+from memplan_cli.runtime.replay.replay import replay_unchecked
+from memplan_cli.runtime.workers.spec import RunConditions, SessionSpec
+from simulated_device import device_of
+from story import memplan
 
 if TYPE_CHECKING:
-    from subprocess import CompletedProcess
+    from memplan_cli.runtime.workers.fork_client import Server
+    from simulated_device import SimulatedDevice
 
 NET = """g (float[1,1,64,64] x) => (float[1,1,64,64] y) <float[1,1,3,3] w = {1,2,3,4,5,6,7,8,9}>
     { a = Conv<pads = [1,1,1,1]>(x, w)  b = Sigmoid(a)  c = Neg(x)  d = Mul(b, c)  y = Tanh(d) }"""
@@ -31,16 +35,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def memplan(mode: str, *words: object) -> CompletedProcess[str]:
-    done = python(mode, "-m", "memplan_cli", *words, "--provider", "cuda")
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
-    return done
+def done(*words: object) -> str:
+    """Return the stdout of a command on CUDA that succeeds."""
+    result = memplan(*words, "--provider", "cuda")
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
-def written(model: Path) -> Path:
+def written(model: Path, _cuda_server: Server) -> Path:
     """The model, written and validated on the device that works."""
-    memplan("works", "optimize", model)
+    with device_of(_cuda_server):
+        done("optimize", model)
     return model.with_suffix(".memplan.onnx")
 
 
@@ -59,11 +65,12 @@ def test_runs_that_are_compared_have_deterministic_options() -> None:
     }
 
 
+@pytest.mark.usefixtures("cuda_device")
 def test_bytes_of_the_device_are_a_line_of_their_own(written: Path) -> None:
     report = json.loads(written.with_suffix(".json").read_text())["report"]
     process = report["runtime"]["observed"]["optimized"]["process"]
     assert process["device"] == 3 * MIB
-    text = memplan("works", "optimize", written.with_name("net.onnx")).stdout
+    text = done("optimize", written.with_name("net.onnx"))
     (line,) = re.findall(r"^ *on the CUDA device .*$", text, re.MULTILINE)
     assert line.split()[-4:] == ["3.00", "MiB", "3.00", "MiB"]
     (whole,) = re.findall(r"^whole process +[\d.]+ MiB +([\d.]+) MiB", text, re.MULTILINE)
@@ -76,52 +83,40 @@ def test_bytes_of_the_device_are_a_line_of_their_own(written: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("cuda_device")
 def test_equal_outputs_need_no_tolerance(written: Path) -> None:
-    text = memplan("works", "validate", written).stdout
+    text = done("validate", written)
     assert f"Validation passed on {CUDA}" in text
     assert "bit-identical" in text
     assert "tolerance" not in text
 
 
-def test_a_provider_that_is_not_deterministic_has_its_tolerance_printed(written: Path) -> None:
-    text = memplan("noisy", "validate", written).stdout
+def test_a_provider_that_is_not_deterministic_has_its_tolerance_printed(
+    cuda_device: SimulatedDevice, written: Path
+) -> None:
+    cuda_device.behave("noisy")
+    text = done("validate", written)
     assert "two runs of the original differ in 1 outputs" in text
     (tolerance,) = re.findall(r"tolerance rtol=0.0 atol=(\S+)", text)
     assert 3e-5 < float(tolerance) < 6e-5, "four times the distance of two runs"
     assert "0 of them beyond the tolerance" in text
 
 
+@pytest.mark.usefixtures("cuda_device")
 def test_a_plan_is_replayed_in_device_memory(written: Path) -> None:
-    text = " ".join(memplan("works", "validate", written, "--replay").stdout.split())
+    text = " ".join(done("validate", written, "--replay").split())
     assert "[ok] Replay of the plan in one arena filled with NaN: passed" in text
 
 
-REPLAY = """
-import json, sys
-from pathlib import Path
-from memplan_cli.core.results.observations import CUDA
-from memplan_cli.planning.plan_file import plan_from_json
-from memplan_cli.runtime.replay.replay import replay_unchecked
-from memplan_cli.runtime.workers.spec import RunConditions
-model = Path(sys.argv[1])
-plan = plan_from_json(json.loads(model.with_suffix(".json").read_text()))
-if sys.argv[2:]:
-    data = json.loads(model.with_suffix(".json").read_text())
-    for tensor in data["tensors"]:
+@pytest.mark.usefixtures("cuda_device")
+@pytest.mark.parametrize(("overlap", "status"), [(False, "passed"), (True, "failed")])
+def test_a_replay_on_the_device_fails_if_tensors_overlap(
+    written: Path, *, overlap: bool, status: str
+) -> None:
+    data = json.loads(written.with_suffix(".json").read_text())
+    for tensor in data["tensors"] if overlap else ():
         if "offset" in tensor:
             tensor["offset"] = 0
-    plan = plan_from_json(data)
-result = replay_unchecked(model, plan, RunConditions(CUDA))
-print(result.status, bool(result.differences))
-"""
-
-
-@pytest.mark.parametrize(
-    ("words", "status"), [((), "passed"), (("all at offset 0",), "failed")]
-)
-def test_a_replay_on_the_device_fails_if_tensors_overlap(
-    written: Path, words: tuple[str, ...], status: str
-) -> None:
-    done = python("works", "-c", REPLAY, written, *words)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [status, str(status == "failed")]
+    result = replay_unchecked(written, plan_from_json(data), RunConditions(CUDA))
+    assert result.status == status
+    assert bool(result.differences) == overlap

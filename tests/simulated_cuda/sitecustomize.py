@@ -1,11 +1,10 @@
 """A simulated CUDA device, for processes whose ``PYTHONPATH`` begins with this folder. For tests only.
 
 Python imports this module when it starts. Sessions that ask for CUDA then run on the CPU and report CUDA: the arena
-that they register is the CPU's, their profile names CUDA, and device memory is memory of the process. ``SIMULATED_CUDA``
-is how the device behaves:
+that they register is the CPU's, their profile names CUDA, and device memory is memory of the process. The variable
+``SIMULATED_CUDA`` is how the device behaves. A process that is forked from one that works may have another value:
 
     works            as described
-    no driver        the library of the driver cannot be loaded
     old driver       sessions fail with the error of a driver that is too old
     no libraries     ONNX Runtime's preloading prints what it cannot load, and sessions are on the CPU
     unusable         sessions are on the CPU, without a reason
@@ -27,7 +26,6 @@ import random
 import sys
 from pathlib import Path
 
-MODE = os.environ.get("SIMULATED_CUDA", "")
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 
 OLD_DRIVER = (
@@ -51,6 +49,10 @@ BLOCK = 1 << 21
 """Bytes of a block of device memory; blocks are not shared."""
 
 NO_FALLBACK = "session.disable_cpu_ep_fallback"
+
+
+def mode() -> str:
+    return os.environ.get("SIMULATED_CUDA", "")
 
 
 class FakeRuntime:
@@ -84,14 +86,12 @@ class FakeRuntime:
 
 
 def simulate_driver() -> None:
-    """Let the libraries of the driver and of the runtime of CUDA be loaded, or not."""
+    """Let the libraries of the driver and of the runtime of CUDA be loaded."""
     load = ctypes.CDLL
 
     class Library(load):
         def __new__(cls, name: str | None, *arguments: object, **more: object) -> object:
             if name and name.startswith("libcuda.so"):
-                if MODE == "no driver":
-                    raise OSError(f"{name}: cannot open shared object file")
                 return object()
             if name and name.startswith("libcudart"):
                 return FakeRuntime()
@@ -128,16 +128,16 @@ def simulate_runtime(ort: object) -> None:
         if CUDA not in names:
             create(self, model, options, providers=providers, **more)
             return
-        if MODE == "old driver":
+        if mode() == "old driver":
             raise RuntimeError(OLD_DRIVER)
         if options is not None and has_no_fallback(options):
-            if MODE == "unusable":
+            if mode() == "unusable":
                 raise RuntimeError(UNUSABLE)
             options.add_session_config_entry(NO_FALLBACK, "0")
         create(self, model, options, providers=[CPU], **more)
-        if MODE not in ("no libraries", "unusable"):
+        if mode() not in ("no libraries", "unusable"):
             self.on_cuda = True
-            self.is_full = MODE == "full if written" and is_written(model)
+            self.is_full = mode() == "full if written" and is_written(model)
 
     def providers_of(self):
         return (
@@ -148,11 +148,11 @@ def simulate_runtime(ort: object) -> None:
         def run(self, *arguments, **more):
             if getattr(self, "on_cuda", False):
                 State.runs += 1
-                after = MODE.removeprefix("full after ")
+                after = mode().removeprefix("full after ")
                 if self.is_full or (after.isdecimal() and State.runs > int(after)):
                     raise RuntimeError(FULL)
             outputs = original[name](self, *arguments, **more)
-            if MODE == "noisy" and name == "run":
+            if mode() == "noisy" and name == "run":
                 noise = 1e-5 * (State.runs % 2) + 1e-6 * random.random()
                 outputs = [value + value.dtype.type(noise) for value in outputs]
             return outputs
@@ -203,7 +203,7 @@ def simulate_runtime(ort: object) -> None:
         setattr(binding, name, on_host(getattr(binding, name)))
 
     def preload_dlls() -> None:
-        if MODE == "no libraries":
+        if mode() == "no libraries":
             print("Failed to load libcublasLt.so.13: cannot open shared object file")
             print("Failed to load libcudart.so.13: cannot open shared object file")
 
@@ -229,6 +229,6 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-if MODE:
+if mode():
     simulate_driver()
     sys.meta_path.insert(0, Finder())
