@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ def version_of(package: str) -> str:
         return ""
 
 
+@cache
 def runtime_wheels() -> Mapping[str, str]:
     """Return the versions of the installed wheels that contain ONNX Runtime, by name.
 

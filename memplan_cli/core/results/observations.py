@@ -159,13 +159,13 @@ SLOWEST = 1.05
 
 @dataclass(frozen=True, slots=True)
 class TimeRatio:
-    """The time of the written model divided by that of the original, from alternating runs.
+    """The time of a run divided by that of another one, such as the original's, from runs in turn.
 
     Attributes:
-        median: the median of the ratio over all rounds.
-        low: its lower quartile.
-        high: its upper quartile.
-        rounds: the number of rounds.
+        median: the median of the ratios of two runs.
+        low: their lower quartile.
+        high: their upper quartile.
+        rounds: the number of ratios.
     """
 
     median: NotNegative
@@ -175,11 +175,11 @@ class TimeRatio:
 
     @property
     def is_slower(self) -> bool:
-        """Whether a run of the written model takes longer than allowed."""
+        """Whether the run takes longer than allowed."""
         return self.median > SLOWEST
 
     def __str__(self) -> str:
-        """Return the ratio as a sentence."""
+        """Return the ratio of a written model to its original as a sentence."""
         return (
             f"a run of the written model takes {self.median:.2f} times as long as the original "
             f"({self.low:.2f} to {self.high:.2f}, the quartiles of {self.rounds} rounds in turn)"
