@@ -66,8 +66,9 @@ def _named_arrays(
 
     A sequence has its length as the first part, and then its elements.
     """
+    index_of = {name: index for index, name in enumerate(model_outputs)}
     for name, value in values.items():
-        index = model_outputs.index(name)
+        index = index_of[name]
         if isinstance(value, list):
             yield f"{index}", f"len({name})", np.array(len(value))
             for position, element in enumerate(value):
