@@ -37,7 +37,7 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
     """An ``InferenceSession`` whose runs have the file's run options.
 
     Attributes:
-        settings: the settings of the file.
+        settings: the settings of the file, without its arena on another provider than planned.
     """
 
     def __init__(
@@ -152,25 +152,27 @@ def load_session(
         more_arguments.setdefault("enable_fallback", 0)
     provider = _first_provider(more_arguments["providers"])
     reason = load_cuda_libraries() if provider == CUDA else ""
-    if settings.arena and provider != planned_provider:
-        # The order of execution suits every provider; the sizes of an arena do not.
-        _warn(
-            f"{path} was planned for {planned_provider}: its arena is not used on {provider}"
-        )
+    if provider != planned_provider:
+        # The order of execution suits every provider; an arena does not, nor its release after runs.
+        if settings.arena:
+            _warn(
+                f"{path} was planned for {planned_provider}: its arena is not used on {provider}"
+            )
+        settings = settings._replace(arena={}, run_config={})
     try:
-        if settings.arena and provider == planned_provider:
+        if settings.arena:
             _use_arena(settings.arena, provider, options)
         with options_of_file_ignored(), release_after_loading(settings.run_config):
             session = PlannedSession(path, options, settings, **more_arguments)
     except Exception as error:
-        if is_planned and provider == CUDA:
-            raise _unusable_provider(path, reason or f"{error}") from error
         missing = missing_data_files(path)
         if missing:
             raise ModelError(
                 f"there is no file {missing[0]}, which holds weights of {path}",
                 hint=f"a model and its data lie in one folder: copy {missing[0].name} too",
             ) from None
+        if is_planned and provider == CUDA:
+            raise _unusable_provider(path, reason or f"{error}") from error
         raise
     if is_planned and session.get_providers()[0] != planned_provider:
         raise _unusable_provider(path, reason or "ONNX Runtime cannot start it")

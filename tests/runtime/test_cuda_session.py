@@ -7,9 +7,11 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx.external_data_helper import set_external_data
 
 from builders import parse
 from memplan_cli.core.results.observations import CPU, CUDA, Peaks, RuntimeSettings
@@ -20,7 +22,7 @@ from memplan_cli.onnx_io.settings_metadata import RecordedSettings, settings_ent
 from memplan_cli.runtime.doctor import diagnose
 from memplan_cli.runtime.profile.session_entries import MEMORY_ENTRIES
 from memplan_cli.runtime.settings_search.predicted import SettingsChoice, released_between_runs
-from memplan_cli.runtime.simulate.regions import one_region
+from memplan_cli.runtime.simulate.regions import EXACT, one_region, release_after_run
 from memplan_cli.runtime.workers import session
 
 Providers = list[tuple[str, dict[str, str]]]
@@ -110,6 +112,27 @@ def test_a_second_arena_of_cuda_is_the_first_one_and_a_warning(
     with pytest.warns(UserWarning, match="already has an arena"):
         load_session(other)
     assert len(calls.arenas) == 1
+
+
+def test_a_file_for_cuda_that_releases_its_arena_runs_on_the_cpu(tmp_path: Path) -> None:
+    settings = RuntimeSettings(arena=EXACT, run_config=release_after_run(CUDA))
+    with pytest.warns(UserWarning, match="its arena is not used"):
+        loaded = load_session(written(tmp_path, settings), providers=[CPU])
+    (y,) = loaded.run(None, {"x": np.zeros(2, np.float32)})
+    assert y.tolist() == [1, 1]
+
+
+@pytest.mark.usefixtures("calls")
+def test_a_file_for_cuda_without_its_weights_is_no_failure_of_cuda(tmp_path: Path) -> None:
+    model = parse("g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }")
+    path, (weight,) = tmp_path / "add.onnx", model.graph.initializer
+    weight.CopyFrom(onnx.numpy_helper.from_array(np.ones(2, np.float32), "w"))
+    set_external_data(weight, "gone.data")
+    weight.ClearField("raw_data")
+    entry = settings_entry(RecordedSettings(CUDA, RuntimeSettings()))
+    path.write_bytes(model.SerializeToString() + entry)
+    with pytest.raises(ModelError, match=r"there is no file .*gone\.data"):
+        load_session(path)
 
 
 def test_keys_of_the_arena_are_no_options_of_the_provider(tmp_path: Path) -> None:
