@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks import cuda
-from documents.pages import DOCS, ROOT
+from documents.pages import DOCS
 from memplan_cli.errors import MemplanError
 
 if TYPE_CHECKING:
