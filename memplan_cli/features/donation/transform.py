@@ -103,7 +103,7 @@ def _is_too_costly(result: Donations, candidate: Candidate, task: PlanningTask) 
     # The bytes that a runtime allocates: graph outputs count, which a plan may leave out.
     peak_of = planned_vars.resident.live_peak
     before, peak = peak_of(candidate.program), peak_of(result.program)
-    # The settings have a share of the original's need if nothing is in chunks.
+    # A budget given as a share is in bytes here: recomputation records it so, chunking in the settings.
     budget = candidate.recompute.budget or task.settings.budget
     if isinstance(budget, int) and before <= budget < peak:
         return True
