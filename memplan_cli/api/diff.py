@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.api.model_or_plan import (
@@ -26,19 +25,6 @@ if TYPE_CHECKING:
     from memplan_cli.reporting.snapshot import Snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """Two plans, and the difference between them, attributed to tensors and ops."""
-
-    before: Plan
-    after: Plan
-    difference: Difference
-
-    def __repr__(self) -> str:
-        """Return one line with both plans."""
-        return f"<Changed: {self.before!r} -> {self.after!r}>"
-
-
 @accepts_option_names()
 def diff(
     before: ModelSource | Plan,
@@ -48,7 +34,7 @@ def diff(
     progress: Progress | None = None,
     warn: Progress | None = None,
     **options: object,
-) -> Changed:
+) -> Difference:
     """Compare two models or plans, and attribute what changed to tensors and ops.
 
     Args:
@@ -64,16 +50,14 @@ def diff(
     """
     request = request_of(config, options, progress, warn)
     reject_settings_of_plans((before, after), request)
-    old_plan, old_snapshot = _plan_and_snapshot(before, request)
-    new_plan, new_snapshot = _plan_and_snapshot(after, request)
-    return Changed(old_plan, new_plan, compare(old_snapshot, new_snapshot))
+    return compare(_snapshot(before, request), _snapshot(after, request))
 
 
-def _plan_and_snapshot(source: ModelSource | Plan, request: Request) -> tuple[Plan, Snapshot]:
-    """Return the plan of a source and its numbers; for a model with its predicted process, if possible."""
+def _snapshot(source: ModelSource | Plan, request: Request) -> Snapshot:
+    """Return the numbers of a source; for a model with its predicted process, if possible."""
     plan, name = plan_and_name(source, request)
     if isinstance(source, Plan) or is_plan_file(source):
-        return plan, snapshot_of(plan, name)
+        return snapshot_of(plan, name)
     with model_paths(source) as files:
         process, _ = process_or_obstacle(files.path, request.load(files.path), plan)
-    return plan, snapshot_of(plan, name, process=process)
+    return snapshot_of(plan, name, process=process)

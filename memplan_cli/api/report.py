@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from memplan_cli.api.model_or_plan import is_plan_file
 from memplan_cli.api.models.file_names import PLAN_SUFFIX
 from memplan_cli.api.models.model_file import plan_model, read_model
-from memplan_cli.api.models.profiles import plan_profiles, with_bounds_of
+from memplan_cli.api.models.profiles import plan_profiles
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import PLAN_SETTINGS, accepts_option_names
 from memplan_cli.api.request import settings_of
@@ -182,25 +182,6 @@ def newest_plan(folder: FilePath) -> Path:
             hint="run `memplan optimize MODEL` first, or name a plan or a model",
         )
     return plan_files[-1]
-
-
-def plan_in_file_order(
-    model: FilePath, settings: Settings, profiles: Profiles | None = None
-) -> Plan:
-    """Plan a model with its nodes in the order of the file, unchanged, for comparison with a plan.
-
-    Settings that change the graph, or that need another order, are replaced by their defaults.
-    """
-    settings = replace(
-        with_bounds_of(settings, profiles or {}),
-        order="keep",
-        recompute="none",
-        budget=None,
-        checkpoints=(),
-        donate={},
-        chunk="none",
-    )
-    return plan_model(read_model(Path(model)), settings).plan
 
 
 def interface_of(model: FilePath, settings: Settings) -> Interface:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.reporting.pages.plan_page import PageContext
+    from memplan_cli.reporting.pages.graph_facts import GraphFacts
     from memplan_cli.reporting.plans.report import Detail, Invocation
     from memplan_cli.reporting.plans.sections import PlanSection
 
@@ -74,12 +74,12 @@ def _html(
     plan: Plan,
     sections: Sequence[PlanSection] = (),
     *,
-    context: PageContext | None = None,
+    facts: GraphFacts | None = None,
     invocation: Invocation | None = None,
 ) -> str:
     from memplan_cli.reporting.pages.plan_page import render as plan_page
 
-    return plan_page(plan, context, sections, invocation)
+    return plan_page(plan, facts, sections, invocation)
 
 
 def _imported(module: str, function: str) -> Renderer:
@@ -116,7 +116,7 @@ def render(
     *,
     color: bool = False,
     print_log: bool = False,
-    page_context: PageContext | None = None,
+    facts: GraphFacts | None = None,
     detail: Detail = "answer",
     sections: Sequence[PlanSection] = (),
     invocation: Invocation | None = None,
@@ -129,7 +129,8 @@ def render(
         color: Whether text is colored for a terminal.
         print_log: Whether to add one line per tensor: the memory that it reuses, or why it
             reuses none. For text, JSON and Markdown only.
-        page_context: What an HTML page shows besides the plan: a second plan, facts of the model.
+        facts: Op types and tensor categories from the model, for an HTML page; None: the model is not
+            at hand.
         detail: How much a text contains: the answer, the tables, or also definitions.
         sections: The features' sections of a text, a Markdown document or an HTML page.
         invocation: The command line that a text, a Markdown document or an HTML page answers.
@@ -153,7 +154,7 @@ def render(
         case "markdown":
             return _markdown(plan, sections, log=log, invocation=invocation)
         case "html":
-            return _html(plan, sections, context=page_context, invocation=invocation)
+            return _html(plan, sections, facts=facts, invocation=invocation)
     return RENDERERS[form](plan)
 
 

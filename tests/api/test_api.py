@@ -86,7 +86,7 @@ def test_a_model_is_a_path_bytes_or_a_protobuf(form: str) -> None:
     assert memplan.gate(model, {"max_memory": "1GiB"}).passed
     assert not memplan.gate(model, {"max_memory": 1}).passed
     assert memplan.settings(model).predicted.first_run_peak
-    assert not memplan.diff(model, MODEL).difference.changes
+    assert not memplan.diff(model, MODEL).changes
 
 
 def test_a_model_in_memory_is_fitted_simulated_optimized_and_proved(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def choices(command: str, option: str) -> set[str]:
     [
         ("report", RENDERERS),
         ("gate", gate_report.RENDERERS),
-        ("diff", (*diff.RENDERERS, "html")),
+        ("diff", diff.RENDERERS),
         ("why", why.PEAK_RENDERERS),
         ("why", why.TENSOR_RENDERERS),
         ("sweep", sweep.SWEEP),

@@ -97,15 +97,6 @@ PICTURES = {
             ),
         )
     ),
-    "diff": Picture(
-        (
-            ("optimize", "SAMPLES/dynamic_batch.onnx", "--dim", "batch=4", "-o", "4.onnx",
-             "--plan", "batch4.json", "--no-validate"),
-            ("optimize", "SAMPLES/dynamic_batch.onnx", "--dim", "batch=8", "-o", "8.onnx",
-             "--plan", "batch8.json", "--no-validate"),
-            ("diff", "batch4.json", "batch8.json", "--format", "html"),
-        )
-    ),
 }  # fmt: skip
 
 _SITE = "out/site"

@@ -101,6 +101,3 @@ def test_diff_and_why_tell_the_same_story(tmp_path: Path) -> None:
     assert "early" in peak.stdout
     one = memplan("why", "longer.onnx", "--tensor", "early")
     assert "kept alive by last_node, which reads it last" in one.stdout
-    page = memplan("diff", "good.onnx", "longer.onnx", "--format", "html")
-    assert "good.onnx" in page.stdout
-    assert page.stdout.startswith("<!doctype html>")

@@ -16,10 +16,8 @@ from browser import CHROMIUM, Browser
 from memplan_cli.core.results.memory import BoundDim
 from memplan_cli.core.results.placements import BlockOrder, Placement, PlannedArena
 from memplan_cli.planning.plan_file import read_plan
-from memplan_cli.reporting.commands.diff import compare
-from memplan_cli.reporting.pages import diff_page, plan_page
+from memplan_cli.reporting.pages import plan_page
 from memplan_cli.reporting.pages.graph_facts import GraphFacts
-from memplan_cli.reporting.snapshot import snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -262,16 +260,6 @@ def test_the_page_prints_with_its_tables_and_without_its_controls(
     assert browser.complaints() == []
 
 
-def test_another_order_is_laid_over_the_live_bytes(browser: Browser, tmp_path: Path) -> None:
-    plan = plan_named("branchy")
-    beside = plan_page.PageContext("the <b>other</b> order", plan_named("train_level1"))
-    shown(browser, tmp_path, plan_page.render(plan))
-    alone = browser.run("document.getElementById('live').toDataURL()")
-    shown(browser, tmp_path, plan_page.render(plan, beside))
-    assert browser.run("document.getElementById('live').toDataURL()") != alone
-    assert "the <b>other</b> order" in browser.run("document.body.innerText")
-
-
 def test_a_thousand_tensors_are_less_than_a_megabyte() -> None:
     assert len(plan_page.render(staircase(1_000)).encode()) < 1_000_000
 
@@ -309,17 +297,10 @@ def test_fifty_thousand_tensors_open_in_three_seconds_and_four_megabytes(
 WIDTHS = pytest.mark.parametrize("width", [1400, 400])
 
 
-def difference() -> str:
-    before, after = plan_named("branchy"), plan_named("train_level1")
-    found = compare(snapshot_of(before, "old.onnx"), snapshot_of(after, "new.onnx"))
-    return diff_page.render(before, after, found)
-
-
 PAGES: Mapping[str, Callable[[], str]] = {
     "symbolic": lambda: plan_page.render(several_units()),
     "plain": lambda: plan_page.render(plan_named("branchy")),
     "hostile": lambda: plan_page.render(plan_named("hostile")),
-    "diff": difference,
 }
 
 
@@ -437,7 +418,7 @@ def test_colors_and_groups_go_by_type_module_and_category(
     types = {
         node: node.rpartition("/")[2] or "Op" for block in plan.order for node in block.nodes
     }
-    page = plan_page.render(plan, plan_page.PageContext(facts=GraphFacts(types)))
+    page = plan_page.render(plan, GraphFacts(types))
     shown(browser, tmp_path, page)
     for way in ("type", "module", "category"):
         select(browser, "color", way)
@@ -475,10 +456,3 @@ def test_a_story_names_every_tensor_that_shares_the_bytes(
     assert "view_8" in copied
     assert "at the peak" in copied
     assert browser.run("document.getElementById('copied').innerText") == "copied"
-
-
-def test_a_difference_tells_both_sides_of_a_tensor(browser: Browser, tmp_path: Path) -> None:
-    shown(browser, tmp_path, difference())
-    assert browser.complaints() == []
-    browser.mouse("mouseMoved", *point_on_map(browser, "before"))
-    assert "not there after" in browser.run("document.getElementById('about').innerText")

@@ -24,12 +24,11 @@ from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting import RENDERERS, render
-from memplan_cli.reporting.commands.diff import compare
 from memplan_cli.reporting.document import Document, Paragraph
 from memplan_cli.reporting.media import text
 from memplan_cli.reporting.media.html import broken, draw
 from memplan_cli.reporting.media.text import Screen
-from memplan_cli.reporting.pages import diff_page, plan_page
+from memplan_cli.reporting.pages import plan_page
 from memplan_cli.reporting.pages.graph_facts import (
     GraphFacts,
     category,
@@ -38,7 +37,6 @@ from memplan_cli.reporting.pages.graph_facts import (
 )
 from memplan_cli.reporting.pages.page_data import evaluable
 from memplan_cli.reporting.plans.report import answer_document
-from memplan_cli.reporting.snapshot import snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,12 +204,11 @@ class _Outline(HTMLParser):
 @pytest.mark.parametrize("name", ["branchy", "dynamic", "train_level1"])
 def test_every_control_has_a_name_and_headings_skip_no_level(name: str) -> None:
     plan = plan_named(name)
-    for page in (plan_page.render(plan), difference(plan, plan)):
-        outline = _Outline()
-        outline.feed(page)
-        assert outline.unnamed == []
-        assert outline.headings[0] == "h1"
-        assert "h3" not in outline.headings[:2]
+    outline = _Outline()
+    outline.feed(plan_page.render(plan))
+    assert outline.unnamed == []
+    assert outline.headings[0] == "h1"
+    assert "h3" not in outline.headings[:2]
 
 
 def chunked_plan(order: tuple[str, ...], tensors: tuple[Placement, ...]) -> Plan:
@@ -261,59 +258,3 @@ def test_what_shares_bytes_is_one_group_with_all_its_names() -> None:
     tensors = (tensor("a"), tensor("b", 1, 2, alias_of="a"), tensor("c", 2, 3, alias_of="a"))
     data = data_of(plan_page.render(chunked_plan(("n", "o", "p"), tensors)))
     assert data["tensors"]["alias"] == [-1, 0, 0]
-
-
-def difference(before: Plan, after: Plan) -> str:
-    found = compare(snapshot_of(before, "old.onnx"), snapshot_of(after, "new.onnx"))
-    return diff_page.render(before, after, found)
-
-
-def doubled(plan: Plan) -> Plan:
-    memory = plan.report.memory
-    planned, naive, total = memory.planned or 0, memory.naive or 0, memory.total or 0
-    more = replace(memory, planned=2 * planned, naive=2 * naive, total=2 * total)
-    arena = replace(plan.arenas[0], height=2 * plan.arenas[0].height)
-    tensors = tuple(t._replace(bytes=2 * t.bytes, offset=2 * t.offset) for t in plan.tensors)
-    report = replace(plan.report, memory=more)
-    return replace(plan, arenas=(arena,), tensors=tensors, report=report)
-
-
-def test_a_model_that_doubled_opens_in_red_and_one_that_halved_in_green() -> None:
-    plan = plan_named("branchy")
-    worse, better = difference(plan, doubled(plan)), difference(doubled(plan), plan)
-    assert '<div id="verdict"><p class="grew">planned grew from' in worse
-    assert "+100.0%" in worse
-    assert '<div id="verdict"><p class="shrank">planned shrank from' in better
-    assert {*data_of(worse)["sides"][0]["kind"], *data_of(worse)["sides"][1]["kind"]} == {1}
-    assert {*data_of(better)["sides"][0]["kind"], *data_of(better)["sides"][1]["kind"]} == {2}
-
-
-def test_a_map_of_one_arena_says_how_many_there_are_in_bytes_too() -> None:
-    plan = plan_named("branchy")
-    other = replace(plan.arenas[0], id=plan.arenas[0].id + 1, unit="batch", height=1)
-    several = replace(plan, arenas=(*plan.arenas, other))
-    assert "one of 2 arenas" in difference(plan, several)
-    assert "one of" not in difference(plan, plan)
-
-
-def test_what_is_gone_is_green_what_is_new_is_red_and_the_rest_has_no_tone() -> None:
-    plan = plan_named("branchy")
-    fewer = replace(plan, tensors=tuple(t for t in plan.tensors if t.alias_of is None)[1:])
-    gone = next(t for t in plan.tensors if t.alias_of is None)
-    before = data_of(difference(plan, fewer))["sides"][0]
-    assert before["kind"][before["name"].index(gone.id)] == 2
-    after = data_of(difference(fewer, plan))["sides"][1]
-    assert after["kind"][after["name"].index(gone.id)] == 1
-    assert set(data_of(difference(plan, plan))["sides"][0]["kind"]) == {0}
-
-
-def test_a_difference_of_hostile_names_has_no_element_of_theirs() -> None:
-    page = difference(plan_named("branchy"), plan_named("hostile"))
-    for mark in ("<script>alert", "<img", "<b>", "onerror=alert(1)>"):
-        assert mark not in page
-
-
-def test_a_difference_without_totals_says_so() -> None:
-    page = difference(plan_named("dynamic"), plan_named("dynamic"))
-    assert "no total is known on both sides" in page
-    assert "sizes x batch" in page

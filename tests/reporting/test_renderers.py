@@ -30,7 +30,6 @@ from memplan_cli.reporting.document import Code, NextStep
 from memplan_cli.reporting.media import text
 from memplan_cli.reporting.media.chart import bar_lines, sampled_maxima
 from memplan_cli.reporting.media.text import Screen
-from memplan_cli.reporting.pages import plan_page
 from memplan_cli.reporting.plans.exports import Interface, Port, c_header
 from memplan_cli.reporting.plans.report import plan_document, text_document
 
@@ -331,13 +330,6 @@ def test_the_log_goes_with_the_formats_that_have_a_place_for_it() -> None:
         render(plan, "csv", print_log=True)
     with pytest.raises(SettingsError, match="the formats are"):
         render(plan, "pdf")
-
-
-def test_the_page_takes_a_plan_to_lay_over() -> None:
-    plan = plan_named("branchy")
-    beside = plan_page.PageContext("laid over", plan_named("train_level1"))
-    assert "laid over" in render(plan, "html", page_context=beside)
-    assert "laid over" not in render(plan, "html")
 
 
 def test_a_bar_shows_the_highest_of_each_stretch() -> None:

@@ -25,15 +25,14 @@ if TYPE_CHECKING:
 @click.argument("before", metavar="A", type=SourceFile())
 @click.argument("after", metavar="B", type=SourceFile())
 @settings_options
-@format_option("text", "json", "markdown", "html")
+@format_option("text", "json", "markdown")
 @output_options
 def diff(
     before: Path, after: Path, *, settings: SettingsOptions, form: str, output: Output
 ) -> None:
     """Compare the memory of A and B, which are models or plans.
 
-    The result attributes the difference to tensors and nodes. With --format html, it is a page
-    with the memory maps of A and B at the same scale.
+    The result attributes the difference to tensors and nodes.
 
     \b
     memplan diff old.onnx new.onnx
@@ -42,12 +41,8 @@ def diff(
     from memplan_cli.api.diff import diff
     from memplan_cli.api.model_or_plan import reject_unused_settings
     from memplan_cli.reporting.commands.diff import RENDERERS
-    from memplan_cli.reporting.pages.diff_page import render
 
     reject_unused_settings((before, after), settings.option_names)
-    comparison = diff(before, after, **settings.keywords(output))
-    if form == "html":
-        say(render(comparison.before, comparison.after, comparison.difference))
-    else:
-        say(RENDERERS[form](comparison.difference))
+    difference = diff(before, after, **settings.keywords(output))
+    say(RENDERERS[form](difference))
     say_next(form, next_step("See the peak", "why", [after]))

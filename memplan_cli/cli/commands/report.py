@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,10 +84,9 @@ def report(
     from memplan_cli.api.models.plan_files import named_from_here
     from memplan_cli.api.output.output_files import refuse_targets
     from memplan_cli.api.plan_sections import FEATURE_SECTIONS
-    from memplan_cli.api.report import interface_of, plan_in_file_order
+    from memplan_cli.api.report import interface_of
     from memplan_cli.reporting import check_detail, render
     from memplan_cli.reporting.hints import over_budget
-    from memplan_cli.reporting.pages.plan_page import PageContext
     from memplan_cli.reporting.plans.exports import c_header
 
     check_detail(detail, form)
@@ -109,12 +107,6 @@ def report(
     if form == "c-header" and model_settings and not print_log:
         text = c_header(plan, interface_of(path, model_settings))
     else:
-        page_context = PageContext(facts=facts_for(path, plan)) if form == "html" else None
-        if page_context and model_settings and plan.report.chosen_order != "file":
-            file_order_plan = plan_in_file_order(path, model_settings, profiles)
-            page_context = replace(
-                page_context, label="in the order of the file", plan=file_order_plan
-            )
         # A plan file names its model from its own folder: all formats but JSON name it from here.
         shown_plan = named_from_here(plan, path) if is_plan and form != "json" else plan
         text = render(
@@ -122,7 +114,7 @@ def report(
             form,
             color=output.color and out is None,
             print_log=print_log,
-            page_context=page_context,
+            facts=facts_for(path, plan) if form == "html" else None,
             detail=detail,
             sections=FEATURE_SECTIONS,
             invocation=invocation(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
+from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.quantities import format_change, format_share, format_size
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.reporting import document as doc
@@ -115,6 +116,8 @@ class Difference:
     changes: tuple[Change, ...]
     interface: Mapping[str, tuple[Change, ...]]
     notes: tuple[str, ...]
+
+    __repr__ = one_line_repr
 
     @property
     def nodes(self) -> int:
@@ -345,7 +348,7 @@ def _metrics_table(metrics: Sequence[MetricChange]) -> doc.Table:
     hidden += [f"{unknown} are known for one side only"] if unknown else []
     return doc.Table(
         doc.columns("", ">before", ">after", ">change"),
-        tuple(map(metric_cells, shown)),
+        tuple(map(_metric_cells, shown)),
         f"{', '.join(hidden)}; --format json has all" if hidden else "",
     )
 
@@ -361,15 +364,10 @@ def change_table(changes: Sequence[Change], max_rows: int) -> doc.Table:
         )
         for change in changes[:max_rows]
     )
-    caption = hidden_changes_text(changes, max_rows)
-    return doc.Table(doc.columns(">effect", "tensor", "what", "why"), rows, caption)
-
-
-def hidden_changes_text(changes: Sequence[Change], max_rows: int) -> str:
-    """Return the number and total effect of the changes beyond ``max_rows``; empty if none."""
     hidden = changes[max_rows:]
-    effect = format_change(sum(change.effect for change in hidden))
-    return f"{effect}: {len(hidden)} more tensors" if hidden else ""
+    hidden_effect = format_change(sum(change.effect for change in hidden))
+    caption = f"{hidden_effect}: {len(hidden)} more tensors" if hidden else ""
+    return doc.Table(doc.columns(">effect", "tensor", "what", "why"), rows, caption)
 
 
 def change_line(change: Change) -> str:
@@ -378,7 +376,7 @@ def change_line(change: Change) -> str:
     return f"{format_change(change.effect)} {name}: {reason}"
 
 
-def metric_cells(metric: MetricChange) -> tuple[str, str, str, str]:
+def _metric_cells(metric: MetricChange) -> tuple[str, str, str, str]:
     """Return a metric's name, its value before and after, and the change if it is known."""
     before, after = (
         "unknown" if size is None else format_size(size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.timeline import curve, nodes_at
+from memplan_cli.core.results.timeline import nodes_at
 from memplan_cli.core.symbolic.dims import parse_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import parse_call, symbol_names
 from memplan_cli.reporting.escape import terminal
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from memplan_cli.core.json_types import Json
-    from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.symbolic.polynomials import Polynomial
     from memplan_cli.reporting.pages.graph_facts import Region
@@ -32,8 +31,8 @@ _FIGURES = ("naive", "planned", "total")
 """Cards of the page that show an expression. The lower bound is computed from the map instead."""
 
 
-def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -> Json:
-    """Return the data of a plan's page, with the live bytes of another plan if there is one.
+def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
+    """Return the data of a plan's page.
 
     ``facts`` are op types and categories from the model; None: the model is not at hand.
 
@@ -48,7 +47,6 @@ def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -
       model.
     - ``regions``: the chunked regions; ``first`` and ``last`` are ticks, both inclusive.
     - ``given``: the bytes beside the intermediates.
-    - ``other``: the live bytes of the other plan.
     """
     facts = facts or GraphFacts()
     # `last` of a tensor is exclusive: the ticks are 0 to ``ticks - 1``. There may be no node at the
@@ -57,7 +55,7 @@ def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -
     labels = nodes_at(plan)
     nodes = [labels.get(tick, "") for tick in range(ticks)]
     chunked_regions = regions(plan)
-    symbols = _symbol_indices(plan, other)
+    symbols = _symbol_indices(plan)
     type_indices = _indices(facts.type_of(node) for node in nodes)
     return {
         "arenas": [{"unit": terminal(a.unit), "height": a.height} for a in plan.arenas],
@@ -76,14 +74,13 @@ def page_data(plan: Plan, facts: GraphFacts | None, other: Plan | None = None) -
             for region in chunked_regions
         ],
         "given": _bytes_beside(plan, facts),
-        "other": _live_curves(other, symbols) if other else None,
         **_tensor_columns(plan, facts, chunked_regions),
     }
 
 
-def _symbol_indices(plan: Plan, other: Plan | None) -> dict[str, int]:
+def _symbol_indices(plan: Plan) -> dict[str, int]:
     """Return the index of each symbol in the page's list; none if all sizes are fixed."""
-    texts = [arena.unit for item in (plan, other) if item for arena in item.arenas]
+    texts = [arena.unit for arena in plan.arenas]
     if any(text != "1" for text in texts):
         # The expressions of figures may contain further symbols, of inputs and outputs.
         symbolic = plan.report.symbolic
@@ -130,10 +127,12 @@ def _indices(texts: Iterable[str]) -> dict[str, int]:
 def _tensor_columns(plan: Plan, facts: GraphFacts, chunked_regions: Sequence[Region]) -> Json:
     """Return the tensors column by column, which needs a third of the bytes of one object each.
 
-    Texts that repeat are stored once, in lists, and the columns hold indices into them.
+    Texts that repeat are stored once, in lists, and the columns hold indices into them. ``alias`` is the
+    index of the tensor whose bytes a tensor shares, -1 for none.
     """
     arenas = {arena.id: index for index, arena in enumerate(plan.arenas)}
     tensors = tuple(plan.tensors)
+    positions = {tensor.id: index for index, tensor in enumerate(tensors)}
     repeated_texts: Mapping[str, list[str]] = {
         "reasons": [terminal(t.pinned or "") for t in tensors],
         "categories": [category(t, facts) for t in tensors],
@@ -144,7 +143,12 @@ def _tensor_columns(plan: Plan, facts: GraphFacts, chunked_regions: Sequence[Reg
     return {
         **{name: list(distinct_texts) for name, distinct_texts in indices.items()},
         "tensors": {
-            **place_columns(tensors),
+            "name": [terminal(t.id) for t in tensors],
+            "bytes": [t.bytes for t in tensors],
+            "offset": [t.offset for t in tensors],
+            "first": [t.first for t in tensors],
+            "last": [t.last for t in tensors],
+            "alias": [positions[t.alias_of] if t.alias_of else -1 for t in tensors],
             "dtype": [indices["dtypes"][text] for text in repeated_texts["dtypes"]],
             "shape": [indices["shapes"][text] for text in repeated_texts["shapes"]],
             "arena": [arenas[t.arena] for t in tensors],
@@ -155,35 +159,6 @@ def _tensor_columns(plan: Plan, facts: GraphFacts, chunked_regions: Sequence[Reg
             else [],
         },
     }
-
-
-def place_columns(tensors: Sequence[Placement]) -> Json:
-    """Return the names, sizes, places and steps of tensors column by column.
-
-    ``alias`` is the index of the tensor whose bytes a tensor shares, -1 for none.
-    """
-    positions = {tensor.id: index for index, tensor in enumerate(tensors)}
-    return {
-        "name": [terminal(t.id) for t in tensors],
-        "bytes": [t.bytes for t in tensors],
-        "offset": [t.offset for t in tensors],
-        "first": [t.first for t in tensors],
-        "last": [t.last for t in tensors],
-        "alias": [positions[t.alias_of] if t.alias_of else -1 for t in tensors],
-    }
-
-
-def _live_curves(plan: Plan, symbols: Mapping[str, int]) -> list[Json]:
-    """Return the live bytes of each arena of another plan, in multiples of its unit."""
-    return [
-        {
-            "unit": evaluable(arena.unit, symbols),
-            "ticks": [tick for tick, _ in points],
-            "bytes": [size for _, size in points],
-        }
-        for arena in plan.arenas
-        if (points := curve(plan, arena))
-    ]
 
 
 def evaluable(text: str, indices: Mapping[str, int]) -> list[object] | None:

@@ -10,7 +10,6 @@ import base64
 import hashlib
 import re
 import zlib
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -69,36 +68,23 @@ _COLUMNS: Mapping[str, tuple[str, str]] = {
 """Key of a column of the table of tensors -> its title and its class; ``n`` is a number."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageContext:
-    """What a page shows besides its plan.
-
-    Attributes:
-        label: the name of the other plan, for example "in the order of the file".
-        plan: another plan, whose live bytes are drawn over those of the page's plan.
-        facts: op types and tensor categories from the model.
-    """
-
-    label: str = ""
-    plan: Plan | None = None
-    facts: GraphFacts | None = None
-
-
 def render(
     plan: Plan,
-    context: PageContext | None = None,
+    facts: GraphFacts | None = None,
     sections: Sequence[PlanSection] = (),
     invocation: Invocation | None = None,
 ) -> str:
-    """Return the page of a plan as HTML: the short answer, the map, and all sections below it."""
-    context = context or PageContext()
+    """Return the page of a plan as HTML: the short answer, the map, and all sections below it.
+
+    ``facts`` are op types and tensor categories from the model; None: the model is not at hand.
+    """
     report = plan.report
     answer = answer_document(plan, sections, invocation)
     details = doc.Document("", tuple(generic_sections(plan, _MAX_ROWS, sections)))
     # `draw` returns what comes before the first heading, and a section for each heading.
     answer_elements, _ = draw(answer)  # has no heading
     _, section_elements = draw(details)  # begins with a heading
-    data = page_data(plan, context.facts, context.plan)  # from which scripts draw the map
+    data = page_data(plan, facts)  # from which scripts draw the map
     # "bytes" has the numbers; "size" has the expressions, if there are any.
     is_symbolic = any(arena.unit != "1" for arena in plan.arenas)
     columns = {key: column for key, column in _COLUMNS.items() if is_symbolic or key != "size"}
@@ -114,7 +100,6 @@ def render(
         "arenas": "".join(_arena_options(plan)),
         "live": html(_live_bytes_title(plan)),
         "known": html(known_only(report)),
-        "other": _other_plan_key(context),
         "columns": "".join(
             f'<th class="{kind}" data-key="{key}" data-name="{name}" scope="col">'
             f'<button type="button">{name}</button></th>'
@@ -123,7 +108,7 @@ def render(
         "sections": section_elements,
         "footer": html(f"memplan {plan.version}; model sha256 {report.model.sha256}"),
     }
-    return assembled("page.html", _SCRIPTS, parts, data)
+    return _assembled(parts, data)
 
 
 def notebook_report(plan: Plan, sections: Sequence[PlanSection] = ()) -> str:
@@ -135,17 +120,15 @@ def notebook_report(plan: Plan, sections: Sequence[PlanSection] = ()) -> str:
     return f'<div class="memplan">{style}{head}{above}{section_elements}</div>\n'
 
 
-def assembled(
-    template: str, scripts: tuple[str, ...], parts: Mapping[str, str], data: Json
-) -> str:
-    """Return a page as HTML, with its style, its script, its policy and the data of the script.
+def _assembled(parts: Mapping[str, str], data: Json) -> str:
+    """Return the page as HTML, with its style, its script, its policy and the data of the script.
 
-    ``template`` is a file with placeholders ``{name}``, which ``parts`` fill with HTML. The script
-    files become one script.
+    The template has placeholders ``{name}``, which ``parts`` fill with HTML. The script files become one
+    script.
     """
     page = files("memplan_cli.reporting.pages") / "page"
     css = (page / "page.css").read_text("utf-8")
-    code = "".join((page / f"{name}.js").read_text("utf-8") for name in scripts)
+    code = "".join((page / f"{name}.js").read_text("utf-8") for name in _SCRIPTS)
     js = f'"use strict";\n(async () => {{\n{code}}})();\n'
     filled = {
         **parts,
@@ -155,7 +138,7 @@ def assembled(
         "data": _data_element(data),
     }
     # One pass over the template: placeholders in the inserted text are not replaced.
-    text = (page / template).read_text("utf-8")
+    text = (page / "page.html").read_text("utf-8")
     return re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], text)
 
 
@@ -178,13 +161,6 @@ def _policy(css: str, js: str) -> str:
 
 def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _other_plan_key(context: PageContext) -> str:
-    """Return the entry of the chart's legend for the other plan; empty if there is none."""
-    if context.plan is None:
-        return ""
-    return f'<span class="key then"></span>{html(context.label)} '
 
 
 def _arena_options(plan: Plan) -> Iterator[str]:

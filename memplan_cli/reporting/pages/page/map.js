@@ -113,31 +113,25 @@ const marks = (pen, width, height) => {
   }
 };
 
-const steps = (pen, curve, top, width, height, close) => {
+const outline = (pen, curve, top, width, height) => {
   const y = (v) => height - 18 - (v / top) * (height - 26);
   pen.beginPath(); pen.moveTo(X(0, width), y(0));
   curve.ticks.forEach((tick, k) => {
     pen.lineTo(X(tick, width), y(k ? curve.bytes[k - 1] : 0));
     pen.lineTo(X(tick, width), y(curve.bytes[k]));
   });
-  if (close) pen.closePath();
+  pen.closePath();
 };
-const most = (curve) => (curve && curve.bytes.length ? curve.bytes[highest(curve)] : 0);
 const drawLive = () => {
   const { pen, width, height } = fit(live);
-  const { curve, other } = now, top = Math.max(most(curve), most(other), 1);
+  const { curve } = now, top = Math.max(curve.bytes.length ? curve.bytes[highest(curve)] : 0, 1);
   pen.fillStyle = css("--soft"); pen.textAlign = "right"; pen.textBaseline = "middle";
   pen.fillText(bytes(top), LEFT - 6, 8); pen.fillText("0", LEFT - 6, height - 18);
   pen.textBaseline = "bottom"; pen.textAlign = "left"; pen.fillText(`step ${Math.ceil(state.view.x0)}`, LEFT, height);
   pen.textAlign = "right"; pen.fillText(`step ${Math.floor(state.view.x1)}`, width - 8, height);
   pen.save(); pen.beginPath(); pen.rect(LEFT, 0, width - LEFT - 8, height - 16); pen.clip();
-  steps(pen, curve, top, width, height, true); pen.fillStyle = css("--fill"); pen.fill();
+  outline(pen, curve, top, width, height); pen.fillStyle = css("--fill"); pen.fill();
   pen.strokeStyle = css("--curve"); pen.lineWidth = 1.5; pen.stroke();
-  if (other) {
-    // Dashes: where both are the same, both must show.
-    steps(pen, other, top, width, height, false);
-    pen.strokeStyle = css("--other"); pen.setLineDash([6, 5]); pen.stroke(); pen.setLineDash([]);
-  }
   marks(pen, width, height);
   pen.restore();
 };

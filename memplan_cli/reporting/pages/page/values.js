@@ -21,7 +21,7 @@ const state = { arena: ALL, view: null, hover: -1, chosen: -1, tick: -1, found: 
   sort: "bytes", down: true, rows: [], drag: null, group: null };
 const values = data.symbols.map((symbol) => symbol.value);
 const factors = data.arenas.map(() => 1), starts = data.arenas.map(() => 0);
-const now = { height: 0, curve: null, peak: -1, other: null };
+const now = { height: 0, curve: null, peak: -1 };
 
 const node = (tick) => data.nodes[tick] || "";
 const pin = (i) => data.reasons[T.pinned[i]];
@@ -49,19 +49,8 @@ const place = (top) => {
   }
   now.curve = curveOf(boxes.filter(isShown), (box) => box.high - box.low);
   now.peak = now.curve.ticks.length ? now.curve.ticks[highest(now.curve)] : -1;
-  now.other = state.arena === ALL && data.other ? otherCurve() : null;
   const most = now.peak < 0 ? 0 : liveIn(now.curve, now.peak);
   $("peak").textContent = now.peak < 0 ? "" : `${bytes(most)} at step ${now.peak}, ${node(now.peak)}`;
-};
-const otherCurve = () => {
-  const steps = [];
-  for (const { unit, ticks, bytes: sizes } of data.other) {
-    const factor = unit ? evaluate(unit, values) : NaN;
-    if (!Number.isFinite(factor)) return null;
-    sizes.forEach((size, k) => steps.push({ first: ticks[k], last: Infinity, size: (size - (k ? sizes[k - 1] : 0)) * factor }));
-  }
-  const curve = curveOf(steps, (step) => step.size);
-  return { ticks: curve.ticks.filter(Number.isFinite), bytes: curve.bytes.slice(0, curve.ticks.filter(Number.isFinite).length) };
 };
 
 // --- a field and a slider for each symbol ---
