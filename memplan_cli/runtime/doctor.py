@@ -19,7 +19,6 @@ from memplan_cli.onnx_io.settings_metadata import recorded_settings
 from memplan_cli.onnx_io.weights.external_data import external_tensors
 from memplan_cli.onnx_io.weights.prepacked import packed_blobs
 from memplan_cli.runtime.installed import hardware, runtime_wheels, version_of
-from memplan_cli.runtime.profile.session_entries import MEMORY_ENTRIES
 from memplan_cli.runtime.workers.session import ProviderProbe, probe_provider
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ class Diagnosis:
         problems: what is wrong, and what to do about it.
         page_bytes: the bytes of a page of memory.
         mapping_bytes: files are mapped from multiples of this offset; more than a page on Windows.
-        memory_entries: entries of session and run options that change memory -> what they change.
         file: facts from the metadata of a model file, as texts by label, if one was given.
     """
 
@@ -53,7 +51,6 @@ class Diagnosis:
     problems: tuple[str, ...]
     page_bytes: int = mmap.PAGESIZE
     mapping_bytes: int = mmap.ALLOCATIONGRANULARITY
-    memory_entries: Mapping[str, str] = field(default_factory=lambda: MEMORY_ENTRIES)
     file: Mapping[str, str] = field(default_factory=dict, metadata=SPARSE)
 
     __repr__ = one_line_repr

@@ -451,12 +451,3 @@ def test_dims_of_an_optional_input_are_named_where_no_option_binds_them(
     result = run("report", "opt.onnx", *_AGAIN, "--budget", "50%")
     failed(result, "not M, N", "no option sets these sizes")
     assert "--run" not in result.stderr
-
-
-def test_the_doctor_lists_entries_of_options_only_if_asked() -> None:
-    answer, details = (
-        CliRunner().invoke(main, words) for words in (["doctor"], ["doctor", "-v"])
-    )
-    assert "session.use_env_allocators" not in answer.stdout
-    assert "session.use_env_allocators: " in details.stdout
-    assert details.stdout.index("No problem found.") < details.stdout.index("session.use_env")

@@ -1,8 +1,7 @@
-"""What weights in the model file cost at load: measured, and said by the report."""
+"""Weights in the model file are moved into a file beside it."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,25 +14,14 @@ from memplan_cli.core.results.memory import ExternalWeights
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.weights.external_data import external_tensors
-from memplan_cli.onnx_io.weights.inline import (
-    inline_bytes,
-    moved_outside,
-    with_external_data,
-)
-from memplan_cli.runtime.run import load_cost as measuring
-from memplan_cli.runtime.run.load_cost import load_cost
+from memplan_cli.onnx_io.weights.inline import inline_bytes, moved_outside
 from runs import compared
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import NoReturn
 
 SIDE = 2048
 WEIGHTS = 4 * SIDE * SIDE
-
-linux = pytest.mark.skipif(
-    sys.platform != "linux", reason="only Linux says the high-water mark"
-)
 
 
 def heavy(path: Path) -> Path:
@@ -53,50 +41,21 @@ def heavy(path: Path) -> Path:
     return path
 
 
+def write_split(model: onnx.ModelProto, out: Path) -> None:
+    """Write a model with its large weights in a file beside it."""
+    data = out.with_name(f"{out.name}.data")
+    with data.open("wb") as file:
+        onnx.save(moved_outside(model, data.name, file), out)
+
+
 def test_weights_outside_give_the_same_outputs(tmp_path: Path) -> None:
     inside, outside = heavy(tmp_path / "in.onnx"), tmp_path / "out.onnx"
     model = load_model(inside)
     assert inline_bytes(model) == WEIGHTS + 1600
-    with_external_data(model, outside)
+    write_split(model, outside)
     assert outside.stat().st_size < 2000
     assert inline_bytes(load_model(outside)) == 0
     assert compared(inside, outside).bit_identical
-
-
-@linux
-def test_inline_weights_cost_more_at_load_than_external_ones(tmp_path: Path) -> None:
-    found = load_cost(heavy(tmp_path / "in.onnx"))
-    assert found is not None
-    assert found.weights == WEIGHTS + 1600
-    assert found.inline > found.external + WEIGHTS // 2
-    assert found.inline >= WEIGHTS
-
-
-def test_a_model_with_its_weights_outside_costs_nothing_to_say(tmp_path: Path) -> None:
-    outside = tmp_path / "out.onnx"
-    with_external_data(load_model(heavy(tmp_path / "in.onnx")), outside)
-    assert load_cost(outside) is None
-
-
-def test_where_a_copy_of_the_weights_has_no_room_nothing_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> NoReturn:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(measuring, "with_external_data", full)
-    assert load_cost(heavy(tmp_path / "in.onnx")) is None
-
-
-@linux
-def test_the_report_says_what_inline_weights_cost(tmp_path: Path) -> None:
-    check = Check(provider="cpu", search="measured")
-    keep = Settings(external_weights="keep")
-    done = api.optimize(heavy(tmp_path / "in.onnx"), keep, check=check)
-    (said,) = [
-        w for w in done.plan.report.warnings if "are stored in the model file itself" in w
-    ]
-    assert str(WEIGHTS + 1600) in said
 
 
 def outside_of(model: onnx.ModelProto) -> set[str]:
@@ -135,7 +94,7 @@ def test_weights_stay_where_that_is_asked_for(tmp_path: Path) -> None:
 
 def test_data_that_is_external_already_stays_in_its_file(tmp_path: Path) -> None:
     model = load_model(heavy(tmp_path / "in.onnx"))
-    with_external_data(model, tmp_path / "split.onnx")
+    write_split(model, tmp_path / "split.onnx")
     split = load_model(tmp_path / "split.onnx")
     extra = np.arange(SIDE * SIDE, dtype=np.float32)
     split.graph.initializer.append(numpy_helper.from_array(extra, "extra"))

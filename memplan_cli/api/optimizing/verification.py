@@ -177,7 +177,7 @@ class Verifier:
             if not is_verified(plan):
                 return plan
             if self.check.search == "measured":
-                verification = self._with_costs(verification, candidate, path)
+                verification = self._with_time(verification, candidate, path)
             plan = _with_runtime_facts(plan, verification, candidate, path)
             plan = with_range_settings(
                 plan, candidate.settings, path, self.check.timeout, self.progress
@@ -209,11 +209,10 @@ class Verifier:
         steps = donated_steps(models, pairs, self.check, binding)
         return replace(verification, verdict=with_donated_steps(verification.verdict, steps))
 
-    def _with_costs(
+    def _with_time(
         self, verification: Verification, candidate: Rewriting, path: Path
     ) -> Verification:
-        """Measure the time of a run and what loading inline weights costs; add both."""
-        from memplan_cli.runtime.run.load_cost import load_cost
+        """Add the measured ratio of the time of a run to that of the original."""
         from memplan_cli.runtime.verification.verify import with_time
         from memplan_cli.runtime.workers.spec import RunConditions
 
@@ -221,10 +220,8 @@ class Verifier:
         if facts is None:
             return verification
         conditions = RunConditions.of_check(self.check, binding_of(candidate.settings))
-        loading = load_cost(path, conditions.provider)
         facts, notes = with_time(facts, candidate.original, path, conditions)
-        warnings = (*verification.warnings, *([str(loading)] if loading else []), *notes)
-        return replace(verification, facts=facts, warnings=warnings)
+        return replace(verification, facts=facts, warnings=(*verification.warnings, *notes))
 
 
 class CandidateCost(NamedTuple):

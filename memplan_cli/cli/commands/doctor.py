@@ -19,14 +19,8 @@ if TYPE_CHECKING:
 @click.command(cls=GroupedCommand)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @format_option("text", "json")
-@click.option(
-    "--verbose",
-    "-v",
-    is_flag=True,
-    help="Also list the entries of ONNX Runtime's options that change memory.",
-)
 @output_options
-def doctor(*, file: Path | None, form: str, verbose: bool, output: Output) -> None:
+def doctor(*, file: Path | None, form: str, output: Output) -> None:
     """Show the installed versions, the page size, the providers that work, and conflicts of packages.
 
     With FILE, a model that memplan wrote, also show for which runtime and hardware the model was
@@ -37,13 +31,11 @@ def doctor(*, file: Path | None, form: str, verbose: bool, output: Output) -> No
     memplan doctor model.memplan.onnx
     """
     from memplan_cli import api
-    from memplan_cli.reporting.commands.doctor import DOCTOR, memory_entries_text
+    from memplan_cli.reporting.commands.doctor import DOCTOR
 
     output.progress("trying each provider")
     diagnosis = api.doctor(file)
     say(DOCTOR[form](diagnosis))
-    if verbose and form == "text":  # JSON has them in any case
-        say(memory_entries_text(diagnosis))
     if not diagnosis.problems:
         step = (
             next_step("Try it", "report", ["MODEL.onnx"]) if file is None else load_step(file)

@@ -16,13 +16,12 @@ from memplan_cli.onnx_io.weights.tensor_data import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from typing import BinaryIO
 
     from onnx import ModelProto, TensorProto
 
 WORTH = 1 << 20
-"""Least bytes of weights in the model file for which their load cost is measured and saved."""
+"""Least bytes of weights in the model file that are moved out of it."""
 
 
 def inline_bytes(model: ModelProto) -> int:
@@ -59,17 +58,6 @@ def _raw_bytes(tensor: TensorProto) -> bytes:
 
         return bytes(numpy_helper.to_array(tensor).tobytes())
     return b""
-
-
-def with_external_data(model: ModelProto, out: Path) -> None:
-    """Write a copy of a model to ``out``, with its large weights in ``<out>.data``.
-
-    The caller must copy data that is external already.
-    """
-    name = f"{out.name}.data"
-    with out.with_name(name).open("wb") as file:
-        copy = moved_outside(model, name, file)
-    out.write_bytes(copy.SerializeToString())
 
 
 def moved_outside(model: ModelProto, name: str, file: BinaryIO) -> ModelProto:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import draw_document, renderers, result_json
-from memplan_cli.runtime.profile.record import PROFILE
+from memplan_cli.reporting.media import renderers, result_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,18 +40,6 @@ def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
             ),
         ),
     )
-
-
-def memory_entries_text(diagnosis: Diagnosis) -> str:
-    """Return, as text, the entries of session and run options that change memory."""
-    document = doc.Document(
-        f"Entries of options that change memory, of ONNX Runtime {PROFILE.version}",
-        (
-            doc.Paragraph("Entries with other names are accepted in silence, without effect."),
-            doc.Items(tuple(map(": ".join, diagnosis.memory_entries.items()))),
-        ),
-    )
-    return draw_document(document, "text")
 
 
 DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = {
