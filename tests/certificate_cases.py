@@ -43,15 +43,16 @@ class Case:
         )
 
     def raised(self, part: Literal["order", "recompute"], more: int) -> Case:
-        """Return a case whose plan and certificate both say a higher bound than is shown.
+        """Return a case whose plan and certificate, if it has the part, say a higher bound than holds.
 
         The plan's digest says nothing of its report.
         """
         forged, report = deepcopy(self.certificate), self.plan.report
-        bound = forged[part]["bound"] = forged[part]["bound"] + more
         if part == "order":
+            bound = forged[part]["bound"] = forged[part]["bound"] + more
             report = replace(report, memory=replace(report.memory, order_bound=bound))
         else:
+            bound = (report.recompute.bound or 0) + more
             report = replace(report, recompute=replace(report.recompute, bound=bound))
         return replace(self, plan=self.plan.with_report(report), certificate=forged)
 

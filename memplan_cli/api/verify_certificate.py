@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.api.models.plan_files import read_as_planned, types_by_block
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.errors import ModelError, PlanError, refuse_endless, unreadable
+from memplan_cli.errors import PlanError
 from memplan_cli.planning.plan_file import bounds_of
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ def verify_certificate(
     """Check a certificate against a plan and a model, without the searches that found it.
 
     Args:
-        model: The model that the plan was made of, or the one that was written with it;
-            or a CSV file of buffers.
-        plan_file: The plan; or the CSV file with their offsets.
+        model: The model that the plan was made of, or the one that was written with it.
+        plan_file: The plan.
         certificate_file: The certificate.
 
     Raises:
@@ -42,26 +41,9 @@ def verify_certificate(
     with model_paths(model) as files:
         path, plan_path = files.path, Path(plan_file)
         certificate = read_certificate(Path(certificate_file))
-        if path.suffix == ".csv":
-            from memplan_cli.checking.certificates.arenas import check_packing
-
-            return check_packing(certificate, _file_bytes(path), _file_bytes(plan_path))
         plan = read_plan(plan_path)
         certified = verify(certificate, plan, certified_model(load_model(path), plan, path))
         return files.without_folder(certified)
-
-
-def _file_bytes(path: Path) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        ModelError: it cannot be read, or is a device or pipe without an end.
-    """
-    refuse_endless(path, ModelError)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error, ModelError) from None
 
 
 def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel:

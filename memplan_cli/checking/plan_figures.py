@@ -15,10 +15,10 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from memplan_cli.checking.arena_bounds import arena_bounds
 from memplan_cli.checking.live_bytes import (
     LiveBytes,
     add_sums,
-    align,
     canonical_expression,
     evaluate_expression,
     evaluate_sum,
@@ -75,7 +75,7 @@ def check_plan_figures(plan: Plan, bounds: Bounds) -> Iterator[str]:
     storages = tensor_storages(plan.tensors)
     figures = [
         *_arena_figures(plan),
-        *_lower_bound_figures(plan, storages),
+        *_bound_figures(plan),
         *_count_figures(plan),
         *_unplanned_figures(plan),
         *_total_figures(plan, storages),
@@ -259,27 +259,24 @@ def _arena_figures(plan: Plan) -> Iterator[Figure]:
         yield Figure(f"slots of arena {arena.id}", numbers, list(range(len(numbers))))
 
 
-def _lower_bound_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
-    """Yield the lower bound of the height of each arena.
+def _bound_figures(plan: Plan) -> Iterator[Figure]:
+    """Yield the lower bound of each arena, and of all slots together at levels 0 and 1.
 
-    At level 2 the bound is the load: the most aligned bytes live at one tick. At levels 0 and 1,
-    where a tensor takes a whole slot, any bound from the load to the height is accepted.
+    A model that is left as it is has the bound 0. A report without totals may omit the bound of all slots.
     """
-    by_arena: defaultdict[int, list[Storage]] = defaultdict(list)
-    for storage in storages:
-        by_arena[storage.arena].append(storage)
+    report = plan.report
+    bounds = arena_bounds(plan)
+    if _is_left_alone(plan):
+        bounds = dict.fromkeys(bounds, 0)
     for arena in plan.arenas:
-        load = peak_bytes(
-            LiveBytes(storage.first, storage.end, align(storage.bytes, arena.alignment))
-            for storage in by_arena[arena.id]
-        )
-        if _is_left_alone(plan):
-            bound = 0
-        elif plan.report.level == 2:
-            bound = load
-        else:  # the recorded bound itself if it is from the load to the height
-            bound = min(max(arena.lower_bound, load), arena.height)
-        yield Figure(f"lower_bound of arena {arena.id}", arena.lower_bound, bound)
+        name = f"lower_bound of arena {arena.id}"
+        yield Figure(name, arena.lower_bound, bounds[arena.id])
+    total = add_sums(*({arena.unit: bounds[arena.id]} for arena in plan.arenas))
+    if report.level == 2:
+        yield Figure("slot_bound", report.slot_bound, None)
+    elif report.slot_bound is not None:
+        counted = None if is_symbolic(total) else total.get("1", 0)
+        yield Figure("slot_bound", report.slot_bound, counted)
 
 
 def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:

@@ -34,7 +34,7 @@ PLAN_FIELDS: Mapping[str, Mapping[str, str]] = {
         "report.bindings.*": "of a dim with bounds: which number within them was run",
         "report.recompute.flops_increase": "",
         "report.recompute.budget": "if the setting is a share",
-        "report.recompute.bound": "a certificate proves it",
+        "report.recompute.bound": "memplan verify-certificate counts it",
         "report.recompute.resident_bound": "",
         "report.recompute.curve": "",
         "report.chunked.regions": "",
@@ -118,8 +118,6 @@ CERTIFICATE_FIELDS: Mapping[str, Mapping[str, str]] = {
         "producer.version": "",
         "order.why": "",
         "blocks.*.order.why": "",
-        "arenas.*.why": "",
-        "recompute.why": "",
     },
     "witnesses that prove the bound too": {
         "order.tensors": "",
@@ -128,8 +126,6 @@ CERTIFICATE_FIELDS: Mapping[str, Mapping[str, str]] = {
         "order.states": "",
         "order.inside": "",
         "blocks": "their bounds are in no plan",
-        "arenas.*.tick": "",
-        "arenas.*.slots": "",
     },
 }
 """The same table for certificates. Another witness of the same bound is as good."""

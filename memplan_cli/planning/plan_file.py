@@ -3,8 +3,8 @@
 Every type and range is checked, then the layout, by the same function that checks each fresh plan.
 A plan's digest leaves out its report, because measurements are added to it later; so the report's
 numbers are counted again, by the independent checker (`checking.plan_figures`) where it can do
-so from the plan alone. This module checks the rest: bounds of slots, symbolic peaks, chunked
-regions and folded constants. `plan_file_clock` checks everything that depends on time.
+so from the plan alone. This module checks the rest: symbolic peaks, chunked regions and folded
+constants. `plan_file_clock` checks everything that depends on time.
 """
 
 from __future__ import annotations
@@ -14,21 +14,16 @@ from typing import TYPE_CHECKING, cast
 
 from memplan_cli.checking.plan_figures import Figure, check_plan_figures, wrong_figures
 from memplan_cli.core.deserialization import MisfitError, from_json
-from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
 from memplan_cli.core.results.plan import Plan, check
 from memplan_cli.errors import PlanError, SettingsError, refuse_endless, unreadable
-from memplan_cli.packing.pools import KINDS
-from memplan_cli.packing.slots import slot_bound
 from memplan_cli.planning.plan_file_clock import check_blocks, check_clock
-from memplan_cli.planning.print_log import is_left_alone
-from memplan_cli.planning.totals import live_peak_text, number
+from memplan_cli.planning.totals import live_peak_text
 from memplan_cli.settings.sources import read_overrides
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from memplan_cli.core.results.placements import PlannedArena
     from memplan_cli.core.symbolic.bounds import Bounds
 
 
@@ -68,8 +63,7 @@ def checked_plan(data: object) -> Plan:
     for disagreement in check_plan_figures(plan, bounds_of(plan)):
         raise PlanError(disagreement)
     _check_settings(plan)
-    figures = [*_slot_bound_figures(plan), *_symbolic_peak_figures(plan)]
-    for disagreement in wrong_figures(figures):
+    for disagreement in wrong_figures(_symbolic_peak_figures(plan)):
         raise PlanError(disagreement)
     _check_chunks(plan)
     _check_constants(plan)
@@ -123,42 +117,6 @@ def _check_settings(plan: Plan) -> None:
         raise PlanError(f"the plan's settings are not valid: {error.args[0][:200]}") from error
     if not isinstance(plan.settings.get(_SIZES_OBSERVED, False), bool):
         raise PlanError(f"the plan's settings are not valid: {_SIZES_OBSERVED} is no bool")
-
-
-def _slot_bound_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the lower bounds of the slots' bytes of each arena and of all, counted by the planner's function.
-
-    A plan of level 2, whose tensors are at offsets, has no such bound. A model that is left as it is
-    has the bound 0.
-    """
-    report = plan.report
-    if report.level == 2:
-        yield Figure("slot_bound", report.slot_bound, counted=None)
-        return
-    # `check_plan_figures` refused a plan with two arenas of one unit.
-    bound_by_unit: dict[str, int] = {}
-    for arena in plan.arenas:
-        bound = 0 if is_left_alone(plan) else _count_slot_bound(plan, arena)
-        bound_by_unit[arena.unit] = bound
-        yield Figure(f"lower_bound of arena {arena.id}", arena.lower_bound, bound)
-    if report.slot_bound is not None:
-        yield Figure("slot_bound", report.slot_bound, number(bound_by_unit))
-
-
-def _count_slot_bound(plan: Plan, arena: PlannedArena) -> int:
-    """Return a lower bound of the slots' bytes for an arena's tensors, at the plan's level."""
-    buffers = tuple(
-        Buffer(
-            BufferId(tensor.id),
-            tensor.bytes,
-            LiveRange(tensor.first, tensor.last),
-            tensor.dtype,
-            tensor.shape,
-        )
-        for tensor in plan.tensors
-        if tensor.arena == arena.id
-    )
-    return slot_bound(Problem(buffers, arena.alignment), KINDS[plan.report.level])
 
 
 def _symbolic_peak_figures(plan: Plan) -> Iterator[Figure]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from onnx import ModelProto, StringStringEntryProto
 
 from memplan_cli import api
-from memplan_cli.api.pack import pack
 from memplan_cli.loading.settings import RUNTIME, SETTINGS
 from memplan_cli.onnx_io.metadata import HARDWARE
 
@@ -24,7 +23,6 @@ LOAD = "load"
 
 _TERABYTE = 1 << 40
 _DEEP = "[" * 100_000
-_CSV = "id,lower,upper,size\na,0,2,4\nb,1,3,4\n"
 
 
 def _certified(folder: Path) -> list[str]:
@@ -68,25 +66,6 @@ def _instead(name: str, write: Callable[[Path], object]) -> Callable[[Path], lis
 def _sparse(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(_TERABYTE)
-
-
-def _packed(name: str, write: Callable[[Path], object]) -> Callable[[Path], list[str]]:
-    """Certify a packed table, and put something else in the place of one of the files."""
-
-    def make(folder: Path) -> list[str]:
-        problem, out, certificate = (folder / name for name in ("p.csv", "o.csv", "c.json"))
-        problem.write_text(_CSV)
-        pack(problem, out=out, certificate=certificate)
-        (folder / name).unlink()
-        write(folder / name)
-        return ["verify-certificate", str(problem), str(out), str(certificate)]
-
-    return make
-
-
-def _tall(path: Path) -> None:
-    rows = "".join(f"b{at},0,{10**17},{10**17},0\n" for at in range(50_000))
-    path.write_text(f"id,lower,upper,size,offset\n{rows}")
 
 
 def _states(count: int) -> Callable[[dict[str, Any]], object]:
@@ -165,18 +144,16 @@ _CERTIFICATES: Mapping[str, Callable[[Path], list[str]]] = {
     "half a file": _text(lambda text: text[: len(text) // 2]),
     "a list": _text(lambda _: "[1]"),
     "another schema": _text(lambda text: text.replace("certificate/1", "certificate/9")),
-    "a number of 2**80": _changed(lambda data: data["arenas"][0].update(bound=1 << 80)),
+    "a number of 2**80": _changed(lambda data: data["order"].update(bound=1 << 80)),
     "a number of 5,000 digits": _text(
         lambda text: text.replace('"bound":', '"bound":' + "9" * 5000, 1)
     ),
-    "a bound below zero": _changed(lambda data: data["arenas"][0].update(bound=-1)),
+    "a bound below zero": _changed(lambda data: data["order"].update(bound=-1)),
     "a bound that is no number": _text(
         lambda text: text.replace('"bound":', '"bound":NaN', 1)
     ),
-    "a tick beyond the end": _changed(lambda data: data["arenas"][0].update(tick=1 << 50)),
-    "an arena that is not there": _changed(lambda data: data["arenas"][0].update(arena=99)),
     "a method that steers the terminal": _changed(
-        lambda data: data["arenas"][0].update(method="\x1b[2J")
+        lambda data: data["order"].update(method="\x1b[2J")
     ),
     "tensors that steer the terminal": _changed(
         lambda data: data["order"].update(tensors=["\x1b[2J\n::error::"] * 3)
@@ -190,7 +167,6 @@ _CERTIFICATES: Mapping[str, Callable[[Path], list[str]]] = {
     "an unknown key": _changed(lambda data: data.update({"\x1b[2J": 1})),
     "a digest that is none": _changed(lambda data: data.update(plan_sha256="z" * 64)),
     "a search of 30,000 states": _changed(_states(30_000)),
-    "40,000 arenas": _changed(lambda data: data.update(arenas=data["arenas"] * 40_000)),
     "half a character": _text(lambda text: text.replace("memplan", "\\ud800", 1)),
     "a pipe": _instead("c.json", os.mkfifo),
     "a device": _instead("c.json", lambda path: path.symlink_to("/dev/zero")),
@@ -199,13 +175,6 @@ _CERTIFICATES: Mapping[str, Callable[[Path], list[str]]] = {
     "a plan of 1 TB that has no byte": _instead("o.json", _sparse),
     "a plan that is the certificate": _instead(
         "o.json", lambda path: path.symlink_to(path.parent / "c.json")
-    ),
-    "a table of 1 TB that has no byte": _packed("o.csv", _sparse),
-    "a table that is a pipe": _packed("o.csv", os.mkfifo),
-    "a table of another problem": _packed("p.csv", lambda path: path.write_text("id\nx\n")),
-    "a table of 50,000 buffers on one another": _packed("o.csv", _tall),
-    "a table with a field of 10 MB": _packed(
-        "o.csv", lambda path: path.write_text(f"id\n{'n' * 10_000_000}\n")
     ),
 }
 

@@ -6,7 +6,6 @@ import json
 import re
 from copy import deepcopy
 from dataclasses import replace
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -122,14 +121,6 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
     "of another plan": ("cut", put("plan_sha256", "0" * 64), "of another plan"),
     "of another model": ("cut", put("graph_sha256", "a" * 64), "of another model"),
     "order left out": ("cut", put("order", None), "has no proof of it"),
-    "recompute made up": (
-        "cut",
-        put("recompute", {"bound": 1, "method": "step", "node": "t0"}),
-        "has no such bound",
-    ),
-    "arenas left out": ("cut", put("arenas", []), "has no proof of it"),
-    "arena twice": ("cut", twice("arenas"), "not one proof for each arena"),
-    "arena of nobody": ("cut", put("arenas.0.arena", 7), "has no proof of it"),
     "a lower bound than the plan's": ("cut", put("order.bound", 1), "for a bound of 1"),
     "a higher bound than the plan's": ("cut", put("order.bound", 10**9), "the plan has"),
     # Cuts.
@@ -199,35 +190,12 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
     ),
     "a fusion of nobody": ("search", put("order.fusions.0.node", 55), "no group 55"),
     "a fusion twice": ("search", twice("order.fusions"), "no group"),
-    # Arenas.
-    "load at another tick": ("cut", put("arenas.0.tick", 0), "at tick 0 there are"),
-    "load at no tick": ("cut", drop("arenas.0.tick"), "names no tick"),
-    "load after the end": ("cut", put("arenas.0.tick", 10**9), "there are 0 bytes"),
-    "slots at level 2": ("cut", put("arenas.0.method", "slots"), "no slots"),
-    "slots counted too often": ("shapes", put("arenas.0.slots.0.number", 3), "not 3"),
-    "slots too large": ("shapes", put("arenas.0.slots.0.bytes", 129), "at least 129"),
-    "slots at another tick": ("shapes", put("arenas.0.slots.0.tick", 0), "at tick 0"),
-    "slots of another type": ("shapes", put("arenas.0.slots.0.dtype", "int4"), "there are 0"),
-    "a slot left out": ("shapes", drop("arenas.0.slots.0"), "its slots take 640"),
-    "slots of shapes at level 1": (
-        "types", put("arenas.0.slots.0.shape", [320]), "different shapes share",
-    ),
-    "slots counted twice": ("types", twice("arenas.0.slots"), ""),
-    "load for slots": (
-        "types", both(put("arenas.0.method", "load"), put("arenas.0.tick", 4)), "there are",
-    ),
-    # Recomputation.
-    "a step of another node": ("step", put("recompute.node", "error"), "needs"),
-    "a step of nobody": ("step", put("recompute.node", "nobody"), "not the output of a node"),
 }  # fmt: skip
 """Name -> the honest one, what is done to it, and why it is refused."""
 
-HARMLESS = {"slots counted twice"}
-"""What says the same as the honest one."""
-
 
 def test_the_corpus_is_no_smaller_than_it_was() -> None:
-    assert len(FORGED) >= 65
+    assert len(FORGED) >= 47
 
 
 @pytest.mark.parametrize("name", FORGED)
@@ -236,9 +204,6 @@ def test_a_forged_certificate_is_refused(name: str, cases: dict[str, Case]) -> N
     forged = deepcopy(cases[base].certificate)
     forge(forged)
     found = cases[base].verdict(forged)
-    if name in HARMLESS:
-        assert found.passed
-        return
     reasons = [part.reason for part in found.parts if part.status == REFUSED]
     assert not found.passed
     assert any(re.search(reason, said) for said in reasons), reasons
@@ -264,7 +229,7 @@ def test_a_bound_is_refused_that_the_plan_and_its_certificate_raise_alike(
     base: str, more: int, cases: dict[str, Case]
 ) -> None:
     part: Literal["order", "recompute"] = (
-        "recompute" if cases[base].certificate["recompute"] else "order"
+        "recompute" if cases[base].plan.report.recompute.bound else "order"
     )
     found = cases[base].raised(part, more).verdict()
     assert [each.part for each in found.parts if each.status == REFUSED] == [part]
@@ -325,7 +290,7 @@ FILES: dict[str, tuple[Callable[[Data], object], str]] = {
     "a negative bound": (put("order.bound", -1), "order.bound"),
     "a bound that is a text": (put("order.bound", "640"), "order.bound"),
     "a bound that is a flag": (put("order.bound", value=True), "order.bound"),
-    "a fraction": (put("arenas.0.tick", 1.5), "tick"),
+    "a fraction": (put("order.bound", 1.5), "order.bound"),
     "no memory of any machine": (put("order.bound", 1 << 63), "order.bound"),
     "a method that is none": (put("order.method", "trust me"), "order.method"),
     "no digest": (put("plan_sha256", "x" * 64), "SHA-256"),
@@ -390,7 +355,7 @@ def test_the_command_says_yes_no_and_that_it_cannot(tmp_path: Path) -> None:
     assert code == 2
     assert "neither the model that was planned" in said.replace("\n", " ")
     data = json.loads(proof.read_text())
-    data["arenas"][0]["tick"] = 0
+    data["order"]["cuts"][0]["node"] = 0
     proof.write_text(json.dumps(data))
     code, said = run("verify-certificate", model, plan, proof, "--format", "json")
     assert code == 1
@@ -413,91 +378,18 @@ def test_a_runtimes_graph_has_no_certificate(tmp_path: Path) -> None:
     assert not (tmp_path / "p.json").exists()
 
 
-@pytest.fixture
-def packed(tmp_path: Path) -> tuple[Path, Path, Path]:
-    problem = tmp_path / "problem.csv"
-    problem.write_text("id,lower,upper,size\na,0,3,64\nb,1,5,32\nc,3,6,64\nd,5,7,96\n")
-    layout, proof = tmp_path / "layout.csv", tmp_path / "proof.json"
-    code, said = run("pack", problem, "-o", layout, "--certificate", proof)
-    assert code == 0, said
-    return problem, layout, proof
-
-
-def test_a_packed_file_is_shown_to_be_as_low_as_can_be(
-    packed: tuple[Path, Path, Path],
+@pytest.mark.parametrize("base", ["cut", "shapes", "types"])
+@pytest.mark.parametrize("more", [1, 64])
+def test_the_bound_of_an_arena_is_counted(
+    base: str, more: int, cases: dict[str, Case]
 ) -> None:
-    code, said = run("verify-certificate", *packed)
-    assert (code, "verified" in said) == (0, True), said
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda p, q, _: (p.replace("a,0,3,64", "a,0,3,65"), q), "not those of the problem"),
-        (
-            lambda p, q, _: (
-                p,
-                re.sub(r"(b,1,5,32),\d+", r"\1,0", re.sub(r"(a,0,3,64),\d+", r"\1,0", q)),
-            ),
-            "on the bytes of another",
-        ),
-        (lambda p, q, _: (p, re.sub(r"(b,1,5,32),\d+", r"\1,-64", q)), "below 0"),
-        (lambda p, q, _: (p, q.replace("\nd,", "\nc,")), "occurs twice"),
-        (lambda p, q, _: (p, q.replace("96", "nan")), "is not a number"),
-        (lambda p, *_: (p, ""), "not those of the problem"),
-        (lambda p, q, d: d["arenas"][0].update(tick=0) or (p, q), "at tick 0"),
-        (lambda p, q, d: d["arenas"][0].update(bound=500) or (p, q), "not 500"),
-        (lambda p, q, d: d["arenas"][0].update(method="slots") or (p, q), "no tick"),
-        (lambda p, q, d: d.update(arenas=[]) or (p, q), "must have one arena proof"),
-        (
-            lambda p, q, d: (
-                d.update(blocks=[{"block": "b", "order": {"bound": 9, "method": "cut"}}])
-                or (p, q)
-            ),
-            "and nothing else",
-        ),
-        (lambda p, q, _: (p, q.replace("\nd,", "\n,")), "a buffer has no id"),
-        (
-            lambda p, q, d: d["arenas"][0].update(method="none", why="by search") or (p, q),
-            "by search",
-        ),
-    ],
-)
-def test_a_forged_certificate_of_a_packed_file_is_refused(
-    change: Callable[[str, str, Data], tuple[str, str]],
-    reason: str,
-    packed: tuple[Path, Path, Path],
-) -> None:
-    """Its digests are renewed, so that nothing but what it says can tell."""
-    problem, layout, proof = packed
-    data = json.loads(proof.read_text())
-    texts = change(problem.read_text(), layout.read_text(), data)
-    for path, text, name in zip(
-        (problem, layout), texts, ("graph_sha256", "plan_sha256"), strict=True
-    ):
-        path.write_text(text)
-        data[name] = sha256(text.encode()).hexdigest()
-    proof.write_text(json.dumps(data))
-    code, said = run("verify-certificate", *packed)
-    assert code == 1
-    assert re.search(reason, " ".join(said.split())), said
-
-
-def test_a_file_without_buffers_has_a_certificate(tmp_path: Path) -> None:
-    problem, layout, proof = (tmp_path / name for name in ("p.csv", "l.csv", "proof.json"))
-    problem.write_text("id,lower,upper,size\n")
-    assert run("pack", problem, "-o", layout, "--certificate", proof)[0] == 0
-    assert run("verify-certificate", problem, layout, proof)[0] == 0
-
-
-def test_other_files_are_refused_by_their_digests(packed: tuple[Path, Path, Path]) -> None:
-    problem, _, _ = packed
-    problem.write_text(problem.read_text().replace("96", "97"))
-    code, said = run("verify-certificate", *packed)
-    assert (code, "digests differ" in said) == (1, True)
-
-
-def test_a_certificate_of_no_file_is_an_error(packed: tuple[Path, Path, Path]) -> None:
-    problem, _, proof = packed
-    code, said = run("pack", problem, "--certificate", proof)
-    assert (code, "add -o FILE" in said) == (2, True)
+    """At level 2 by the bytes live at one tick; at levels 0 and 1 by the slots that tensors need."""
+    case = cases[base]
+    (arena,) = case.plan.arenas
+    raised = replace(arena, lower_bound=arena.lower_bound + more)
+    plan = replace(case.plan, arenas=(raised,))
+    found = replace(
+        case, plan=plan, certificate={**case.certificate, "plan_sha256": plan.digest}
+    ).verdict()
+    assert [part.part for part in found.parts if part.status == REFUSED] == ["arena 0"]
+    assert f"{arena.lower_bound} bytes, not" in found.parts[1].reason

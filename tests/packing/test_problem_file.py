@@ -219,16 +219,6 @@ def test_odd_but_sound_files_are_packed_and_written_in_place(
     assert read_problem(given) == problem
 
 
-def test_the_certificate_of_a_layout_that_replaces_its_problem_can_be_checked(
-    given: Path, tmp_path: Path
-) -> None:
-    proof = tmp_path / "proof.json"
-    written = memplan("pack", str(given), "-o", str(given), "--certificate", str(proof))
-    assert written.exit_code == 0, written.output
-    checked = memplan("verify-certificate", str(given), str(given), str(proof))
-    assert checked.exit_code == 0, checked.output
-
-
 def test_a_link_that_is_written_to_stays_a_link(given: Path, tmp_path: Path) -> None:
     link, target = tmp_path / "link.csv", tmp_path / "target.csv"
     target.write_text("old")

@@ -1,12 +1,14 @@
-"""The verdict on a certificate of a plan, in time linear in the certificate and the model."""
+"""The verdict on the bounds of a plan, in time linear in the certificate and the model.
+
+A certificate proves the bound of the order. The bounds of arenas and of recomputation need no proof: they
+are counted from the plan's tensors, whose sizes and live ranges are those of the model.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from memplan_cli.checking.certificates.arenas import check_arena
+from memplan_cli.checking.arena_bounds import arena_bounds
 from memplan_cli.checking.certificates.cuts import check_cuts
 from memplan_cli.checking.certificates.groups import block_groups, fuse_groups
 from memplan_cli.checking.certificates.planned_graph import (
@@ -26,24 +28,19 @@ from memplan_cli.core.results.certificate import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.checking.certificates.planned_graph import CertifiedModel, PlannedGraph
     from memplan_cli.checking.timeline import Block
-    from memplan_cli.core.results.certificate import (
-        ArenaProof,
-        BlockProof,
-        Certificate,
-        OrderProof,
-        RecomputeProof,
-    )
+    from memplan_cli.core.results.certificate import BlockProof, Certificate, OrderProof
     from memplan_cli.core.results.plan import Plan
 
-    Proof = ArenaProof | OrderProof | RecomputeProof
+_SYMBOLIC = "sizes of the plan depend on symbols, and orders have no one peak"
+"""Why the bounds of an order and of recomputation are refused."""
 
 
 def verify(certificate: Certificate, plan: Plan, model: CertifiedModel) -> CertificateVerdict:
-    """Return the verdicts on all parts of a certificate, and on bounds of the plan without a proof.
+    """Return the verdicts on all bounds of a plan, of which a certificate proves that of the order.
 
     The nodes of the model's graph are moved into the plan's order. If the plan is not one of this
     model, there is no other verdict. The caller has compared the digest of the model with the
@@ -61,39 +58,12 @@ def verify(certificate: Certificate, plan: Plan, model: CertifiedModel) -> Certi
         reason = "the certificate is of another model: their digests differ"
     if reason:
         return CertificateVerdict((_refusal("certificate", reason),))
-    return CertificateVerdict(tuple(_part_verdicts(certificate, planned)))
-
-
-def _part_verdicts(certificate: Certificate, planned: PlannedGraph) -> Iterator[PartVerdict]:
-    """Yield the verdicts on the bounds of the order, of each arena and of recomputation.
-
-    Two more parts are refused: proofs of subgraphs that no check reads, and a list of arenas other than the plan's.
-    """
-    plan, order = planned.plan, certificate.order
-    report = plan.report
-    check_order = partial(_check_order, planned, certificate.blocks)
-    yield from _bound_verdict("order", report.memory.order_bound, order, check_order)
-    # Only `_check_order` reads the proofs of subgraphs. Without it they would pass unchecked.
-    if certificate.blocks and (order is None or order.method == NOT_CHECKABLE):
-        reason = "it shows what subgraphs need, but nothing of the order that relies on it"
-        yield _refusal("blocks", reason)
-    proofs = {proof.arena: proof for proof in certificate.arenas}
-    for arena in plan.arenas:
-        check = partial(check_arena, arena, planned.tensors, report.level)
-        for verdict in _bound_verdict(
-            f"arena {arena.id}", arena.lower_bound, proofs.get(arena.id), check
-        ):
-            yield replace(verdict, unit=arena.unit)
-    if [proof.arena for proof in certificate.arenas] != [arena.id for arena in plan.arenas]:
-        yield _refusal(
-            "arenas", "it has not one proof for each arena of the plan, in the plan's order"
-        )
-    yield from _bound_verdict(
-        "recompute",
-        report.recompute.bound,
-        certificate.recompute,
-        partial(_check_recomputation, planned),
+    verdicts = (
+        *_order_verdicts(certificate, planned),
+        *_arena_verdicts(plan),
+        *_recompute_verdict(planned),
     )
+    return CertificateVerdict(verdicts)
 
 
 def _refusal(part: str, reason: str, bound: int = 0) -> PartVerdict:
@@ -101,38 +71,67 @@ def _refusal(part: str, reason: str, bound: int = 0) -> PartVerdict:
     return PartVerdict(part, bound, REFUSED, "", reason)
 
 
-def _bound_verdict(
-    part: str, bound: int | None, proof: Proof | None, check: Callable[[Any], None]
-) -> Iterator[PartVerdict]:
-    """Yield the verdict on one bound; nothing if neither plan nor certificate has it.
+def _order_verdicts(certificate: Certificate, planned: PlannedGraph) -> Iterator[PartVerdict]:
+    """Yield the verdict on the order's bound; nothing if neither plan nor certificate has it.
 
-    ``bound`` is that of the plan; ``check`` raises a `ProofError` if the certificate's proof of it
-    is wrong.
+    Proofs of subgraphs that no check reads are refused too.
     """
-    if bound is None and proof is None:
-        return
-    if bound is None:
-        yield _refusal(part, "the plan has no such bound")
-    elif proof is None:
+    bound, proof = planned.plan.report.memory.order_bound, certificate.order
+    if bound is None and proof is not None:
+        yield _refusal("order", "the plan has no such bound")
+    elif bound is not None and proof is None:
         reason = "the plan has this bound, but the certificate has no proof of it"
-        yield _refusal(part, reason, bound)
-    else:
-        status, reason = _status(proof, bound, check)
-        yield PartVerdict(part, bound, status, str(proof.method), reason)
+        yield _refusal("order", reason, bound)
+    elif bound is not None and proof is not None:
+        status, reason = _order_status(proof, bound, certificate.blocks, planned)
+        yield PartVerdict("order", bound, status, str(proof.method), reason)
+    # Only the check of the order reads the proofs of subgraphs. Without it they would pass unchecked.
+    if certificate.blocks and (proof is None or proof.method == NOT_CHECKABLE):
+        reason = "it shows what subgraphs need, but nothing of the order that relies on it"
+        yield _refusal("blocks", reason)
 
 
-def _status(proof: Proof, bound: int, check: Callable[[Any], None]) -> tuple[str, str]:
-    """Return whether a proof shows a bound, and the reason if it does not: ``(status, reason)``."""
+def _order_status(
+    proof: OrderProof, bound: int, block_proofs: Sequence[BlockProof], planned: PlannedGraph
+) -> tuple[str, str]:
+    """Return whether a proof shows the order's bound, and the reason if it does not: ``(status, reason)``."""
     if proof.bound != bound:
         reason = f"the proof is for a bound of {proof.bound} bytes, the plan has {bound}"
         return REFUSED, reason
     if proof.method == NOT_CHECKABLE:
         return NOT_CHECKED, proof.why
     try:
-        check(proof)
+        _check_order(planned, block_proofs, proof)
     except ProofError as error:
         return REFUSED, str(error)
     return VERIFIED, ""
+
+
+def _arena_verdicts(plan: Plan) -> Iterator[PartVerdict]:
+    """Yield whether the lower bound of each arena is not above the counted one."""
+    method = "load" if plan.report.level == 2 else "slots"
+    counted = arena_bounds(plan)
+    for arena in plan.arenas:
+        part, bound, needed = f"arena {arena.id}", arena.lower_bound, counted[arena.id]
+        reason = "" if needed >= bound else f"its tensors need {needed} bytes, not {bound}"
+        status = REFUSED if reason else VERIFIED
+        yield PartVerdict(part, bound, status, method, reason, arena.unit)
+
+
+def _recompute_verdict(planned: PlannedGraph) -> Iterator[PartVerdict]:
+    """Yield whether the inputs and outputs of a node of the main graph reach the bound of recomputation.
+
+    Its step needs them in any order, even if nodes run again. Nothing is yielded without such a bound.
+    """
+    bound = planned.plan.report.recompute.bound
+    if bound is None:
+        return
+    groups = block_groups(planned.timeline.main, planned, {})
+    needed = max(map(groups.least_bytes_at, groups.groups), default=0)
+    reason = "" if needed >= bound else f"no node needs more than {needed} bytes, not {bound}"
+    if not _has_fixed_sizes(planned):
+        reason = _SYMBOLIC
+    yield PartVerdict("recompute", bound, REFUSED if reason else VERIFIED, "step", reason)
 
 
 def _check_order(
@@ -145,7 +144,7 @@ def _check_order(
     Raises:
         ProofError: with the reason.
     """
-    _require_fixed_sizes(planned)
+    require(_has_fixed_sizes(planned), _SYMBOLIC)
     subgraphs = {block.path: block for block in planned.timeline.blocks[1:]}
     proven_bytes: dict[str, int] = {}
     for block_proof in block_proofs:
@@ -213,40 +212,6 @@ def _check_inside(
     require(needed >= proof.bound, f"{name} needs {needed}, not {proof.bound}")
 
 
-def _check_recomputation(planned: PlannedGraph, proof: RecomputeProof) -> None:
-    """Check that the inputs and outputs of one node of the main graph reach the bound.
-
-    Its step needs them in any order, even if nodes run again. The proof names the node by its first
-    output.
-
-    Raises:
-        ProofError: with the reason.
-    """
-    _require_fixed_sizes(planned)
-    main = planned.timeline.main
-    node_by_output = {
-        value.tensor_id: node.index
-        for node in main.nodes
-        for value in node.outputs
-        if value is not None
-    }
-    output = proof.node
-    name = repr(output[:120])
-    require(output in node_by_output, f"{name} is not the output of a node")
-    needed = block_groups(main, planned, {}).least_bytes_at(node_by_output[output])
-    require(
-        needed >= proof.bound,
-        f"the node that computes {name} needs {needed} bytes, not {proof.bound}",
-    )
-
-
-def _require_fixed_sizes(planned: PlannedGraph) -> None:
-    """Refuse a plan of symbolic sizes, which have no one largest node or peak.
-
-    Raises:
-        ProofError: a size depends on a symbol.
-    """
-    require(
-        all(arena.unit == "1" for arena in planned.plan.arenas),
-        "sizes of the plan depend on symbols, and orders have no one peak",
-    )
+def _has_fixed_sizes(planned: PlannedGraph) -> bool:
+    """Return whether all sizes of a plan are numbers: else it has no one largest node or peak."""
+    return all(arena.unit == "1" for arena in planned.plan.arenas)

@@ -106,7 +106,7 @@ if TYPE_CHECKING:
 @click.option(
     "--certificate",
     type=TargetFile(),
-    help="Write a proof of each bound of the plan, for memplan verify-certificate.",
+    help="Write a proof of the lower bound of the order, for memplan verify-certificate.",
 )
 @validation_options
 @provider_option

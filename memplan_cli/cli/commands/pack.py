@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     help="Write the problem with an additional column offset into this CSV file.",
 )
 @click.option(
-    "--certificate",
-    type=TargetFile(),
-    help="Write a proof of the lower bound into this file. Needs -o.",
-)
-@click.option(
     "--capacity",
     type=click.IntRange(0),
     metavar="N",
@@ -51,7 +46,6 @@ def pack(
     problem: Path,
     *,
     out: Path | None,
-    certificate: Path | None,
     capacity: int | None,
     time_limit: float | None,
     form: str,
@@ -75,15 +69,13 @@ def pack(
         capacity=capacity,
         time_limit=time_limit,
         out=out,
-        certificate=certificate,
         progress=output.progress,
     )
     say(PACK[form](packed))
     if packed.passed and out is None:
         say_next(form, next_step("Write the offsets", "pack", [problem], "-o offsets.csv"))
     if out:
-        names = f"{out} and {certificate}" if certificate else str(out)
         output.note(
-            f"memplan: wrote {names}" if packed.passed else "memplan: nothing was written"
+            f"memplan: wrote {out}" if packed.passed else "memplan: nothing was written"
         )
     raise SystemExit(0 if packed.passed else 1)

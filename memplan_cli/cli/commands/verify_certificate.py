@@ -25,14 +25,11 @@ if TYPE_CHECKING:
 def verify_certificate(
     model: Path, plan: Path, certificate: Path, *, form: str, output: Output
 ) -> None:
-    """Check the proofs in CERTIFICATE that the bounds of PLAN hold for MODEL.
+    """Check that the bounds of PLAN hold for MODEL, without the searches that found them.
 
-    CERTIFICATE is the file of optimize --certificate. MODEL is the original or the written model.
-    The check recomputes every bound from MODEL and the proofs, without the searches that made
-    them. Exit code 1 if a bound is wrong or has no proof.
-
-    For a certificate of memplan pack, MODEL is the problem's CSV file and PLAN is the CSV file
-    that pack wrote.
+    CERTIFICATE is the file of optimize --certificate, with the proof of the bound of the order. The
+    other bounds are counted. MODEL is the original or the written model. Exit code 1 if a bound is
+    wrong or has no proof.
 
     \b
     memplan optimize model.onnx --certificate proofs.json

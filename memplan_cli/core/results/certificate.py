@@ -1,4 +1,4 @@
-"""Certificates: proofs of the lower bounds of one plan, and verdicts on them.
+"""Certificates: the proof of the lower bound of a plan's order, and verdicts on all its bounds.
 
 Nodes are denoted by their index in the planned order of the main graph, tensors by name or by their
 index in `OrderProof.tensors`. `memplan_cli.checking.certificates` describes and checks each proof:
@@ -153,73 +153,15 @@ class BlockProof:
     order: OrderProof
 
 
-class SlotLoad(NamedTuple):
-    """Tensors of one dtype and shape that are live at the same tick.
-
-    Attributes:
-        dtype: their element type.
-        shape: their shape; null: any.
-        number: the number of the tensors.
-        bytes: the size of the smallest.
-        tick: the tick.
-    """
-
-    dtype: str
-    shape: tuple[Natural | str, ...] | None
-    number: Positive
-    bytes: Natural
-    tick: Natural
-
-
-@dataclass(frozen=True, slots=True)
-class ArenaProof:
-    """The proof that an arena cannot be smaller than a bound.
-
-    Attributes:
-        arena: the arena.
-        bound: the bound, in multiples of the arena's unit.
-        method: how it is proved: by the bytes live at one tick, or by tensors that need slots.
-        tick: that tick.
-        slots: the tensors that need slots.
-        why: the reason why there is no proof.
-    """
-
-    arena: Natural
-    bound: Natural
-    method: Annotated[str, one_of("load", "slots", NOT_CHECKABLE)]
-    tick: Natural | None = field(default=None, metadata=SPARSE)
-    slots: tuple[SlotLoad, ...] = field(default=(), metadata=SPARSE)
-    why: str = field(default="", metadata=SPARSE)
-
-
-@dataclass(frozen=True, slots=True)
-class RecomputeProof:
-    """The proof that no order has a live peak below a bound, even if nodes are recomputed.
-
-    Attributes:
-        bound: the bound in bytes.
-        method: ``step``: the inputs and outputs of one node reach the bound.
-        node: the first output of that node.
-        why: the reason why there is no proof.
-    """
-
-    bound: Natural
-    method: Annotated[str, one_of("step", NOT_CHECKABLE)]
-    node: str = field(default="", metadata=SPARSE)
-    why: str = field(default="", metadata=SPARSE)
-
-
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The proofs of the bounds of one plan, in the layout of ``memplan.certificate/1``.
+    """The proof of the bound of a plan's order, in the layout of ``memplan.certificate/1``.
 
     Attributes:
         version: the version of memplan that made it.
         graph_sha256: the digest of the planned graph.
         plan_sha256: the digest of the plan.
-        order: the proof of the order's bound.
-        arenas: the proofs of the arenas' bounds.
-        recompute: the proof of the bound with recomputation.
+        order: the proof of the order's bound; null if the plan has none.
         blocks: proofs for subgraphs that the proof of the order uses, inner ones first.
     """
 
@@ -232,16 +174,12 @@ class Certificate:
         "plan_sha256",
         "order",
         "blocks",
-        "arenas",
-        "recompute",
     )
 
     version: str
     graph_sha256: Sha256
     plan_sha256: Sha256
     order: OrderProof | None
-    arenas: tuple[ArenaProof, ...]
-    recompute: RecomputeProof | None
     blocks: tuple[BlockProof, ...] = field(default=(), metadata=SPARSE)
 
     def dumps(self) -> str:

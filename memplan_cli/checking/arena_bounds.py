@@ -1,0 +1,81 @@
+"""The least bytes of the arenas of a plan, counted from its tensors.
+
+*Load*, at level 2: everything that is live at one tick has bytes of its own.
+
+*Slots*, at levels 0 and 1: a slot is reused whole, by tensors of one kind: of one dtype, and at level 0
+of one shape. If k tensors of a kind with at least some bytes are live at one tick, k of its slots have at
+least these bytes. So the k-th largest slot has, and the sum over the slots of all kinds is a bound.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from memplan_cli.checking.live_bytes import LiveBytes, align, peak_bytes, tensor_storages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from memplan_cli.core.program import Shape
+    from memplan_cli.core.results.placements import Placement
+    from memplan_cli.core.results.plan import Plan
+
+
+def arena_bounds(plan: Plan) -> Mapping[int, int]:
+    """Return, by arena id, the bytes in the arena's unit that no layout of its tensors is below."""
+    rows: defaultdict[int, list[Placement]] = defaultdict(list)
+    for row in plan.tensors:
+        rows[row.arena].append(row)
+    level = plan.report.level
+    return {
+        arena.id: _load(rows[arena.id], arena.alignment)
+        if level == 2
+        else _slot_bytes(rows[arena.id], level, arena.alignment)
+        for arena in plan.arenas
+    }
+
+
+def _load(rows: Sequence[Placement], alignment: int) -> int:
+    """Return the most aligned bytes that are live at one tick. Tensors that share bytes count once."""
+    return peak_bytes(
+        LiveBytes(storage.first, storage.end, align(storage.bytes, alignment))
+        for storage in tensor_storages(rows)
+    )
+
+
+def _slot_bytes(rows: Sequence[Placement], level: int, alignment: int) -> int:
+    """Return the least bytes of the slots of all kinds together.
+
+    At these levels no tensors share bytes. Tensors of a forged plan that do are left out.
+    """
+    kinds: defaultdict[tuple[str, Shape | None], list[LiveBytes]] = defaultdict(list)
+    for row in rows:
+        if row.alias_of is None:
+            tensor = LiveBytes(row.first, row.last, align(row.bytes, alignment))
+            kinds[row.dtype, row.shape if level == 0 else None].append(tensor)
+    return sum(map(_slot_bytes_of_kind, kinds.values()))
+
+
+def _slot_bytes_of_kind(tensors: Sequence[LiveBytes]) -> int:
+    """Return the least bytes of slots for tensors of one kind.
+
+    Tensors are added by falling size. When more of them are live at one tick than there are slots, as many
+    slots of this size are needed besides.
+    """
+    by_size: defaultdict[int, list[LiveBytes]] = defaultdict(list)
+    for tensor in tensors:
+        by_size[tensor.bytes].append(tensor)
+    ticks = sorted({tick for tensor in tensors for tick in (tensor.first, tensor.end)})
+    position = {tick: index for index, tick in enumerate(ticks)}
+    change = [0] * len(ticks)  # of the number of live tensors, at each tick
+    total = slots = 0
+    for size in sorted(by_size, reverse=True):
+        for first, end, _ in by_size[size]:
+            change[position[first]] += 1
+            change[position[end]] -= 1
+        needed = max(accumulate(change))
+        total += (needed - slots) * size  # the number of live tensors never falls
+        slots = needed
+    return total
