@@ -111,8 +111,8 @@ def test_a_rule_that_knows_less_says_nothing_false(at: int) -> None:
 
 
 ONLY_WITH_DIMS = {
-    "ArrayFeatureExtractor", "Attention", "DynamicQuantizeLSTM", "EmbedLayerNormalization",
-    "GroupQueryAttention", "LinearAttention", "QEmbedLayerNormalization",
+    "ArrayFeatureExtractor", "DynamicQuantizeLSTM", "EmbedLayerNormalization",
+    "GroupQueryAttention", "QEmbedLayerNormalization",
     "QLinearGlobalAveragePool", "RestorePadding",
 }  # fmt: skip
 """Operators of which nothing is said where no dims are known."""

@@ -19,15 +19,11 @@ from memplan_cli.onnx_io.shapes.domains.rule_node import (
     like,
     part,
 )
-from memplan_cli.onnx_io.shapes.symbolic.dim_rules import pad_shape, sum_dims
+from memplan_cli.onnx_io.shapes.symbolic.dim_rules import pad_shape
 from memplan_cli.onnx_io.shapes.symbolic.values import BOOL, product
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from memplan_cli.core.program import Shape
-
-_MATRIX = 2
 
 
 def _quantize_linear(node: RuleNode) -> Sequence[OutputType]:
@@ -90,24 +86,6 @@ def _dynamic_quantize_lstm(node: RuleNode) -> Sequence[OutputType]:
     ]
 
 
-def _causal_conv_with_state(node: RuleNode) -> Sequence[OutputType]:
-    """CausalConvWithState: x (n, c, s), kernel (m, 1, k) -> y as x, state (n, c, k - 1).
-
-    The state is unknown with ``ndim``, ``state_window``, ``channels_last`` or ``dilation`` set.
-    """
-    shape, kernel = node.input_shape(0), node.shape_of_rank(1, 3)
-    is_plain = (
-        node.int_attribute("ndim", 1) == 1
-        and not node.int_attribute("state_window")
-        and not node.int_attribute("channels_last")
-        and node.int_attribute("dilation", 1) == 1
-    )
-    state: Shape | None = None
-    if shape is not None and kernel is not None and is_plain:
-        state = (*shape[:2], sum_dims((kernel[2], -1)))
-    return [OutputType(node.elem_type(0), shape), OutputType(node.elem_type(0), state)]
-
-
 RULES: Mapping[str, Rule] = {
     # Dims of the first input.
     **{op.name: like(0) for op in OPERATORS if op.domain == MICROSOFT and op.keeps_shape},
@@ -134,7 +112,6 @@ RULES: Mapping[str, Rule] = {
     # Tables.
     "GatherBlockQuantized": _gather_block_quantized,
     # Sequences.
-    "CausalConvWithState": _causal_conv_with_state,
     "DynamicQuantizeLSTM": _dynamic_quantize_lstm,
 }  # fmt: skip
 """The rules of the other operators of ``com.microsoft``, by operator."""

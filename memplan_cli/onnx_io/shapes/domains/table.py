@@ -40,14 +40,12 @@ def _dropout(node: RuleNode) -> Sequence[OutputType]:
 
 
 DOMAINS: Mapping[str, Mapping[str, Rule]] = {
-    # ONNX's inference misreads Attention, leaves out the masks of Dropout before opset 12, and infers the
-    # recurrent states from numbers only; the others are in no opset: ONNX Runtime's optimizer writes them.
+    # ONNX's inference misreads Attention, and leaves out the masks of Dropout before opset 12. The others are
+    # in no opset: ONNX Runtime's optimizer writes them.
     ONNX: {
         "Attention": attention.onnx_attention,
-        "CausalConvWithState": microsoft.RULES["CausalConvWithState"],
         "Dropout": _dropout,
         "FusedConv": products.RULES["FusedConv"],
-        "LinearAttention": attention.RULES["LinearAttention"],
         "SimplifiedLayerNormalization": _normalized,
     },
     ML: ml.RULES,
