@@ -171,16 +171,16 @@ class UnboundDims:
 
 
 def smallest_satisfying_dims(
-    constraints: Sequence[DimConstraint], dims: UnboundDims, start: int
+    constraints: Sequence[DimConstraint], dims: UnboundDims
 ) -> dict[str, int]:
     """Return small values for the free dims that satisfy as many constraints as a search finds.
 
-    Leading dims start at 1, the others at ``start``. In each round the first violated
+    All dims start at 1. In each round the first violated
     constraint is satisfied by changing one of its dims: to the smallest value that leaves the
     fewest constraints on that dim violated. A constraint that no change satisfies is given up.
     """
     is_leading = dims.free
-    values = {name: 1 if is_leading[name] else start for name in dims.free}
+    values = dict.fromkeys(dims.free, 1)
     constraints_on = {
         name: [c for c in constraints if name in c.symbols] for name in dims.free
     }

@@ -30,7 +30,7 @@ def agreed(text: str, **fixed: int) -> dict[str, int]:
         if dim.dim_param and dim.dim_param not in fixed
     }
     program = read_program(model).program
-    return smallest_satisfying_dims(dim_constraints(program), UnboundDims(first, fixed), 1)
+    return smallest_satisfying_dims(dim_constraints(program), UnboundDims(first, fixed))
 
 
 def test_dims_without_constraints_are_one() -> None:
@@ -65,13 +65,7 @@ def test_a_demand_that_nothing_meets_leaves_the_others_met() -> None:
     never = DimConstraint("equal", ((2,), ("2*a + 1",)))
     other = DimConstraint("equal", (("a",), (7,)))
     dims = UnboundDims({"a": False}, {})
-    assert smallest_satisfying_dims((never, other), dims, 1) == {"a": 7}
-
-
-def test_ties_go_to_the_smallest_value_even_if_it_is_no_common_length() -> None:
-    longer = DimConstraint("positive", (("a - 8",),))
-    assert 9 not in COMMON_LENGTHS
-    assert smallest_satisfying_dims((longer,), UnboundDims({"a": False}, {}), 8) == {"a": 9}
+    assert smallest_satisfying_dims((never, other), dims) == {"a": 7}
 
 
 def test_tokens_of_square_images_are_common_lengths() -> None:
@@ -92,7 +86,7 @@ def test_constraints_that_one_dim_can_satisfy_are_satisfied(
 ) -> None:
     lengths = [DimConstraint("positive", ((text,),)) for text, _ in pairs]
     asked = [*lengths, *(DimConstraint(kind, ((text,), (size,))) for text, size in pairs[:1])]
-    found = smallest_satisfying_dims(asked, UnboundDims({"a": True, "b": False}, {}), 1)
+    found = smallest_satisfying_dims(asked, UnboundDims({"a": True, "b": False}, {}))
     assert all(value >= 1 for value in found.values())
     single = [{"a": 1, "b": 1, name: value} for name in "ab" for value in COMMON_LENGTHS]
     if any(all(demand.is_satisfied(dims) for demand in asked) for dims in single):

@@ -50,11 +50,9 @@ GIVEN = ("--input", "rate=16000", "--input", "to=2,-1")
 def test_a_plan_knows_all_sizes_without_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memplan_cli.runtime import shapes
     from memplan_cli.runtime.run import size_probe
 
-    for module, name in ((shapes, "inferred_shapes"), (size_probe, "first_that_runs")):
-        monkeypatch.setattr(module, name, lambda *_: pytest.fail("ONNX Runtime was asked"))
+    monkeypatch.setattr(size_probe, "first_that_runs", lambda *_: pytest.fail("a run"))
     report = report_of("report", str(written(tmp_path)), *GIVEN)
     assert report["coverage"] == 1.0
     assert report["certainty"]["planned"] == "observed", "it holds for these values"

@@ -1,8 +1,4 @@
-"""Read a model as a `Program` with all sizes that its file, inference or ONNX Runtime can give.
-
-ONNX Runtime is asked last: first for its own inference, in a session that is loaded and never run;
-then, by `resolve_sizes`, for the shapes of a run. Most models need neither.
-"""
+"""Sizes that inference does not find: which they are, and a model read again with those of a run."""
 
 from __future__ import annotations
 
@@ -14,47 +10,14 @@ from memplan_cli.core.quantities import counted
 from memplan_cli.core.symbolic.dims import symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.core.symbolic.sizes import BITS, size_of
-from memplan_cli.onnx_io.load import lazy
 from memplan_cli.onnx_io.shapes.reading import Loaded, read_checked
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
-
-    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.core.program import Var
     from memplan_cli.onnx_io.load import LazyModel
     from memplan_cli.onnx_io.shapes.bindings import Bindings, Known
-
-MAX_INFERRED_OPS = 4000
-"""For larger models ONNX Runtime's inference is not used: loading takes longer than planning."""
-
-
-def read_completely(model: ModelProto | LazyModel, path: Path, bindings: Bindings) -> Loaded:
-    """Read a model; if sizes are missing, use ONNX Runtime's inference as well."""
-    source = lazy(model)
-    del model  # so that reading may release it
-    return with_runtime_inference(source, path, bindings, read_checked(source, bindings))
-
-
-def with_runtime_inference(
-    source: LazyModel, path: Path, bindings: Bindings, loaded: Loaded
-) -> Loaded:
-    """Return a model with the missing sizes that ONNX Runtime infers; a failure is a warning."""
-    missing = missing_sizes(loaded.program)
-    if not missing or len(loaded.program.body.ops) > MAX_INFERRED_OPS:
-        return loaded
-    from memplan_cli.runtime.shapes import inferred_shapes
-
-    names = {loaded.program.vars[var].name for var in missing}
-    known, failure = inferred_shapes(source.model, path, bindings, names)
-    if failure:
-        warning = (
-            f"{len(missing)} sizes are unknown and ONNX Runtime cannot load {path.name} to say"
-        )
-        return replace(loaded, warnings=(*loaded.warnings, f"{warning}: {failure}"))
-    return _read_with(source, bindings, known, missing, "come from ONNX Runtime's inference")
 
 
 def read_observed(
@@ -77,12 +40,17 @@ def read_observed(
     observed_dims = _observed_symbols(inferred, observed)
     bindings_of_run = replace(bindings, dims={**observed_dims, **bindings.dims})
     only_from_run = unresolved_results(inferred, bindings.dims)
-    origin = f"were learned from one run on {inputs}; other data may need more"
-    loaded = _read_with(source, bindings_of_run, observed, only_from_run, origin)
-    # Inference still leaves out results such as a value that grows in a loop. ``inferred`` may have
-    # shapes from ONNX Runtime for results that the run did not compute.
-    known = {**numeric_types(inferred), **observed}
-    program = _with_missing_shapes(loaded.program, known)
+    loaded = read_checked(source, replace(bindings_of_run, known=observed))
+    still_missing = set(missing_sizes(loaded.program))
+    gained = [var for var in only_from_run if var not in still_missing]
+    if gained:
+        warning = (
+            f"shapes of {counted(len(gained), 'tensor')} were learned from one run on {inputs}; other data "
+            f"may need more: {_first_names(gained)}"
+        )
+        loaded = replace(loaded, warnings=(*loaded.warnings, warning))
+    # Inference still leaves out results such as a value that grows in a loop.
+    program = _with_missing_shapes(loaded.program, observed)
     loaded = _with_unexecuted_results_empty(replace(loaded, program=program), observed)
     inputs_without_rank = (  # their shapes come from the run too
         identity
@@ -132,22 +100,6 @@ def numeric_types(program: Program) -> Known:
         for identity, var in program.vars.items()
         if var.shape is not None and all(isinstance(dim, int) for dim in var.shape)
     }
-
-
-def _read_with(
-    source: LazyModel, bindings: Bindings, known: Known, missing: Sequence[VarId], origin: str
-) -> Loaded:
-    """Read a model with further types; a warning names missing sizes that are known now.
-
-    ``origin`` ends the sentence "shapes of 3 tensors ..." of that warning.
-    """
-    loaded = read_checked(source, replace(bindings, known=known))
-    still_missing = set(missing_sizes(loaded.program))
-    gained = [var for var in missing if var not in still_missing]
-    if not gained:
-        return loaded
-    warning = f"shapes of {counted(len(gained), 'tensor')} {origin}: {_first_names(gained)}"
-    return replace(loaded, warnings=(*loaded.warnings, warning))
 
 
 def _with_missing_shapes(program: Program, known: Known) -> Program:

@@ -10,23 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from re import findall
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memplan_cli.analysis.dim_constraints import (
     COMMON_LENGTHS,
-    STRIDES,
     UnboundDims,
     dim_constraints,
     smallest_satisfying_dims,
 )
 from memplan_cli.api.models.binding import bind, binding_of
 from memplan_cli.api.models.reading import (
-    missing_sizes,
-    read_completely,
     read_observed,
     unresolved_results,
-    with_runtime_inference,
 )
 from memplan_cli.core.results.report import MODEL_DOES_NOT
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
@@ -51,22 +46,6 @@ MAX_OBSERVED_OPS = 20_000
 
 _MAX_INPUT_ELEMENTS = 2**24
 """A candidate whose inputs have more elements in total is not tried."""
-
-_MAX_SOLVED_CONSTRAINTS = 400
-"""With more demands, they are solved only once, from length 1."""
-
-_SOLVED_LENGTHS = frozenset({2, 4, 8, 16, 32, 64, 128, 224, 256, 512})
-"""Lengths from which the demands are solved again for further candidates."""
-
-_SMALL_CANDIDATES = 2
-"""The first so many candidates are not lowered: they are small in every dim.
-
-The first default candidates are all 1, and the smallest dims that satisfy the constraints. The first
-candidates from error messages have a size that an op asked for.
-"""
-
-_MAX_MESSAGE_NUMBERS = 12
-"""Numbers that are taken from ONNX Runtime's error messages."""
 
 Dims = dict[str, int]
 
@@ -106,11 +85,6 @@ def resolve_sizes(
     settings = bind(source.model, settings)
     search = _SizeSearch(source, path, settings)
     loaded = read_checked(source, search.bindings)
-    has_one_size = not search.free_dims and not settings.bounds
-    # A model of one size with missing sizes is run below instead: that costs the same as ONNX Runtime's
-    # inference, and tells more.
-    if missing_sizes(loaded.program) and not (has_one_size and search.may_run):
-        loaded = with_runtime_inference(source, path, search.bindings, loaded)
     assumed = settings.inputs.assumed  # None: numbers of the free dims are still to be found
     if search.unresolved(loaded.program) and search.may_run:
         return search.run(loaded, assumed)
@@ -151,7 +125,7 @@ def resolve_all_but(
         assumed = {name: numbers[name] for name in numbers if name in dims_to_assume}
     settings = _bound_to(bound_settings, assumed)
     bindings = replace(search.bindings, dims=settings.dims)
-    return ResolvedModel(settings, read_completely(source, path, bindings))
+    return ResolvedModel(settings, read_checked(source, bindings))
 
 
 def free_dim_names(source: LazyModel, path: Path, settings: Settings) -> tuple[str, ...]:
@@ -251,23 +225,21 @@ class _SizeSearch:
             return self._smallest_dims(dim_constraints(loaded.program))
         return self.first_candidate(loaded) if probing == "defer" else None
 
-    def _smallest_dims(self, constraints: Sequence[DimConstraint], start: int = 1) -> Dims:
-        """Return the smallest free dims, from ``start`` on, that satisfy the constraints."""
+    def _smallest_dims(self, constraints: Sequence[DimConstraint]) -> Dims:
+        """Return the smallest free dims that satisfy the constraints."""
         return smallest_satisfying_dims(
-            constraints, UnboundDims(self.free_dims, self.fixed_dims), start
+            constraints, UnboundDims(self.free_dims, self.fixed_dims)
         )
 
     def run(self, loaded: Loaded, assumed: Mapping[str, int] | None) -> ResolvedModel:
         """Run the model with one candidate after the other; return the sizes of the first success.
-
-        If no candidate runs, further ones are made of the numbers in the error messages.
 
         Args:
             loaded: the program as inferred.
             assumed: the only candidate; None: all candidates are tried.
 
         Returns:
-            The program as inferred, with the dims of the candidate, or lower ones, as assumed ones.
+            The program as inferred, with the dims of the candidate as assumed ones.
             If sizes were observed in its run: the program with these, its dims bound to the candidate.
             If no candidate runs: the result of `_assume_smallest`.
 
@@ -286,18 +258,9 @@ class _SizeSearch:
         candidates = _without_empty(candidates, loaded.program, self.fixed_dims) or candidates
         trials = self._trials(candidates)
         result = self._first_that_runs(trials, unresolved)
-        if not result.ran and has_choice and result.reasons:
-            further_trials = self._trials(self._candidates_from_messages(candidates, result))
-            further_result = self._first_that_runs(further_trials, unresolved)
-            if further_result.ran:
-                trials, result = further_trials, further_result
         if not result.ran:
             return self._assume_smallest(loaded, constraints, result, unresolved)
-        index = result.ran[0]
-        dims = trials[index].dims
-        # Sizes that were observed hold for the dims of their run only, which stay.
-        if self._may_be_too_large(index) and not unresolved:
-            dims = self._lowered(dims)
+        dims = trials[result.ran[0]].dims
         if not result.known:  # no sizes were observed
             return ResolvedModel(_with_assumed(self.settings, dims), loaded)
         settings = _bound_to(self.settings, dims)
@@ -306,14 +269,6 @@ class _SizeSearch:
         observed = read_observed(self.source, bindings, result.known, loaded.program, inputs)
         return ResolvedModel(settings, observed)
 
-    def _may_be_too_large(self, index: int) -> bool:
-        """Whether some dim of candidate number ``index`` may be larger than the model needs.
-
-        The first candidates are small. A single free dim is tried with rising numbers, so the first one
-        that runs is the smallest.
-        """
-        return index >= _SMALL_CANDIDATES and len(self.free_dims) > 1
-
     def _first_that_runs(
         self, trials: Sequence[_Trial], unresolved: Sequence[VarId] = ()
     ) -> ProbeResult:
@@ -321,7 +276,7 @@ class _SizeSearch:
 
         Sizes are observed in that run if some are ``unresolved``.
         """
-        from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
+        from memplan_cli.onnx_io.shapes.numbered_nodes import number_nodes
         from memplan_cli.runtime.run.size_probe import first_that_runs
 
         profiled_copy = number_nodes(self.source.model) if unresolved else None
@@ -371,9 +326,7 @@ class _SizeSearch:
 
         1. All dims are 1. Without free dims this candidate is empty, and the only one.
         2. The smallest dims that satisfy the constraints.
-        3. For each common length: the smallest dims from this length on that satisfy the constraints,
-           if the length is in `_SOLVED_LENGTHS` and the constraints are not too many to be solved
-           again; then this length for all dims but those that lead a shape, which are 1.
+        3. Each common length for all dims but those that lead a shape, which are 1.
         4. A small length for all dims, also for those that lead a shape.
         """
         yield dict.fromkeys(self.free_dims, 1)
@@ -381,54 +334,9 @@ class _SizeSearch:
             return
         yield self._smallest_dims(constraints)
         for length in COMMON_LENGTHS[1:]:
-            if len(constraints) <= _MAX_SOLVED_CONSTRAINTS and length in _SOLVED_LENGTHS:
-                yield self._smallest_dims(constraints, length)
             yield {name: 1 if leads else length for name, leads in self.free_dims.items()}
         for length in (2, 4, 8, 16):
             yield dict.fromkeys(self.free_dims, length)
-
-    def _candidates_from_messages(
-        self, failed: Sequence[Dims], result: ProbeResult
-    ) -> Iterator[Dims]:
-        """Yield candidates with the numbers in the error messages of candidates that failed.
-
-        A message such as ``expected: 197`` names the size that an op needs; strided ops reach it
-        from a multiple. Each number and its multiples replace all dims that do not lead a shape,
-        then each of them alone, in the first two failed candidates. Leading dims come last.
-        """
-        numbers = dict.fromkeys(
-            int(digits) for reason in result.reasons for digits in findall(r"\d{1,5}", reason)
-        )
-        sizes = [number for number in numbers if number > 1][:_MAX_MESSAGE_NUMBERS]
-        leading = [name for name, leads in self.free_dims.items() if leads]
-        others = [name for name, leads in self.free_dims.items() if not leads]
-        for dims in failed[:2]:
-            for length in (size * stride for size in sizes for stride in STRIDES):
-                yield {**dims, **dict.fromkeys(others, length)}
-                yield from ({**dims, name: length} for name in others)
-        yield from ({**failed[0], name: size} for size in sizes for name in leading)
-
-    def _lowered(self, dims: Dims) -> Dims:
-        """Return dims of which each is as small as the model still runs with.
-
-        Each dim is lowered alone. If the model does not run with all of the lowered values together,
-        the dims with the smallest sum that it ran with are returned.
-        """
-        from memplan_cli.runtime.run.size_probe import all_that_run
-
-        one_lowered = self._trials(
-            {**dims, name: length}
-            for name in self.free_dims
-            for length in COMMON_LENGTHS
-            if length < dims[name]
-        )
-        result = all_that_run(self.path, [trial.specs for trial in one_lowered])
-        working = [one_lowered[index].dims for index in result.ran]
-        all_lowered = {name: min(other[name] for other in (dims, *working)) for name in dims}
-        by_sum = sorted(working, key=lambda other: sum(other.values()))
-        trials = self._trials([all_lowered, *by_sum])
-        ran = self._first_that_runs(trials).ran
-        return trials[ran[0]].dims if ran else dims
 
     def _assume_smallest(
         self,

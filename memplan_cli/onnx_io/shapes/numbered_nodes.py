@@ -1,8 +1,4 @@
-"""Models from which ONNX Runtime finds the shapes that ONNX's inference does not know.
-
-One has every wanted value as an output without a type: a session that is only loaded infers them. In
-the other, nodes have numbers as names, so that the events of a profiled run can be matched to nodes.
-"""
+"""Copies of models whose nodes have numbers as names, to match the events of a profiled run to nodes."""
 
 from __future__ import annotations
 
@@ -11,58 +7,14 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.interface import names_taken
-from memplan_cli.onnx_io.shapes.annotations import names_of_inputs
 from memplan_cli.onnx_io.shapes.light_model import (
-    bind_model,
     block_paths,
-    dims_from_shapes,
-    light_copy,
-    name_free_dims,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from onnx import ModelProto
-
-    from memplan_cli.onnx_io.shapes.bindings import Bindings
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeQuery:
-    """A model for a session that infers types when it is loaded, and does not run.
-
-    Attributes:
-        data: the serialized model.
-        symbols: the names in the dims of its inputs that are not bound.
-    """
-
-    data: bytes = field(repr=False)
-    symbols: frozenset[str]
-
-
-def runtime_query(
-    model: ModelProto, bindings: Bindings, names: Collection[str]
-) -> RuntimeQuery:
-    """Return the query for the types of some node outputs of the main graph.
-
-    Its model is a copy without large weights (`light_copy`), in which dims, shapes and small input values are
-    bound. ``names`` are further outputs of it, without a type: the session infers it.
-
-    Raises:
-        SettingsError: a given shape contradicts the model, or names no value of it.
-    """
-    light = light_copy(model)
-    name_free_dims(light, names_taken(model))
-    dims = {**bindings.dims, **dims_from_shapes(light, bindings.shapes)}
-    bind_model(light, bindings, dims)
-    wanted = [name for node in light.graph.node for name in node.output if name in names]
-    declared_outputs = {value.name for value in light.graph.output}
-    for name in dict.fromkeys(wanted):
-        if name not in declared_outputs:
-            light.graph.output.add().name = name
-    return RuntimeQuery(light.SerializeToString(), names_of_inputs(light))
 
 
 _NUMBERED_NODE = re.compile(r"(?<=['(])node\d+(?=[')])")

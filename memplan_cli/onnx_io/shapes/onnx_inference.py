@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.onnx_io.constants import constant_tensors
 from memplan_cli.onnx_io.protobuf import compiled, messages
-from memplan_cli.onnx_io.traversal import graphs, reads, subgraphs
+from memplan_cli.onnx_io.traversal import graphs, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -161,32 +161,6 @@ def _infer(data: bytes) -> ModelProto:
     inferred = compiled().shape_inference.infer_shapes(data, False, False, True)  # noqa: FBT003
     model: ModelProto = messages().ModelProto.FromString(inferred)
     return model
-
-
-def unreliable_values(graph: GraphProto) -> frozenset[str]:
-    """Return the node outputs of one block whose types no inference function of ONNX gets right.
-
-    These are the wrong outputs of nodes, and all that is computed from them, in subgraphs as well.
-    ONNX Runtime uses the same inference functions.
-    """
-    unreliable: set[str] = set()
-    for node in graph.node:
-        if unreliable.isdisjoint(reads(node)) and not _has_wrong_outputs_inside(node):
-            names = [node.output[position] for position in _wrong_outputs(node)]
-        else:
-            names = list(node.output)
-        # "" is an omitted output here, and would be an omitted input of later nodes.
-        unreliable.update(name for name in names if name)
-    return frozenset(unreliable)
-
-
-def _has_wrong_outputs_inside(node: NodeProto) -> bool:
-    return any(
-        _wrong_outputs(inner)
-        for _, body in subgraphs(node)
-        for graph in graphs(body)
-        for inner in graph.node
-    )
 
 
 def _wrong_outputs(node: NodeProto) -> Sequence[int]:

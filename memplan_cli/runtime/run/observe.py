@@ -11,7 +11,7 @@ from memplan_cli.core.bindings import given_text
 from memplan_cli.core.results.observations import UNOPTIMIZED
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
+from memplan_cli.onnx_io.shapes.numbered_nodes import number_nodes
 from memplan_cli.runtime.run.run_model import run_model
 from memplan_cli.runtime.simulate.observation import OpExecution, observation_of
 from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec

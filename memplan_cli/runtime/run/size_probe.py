@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import FeedSpec
     from memplan_cli.core.program import Shape
     from memplan_cli.onnx_io.shapes.bindings import Known
-    from memplan_cli.onnx_io.shapes.runtime_query import NumberedModel
+    from memplan_cli.onnx_io.shapes.numbered_nodes import NumberedModel
     from memplan_cli.runtime.workers.session_profile import Kernel
 
 _TIMEOUT = 90.0
@@ -116,7 +116,9 @@ def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> 
     if record.failure is not None:  # of the whole process: no input set has a result
         if record.failure.how == "missing":
             raise RuntimeMissingError
-        return ProbeResult(reasons=(record.failure.reason,))
+        # Reports must not depend on the folder of a model.
+        reason = record.failure.reason.replace(str(model.absolute()), model.name)
+        return ProbeResult(reasons=(reason,))
     failures = [input_record.failure for input_record in record.inputs]  # "" for sets that ran
     return ProbeResult(
         ran=tuple(index for index, failure in enumerate(failures) if not failure),

@@ -12,8 +12,8 @@ from onnx import numpy_helper
 from memplan_cli.core.program import Program, intermediates
 from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.onnx_io.shapes.bindings import Bindings
+from memplan_cli.onnx_io.shapes.numbered_nodes import number_nodes
 from memplan_cli.onnx_io.shapes.reading import read_checked
-from memplan_cli.onnx_io.shapes.runtime_query import number_nodes
 
 CONSTANTS = "int64 zero = {0}, int64 one = {1}, int64 two = {2}, bool yes = {1}"
 

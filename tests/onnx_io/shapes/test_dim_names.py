@@ -13,7 +13,6 @@ from memplan_cli.onnx_io.interface import dim_names, free_dims, reject_unknown_d
 from memplan_cli.onnx_io.runs.random_inputs import feed_specs
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_checked
-from memplan_cli.onnx_io.shapes.runtime_query import runtime_query
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -189,16 +188,6 @@ def test_a_value_for_a_name_that_is_a_fixed_number_is_refused() -> None:
     model = parse("g (float[5,4] x) => (float[o,4] y) { y = Neg(x) }")
     with pytest.raises(SettingsError, match="dim 'o' is 5, not 7"):
         shapes(model, o=7)
-
-
-def test_a_runtime_infers_types_with_the_bound_dims_of_a_planned_file() -> None:
-    model = parse(PAIR)
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "?"
-    model.graph.value_info.add(name="a").type.CopyFrom(model.graph.input[0].type)
-    model.graph.value_info[0].type.tensor_type.shape.dim[0].dim_param = "x_dim0"  # by memplan
-    model.metadata_props.add(key="pkg.memplan.plan", value="")
-    query = runtime_query(model, Bindings({"x_dim0": 2, "p": 3, "q": 4}), ["a"])
-    assert query.symbols == frozenset()
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:

@@ -11,7 +11,7 @@ from memplan_cli.core.program import VarId
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.contradictions import contradictions
 from memplan_cli.onnx_io.shapes.generated_names import clear_generated_names
-from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes, unreliable_values
+from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
 from memplan_cli.onnx_io.shapes.reading import read_program
 
 if TYPE_CHECKING:
@@ -109,30 +109,6 @@ def test_no_right_declaration_is_contradicted() -> None:
     program = read_program(asked, Bindings()).program
     assert program.vars[VarId("w")].shape == ("n", 6, "s", "t")
     assert contradictions(asked, program) == ()
-
-
-def test_what_follows_from_a_misreading_is_believed_of_nobody() -> None:
-    text = "r,,,w = Attention(q,k,v) e = Neg(w) f = Neg(r) y = Add(e, e)"
-    assert unreliable_values(model(f"{QUERIES}, {FRESH}", text).graph) == {"w", "e", "y"}
-
-
-def test_an_omitted_output_does_not_taint_nodes_that_omit_an_input() -> None:
-    inputs = "float[n,s,48] q, float[n,t,16] k, float[n,t,16] v, float[n] x, float top"
-    text = "r,,b = Attention<q_num_heads=6,kv_num_heads=2>(q,k,v) y = Clip(x,,top)"
-    assert unreliable_values(model(inputs, text).graph) == {"r", "b"}
-
-
-MISREAD_OUTSIDE = """r,,,w = Attention(q,k,v) f = Neg(r)
-    y = If(c)<then_branch=t() => (a) {a = Neg(w)}, else_branch=e() => (b) {b = Neg(w)}>"""
-MISREAD_INSIDE = """f = Neg(q)
-    y = If(c)<then_branch=t() => (w) {r,,,w = Attention(q,k,v)}, else_branch=e() => (b) {b = Neg(q)}>"""
-
-
-@pytest.mark.parametrize("text", [MISREAD_OUTSIDE, MISREAD_INSIDE])
-def test_a_misreading_in_a_branch_makes_what_the_if_returns_unreliable(text: str) -> None:
-    graph = model(f"{QUERIES}, {FRESH}, bool c", text).graph
-    assert "y" in unreliable_values(graph)
-    assert "f" not in unreliable_values(graph)
 
 
 @pytest.mark.parametrize(
