@@ -64,34 +64,6 @@ class Meaning(Paragraph):
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A number with its definition.
-
-    Attributes:
-        name: its name.
-        value: the number with its unit, or an expression.
-        definition: what it counts.
-        saved: the saving against no reuse, in percent; empty if that is meaningless.
-        certainty: a key of `memory.CERTAINTY`; empty if none applies.
-        chosen: whether it is the level that was planned.
-    """
-
-    name: str
-    value: str
-    definition: str
-    saved: str = ""
-    certainty: str = ""
-    chosen: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Figures of one topic, one below the other."""
-
-    rows: tuple[Figure, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Column:
     """The title of a column, and the alignment of its cells."""
 
@@ -185,7 +157,7 @@ class NextStep:
     language: str = SHELL
 
 
-Block = Heading | Paragraph | Figures | Table | Chart | Items | Code | Note | Check | NextStep
+Block = Heading | Paragraph | Table | Chart | Items | Code | Note | Check | NextStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +178,7 @@ class Document:
 
 def without_definitions(document: Document) -> Document:
     """Return a document without the definitions of its figures and words."""
-    blocks = (
-        replace(block, rows=tuple(replace(row, definition="") for row in block.rows))
-        if isinstance(block, Figures)
-        else block
-        for block in document.blocks
-        if not isinstance(block, Meaning | Meanings)
-    )
+    blocks = (block for block in document.blocks if not isinstance(block, Meaning | Meanings))
     return replace(document, blocks=tuple(blocks))
 
 

@@ -199,7 +199,7 @@ def _memory(written: WrittenStep) -> Iterator[doc.Block]:
 
     If a size is unknown, a command that runs the step to measure it follows.
     """
-    figures = []
+    rows = []
     for name in _FIGURES:
         size = getattr(written.memory, name)
         if size is not None:
@@ -208,9 +208,9 @@ def _memory(written: WrittenStep) -> Iterator[doc.Block]:
             value = f"{written.symbolic[name]} bytes"
         else:
             value = "unknown"
-        figures.append(doc.Figure(_FIGURES[name], value, definition=""))
-    blocks: list[doc.Block] = [doc.Figures(tuple(figures))]
-    if any(figure.value == "unknown" for figure in figures):
+        rows.append((_FIGURES[name], value))
+    blocks: list[doc.Block] = [doc.Table(doc.columns("", ""), tuple(rows))]
+    if any(value == "unknown" for _, value in rows):
         blocks += [
             doc.Paragraph("Unknown sizes depend on data. To measure them in a run:"),
             doc.Code((f"memplan report {written.path}",), doc.SHELL),

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 _POINTS = 250
 """Points of a chart; a longer curve is sampled by its maxima."""
 
-_MAX_NUMBER_LENGTH = 22
-"""A value of more characters is shown below its name."""
-
 _WIDE_BLOCKS = (doc.Table, doc.Code)
 """Blocks that need a page's whole width."""
 
@@ -51,10 +48,6 @@ def _block(block: doc.Block) -> str:
         case doc.Paragraph(text, tone):
             kind = "" if tone == "plain" else f' class="{tone}"'
             return f"<p{kind}>{_options_unbroken(said(text))}</p>"
-        case doc.Figures(rows):
-            return (
-                f'<table class="figures"><tbody>{"".join(map(_figure, rows))}</tbody></table>'
-            )
         case doc.Chart():
             return _chart(block)
         case doc.Items(lines):
@@ -86,25 +79,6 @@ def _options_unbroken(text: str) -> str:
 def broken(value: str) -> str:
     """Return a number or expression as HTML that can wrap after each operator."""
     return re.sub(r"(\*|\+ |, )", r"\1<wbr>", html(value))
-
-
-def _figure(row: doc.Figure) -> str:
-    """Return a table row: the name with the definition, the value with its certainty, the saving."""
-    chosen = ' class="chosen"' if row.chosen else ""
-    is_long = len(row.value) > _MAX_NUMBER_LENGTH
-    # A long expression gets the whole width of the row, below its name, and has no saving.
-    across = ' colspan="3"' if is_long else ""
-    name = (
-        f'<th scope="row"{across}>{html(row.name)}'
-        f'<small class="soft">{html(row.definition)}</small>'
-    )
-    certainty = f"<small>{html(row.certainty)}</small>" if row.certainty else ""
-    if is_long:
-        return f"<tr{chosen}>{name}<code>{broken(row.value)}</code>{certainty}</th></tr>"
-    return (
-        f'<tr{chosen}>{name}</th><td class="n">{broken(row.value)}{certainty}</td>'
-        f'<td class="n">{html(row.saved)}</td></tr>'
-    )
 
 
 def _table(table: doc.Table) -> str:

@@ -16,7 +16,7 @@ from memplan_cli.reporting.escape import (
 from memplan_cli.reporting.media.chart import chart_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
 
 _CHART_WIDTH = 80
@@ -40,8 +40,6 @@ def _block(block: doc.Block) -> str:
             return f"### {_prose_text(text)}"
         case doc.Paragraph(text, tone):
             return f"**{_prose_text(text)}**" if tone == "verdict" else _prose_text(text)
-        case doc.Figures(rows):
-            return _figures(rows)
         case doc.Chart():
             return _fenced((*chart_lines(block, _CHART_WIDTH), block.caption), "text")
         case doc.Items(lines):
@@ -74,19 +72,6 @@ def _prose_text(prose: doc.Prose, code_span: Callable[[str], str] = markdown) ->
         else markdown_prose(part)
         for part in doc.parts(prose)
     )
-
-
-def _figures(rows: Sequence[doc.Figure]) -> str:
-    """Return a table with a row per figure, without empty columns."""
-    cells_by_column = {
-        doc.Column(""): [f"**{row.name}**" if row.chosen else row.name for row in rows],
-        doc.Column("bytes", "right"): [markdown_prose(row.value) for row in rows],
-        doc.Column("saved", "right"): [row.saved for row in rows],
-        doc.Column("certainty"): [row.certainty for row in rows],
-        doc.Column("meaning"): [row.definition for row in rows],
-    }
-    shown = {column: cells for column, cells in cells_by_column.items() if any(cells)}
-    return _table(shown, zip(*shown.values(), strict=True))
 
 
 def _table(columns: Iterable[doc.Column], rows: Iterable[Iterable[str]]) -> str:

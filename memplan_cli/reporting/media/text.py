@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 _MAX_CHART_WIDTH = 100
 
-_MAX_NUMBER_LENGTH = 24
-"""A longer value is an expression, which is too wide for a column."""
-
 _SHORTEST_NAME, _LONGEST_NAME, _NAME_IN_LIST = 12, 100, 24
 """Characters of a name: at least and at most in a column of its own, and in a list in a cell."""
 
@@ -143,7 +140,7 @@ def _is_apart(
         return bool(document.title)
     if isinstance(previous, doc.Heading):
         return False
-    is_drawing = isinstance(previous, doc.Table | doc.Figures | doc.Chart | doc.Code)
+    is_drawing = isinstance(previous, doc.Table | doc.Chart | doc.Code)
     in_list = isinstance(previous, _LISTS) or isinstance(block, _LISTS)
     is_own_table = isinstance(block, doc.Table) and not inset
     return is_drawing or is_own_table or (in_list and type(previous) is not type(block))
@@ -172,8 +169,6 @@ def _block(block: doc.Block, screen: Screen, inset: int) -> RenderableType:
     match block:
         case doc.Paragraph(text, tone):
             return Text(wrapped(text), style=_STYLES[tone])
-        case doc.Figures(rows):
-            return _figures(rows)
         case doc.Table():
             return _table(block, width)
         case doc.Chart():
@@ -229,54 +224,6 @@ def _line(prose: doc.Prose, width: int) -> str:
     name_count = sum(isinstance(part, doc.Name) for part in parts)
     taken = sum(len(terminal(part)) for part in parts if not isinstance(part, doc.Name))
     return _prose_text(prose, max((width - taken) // max(name_count, 1), _SHORTEST_NAME))
-
-
-def _figures(rows: Sequence[doc.Figure]) -> RenderableType:
-    """Return figures as a grid without empty columns; with long expressions, as a list."""
-    if any(len(row.value) > _MAX_NUMBER_LENGTH for row in rows):
-        return _stacked(rows) if any(row.definition for row in rows) else _two_columns(rows)
-    columns: list[tuple[str, list[str]]] = [
-        (">saved", [row.saved for row in rows]),
-        ("", [row.certainty for row in rows]),
-        ("", [row.definition for row in rows]),
-    ]
-    optional = [column for column in columns if any(column[1])]
-    grid = _grid(doc.columns("", ">", *(head for head, _ in optional)))
-    for index, row in enumerate(rows):
-        # Numbers have the style of their row, words are dimmed.
-        style = "bold green" if row.chosen else ""
-        name = f"{row.name} *" if row.chosen else row.name
-        cells = [Text(name, style=style), Text(terminal(row.value), style=style)]
-        for head, texts in optional:
-            cells.append(Text(texts[index], style=style if head else "dim"))
-        grid.add_row(*cells)
-    return grid
-
-
-def _two_columns(rows: Sequence[doc.Figure]) -> RenderableType:
-    """Return figures whose long expressions go on below their beginning."""
-    grid = _grid(doc.columns("", ""))
-    for row in rows:
-        name = f"{row.name} *" if row.chosen else row.name
-        value = f"{row.value}  {row.certainty}" if row.certainty else row.value
-        grid.add_row(
-            Text(name, style="bold green" if row.chosen else ""), Text(terminal(value))
-        )
-    return grid
-
-
-def _stacked(rows: Sequence[doc.Figure]) -> RenderableType:
-    """Return figures as a list, each definition below its value."""
-    lines = Text()
-    for row in rows:
-        mark = " *" if row.chosen else ""
-        lines.append(f"{row.name}{mark}  ", style="bold green" if row.chosen else "bold")
-        lines.append(terminal(row.value))
-        if row.certainty:
-            lines.append(f"  {row.certainty}", style="dim")
-        lines.append(f"\n    {row.definition}\n" if row.definition else "\n", style="dim")
-    lines.right_crop(1)  # the last newline: printing adds one
-    return lines
 
 
 def _grid(heads: Sequence[doc.Column]) -> Table:

@@ -39,8 +39,7 @@ _NOTEBOOK_ROWS = 20
 
 _NOTEBOOK_STYLE = (
     ".memplan svg{max-width:40em;width:100%;height:6em}"
-    ".memplan small{display:block}.memplan .soft{opacity:.7}"
-    ".memplan .verdict,.memplan .chosen{font-weight:bold}"
+    ".memplan .soft{opacity:.7}.memplan .verdict{font-weight:bold}"
     ".memplan .n{text-align:right;white-space:nowrap}"
 )
 """Style of the report only: all outputs of a notebook share one page."""

@@ -20,7 +20,7 @@ from memplan_cli.runtime.process.parts import kept_bytes, whole_process
 from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.observations import Peaks, ProcessBytes
     from memplan_cli.core.results.report import Report
@@ -325,7 +325,50 @@ def _change_row(
     return name, text(old), text(new), change
 
 
-def memory_figures(report: Report) -> tuple[doc.Figure, ...]:
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number with its definition.
+
+    Attributes:
+        name: its name.
+        value: the number with its unit, or an expression.
+        definition: what it counts.
+        saved: the saving against no reuse, in percent; empty if that is meaningless.
+        certainty: a key of `CERTAINTY`; empty if none applies.
+        chosen: whether it is the level that was planned.
+    """
+
+    name: str
+    value: str
+    definition: str
+    saved: str = ""
+    certainty: str = ""
+    chosen: bool = False
+
+
+_LONGEST_NUMBER = 24
+"""Characters of a value; a longer one is an expression, which is wrapped and has no common right end."""
+
+
+def figure_blocks(figures: Sequence[Figure]) -> Iterator[doc.Block]:
+    """Yield a table with a row for each figure, and their definitions.
+
+    The level that was planned is marked by an asterisk. Savings and certainties have no column if no figure
+    has any.
+    """
+    has_expression = any(len(figure.value) > _LONGEST_NUMBER for figure in figures)
+    cells_by_title = {
+        "": [f"{figure.name} *" if figure.chosen else figure.name for figure in figures],
+        "size" if has_expression else ">size": [figure.value for figure in figures],
+        ">saved": [figure.saved for figure in figures],
+        "certainty": [figure.certainty for figure in figures],
+    }
+    shown = {title: cells for title, cells in cells_by_title.items() if any(cells)}
+    yield doc.Table(doc.columns(*shown), tuple(zip(*shown.values(), strict=True)))
+    yield doc.Meanings(tuple(f"{figure.name}: {figure.definition}" for figure in figures))
+
+
+def memory_figures(report: Report) -> tuple[Figure, ...]:
     """Return the memory of the intermediates: without reuse, at each level, and its bounds.
 
     Figures that the report has no number or expression for are left out, except ``naive``, the
@@ -370,7 +413,7 @@ def order_note(report: Report) -> str:
     return f"{line}. A plan for another level may use another order."
 
 
-def _lower_bound(report: Report) -> doc.Figure:
+def _lower_bound(report: Report) -> Figure:
     """Return the live peak of the planned order, as bytes or as an expression.
 
     No plan of this order is smaller.
@@ -383,11 +426,11 @@ def _lower_bound(report: Report) -> doc.Figure:
         meaning += "; dims from 1 on"
         size = report.symbolic["live_peak"]
         certainty = _certainty(report, "lower bound", size)
-        return doc.Figure("lower bound", size, meaning, certainty=certainty)
+        return Figure("lower bound", size, meaning, certainty=certainty)
     return _figure_with_saving(report, "lower bound", memory.live_peak, meaning)
 
 
-def _resident(report: Report) -> doc.Figure:
+def _resident(report: Report) -> Figure:
     """Return the peak with graph outputs counted, as bytes or as an expression.
 
     The definition names the peak of the file's order too if it differs.
@@ -399,19 +442,17 @@ def _resident(report: Report) -> doc.Figure:
         original = report.original_resident
         if original is not None and original != memory.resident:
             meaning += f"; {format_size(original)} in the file's order"
-    return doc.Figure(
-        "resident", size, meaning, certainty=_certainty(report, "resident", size)
-    )
+    return Figure("resident", size, meaning, certainty=_certainty(report, "resident", size))
 
 
-def total_figures(report: Report) -> tuple[doc.Figure, ...]:
+def total_figures(report: Report) -> tuple[Figure, ...]:
     """Return the terms of the model's total, the workspace, and the estimate of a training step."""
     terms = (
         _figure(report, name, getattr(report.memory, name), DEFINITIONS[name])
         for name in ("weights", "inputs", "outputs", "planned", "total")
     )
     training = (
-        doc.Figure(
+        Figure(
             name,
             format_size(report.training_estimate[key]),
             _TRAINING_MEANINGS[key],
@@ -423,12 +464,12 @@ def total_figures(report: Report) -> tuple[doc.Figure, ...]:
     return (*terms, _workspace(report), *training)
 
 
-def _workspace(report: Report) -> doc.Figure:
+def _workspace(report: Report) -> Figure:
     """Return the scratch memory of kernels, which only a run can measure."""
     peaks = report.runtime and report.runtime.observed.get("optimized")
     if not peaks or peaks.scratch is None:
-        return doc.Figure("workspace", UNKNOWN, WORKSPACE)
-    return doc.Figure("workspace", format_size(peaks.scratch), WORKSPACE, certainty=OBSERVED)
+        return Figure("workspace", UNKNOWN, WORKSPACE)
+    return Figure("workspace", format_size(peaks.scratch), WORKSPACE, certainty=OBSERVED)
 
 
 def certainty_lines(report: Report) -> tuple[str, ...]:
@@ -438,18 +479,16 @@ def certainty_lines(report: Report) -> tuple[str, ...]:
     return tuple(f"{word}: {meaning}" for word, meaning in CERTAINTY.items() if word in words)
 
 
-def _figure(report: Report, name: str, size: int | None, meaning: str) -> doc.Figure:
+def _figure(report: Report, name: str, size: int | None, meaning: str) -> Figure:
     """Return a figure without a saving.
 
     A ``size`` of None shows the figure's expression in the report, or that the size is unknown.
     """
     text = report.symbolic.get(name, UNKNOWN) if size is None else format_size(size)
-    return doc.Figure(name, text, meaning, certainty=_certainty(report, name, text))
+    return Figure(name, text, meaning, certainty=_certainty(report, name, text))
 
 
-def _figure_with_saving(
-    report: Report, name: str, size: int | None, meaning: str
-) -> doc.Figure:
+def _figure_with_saving(report: Report, name: str, size: int | None, meaning: str) -> Figure:
     """Return a figure that also shows how much less it is than the bytes without reuse, if known."""
     figure, without_reuse = _figure(report, name, size, meaning), report.memory.naive
     if size is None or without_reuse is None:

@@ -24,7 +24,9 @@ from memplan_cli.reporting.hints import (
 )
 from memplan_cli.reporting.plans import runtime
 from memplan_cli.reporting.plans.memory import (
+    Figure,
     certainty_lines,
+    figure_blocks,
     headline,
     memory_figures,
     order_note,
@@ -117,10 +119,10 @@ def _memory_sections(report: Report) -> Iterator[doc.Block]:
     yield from doc.section(
         "Intermediates",
         doc.Paragraph(headline(report), "soft"),
-        doc.Figures(memory_figures(report)),
         doc.Paragraph(order_note(report), "soft"),
+        *figure_blocks(memory_figures(report)),
     )
-    yield from doc.section("All tensors of the model", doc.Figures(total_figures(report)))
+    yield from doc.section("All tensors of the model", *figure_blocks(total_figures(report)))
     if certainty:
         yield doc.Meaning("; ".join(certainty), "soft")
 
@@ -138,7 +140,7 @@ def _symbolic_section(report: Report) -> Iterator[doc.Block]:
     if not other_figures_are_numbers:  # they are the expressions already, or sizes are unknown
         return
     rows = tuple(
-        doc.Figure(
+        Figure(
             "lower bound" if name == "live_peak" else name,
             report.symbolic[name],
             DEFINITIONS[name],
@@ -147,7 +149,7 @@ def _symbolic_section(report: Report) -> Iterator[doc.Block]:
         if name in report.symbolic
     )
     if rows:
-        yield from doc.section("For all dims", doc.Figures(rows))
+        yield from doc.section("For all dims", *figure_blocks(rows))
 
 
 def _live_bytes_section(plan: Plan) -> Iterator[doc.Block]:
