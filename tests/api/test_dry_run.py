@@ -26,7 +26,7 @@ def dry(model: Path, settings: Settings | None = None) -> Report:
     return with_dry_run(api.plan(model, asked), model, asked).report
 
 
-@pytest.mark.parametrize("name", ["branchy_cnn", "tied_head", "nested_if_loop"])
+@pytest.mark.parametrize("name", ["branchy_cnn", "tied_head"])
 def test_a_dry_run_is_the_plan_of_the_step_that_train_step_writes(
     name: str, samples: Path, tmp_path: Path
 ) -> None:

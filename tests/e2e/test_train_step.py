@@ -18,7 +18,6 @@ needs_shared = pytest.mark.skipif(
 )
 
 QUICK = {
-    "cond_early_exit": Run(1e-3),
     "wiring_amoeba_cell": Run(1e-3, "mse"),
     "wiring_darts_cell": Run(1e-3, "mse"),
     "wiring_nasnet_cell": Run(1e-3, "mse"),
@@ -32,7 +31,6 @@ LONG = {
     "moe_sparse": Run(1e-3, "mse"),
     "resnet50": Run(1e-3),
     "resnet50_dynbatch": Run(1e-3),
-    "scan_lstm": Run(1e-3, "mse"),
     "segformer_b0": Run(1.0, "mse"),
     "swin_tiny": Run(1e-3),
     "t5_small_decoder": Run(1e-3, "mse"),

@@ -63,7 +63,7 @@ def sweep(
             for name, gradient in zip(node.output, output_gradients, strict=True)
             if gradient
         )
-        call = Call(node, inputs, output_gradients, wanted, tape, sweep)
+        call = Call(node, inputs, output_gradients, wanted, tape)
         # A rule may return fewer gradients than there are inputs.
         for name, gradient in zip_longest(inputs, _apply_rule(call), fillvalue=""):
             if name not in needs_gradient:

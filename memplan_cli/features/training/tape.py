@@ -15,7 +15,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.features.training.tensors import UNKNOWN, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -313,11 +313,6 @@ class Tape:
 Rule = Callable[["Call"], tuple[str, ...]]
 """A gradient rule: from a call to the gradient of each input, ``""`` for none."""
 
-Sweep = Callable[
-    ["Sequence[NodeProto]", "Mapping[str, str]", "Collection[str]", "Tape"], dict[str, str]
-]
-"""The type of `backward.sweep`, which writes the gradient nodes of some nodes to a tape."""
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -330,7 +325,6 @@ class Call:
         gradients: the gradient of each output, ``""`` if none flows.
         wanted: for each of ``inputs``, whether its gradient is needed.
         tape: where the rule writes its nodes.
-        sweep: the backward pass of a subgraph's nodes; None while operators are expanded.
     """
 
     node: NodeProto
@@ -338,7 +332,6 @@ class Call:
     gradients: tuple[str, ...]
     wanted: tuple[bool, ...]
     tape: Tape
-    sweep: Sweep | None = None
 
     @property
     def label(self) -> str:

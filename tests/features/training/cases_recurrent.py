@@ -42,27 +42,6 @@ def recurrent(kind: str, gates: int) -> Build:
     return build
 
 
-def loop(draw: Draw) -> Case:
-    body = """last, y = Loop(m, go, x) <body = b (int64 i, bool c, double[2] s)
-        => (bool d, double[2] t, double[2] k) { d = Identity(c) u = Mul(s, w) t = Tanh(u)
-        k = Add(t, s) }>"""
-    inputs = {"x": values(draw, 2), "w": values(draw, 2)}
-    return Case(
-        body,
-        inputs,
-        ("last", "y"),
-        {"m": np.array(integer(draw, 1, 3)), "go": np.array([True])},
-    )
-
-
-def scan(draw: Draw) -> Case:
-    body = """last, y = Scan<num_scan_inputs=1,
-        body = b (double[2] s, double[2] x1)
-        => (double[2] t, double[2] k) { u = Mul(s, w) t = Add(u, x1) k = Sin(t) }>(s0, x)"""
-    inputs = {"s0": values(draw, 2), "x": values(draw, 3, 2), "w": values(draw, 2)}
-    return Case(body, inputs, ("last", "y"))
-
-
 def attention(draw: Draw) -> Case:
     queries, keys = pick(draw, (2, 2), (4, 2), (2, 1))
     how = f"q_num_heads={queries}, kv_num_heads={keys}, is_causal={integer(draw, 0, 1)}"
@@ -105,8 +84,6 @@ RECURRENT: Mapping[str, Build] = {
     "CenterCropPad": cropped,
     "GRU": recurrent("GRU", 3),
     "LSTM": recurrent("LSTM", 4),
-    "Loop": loop,
     "RNN": recurrent("RNN", 1),
     "RotaryEmbedding": rotary,
-    "Scan": scan,
 }

@@ -160,18 +160,6 @@ def top_k(draw: Draw) -> Case:
     )
 
 
-def branch(draw: Draw) -> Case:
-    inputs = {
-        "c": np.array(bool(integer(draw, 0, 1))),
-        "a": values(draw, 2, 3),
-        "b": values(draw, 3),
-    }
-    body = """y = If(c) <
-        then_branch = t () => (double[2, 3] p) { h = Mul(a, b) p = Tanh(h) },
-        else_branch = e () => (double[2, 3] q) { k = Mul(a, a) q = Add(k, a) }>"""
-    return Case(body, inputs)
-
-
 SHAPE: Mapping[str, Build] = {
     "Concat": concat,
     "DepthToSpace": depth_to_space,
@@ -180,7 +168,6 @@ SHAPE: Mapping[str, Build] = {
     "Gather": gather,
     "GatherElements": gather_elements,
     "GatherND": gather_nd,
-    "If": branch,
     "Pad": pad,
     "Pad-axes": pad_axes,
     "Reshape": moved("y = Reshape(x, n)", (2, 3, 2), n=(4, -1)),

@@ -133,82 +133,6 @@ ATTENTION: Forms = {
     )
 }
 
-BODIES: Forms = {
-    "If-one-branch": form(
-        "y = If(c) <then_branch = t () => (double[3] p) { p = Mul(a, b) },"
-        " else_branch = e () => (double[3] q) { q = Neg(b) }>",
-        a=(3,),
-        b=(3,),
-        c=np.array([True]),
-    ),
-    "If-other-branch": form(
-        "y = If(c) <then_branch = t () => (double[3] p) { p = Mul(a, b) },"
-        " else_branch = e () => (double[3] q) { q = Mul(b, b) }>",
-        a=(3,),
-        b=(3,),
-        c=np.array([False]),
-    ),
-    "If-own-weights": form(
-        "y = If(c) <then_branch = t () => (double[3] p) <double[3] w = {0.5, 2, 3}>"
-        " { h = Mul(a, w) p = Mul(h, b) }, else_branch = e () => (double[3] q)"
-        " <double[3] v = {2, 3, 4}> { q = Mul(b, v) }>",
-        a=(3,),
-        b=(3,),
-        c=np.array([True]),
-    ),
-    "If-of-a-loop": form(
-        "y = If(c) <then_branch = t () => (double[2] p) { p = Loop(m, , a) <body = g"
-        " (int64 i, bool k, double[2] s) => (bool l, double[2] u)"
-        " { l = Identity(k) u = Mish(s) }> }, else_branch = e () => (double[2] q) { q = Neg(a) }>",
-        a=(2,),
-        m=2,
-        c=np.array([True]),
-    ),
-    "If-two-results": form(
-        "y, z = If(c) <then_branch = t () => (double[3] p, double[3] r)"
-        " { p = Mul(a, b) r = Sin(p) }, else_branch = e () => (double[3] q, double[3] s)"
-        " { q = Neg(b) s = Identity(a) }>",
-        a=(3,),
-        b=(3,),
-        c=np.array([True]),
-        how={"outputs": ("z", "y")},
-    ),
-    "Loop-two-carried": form(
-        "a1, b1, y = Loop(m, , a, b) <body = g (int64 i, bool c, double[2] s, double[2] t)"
-        " => (bool d, double[2] u, double[2] v, double[2] k)"
-        " { d = Identity(c) u = Mul(s, t) v = Add(t, w) k = Sin(u) }>",
-        a=(2,),
-        b=(2,),
-        w=(2,),
-        m=3,
-        how={"outputs": ("a1", "y")},
-    ),
-    "Loop-counter": form(
-        "y = Loop(m, , a) <body = g (int64 i, bool c, double[2] s) => (bool d, double[2] u)"
-        " { d = Identity(c) f = Cast<to=11>(i) p = Mul(s, f) u = Add(p, a) }>",
-        a=(2,),
-        m=3,
-    ),
-    **{
-        f"Scan-{name}": form(
-            f"last, y = Scan<num_scan_inputs=1, {how}, body = b (double[2] s, double[2] e)"
-            " => (double[2] t, double[2] k) { u = Mul(s, w) t = Add(u, e) k = Sin(t) }>(a, x)",
-            a=(2,),
-            x=dims,
-            w=(2,),
-            how={"outputs": ("last", "y")},
-        )
-        for name, how, dims in (
-            ("reverse", "scan_input_directions=[1]", (3, 2)),
-            ("reverse-output", "scan_output_directions=[1]", (3, 2)),
-            ("last-axis", "scan_input_axes=[-1]", (2, 3)),
-            ("output-axis", "scan_output_axes=[-1]", (3, 2)),
-            ("output-axis-1", "scan_output_axes=[1], scan_output_directions=[1]", (3, 2)),
-            ("one", "scan_input_axes=[0]", (1, 2)),
-        )
-    },
-}
-
 
 def _old(opset: int, body: str, **given: Any) -> Case:  # noqa: ANN401 - as for form
     return form(body, how={"opset": opset}, **given)
@@ -304,4 +228,4 @@ OLD: Forms = {
     "opset-9-Flatten": _old(9, "y = Flatten<axis=2>(x)", x=(2, 3, 2)),
 }
 
-EXPANDED: Forms = {**RECURRENCES, **ATTENTION, **BODIES, **OLD}
+EXPANDED: Forms = {**RECURRENCES, **ATTENTION, **OLD}

@@ -16,6 +16,12 @@ _HEADS = "q_num_heads=2, kv_num_heads=2"
 _QKV = dict.fromkeys("qkv", (1, 3, 4))
 
 REFUSED: Forms = {
+    "If": form(
+        "y = If(c) <then_branch = t () => (double[3] p) { p = Mul(a, a) },"
+        " else_branch = e () => (double[3] q) { q = Neg(a) }>",
+        a=(3,),
+        c=np.array([True]),
+    ),
     "MaxPool-storage-order": form(
         "y, i = MaxPool<kernel_shape=[2, 2], storage_order=1>(x)", x=(1, 1, 3, 3)
     ),
@@ -122,13 +128,6 @@ REFUSED: Forms = {
             ),
         )
     },
-    "Dropout-in-a-branch": form(
-        "y = If(c) <then_branch = t () => (double[3] p) { p = Dropout(a, r, c) },"
-        " else_branch = e () => (double[3] q) { q = Neg(a) }>",
-        a=(3,),
-        r=0.4,
-        c=np.array([True]),
-    ),
     "LayerNormalization-mean-used": form(
         "h, m = LayerNormalization(x, s) y = Add(h, m)", x=(2, 3), s=(3,)
     ),

@@ -1,8 +1,7 @@
-"""Recurrences and Scan by their definitions, which onnx's own evaluator computes wrongly.
+"""Recurrences by their definitions, which onnx's own evaluator computes wrongly.
 
 onnx's own leaves the last row of a reversed or two-sided sequence where the first belongs
-(RNN and GRU up to 1.22), knows one direction only (LSTM), and finds no value from outside a
-body (Scan up to 1.21).
+(RNN and GRU up to 1.22), and knows one direction only (LSTM).
 """
 
 from __future__ import annotations
@@ -128,28 +127,4 @@ class LSTM(_Recurrence):
         return _sigmoid(gate_o) * np.tanh(cell), cell
 
 
-class Scan(OpRun):  # type: ignore[misc]  # onnx has no types
-    """Over the first axis, forwards; the body sees what is around it."""
-
-    op_domain = ""
-
-    def need_context(self) -> bool:
-        return True
-
-    def _run(self, *args: Array, context: dict[str, Array], **how: Any) -> State:  # noqa: ANN401 - attributes
-        directions = ("scan_input_directions", "scan_output_directions")
-        axes = ("scan_input_axes", "scan_output_axes")
-        if any(any(how.get(name) or ()) for name in (*directions, *axes)):
-            raise NotImplementedError("the cases have none of these")
-        body = self.body
-        count = len(args) - how["num_scan_inputs"]
-        state, rows = list(args[:count]), []
-        for slices in zip(*args[count:], strict=True):
-            values = dict(zip(body.input_names, (*state, *slices), strict=True))
-            made = body.run(None, {**context, **values})
-            state = made[:count]
-            rows.append(made[count:])
-        return *state, *(np.stack(row) for row in zip(*rows, strict=True))
-
-
-RECURRENCES = [GRU, LSTM, RNN, Scan]
+RECURRENCES = [GRU, LSTM, RNN]

@@ -46,7 +46,6 @@ NEED_SIZES = frozenset(
         "RNN",
         "RotaryEmbedding",
         "Resize",
-        "Scan",
         "Tile",
     }
 )

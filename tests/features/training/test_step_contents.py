@@ -77,26 +77,6 @@ def test_kernel_gradient_of_an_empty_batch_is_zero_without_a_convolution(name: s
 HEADER = '<ir_version: 10, opset_import: ["": 20]>'
 
 
-def branching(read: str) -> onnx.ModelProto:
-    """Return a model in which one branch of an If multiplies by a weight."""
-    return parse(f"""{HEADER} g (float[2] x, bool c) => (float loss)
-        <float[2] w = {{1, 2}}, float[2] v = {{3, 4}}> {{
-            h = Mul(x, w)
-            y = If (c) <
-                then_branch = a () => (float[2] p) {{ p = Mul(h, {read}) }},
-                else_branch = b () => (float[2] q) {{ q = Neg(h) }}>
-            loss = ReduceSum<keepdims=0>(y) }}""")
-
-
-def test_a_weight_that_a_node_and_a_branch_read_is_shared() -> None:
-    assert make_train_step(branching("w"), Recipe("loss")).shared == {"w": 2}
-
-
-def test_a_weight_that_only_a_branch_reads_is_fixed() -> None:
-    step = make_train_step(branching("v"), Recipe("loss", freeze=("v",)))
-    assert step.fixed == {"v": "frozen"}
-
-
 def test_a_loss_of_unknown_rank_is_declared_without_a_shape() -> None:
     model = parse(f"""{HEADER} g (float[2] x, int64[r] s) => (float[2] h) <float[2] w = {{1, 2}}> {{
         h = Mul(x, w)  y = ReduceSum<keepdims=0>(h)  loss = Reshape(y, s) }}""")
@@ -143,18 +123,6 @@ def test_only_resized_axes_are_multiplied() -> None:
         'y = Resize<mode="linear">(x, , n)', x=single(1, 2, 3, 4), n=[1.0, 1.0, 1.0, 2.0]
     )
     assert kinds_of(case).count("MatMul") == 1
-
-
-def test_branches_output_their_gradients_without_a_copy() -> None:
-    text = """<ir_version: 10, opset_import: ["": 20]>
-    net (bool c, float[2] x) => (float loss) <float[2] w = {1, 2}> {
-    y = If (c) <then_branch = t () => (float[2] a) { a = Mul(w, x) },
-                else_branch = e () => (float[2] b) { n = Exp(w) b = Mul(n, x) }>
-    loss = ReduceSum<keepdims = 0>(y) }"""
-    step = make_train_step(parse(text), Recipe("loss", None))
-    branches = [a.g for n in step.model.graph.node for a in n.attribute if a.HasField("g")]
-    assert len(branches) == 4
-    assert not [n for graph in branches for n in graph.node if n.op_type == "Identity"]
 
 
 @pytest.mark.parametrize("kind", ["GroupNormalization", "MeanVarianceNormalization"])

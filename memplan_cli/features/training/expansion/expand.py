@@ -1,7 +1,7 @@
 """Replacement of forward operators without a gradient rule by operators that have one.
 
-RNN, GRU, LSTM, Loop and Scan of a fixed length are unrolled; Attention, and other operators for
-which ONNX defines a function body, are decomposed.
+RNN, GRU and LSTM of a fixed length are unrolled; Attention, and other operators for which ONNX defines a
+function body, are decomposed.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.operators import STANDARD_DOMAINS, operator
+from onnx import AttributeProto, defs, helper
+
+from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.features.training.backward import dependents
 from memplan_cli.features.training.expansion.attention import attention
-from memplan_cli.features.training.expansion.inline import (
-    inline_function,
-    unroll_loop,
-    unroll_scan,
-)
 from memplan_cli.features.training.expansion.recurrent import gru, lstm, rnn
-from memplan_cli.features.training.tape import Call, ConstantPool, Phase, Tape
+from memplan_cli.features.training.prepare import OLDEST_OPSET
+from memplan_cli.features.training.tape import Call, ConstantPool, Phase, Tape, set_phase
 from memplan_cli.features.training.tensors import (
     UNKNOWN,
     constant_values,
     fold_shapes,
     infer_tensors,
 )
-from memplan_cli.onnx_io.graph_editor import live_nodes, names_in, replace_nodes
+from memplan_cli.onnx_io.constants import named_constant
+from memplan_cli.onnx_io.functions import schema_function, with_attribute_values
+from memplan_cli.onnx_io.graph_editor import live_nodes, names_in, rename_values, replace_nodes
 from memplan_cli.onnx_io.load import standard_opset
-from memplan_cli.onnx_io.traversal import reads, subgraphs
+from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
     from memplan_cli.features.training.tape import Rule
 
@@ -43,13 +43,11 @@ EXPANSIONS: Mapping[str, Expansion] = {
     "Attention": attention,
     "GRU": gru,
     "LSTM": lstm,
-    "Loop": unroll_loop,
     "RNN": rnn,
-    "Scan": unroll_scan,
 }
 
 _MAX_ROUNDS = 8
-"""Each round expands one level of nested subgraphs and function bodies."""
+"""Each round expands one level of nested function bodies."""
 
 
 def expand(
@@ -61,7 +59,7 @@ def expand(
     times. Operators for which no expansion is known stay.
 
     Raises:
-        ModelError: a loop's length is not fixed, or an operator has a form that is not supported.
+        ModelError: a recurrence has no fixed length, or an operator has a form that is not supported.
     """
     if _has_unknown_rank(model):  # often because the target of a Reshape is computed
         fold_shapes(model)
@@ -95,22 +93,14 @@ def _has_unknown_rank(model: ModelProto) -> bool:
 
 
 def _expand_nodes(graph: GraphProto, tape: Tape, on_path: Collection[str]) -> bool:
-    """Expand nodes of a graph and of its If branches, in place; return whether any was expanded.
+    """Expand nodes of a graph, in place; return whether any was expanded.
 
     ``on_path`` has the first output of each node through which gradient flows.
     """
     nodes: list[NodeProto] = []
     changed = False
     for node in graph.node:
-        if node.output[0] not in on_path:
-            nodes.append(node)
-            continue
-        if node.op_type == "If":
-            for _, branch in subgraphs(node):
-                # All nodes of a branch count: which of them the parameters reach is not known here.
-                inner = {n.output[0] for n in branch.node if not operator(n).has_zero_gradient}
-                changed |= _expand_nodes(branch, tape, inner)
-        expansion = _expansion(node, tape)
+        expansion = _expansion(node, tape) if node.output[0] in on_path else None
         changed |= expansion is not None
         nodes.extend([node] if expansion is None else expansion)
     if changed:
@@ -128,6 +118,63 @@ def _expansion(node: NodeProto, tape: Tape) -> list[NodeProto] | None:
     call = Call(node, reads(node), (), (), tape)
     if node.op_type in EXPANSIONS:
         EXPANSIONS[node.op_type](call)
-    elif not inline_function(call):
+    elif not _inline_function(call):
         return None
     return tape.take_nodes()
+
+
+def _inline_function(call: Call) -> bool:
+    """Write the function body that ONNX defines for an operator to the tape.
+
+    Returns False, and writes nothing, if ONNX defines no body that uses operators of `OLDEST_OPSET` or
+    later. Older operators have no gradient rules.
+    """
+    function = _function_body(call)
+    if function is None:
+        return False
+    tape, attributes = call.tape, {a.name: a for a in _attribute_defaults(call)}
+    attributes |= {a.name: a for a in call.node.attribute}
+    # The new names of the body's values; "" is an optional input that the node omits.
+    names = dict.fromkeys(function.input, "")
+    names |= dict(zip(function.input, call.node.input, strict=False))
+    for node in function.node:
+        copy = with_attribute_values(node, attributes)
+        for name in filter(None, copy.output):
+            names[name] = tape.pool.fresh(f"{call.label}/{name}")
+        rename_values([copy], names)
+        constant = named_constant(copy)
+        if constant is not None:
+            tape.pool.initializers.append(constant)
+            continue
+        copy.name = tape.pool.fresh(f"{call.label}/{node.name or node.op_type}")
+        set_phase(copy, Phase.FORWARD)
+        tape.nodes.append(copy)
+    for formal, output in zip(function.output, call.node.output, strict=False):
+        if output:
+            tape.copy_to(output, names[formal])
+    return True
+
+
+def _function_body(call: Call) -> FunctionProto | None:
+    """Return the body that ONNX defines for a node's operator; None if it has none.
+
+    A body may depend on the attributes and input types of the node. Only bodies in operators of
+    `OLDEST_OPSET` or later count: the gradient rules know no older ones.
+    """
+    opset = call.tape.opset
+    try:
+        schema = defs.get_schema(call.node.op_type, opset, "")
+    except defs.SchemaError:
+        return None
+    input_types = (
+        helper.make_tensor_type_proto(tensor.dtype, tensor.shape)
+        for tensor in map(call.tape.tensor, call.node.input)
+    )
+    return schema_function(schema, call.node, input_types, range(OLDEST_OPSET, opset + 1))
+
+
+def _attribute_defaults(call: Call) -> Iterable[AttributeProto]:
+    """Return the defaults that ONNX defines for the attributes of a node's operator."""
+    schema = defs.get_schema(call.node.op_type, call.tape.opset, "")
+    defaults = (attribute.default_value for attribute in schema.attributes.values())
+    return (value for value in defaults if value.type != AttributeProto.UNDEFINED)

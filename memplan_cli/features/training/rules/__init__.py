@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.features.training.rules import (
     activation,
-    control,
     conv,
     elementwise,
     indexing,
@@ -43,7 +42,6 @@ FAMILIES: Mapping[str, Mapping[str, Rule]] = {
     "loss": loss.RULES,
     "shape": shape.RULES,
     "indexing": indexing.RULES,
-    "control flow": control.RULES,
 }
 
 RULES: Mapping[str, Rule] = {
@@ -51,7 +49,6 @@ RULES: Mapping[str, Rule] = {
 }
 
 DIFFERENTIABLE_OUTPUTS: Mapping[str, int] = {
-    "If": sys.maxsize,
     "SoftmaxCrossEntropyLoss": 2,
     "Split": sys.maxsize,
 }
