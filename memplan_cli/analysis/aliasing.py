@@ -89,7 +89,7 @@ def share_storage(
     """
     if not aliasing.views and not aliasing.in_place and not aliasing.branches:
         return dict(zip(sizes, map(BufferId, sizes), strict=True))
-    clock = steps(program) if clock is None else clock
+    clock = tuple(steps(program)) if clock is None else clock
     live = live_ranges(program, clock) if live is None else live
     ops = [step.op for step in clock]
     has_branches = any(map(aliasing.runs_one_body, ops))

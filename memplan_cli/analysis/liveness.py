@@ -20,7 +20,7 @@ from memplan_cli.core.problem import LiveRange
 from memplan_cli.core.program import VarId, captures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.program import Block, Op, Program
 
@@ -49,55 +49,52 @@ class Timeline:
     @cached_property
     def steps(self) -> Sequence[Step]:
         """Every op of every block with its ticks, ascending by first tick."""
-        return steps(self.program)
+        return tuple(steps(self.program))
 
     @cached_property
     def live(self) -> Mapping[VarId, LiveRange]:
         """The live range of every var."""
         return live_ranges(self.program, self.steps)
 
-    @cached_property
-    def ending(self) -> Mapping[int, Op]:
-        """The op that ends at each tick: no two ops end at the same tick."""
-        return {step.end: step.op for step in self.steps}
+
+def steps(program: Program) -> Iterator[Step]:
+    """Yield every op of every block with its ticks, ascending by first tick."""
+    return _block_steps(program.body, 0)
 
 
-def steps(program: Program) -> Sequence[Step]:
-    """Return every op of every block with its ticks, ascending by first tick."""
-    collected: list[Step] = []
-    _append_steps(program.body, 0, collected)
-    return collected
-
-
-def _append_steps(block: Block, tick: int, collected: list[Step]) -> int:
-    """Append the steps of a block whose first op runs at ``tick``; return the tick after it."""
+def _block_steps(block: Block, tick: int) -> Iterator[Step]:
+    """Yield the steps of a block whose first op runs at ``tick``, and of its subgraphs."""
     for op in block.ops:
-        index, start = len(collected), tick
-        collected.append(Step(start, start, block, op))
+        if not op.bodies:  # nearly every op: one number for both ticks, which plans keep
+            yield Step(tick, tick, block, op)
+            tick += 1
+            continue
+        end = tick + _op_duration(op) - 1
+        yield Step(tick, end, block, op)
         tick += 1
         for body in op.bodies:
-            tick = _append_steps(body, tick, collected)
-        if op.bodies:
-            collected[index] = Step(start, tick, block, op)  # its last tick is known now
-            tick += 1
-    return tick
+            yield from _block_steps(body, tick)
+            tick += _block_duration(body)
+        tick = end + 1
 
 
 def duration(program: Program) -> int:
     """Return the number of ticks that a run of the program takes."""
-    return _duration(program.body)
+    return _block_duration(program.body)
 
 
-def _duration(block: Block) -> int:
+def _block_duration(block: Block) -> int:
     """Return the number of ticks of a block, its subgraphs included."""
-    # An op with subgraphs takes one more tick, after the last of them.
-    return len(block.ops) + sum(
-        1 + sum(map(_duration, op.bodies)) for op in block.ops if op.bodies
-    )
+    return sum(map(_op_duration, block.ops))
+
+
+def _op_duration(op: Op) -> int:
+    """Return the number of ticks of an op: 1, or with subgraphs 2 and those of the subgraphs."""
+    return 2 + sum(map(_block_duration, op.bodies)) if op.bodies else 1
 
 
 def live_ranges(
-    program: Program, clock: Sequence[Step] | None = None
+    program: Program, clock: Iterable[Step] | None = None
 ) -> dict[VarId, LiveRange]:
     """Return the half-open live range of every var that an op or the graph's interface names.
 
@@ -149,13 +146,13 @@ def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:
         yield from ((end, var) for body in op.bodies for var in captures(body))
 
 
-def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
-    """Return, per var, the last tick of the last op that uses it, after which it can be freed.
+def last_uses(timeline: Timeline) -> Mapping[VarId, Step]:
+    """Return, per var, the last op that uses it, after whose last tick the var can be freed.
 
     The op is one of the block that defines the var. It uses the var itself, or has a subgraph that
     does. So the tick is later than the end of the live range if the last consumer is inside a
     subgraph: a branch may not be taken, and freeing the var there would leak it on the other
-    branch. Graph outputs and vars that enter or leave a subgraph have no release tick.
+    branch. Graph outputs and vars that enter or leave a subgraph are left out: they are not freed.
     """
     # By path of a subgraph, the step of the op that has it.
     outer_step = {body.path: step for step in timeline.steps for body in step.op.bodies}
@@ -180,7 +177,7 @@ def release_ticks(timeline: Timeline) -> Mapping[VarId, int]:
             not_freed.update(
                 var for var in body.outputs if defining_path.get(var) == body.path
             )
-    return {var: step.end for var, step in last_use.items() if var not in not_freed}
+    return {var: step for var, step in last_use.items() if var not in not_freed}
 
 
 def _defining_paths(steps: Sequence[Step]) -> Mapping[VarId, str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
-from memplan_cli.analysis.liveness import release_ticks
+from memplan_cli.analysis.liveness import last_uses
 from memplan_cli.core.program import VarId, blocks, own_name
 from memplan_cli.core.results.placements import BlockOrder, Placement, PlannedArena, Release
 from memplan_cli.core.results.plan import Plan
@@ -147,10 +147,10 @@ def _orders(program: Program) -> Iterator[BlockOrder]:
 
 def releases(timeline: Timeline, planned: Container[VarId]) -> tuple[Release, ...]:
     """Return the planned tensors that are released after each node, in order of execution."""
-    release_tick = release_ticks(timeline)
-    released = [var for var in release_tick if var in planned]
-    released.sort(key=release_tick.__getitem__)
+    last_use = last_uses(timeline)
+    released = [var for var in last_use if var in planned]
+    released.sort(key=lambda var: last_use[var].end)
     return tuple(
-        Release(tick, timeline.ending[tick].label, tuple(sorted(group)))
-        for tick, group in groupby(released, release_tick.__getitem__)
+        Release(step.end, step.op.label, tuple(sorted(group)))
+        for step, group in groupby(released, last_use.__getitem__)
     )

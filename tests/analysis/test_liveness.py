@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders import block, ids, op, program
-from memplan_cli.analysis.liveness import Timeline, duration, live_ranges, release_ticks, steps
+from memplan_cli.analysis.liveness import Timeline, duration, last_uses, live_ranges, steps
 from memplan_cli.core.problem import LiveRange
 from memplan_cli.core.program import Block, VarId
 
@@ -14,9 +14,7 @@ def ranges_of(top: Block, weights: str = "") -> dict[str, LiveRange]:
 
 def releases_of(top: Block, weights: str = "") -> dict[str, str]:
     timeline = Timeline(program(top, weights=weights))
-    return {
-        str(var): timeline.ending[tick].name for var, tick in release_ticks(timeline).items()
-    }
+    return {str(var): step.op.name for var, step in last_uses(timeline).items()}
 
 
 LOOP = op("y <- n x", block("i c", "r", op("t <- c w"), op("r <- t i")), kind="Loop")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders import var_sizes
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY, share_storage
-from memplan_cli.analysis.liveness import Timeline, duration, live_ranges, release_ticks, steps
+from memplan_cli.analysis.liveness import Timeline, duration, last_uses, live_ranges, steps
 from memplan_cli.analysis.storage import live_peak
 from memplan_cli.core.program import walk
 from programs import programs
@@ -140,8 +140,8 @@ def test_nothing_is_read_after_its_release(made: Program, seed: int) -> None:
     """And on every path: a var that is released was made, whichever branch was taken."""
     after: dict[str, list[VarId]] = {}
     timeline = Timeline(made)
-    for var, tick in release_ticks(timeline).items():
-        after.setdefault(timeline.ending[tick].name, []).append(var)
+    for var, step in last_uses(timeline).items():
+        after.setdefault(step.op.name, []).append(var)
     there = {var for var in made.vars if not made.vars[var].origin.value.endswith("op")}
     _release(made.body, after, there, random.Random(seed))
     assert there >= set(made.body.outputs)
@@ -159,8 +159,8 @@ def test_without_subgraphs_a_var_is_released_by_the_last_op_that_mentions_it(
     for var in (*made.body.inputs, *made.body.outputs):
         last.pop(var, None)
     timeline = Timeline(replace(made, body=top))
-    found = release_ticks(timeline).items()
-    assert {var: timeline.ending[tick].name for var, tick in found} == last
+    found = last_uses(timeline).items()
+    assert {var: step.op.name for var, step in found} == last
 
 
 def _release(

@@ -13,7 +13,7 @@ from itertools import islice
 from json.encoder import encode_basestring as json_string
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.liveness import steps
+from memplan_cli.analysis.liveness import duration, steps
 from memplan_cli.core.results.placements import in_words
 from memplan_cli.onnx_io.metadata import IN_PLAN, NOTES, PREFIX
 from memplan_cli.onnx_io.protobuf import messages
@@ -59,7 +59,7 @@ def annotated(
     value_notes = ValueNotes(notes, path="")
     return _assembled(
         model,
-        nodes=_annotated_nodes(graph, program.body, notes),
+        nodes=_annotated_nodes(graph, program, notes),
         # Not iterated before the graph inputs and outputs have popped their notes.
         values=value_notes.annotated(graph.value_info),
         pop_interface_notes=value_notes.pop,
@@ -192,31 +192,36 @@ def _pop_fields_after(message: ModelProto | GraphProto, number: int) -> bytes:
     return data
 
 
-def _annotated_nodes(graph: GraphProto, block: Block, notes: PlanNotes) -> Iterator[bytes]:
+def _annotated_nodes(graph: GraphProto, program: Program, notes: PlanNotes) -> Iterator[bytes]:
     """Yield each node of the main graph, serialized, with notes on it and on its subgraphs."""
-    memory_texts = notes.memory_texts(block)
-    for node, step in zip(graph.node, notes.pop_steps(block.path), strict=True):
+    memory_texts = notes.memory_texts(program.body)
+    # The nodes, each followed by those of its subgraphs, have the steps of the program in this order.
+    remaining_steps = steps(program)
+    for node in graph.node:
+        step = next(remaining_steps)
         annotated_node = node
         if step.op.bodies:
             annotated_node = type(node)()
             annotated_node.CopyFrom(node)
-            _annotate_bodies(annotated_node, step.op, notes)
+            _annotate_bodies(annotated_node, step.op, remaining_steps, notes)
         entries = notes.node_entries(step.start, step.end, _memory_text(node, memory_texts))
         # Bytes of a repeated field, here the metadata, may follow a serialized message.
         yield _serialized(annotated_node) + entries
 
 
-def _annotate_bodies(node: NodeProto, op: Op, notes: PlanNotes) -> None:
+def _annotate_bodies(
+    node: NodeProto, op: Op, remaining_steps: Iterator[Step], notes: PlanNotes
+) -> None:
     """Add notes to the nodes and values of a node's subgraphs, in place.
 
-    The nodes are in the order of the plan, one for each of its steps. Notes are encoded, as for the main
-    graph: merging their bytes adds them.
+    Takes the steps of their nodes from ``remaining_steps``. Notes are encoded, as for the main graph:
+    merging their bytes adds them.
     """
     for (_, graph), block in zip(subgraphs(node), op.bodies, strict=True):
         memory_texts = notes.memory_texts(block)
-        for inner, step in zip(graph.node, notes.pop_steps(block.path), strict=True):
-            if step.op.bodies:
-                _annotate_bodies(inner, step.op, notes)
+        for inner in graph.node:
+            step = next(remaining_steps)
+            _annotate_bodies(inner, step.op, remaining_steps, notes)
             text = _memory_text(inner, memory_texts)
             inner.MergeFromString(notes.node_entries(step.start, step.end, text))
         value_notes = ValueNotes(notes, block.path)
@@ -240,41 +245,31 @@ class PlanNotes:
     """A plan, indexed by the nodes and values that get its notes.
 
     Attributes:
-        steps: the steps of each block whose nodes have no notes yet, by its path; one for each node, in order.
         placements: the placements of each block in the order of the plan, by its path.
-        released: names of the tensors that are released after each node, by the node's last tick.
+        released: for each tick, the names of the tensors that are released after it.
         units: the unit of each arena, by its id.
         has_bound_dims: whether dims were bound for the plan, so that its shapes hold for these numbers
             only, and not for every run of the model.
     """
 
-    steps: dict[str, list[Step]]
     placements: Mapping[str, Sequence[Placement]]
-    released: Mapping[int, Sequence[str]]
+    released: Sequence[Sequence[str]]
     units: Mapping[int, str]
     has_bound_dims: bool
 
     @classmethod
     def of(cls, program: Program, plan: Plan) -> PlanNotes:
-        """Group the steps of a program, and the placements and releases of its plan."""
-        steps_of_block: dict[str, list[Step]] = {}
-        for step in steps(program):
-            steps_of_block.setdefault(step.block.path, []).append(step)
+        """Group the placements of the program's plan by block, and its releases by tick."""
         placements: dict[str, list[Placement]] = {}
         for placement in plan.tensors:
             placements.setdefault(placement.block, []).append(placement)
         bindings = ("dims", "shapes", "profile_shapes")
         has_bound_dims = any(plan.settings.get(name) for name in bindings)
         units = {arena.id: arena.unit for arena in plan.arenas}
-        released = {release.step: release.tensors for release in plan.releases}
-        return cls(steps_of_block, placements, released, units, has_bound_dims)
-
-    def pop_steps(self, path: str) -> Sequence[Step]:
-        """Return the steps of a block, one for each node, and forget them: nodes are followed by values.
-
-        The steps of a large graph take as much memory as its notes on values.
-        """
-        return self.steps.pop(path, ())  # a block without nodes has no steps
+        released: list[Sequence[str]] = [()] * duration(program)
+        for release in plan.releases:
+            released[release.step] = release.tensors
+        return cls(placements, released, units, has_bound_dims)
 
     def node_entries(self, start: int, end: int, memory_text: str) -> bytes:
         """Return the encoded metadata of a node: its first tick, what dies after it, and its memory.
@@ -283,7 +278,7 @@ class PlanNotes:
         """
         step_entry, release_entry, memory_entry = _node_encoders()
         entries = step_entry(start)
-        released = self.released.get(end, ())
+        released = self.released[end]
         if released:
             entries += release_entry(f"[{', '.join(map(json_string, released))}]")
         if memory_text:
