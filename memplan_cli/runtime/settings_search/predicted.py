@@ -12,7 +12,6 @@ than the outputs, because kept outputs take up the place of a larger tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.one_line import one_line_repr
@@ -182,31 +181,6 @@ def peak_plus_arena(peaks: Peaks) -> int:
     return (peaks.first_run_peak or 0) + held_without_weights(peaks)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """Settings with their best arena.
-
-    Attributes:
-        settings: all settings, those of the arena included.
-        predicted: peaks of tensors.
-        arena: the arena, and the bytes that it holds.
-        traces: requests of the runs to the arena.
-        bytes_for_speed: bytes that the arena holds only to make runs shorter; not counted in the score.
-    """
-
-    settings: RuntimeSettings
-    predicted: Peaks
-    arena: ArenaChoice
-    traces: SessionTraces
-    bytes_for_speed: int = 0
-
-    @property
-    def score(self) -> tuple[int, int]:
-        """The sort key, lower is better: peak plus arena in bytes, then the peak."""
-        peak = self.predicted.first_run_peak or 0
-        return peak + self.arena.held - self.bytes_for_speed, peak
-
-
 def predict_settings(
     executed: ExecutedGraph, base: RuntimeSettings, workspace: Mapping[str, int] | None = None
 ) -> SettingsChoice:
@@ -223,7 +197,7 @@ def predict_settings(
     """
     base = base.updated(_kernel_options(executed))
     try:
-        best = _best_candidate(executed, base, workspace or {})
+        choice = _best_choice(executed, base, workspace or {})
     except UnknownBytesError:
         settings = _without_pattern_and_reuse(base).updated(
             RuntimeSettings(arena=EXACT, session_config=OWN_INITIALIZERS)
@@ -231,7 +205,6 @@ def predict_settings(
         return SettingsChoice(
             settings, Peaks(None, None), notes=(_UNKNOWN_SIZES,), provider=executed.provider
         )
-    choice = _choice_of(best, executed.provider)
     return choice if workspace is not None else replace(choice, notes=(_NO_WORKSPACE,))
 
 
@@ -249,13 +222,10 @@ def predict_arena(
     try:
         traces = session_traces(executed, settings, workspace)
         arena = best_arena(_served_runs(executed, traces))
-        candidate = _in_arena(settings, traces, arena)
-        candidate = _in_finer_arena(executed, candidate, workspace)
-        if may_have_pattern:
-            candidate = _with_pattern(executed, candidate, workspace)
+        choice = _in_finer_arena(executed, settings, traces, arena, workspace)
+        return _with_pattern(executed, choice, workspace) if may_have_pattern else choice
     except UnknownBytesError:
         return None
-    return _choice_of(candidate, executed.provider)
 
 
 def has_several_regions(choice: SettingsChoice) -> bool:
@@ -333,20 +303,9 @@ def prediction_warnings(graph: ExecutedGraph) -> Iterator[str]:
         yield other_version
 
 
-def _choice_of(candidate: _Candidate, provider: str) -> SettingsChoice:
-    """Return a candidate as the result of a search."""
-    predicted = replace(candidate.predicted, held=candidate.arena.held)
-    return SettingsChoice(
-        candidate.settings,
-        predicted,
-        provider=provider,
-        bytes_for_speed=candidate.bytes_for_speed,
-    )
-
-
-def _best_candidate(
+def _best_choice(
     executed: ExecutedGraph, base: RuntimeSettings, workspace: Mapping[str, int]
-) -> _Candidate:
+) -> SettingsChoice:
     """Return the best combination of order, reuse and arena among those with a peak near the lowest.
 
     Only the best one is then searched further: for an arena that holds less, and for a memory pattern
@@ -360,18 +319,25 @@ def _best_candidate(
         for settings in _variants(executed, base)
     ]
     lowest = min(traces.first.peak for _, traces in variants)
-    arenas: dict[AllocationTrace, ArenaChoice] = {}
-    candidates: list[_Candidate] = []
-    for settings, traces in variants:
-        if traces.first.peak <= _NEAR_LOWEST * lowest:
-            # Without a memory pattern all runs make the requests of the first one. Several orders often
-            # make the same requests, which need the search only once.
-            if traces.first not in arenas:
-                arenas[traces.first] = best_arena(_served_runs(executed, traces))
-            candidates.append(_in_arena(settings, traces, arenas[traces.first]))
-    best = _in_finer_arena(executed, min(candidates, key=attrgetter("score")), workspace)
+    near_lowest = [
+        (settings, traces)
+        for settings, traces in variants
+        if traces.first.peak <= _NEAR_LOWEST * lowest
+    ]
+    # Without a memory pattern all runs make the requests of the first one. Several orders often make the
+    # same requests, which need the search only once.
+    traces_by_requests = {traces.first: traces for _, traces in near_lowest}
+    arenas = {
+        requests: best_arena(_served_runs(executed, traces))
+        for requests, traces in traces_by_requests.items()
+    }
+    settings, traces = min(
+        near_lowest,
+        key=lambda pair: (pair[1].first_peak + arenas[pair[1].first].held, pair[1].first_peak),
+    )
+    choice = _in_finer_arena(executed, settings, traces, arenas[traces.first], workspace)
     is_pattern_fixed = "enable_mem_pattern" in base.session
-    return best if is_pattern_fixed else _with_pattern(executed, best, workspace)
+    return choice if is_pattern_fixed else _with_pattern(executed, choice, workspace)
 
 
 def _variants(executed: ExecutedGraph, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
@@ -424,61 +390,70 @@ def _kernel_options(executed: ExecutedGraph) -> RuntimeSettings:
 
 
 def _in_arena(
-    settings: RuntimeSettings, traces: SessionTraces, arena: ArenaChoice
-) -> _Candidate:
-    """Return a candidate with an arena that holds tensors only; weights get memory of their own."""
+    executed: ExecutedGraph,
+    settings: RuntimeSettings,
+    traces: SessionTraces,
+    arena: ArenaChoice,
+) -> SettingsChoice:
+    """Return settings with an arena that holds tensors only; weights get memory of their own."""
     own = settings.updated(RuntimeSettings(session_config=OWN_INITIALIZERS))
-    peaks = Peaks(traces.first_peak, traces.later_peak)
-    return _Candidate(replace(own, arena=arena.settings), peaks, arena, traces)
+    peaks = Peaks(traces.first_peak, traces.later_peak, held=arena.held)
+    return SettingsChoice(
+        replace(own, arena=arena.settings), peaks, provider=executed.provider
+    )
 
 
 def _in_finer_arena(
-    executed: ExecutedGraph, candidate: _Candidate, workspace: Mapping[str, int]
-) -> _Candidate:
-    """Return a candidate with an arena from a fine search, unless it holds more with many threads.
+    executed: ExecutedGraph,
+    settings: RuntimeSettings,
+    traces: SessionTraces,
+    arena: ArenaChoice,
+    workspace: Mapping[str, int],
+) -> SettingsChoice:
+    """Return settings with an arena from a fine search, or with ``arena`` if the finer one holds more with many threads.
 
     ``workspace`` was measured with one thread, but users run with many, and the workspace of some
     kernels grows with them. An arena that fits one thread exactly may then hold more than before.
     """
-    refined = refined_arena(_served_runs(executed, candidate.traces), candidate.arena)
-    if refined is candidate.arena:  # the search has found none that holds less
-        return candidate
+    refined = refined_arena(_served_runs(executed, traces), arena)
     one_thread = requests_from_totals(executed.program, executed.dims, workspace)
     many_threads = workspace_with_threads(one_thread, _MANY_THREADS)
-    if many_threads != one_thread:
-        model = simulated_model(executed, candidate.settings)
+    if refined is not arena and many_threads != one_thread:
+        model = simulated_model(executed, settings)
         trace = _served_runs(executed, trace_session(model, many_threads))
         held_refined, held_before = (
-            held_after_runs(trace, ArenaSettings.from_settings(arena.settings), runs=1)
-            for arena in (refined, candidate.arena)
+            held_after_runs(trace, ArenaSettings.from_settings(each.settings), runs=1)
+            for each in (refined, arena)
         )
         if held_refined > held_before:
-            return candidate
-    return _in_arena(candidate.settings, candidate.traces, refined)
+            refined = arena
+    return _in_arena(executed, settings, traces, refined)
 
 
 def _with_pattern(
-    executed: ExecutedGraph, candidate: _Candidate, workspace: Mapping[str, int]
-) -> _Candidate:
-    """Return a candidate with a memory pattern if that makes runs shorter and costs hardly any memory.
+    executed: ExecutedGraph, choice: SettingsChoice, workspace: Mapping[str, int]
+) -> SettingsChoice:
+    """Return a choice with a memory pattern if that makes runs shorter and costs hardly any memory.
 
-    Otherwise the candidate itself is returned. With a pattern the first run requests each tensor, and each
+    Otherwise the choice itself is returned. With a pattern the first run requests each tensor, and each
     later run one block for all tensors.
     """
     # If sizes depend on data or there are subgraphs, the block of one run may not fit another run.
     if executed.provider != CPU or needs_observation(executed):
-        return candidate
-    settings = candidate.settings.updated(_PATTERN)
+        return choice
+    settings = choice.settings.updated(_PATTERN)
     traces = session_traces(executed, settings, workspace)
     saved_work = PROFILE.arena_call_work * traces.saved_allocations
     if saved_work < _MIN_SAVED_TIME_SHARE * work_of(executed.program, executed.dims):
-        return candidate
-    held = _bytes_of_one_region(traces, limit=candidate.arena.held + _MAX_BYTES_FOR_TIME)
+        return choice
+    held_before = choice.predicted.held
+    assert held_before is not None  # noqa: S101 - `_in_arena` sets it
+    held = _bytes_of_one_region(traces, limit=held_before + _MAX_BYTES_FOR_TIME)
     if held is None:
-        return candidate
-    with_pattern = _in_arena(settings, traces, ArenaChoice(one_region(held), held))
-    # These bytes are left out of the score: a file must not lose to another one by bytes that save time.
-    return replace(with_pattern, bytes_for_speed=held - candidate.arena.held)
+        return choice
+    with_pattern = _in_arena(executed, settings, traces, ArenaChoice(one_region(held), held))
+    # These bytes are left out of the rank: a file must not lose to another one by bytes that save time.
+    return replace(with_pattern, bytes_for_speed=held - held_before)
 
 
 def _bytes_of_one_region(traces: SessionTraces, limit: int) -> int | None:
