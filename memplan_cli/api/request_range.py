@@ -268,10 +268,7 @@ def with_range_settings(
     except MemplanError as error:
         return _for_one_size(plan, error.message.replace(str(path), "the written model"))
     for_range = replace(result.serving.chosen.settings, io_binding=one_size.io_binding)
-    # The sources explain the settings for one size, which are replaced.
-    facts_for_range = replace(
-        facts, settings=for_range, settings_sources={}, settings_scope=ALL_SIZES, idle=None
-    )
+    facts_for_range = replace(facts, settings=for_range, settings_scope=ALL_SIZES, idle=None)
     plan = plan.with_report(replace(plan.report, runtime=facts_for_range))
     return plan.with_warnings(_range_warning(result, facts), *result.notes)
 

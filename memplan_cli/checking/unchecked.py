@@ -18,7 +18,6 @@ PLAN_FIELDS: Mapping[str, Mapping[str, str]] = {
         "report.runtime.observed": "",
         "report.runtime.settings": "they are those of the model, under which its outputs are compared; "
         "the memory that they need is not checked",
-        "report.runtime.settings_sources": "",
         "report.runtime.time": "",
         "report.runtime.idle": "",
         "report.validation": "",

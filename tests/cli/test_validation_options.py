@@ -64,7 +64,7 @@ def test_without_a_run_the_report_has_predictions_and_settings_and_nulls(
     assert set(report) == set(validated)
     assert report["validation"] is None
     runtime = report["runtime"]
-    assert set(runtime) >= set(validated["runtime"]) - {"time", "settings_sources"}
+    assert set(runtime) >= set(validated["runtime"]) - {"time"}
     for side in ("original", "optimized"):
         assert runtime["predicted"][side]["process"]["run"] > 0
         observed = runtime["observed"][side]

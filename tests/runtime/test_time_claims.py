@@ -1,4 +1,4 @@
-"""What a report says of time and of settings that follow from runs."""
+"""What a report says of the time of runs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,12 @@ import pytest
 
 from builders import plan_of_text
 from memplan_cli import Check, api
-from memplan_cli.core.results.observations import (
-    UNOPTIMIZED,
-    Peaks,
-    RuntimeSettings,
-    TimeRatio,
-)
+from memplan_cli.core.results.observations import Peaks, TimeRatio
 from memplan_cli.core.results.report import RuntimeSummary
 from memplan_cli.reporting import render
 from memplan_cli.runtime.run import timing
 from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.run.timing import ROUNDS, time_ratio
-from memplan_cli.runtime.settings_search.predicted import SettingsChoice
 from memplan_cli.runtime.verification import confirm
 from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec
 
@@ -31,12 +25,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.plans.report import Detail
-
-SIZED = RuntimeSettings(
-    session={"execution_order": "PRIORITY_BASED", "enable_mem_pattern": False},
-    arena={"initial_chunk_size_bytes": 4096},
-)
-OBSERVED = {"arena.initial_chunk_size_bytes": "observed"}
 
 
 def timed(
@@ -104,13 +92,12 @@ def test_more_than_five_per_cent_is_slower(*, median: float, warned: bool) -> No
     assert "(0.90 to 1.20, the quartiles of 5 rounds" in str(ratio)
 
 
-def told(sources: dict[str, str], ratio: TimeRatio | None) -> Plan:
+def told(ratio: TimeRatio | None) -> Plan:
     plan = plan_of_text("g (float[4] x) => (float[4] y) { a = Exp(x) y = Neg(a) }")
     sides = {"original": Peaks(1, 1), "optimized": Peaks(1, 1)}
     facts = RuntimeSummary(
-        "onnxruntime", "1", "CPUExecutionProvider", sides, sides, SIZED,
-        settings_sources=sources, time=ratio,
-    )  # fmt: skip
+        "onnxruntime", "1", "CPUExecutionProvider", sides, sides, time=ratio
+    )
     return plan.with_report(replace(plan.report, runtime=facts))
 
 
@@ -118,31 +105,17 @@ def whole(form: str) -> Detail:
     return "details" if form == "text" else "answer"
 
 
-def test_text_and_json_say_which_settings_follow_from_a_run_and_what_time_it_takes() -> None:
-    plan = told(OBSERVED, TimeRatio(1.08, 1.05, 1.12, ROUNDS))
+def test_text_and_json_say_what_time_a_run_takes() -> None:
+    plan = told(TimeRatio(1.08, 1.05, 1.12, ROUNDS))
     for form in ("text", "markdown", "html"):
         said = " ".join(render(plan, form, detail=whole(form)).split())
-        assert "initial_chunk_size_bytes = 4096 (observed)" in said
-        assert "execution_order = PRIORITY_BASED (observed)" not in said
         assert "1.08 (quartiles 1.05 and 1.12 of 5 alternating rounds)" in said
     found = json.loads(render(plan, "json"))["runtime"]
-    assert found["settings_sources"] == OBSERVED
     assert found["time"] == {"median": 1.08, "low": 1.05, "high": 1.12, "rounds": ROUNDS}
 
 
 def test_nothing_is_said_of_what_no_run_has_told() -> None:
-    plan = told({}, None)
-    assert "observed)" not in render(plan, "text", detail="details")
+    plan = told(None)
     assert "relative to the original" not in render(plan, "text", detail="details")
     found = json.loads(render(plan, "json"))["runtime"]
-    assert not {"settings_sources", "time"} & found.keys()
-
-
-def test_an_order_recorded_from_runs_is_called_so() -> None:
-    order = SettingsChoice(SIZED, Peaks(1, 1))
-    assert order.sources == {**OBSERVED, "session.execution_order": "observed"}
-    level = RuntimeSettings(session={"graph_optimization_level": "ORT_ENABLE_ALL"})
-    assert SettingsChoice(SIZED.updated(level), Peaks(1, 1)).sources == order.sources
-    as_written = SIZED.updated(UNOPTIMIZED)
-    assert replace(order, settings=as_written).sources == OBSERVED, "that of the file"
-    assert replace(order, settings=RuntimeSettings()).sources == {}
+    assert "time" not in found

@@ -14,7 +14,6 @@ from memplan_cli.core.json_types import Condition, Count, Natural, Share, one_of
 from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.results.memory import (
     CERTAINTY,
-    OBSERVED,
     BoundDim,
     ExternalWeights,
     Memory,
@@ -231,7 +230,6 @@ class RuntimeSummary:
         observed: measured bytes by side.
         settings: the options of the runtime for the optimized model.
         settings_scope: if dims have bounds: whether the settings are for all sizes within them.
-        settings_sources: the settings, as ``scope.key``, that were derived from a recorded run.
         time: the time ratio of both models, if they were run alternately.
         idle: what the arena does between runs; None if only one way was measured.
     """
@@ -242,9 +240,6 @@ class RuntimeSummary:
     predicted: Mapping[str, Peaks] = field(default_factory=dict, metadata=_PREDICTED)
     observed: Mapping[str, Peaks] = field(default_factory=dict, metadata=_OBSERVED)
     settings: RuntimeSettings | None = None
-    settings_sources: Mapping[str, Annotated[str, one_of(OBSERVED)]] = field(
-        default_factory=dict, metadata=SPARSE
-    )
     time: TimeRatio | None = field(default=None, metadata=SPARSE)
     idle: IdleArena | None = field(default=None, metadata=SPARSE)
     settings_scope: Annotated[str, one_of("", ALL_SIZES, ONE_SIZE)] = field(

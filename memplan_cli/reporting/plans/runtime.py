@@ -113,7 +113,7 @@ def _process_sizes(peaks: Peaks) -> Mapping[str, int | None]:
 
 
 def settings_section(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
-    """Yield the runtime options of the written model as ``scope.key = value (source)``.
+    """Yield the runtime options of the written model as ``scope.key = value``.
 
     The title says if no run has confirmed them.
     """
@@ -124,9 +124,7 @@ def settings_section(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
         if scope == "io_binding":  # the section on donated buffers lists these
             continue
         for key, value in options.items():
-            source = runtime.settings_sources.get(f"{scope}.{key}")
-            source_text = f" ({source})" if source else ""
-            lines.append(doc.Name(f"{scope}.{key} = {value}{source_text}"))
+            lines.append(doc.Name(f"{scope}.{key} = {value}"))
     title = "Settings of the written model"
     written = runtime.observed.get("optimized")
     if written is None or (written.first_run_peak is None and written.process is None):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.one_line import one_line_repr
 from memplan_cli.core.program import walk
-from memplan_cli.core.results.memory import OBSERVED
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.runtime.profile.in_place import version_warning
 from memplan_cli.runtime.profile.record import PROFILE
@@ -141,25 +140,6 @@ class SettingsChoice:
         peak, held = self.predicted.first_run_peak, self.predicted.held
         size = (peak or 0) + (held or 0) - self.bytes_for_speed
         return Rank(peak is None or held is None, size)
-
-    @property
-    def sources(self) -> Mapping[str, str]:
-        """`OBSERVED` for each setting that was derived from an observed run, by ``scope.key``."""
-        return settings_from_runs(self.settings)
-
-
-def settings_from_runs(settings: RuntimeSettings) -> Mapping[str, str]:
-    """Return `OBSERVED` for each setting whose value follows from an observed run, by ``scope.key``.
-
-    These are the size of the arena's first region, which depends on the workspace of kernels, and
-    the order by priority of an optimized graph, whose node indices the runtime does not report.
-    """
-    sources = {}
-    if has_unpredictable_order(settings):
-        sources["session.execution_order"] = OBSERVED
-    if "initial_chunk_size_bytes" in settings.arena:
-        sources["arena.initial_chunk_size_bytes"] = OBSERVED
-    return sources
 
 
 def has_unpredictable_order(settings: RuntimeSettings) -> bool:

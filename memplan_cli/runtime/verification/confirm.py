@@ -33,7 +33,6 @@ from memplan_cli.runtime.settings_search.predicted import (
     peak_plus_arena,
     predict_arena,
     released_between_runs,
-    settings_from_runs,
 )
 from memplan_cli.runtime.simulate.predict import (
     ExecutedGraph,
@@ -391,8 +390,6 @@ class Confirmation:
             predicted={"original": self.prediction.original.predicted, "optimized": predicted},
             observed={"original": baseline.record.peaks, "optimized": run.record.peaks},
             settings=run.settings,
-            # A setting without a source counts as predicted. All are, if the run recorded no workspace.
-            settings_sources=settings_from_runs(run.settings) if workspace else {},
             time=self.time,
             idle=self.idle,
         )
