@@ -15,7 +15,7 @@ export ORT_DISABLE_TELEMETRY := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs pictures test test-environment test-slow test-cuda measure-cuda test-suite test-commands test-oldest test-pythons test-integrations test-install lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results golden samples clean
+.PHONY: help install demo docs pictures test test-environment test-slow test-cuda measure-cuda test-suite test-commands test-oldest test-pythons test-integrations test-install lock audit dist hostile faults field fuzz mutations random-mutants lint types bench zoo same-results compare-runtimes golden samples clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -154,6 +154,9 @@ mutations: $(READY) ## Remove each rule in turn and see that a test fails
 random-mutants: $(READY) ## Edit the code at random and see that a test fails (MUTANTS="--seed 2 --count 500")
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check coverage
 	PYTHONPATH=tests $(BIN)/python -m tests.benchmarks.random_mutants $(MUTANTS)
+
+compare-runtimes: $(READY) ## Measure networks in ONNX Runtime, memplan, MNN, OpenVINO, tract, LiteRT and ncnn (needs the network once; hours)
+	PYTHONPATH=.:tests $(BIN)/python -m tests.benchmarks.runtimes $(NETWORKS)
 
 golden: $(READY) ## Write the golden reports again; review them as a diff
 	$(BIN)/python -m pytest tests/golden tests/reporting --update-golden

@@ -45,7 +45,7 @@ from .process_page import FLOOR
 from .runtime_settings import dims_of, specs_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 OUT = ROOT / "out" / "process"
 
@@ -91,9 +91,8 @@ def prepare(name: str, source: Path, out: Path = OUT) -> Json:
     return {"name": name, "dims": dims}
 
 
-def write(name: str, target: str, dims: dict[str, int]) -> Json:
-    """Return what `optimize` says of the file that it writes, and of its process."""
-    folder = OUT / name
+def write(folder: Path, target: str, dims: dict[str, int]) -> Json:
+    """Return what `optimize` says of the file that it writes from a default.onnx, and of its process."""
     asked = Settings(target=target, dims=dims, notes="plan")  # type: ignore[arg-type]
     done = api.optimize(
         folder / "default.onnx",
@@ -113,13 +112,18 @@ def write(name: str, target: str, dims: dict[str, int]) -> Json:
 
 def measured(name: str, part: str) -> Json:
     """Return the median of what fresh processes take."""
-    found = [asked_child(name, part) for _ in range(ROUNDS)]
-    keys = (*KEYS, "stands", "create")
+    return medians(child(name, part)) | {"disk": disk(name, part)}
+
+
+def medians(command: list[str]) -> Json:
+    """Return the medians of what a program that measures itself prints in fresh processes."""
+    found = [asked_child(command) for _ in range(ROUNDS)]
+    keys = (*KEYS, "stands", "create", "whole")
     row: Json = {key: median(each[key] for each in found) for key in keys}
     spread = max(
         (max(e[k] for e in found) - min(e[k] for e in found) for k in KEYS), default=0
     )
-    row |= {"spread": spread, "bits": found[0]["bits"], "disk": disk(name, part)}
+    row |= {"spread": spread, "bits": found[0]["bits"]}
     row["steady"] = len({each["bits"] for each in found}) == 1
     return row
 
@@ -130,8 +134,8 @@ def child(name: str, part: str, *more: str) -> list[str]:
     return [*script, f"{folder}/{part}.onnx", f"{folder}/feed.npz", HOW[part], *more]
 
 
-def asked_child(name: str, part: str) -> Json:
-    done = subprocess.run(child(name, part), capture_output=True, text=True, check=False)
+def asked_child(command: list[str]) -> Json:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{done.returncode}: {done.stderr[-300:]}")
     answer: Json = json.loads(done.stdout.splitlines()[-1])
@@ -158,7 +162,7 @@ def measure_bytes(names: list[str]) -> None:
             if "error" not in row.get(part, {"error": ""}):
                 continue
             try:
-                more = {} if how == "plain" else write(name, part, row["dims"])
+                more = {} if how == "plain" else write(OUT / name, part, row["dims"])
                 row[part] = measured(name, part) | more
             except Exception as error:  # noqa: BLE001 - one model's failure is a line
                 row[part] = {"error": f"{type(error).__name__}: {error}"[:300]}
@@ -207,34 +211,35 @@ def measure_times(names: list[str]) -> None:
         parts = [part for part in TIMED if "error" not in row[part]]
         if "times" in row or len(parts) < 2:
             continue
-        row["times"] = in_turn(name, parts)
+        row["times"] = in_turn({part: child(name, part) for part in parts})
         file.write_text(json.dumps(row, indent=1) + "\n")
         print(name, {part: round(t, 3) for part, t in row["times"].items()}, flush=True)
 
 
-def in_turn(name: str, parts: list[str]) -> dict[str, float]:
-    """Return the median processor milliseconds of a run, by part."""
+def in_turn(commands: Mapping[str, list[str]]) -> dict[str, float]:
+    """Return the median processor milliseconds of a run of each child program, by its name."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    workers = {p: subprocess.Popen(child(name, p, "serve"), **pipes) for p in parts}  # type: ignore[call-overload]
-    times: dict[str, list[float]] = {part: [] for part in parts}
+    workers = {n: subprocess.Popen([*c, "serve"], **pipes) for n, c in commands.items()}  # type: ignore[call-overload]
+    names = list(workers)
+    times: dict[str, list[float]] = {name: [] for name in names}
     try:
         for worker in workers.values():
             worker.stdout.readline()
         began, spent = time.perf_counter(), 0.0
-        while (count := len(times[parts[0]])) < _FEW or spent < SECONDS:
+        while (count := len(times[names[0]])) < _FEW or spent < SECONDS:
             if count >= LEAST_ROUNDS and spent > SECONDS / 5:
                 break
-            shift = count % len(parts)
-            for part in (*parts[shift:], *parts[:shift]):
-                workers[part].stdin.write("run\n")
-                workers[part].stdin.flush()
-                times[part].append(float(workers[part].stdout.readline()))
+            shift = count % len(names)
+            for name in (*names[shift:], *names[:shift]):
+                workers[name].stdin.write("run\n")
+                workers[name].stdin.flush()
+                times[name].append(float(workers[name].stdout.readline()))
             spent = time.perf_counter() - began
     finally:
         for worker in workers.values():
             worker.kill()
             worker.communicate()
-    return {part: median(found) for part, found in times.items()}
+    return {name: median(found) for name, found in times.items()}
 
 
 CHOSEN = ("bert_base_dyn_ts", "gpt2_small", "resnet50", "swin_tiny", "wiring_unetpp")
