@@ -9,13 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.aliasing import SHARE_VIEWS
-from memplan_cli.features.recompute.values import bytes_of, find_values
+from memplan_cli.features.recompute.values import bytes_of
+from memplan_cli.ordering.block_graph import storage_facts
+from memplan_cli.ordering.cut_bounds import local_bounds
+from memplan_cli.ordering.witnesses import graph_without_subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memplan_cli.core.program import Op, Program
-    from memplan_cli.features.recompute.values import Values
+    from memplan_cli.core.program import Program
     from memplan_cli.ordering.records import PlannedVars
 
 
@@ -23,20 +25,12 @@ def step_bytes(program: Program, planned_vars: PlannedVars) -> Sequence[int]:
     """Return for each op of the top block the bytes of the values that it reads and makes.
 
     These are live at once, whatever the order and the copies, beside all pinned vars. An output
-    that may be written over an input counts as if it always were.
+    that may be written over an input counts as if it always were. Subgraphs count as if they needed
+    nothing.
     """
-    values = find_values(
-        program, planned_vars.sizes, planned_vars.pinned, planned_vars.aliasing
-    )
-    pinned_bytes = sum(
-        bytes_of(planned_vars.sizes, var) for var in dict.fromkeys(planned_vars.pinned)
-    )
-    return [
-        pinned_bytes
-        + sum(values.sizes[value] for value in _touched_values(values, op, place))
-        - _overwritten_bytes(values, op, planned_vars)
-        for place, op in enumerate(program.body.ops)
-    ]
+    numbers = {var: bytes_of(planned_vars.sizes, var) for var in planned_vars.sizes}
+    facts = storage_facts(program, planned_vars, numbers)
+    return local_bounds(graph_without_subgraphs(program.body, facts))
 
 
 def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
@@ -72,29 +66,3 @@ def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
             all_outputs += sum(output_sizes)
     at_last_producer = all_outputs + min(bytes_beside, default=0)
     return max((at_last_producer, *bytes_with_output, *intermediate_bytes))
-
-
-def _touched_values(values: Values, op: Op, place: int) -> set[int]:
-    """Return the values that an op reads and makes, which are live at once.
-
-    For an If only those that it reads: what a branch reads can be gone, or overwritten, by the
-    time that the outputs are made.
-    """
-    runs_one_branch = bool(op.bodies) and not op.repeats
-    outputs = () if runs_one_branch else op.outputs
-    touched = (*values.dataflow.reads[place], *outputs)
-    return {values.value_of[var] for var in touched if var in values.value_of}
-
-
-def _overwritten_bytes(values: Values, op: Op, planned_vars: PlannedVars) -> int:
-    """Return the bytes of an op's first output if it may be written over an input, else 0."""
-    if not op.outputs or op.outputs[0] not in values.value_of:
-        return 0
-    sizes, output = planned_vars.sizes, op.outputs[0]
-    is_in_place = any(
-        position < len(op.inputs)
-        and op.inputs[position] in values.value_of
-        and sizes.get(op.inputs[position]) == sizes.get(output)
-        for position in planned_vars.aliasing.in_place_inputs(op)
-    )
-    return bytes_of(sizes, output) if is_in_place else 0
