@@ -1,7 +1,7 @@
 """Checks of the settings in a plan against the plan's contents and the written model.
 
 A setting is checked by its effect. Settings without an effect that the files show, such as those that
-only guide a search, are listed in `unchecked`.
+only guide a search, are listed in docs/formats.md.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,6 @@ from lies.told import BASES, SAMPLES, Told, parsed
 from memplan_cli import Settings, optimize
 from memplan_cli.api.models.plan_files import compare_with_model
 from memplan_cli.api.schema import schema
-from memplan_cli.checking.unchecked import CERTIFICATE_FIELDS, NOTE_FIELDS, PLAN_FIELDS
 from memplan_cli.core.check import Check
 from memplan_cli.errors import MemplanError
 from memplan_cli.planning.plan_file import checked_plan
@@ -29,11 +29,31 @@ if TYPE_CHECKING:
     from lies.leaves import Json
     from lies.leaves import Path as Place
 
-PLAN_UNCHECKED = tuple(path for fields in PLAN_FIELDS.values() for path in fields)
-CERTIFICATE_UNCHECKED = tuple(
-    path for fields in CERTIFICATE_FIELDS.values() for path in fields
+FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
+
+
+def unchecked_tables() -> list[dict[str, list[str]]]:
+    """Return the tables of unchecked fields in the documentation: kind of fields -> their paths."""
+    head = "| not checked | fields |\n|---|---|\n"
+    tables = []
+    for text in FORMATS.read_text().split(head)[1:]:
+        rows = [row.split("|")[1:3] for row in text.partition("\n\n")[0].splitlines()]
+        # In parentheses: when a field is not checked, or what of it.
+        tables.append(
+            {
+                kind.strip(): re.findall(r"`([^`]*)`", re.sub(r"\([^)]*\)", "", fields))
+                for kind, fields in rows
+            }
+        )
+    return tables
+
+
+_FIELDS, _CERTIFICATE_FIELDS = (
+    [path for paths in table.values() for path in paths] for table in unchecked_tables()
 )
-NOTES_UNCHECKED = tuple(path for fields in NOTE_FIELDS.values() for path in fields)
+PLAN_UNCHECKED = tuple(path for path in _FIELDS if not path.startswith("pkg."))
+NOTES_UNCHECKED = tuple(path for path in _FIELDS if path.startswith("pkg."))
+CERTIFICATE_UNCHECKED = tuple(_CERTIFICATE_FIELDS)
 
 _FOLDED = f"""{HEAD}
 folded (float[64] x) => (float[64] y) <float[64] w = {{{", ".join(["1"] * 64)}}}> {{
