@@ -49,7 +49,7 @@ def diff(
         MemplanError: a file or a setting is wrong.
     """
     request = request_of(config, options, progress, warn)
-    reject_settings_of_plans((before, after), request)
+    reject_settings_of_plans((before, after), request.option_names)
     return compare(_snapshot(before, request), _snapshot(after, request))
 
 

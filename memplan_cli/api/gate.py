@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from memplan_cli.api.model_or_plan import is_plan_file, plan_and_stale_warnings, warn_of_plan
+from memplan_cli.api.model_or_plan import (
+    is_plan_file,
+    plan_and_stale_warnings,
+    reject_settings_of_plans,
+    warn_of_plan,
+)
 from memplan_cli.api.models.file_names import expanded_glob
 from memplan_cli.api.models.sources import is_path, model_paths
 from memplan_cli.api.option_names import accepts_option_names
@@ -242,6 +247,8 @@ def _judge_files(
     paths: tuple[Path, ...], call: _Call, request: Request
 ) -> tuple[Verdict, ...]:
     """Return the verdicts on files; write the baselines and the files of verdicts."""
+    # Without ``config``: a settings file may have rules of the gate, which apply to plans too.
+    reject_settings_of_plans(paths, replace(request, config=None).option_names)
     folders: dict[Path, _FolderRules] = {}
     for path in paths:
         if path.parent not in folders:

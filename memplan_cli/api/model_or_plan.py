@@ -70,21 +70,17 @@ def is_plan_file(source: ModelSource | Plan) -> bool:
     return Path(cast("FilePath", source)).suffix == ".json"
 
 
-def reject_settings_of_plans(sources: Sequence[ModelSource | Plan], request: Request) -> None:
-    """Reject the settings of a call if all sources are plans, which settings cannot change."""
-    settings = {"config": request.config, **request.overrides}
-    names = [name for name, value in settings.items() if value not in (None, (), [])]
-    if names and all(isinstance(source, Plan) or is_plan_file(source) for source in sources):
-        raise SettingsError(
-            f"{names[0]} has no effect: a finished plan is given",
-            hint="give the model instead",
-        )
+def reject_settings_of_plans(
+    sources: Sequence[ModelSource | Plan], option_names: Sequence[str]
+) -> None:
+    """Reject the options of a call if all sources are finished plans, which options cannot change.
 
-
-def reject_unused_settings(paths: Sequence[Path], options: Sequence[str]) -> None:
-    """Reject options of a command if all paths are plan files, which options cannot change."""
-    if options and all(is_plan_file(path) for path in paths):
+    Raises:
+        SettingsError: there are such options; the message names the first.
+    """
+    if option_names and all(isinstance(s, Plan) or is_plan_file(s) for s in sources):
+        plan = next((f"{s} is a finished plan" for s in sources if is_plan_file(s)), "")
         raise SettingsError(
-            f"--{options[0]} has no effect: {paths[0]} is a finished plan",
+            f"{option_names[0]} has no effect: {plan or 'a finished plan is given'}",
             hint="name the model instead",
         )

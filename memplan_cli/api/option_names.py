@@ -82,9 +82,10 @@ def accepts_option_names(
                     _add(own, record_of[name], {name: value})
                 else:
                     _add(own, renamed.get(name, name), value)
-            refuse_without_effect(
-                own, (*settings, *parameters), f"in memplan.{function.__name__}"
-            )
+            unused = setting_without_effect(own, (*settings, *parameters))
+            if unused:
+                where = f"in memplan.{function.__name__}"
+                raise SettingsError(f"{unused} has no effect {where}", hint="remove it")
             if isinstance(own.get("check"), dict):
                 own["check"] = _check(own["check"], own.get("provider"))
             return function(**own)  # type: ignore[call-arg]
@@ -94,13 +95,12 @@ def accepts_option_names(
     return decorate
 
 
-def refuse_without_effect(
-    keywords: Mapping[str, object], effective: Collection[str], where: str
-) -> None:
-    """Raise a SettingsError if a setting is given that is not in ``effective``; ``where`` ends its text."""
+def setting_without_effect(keywords: Mapping[str, object], effective: Collection[str]) -> str:
+    """Return the first setting in some keywords that is not in ``effective``; empty if there is none."""
     for name, value in keywords.items():
         if name in READERS and name not in effective and value is not None:
-            raise SettingsError(f"{name} has no effect {where}", hint="remove it")
+            return name
+    return ""
 
 
 def _add(keywords: dict[str, Any], name: str, value: object) -> None:

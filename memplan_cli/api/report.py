@@ -6,13 +6,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from memplan_cli.api.model_or_plan import is_plan_file
+from memplan_cli.api.model_or_plan import is_plan_file, reject_settings_of_plans
 from memplan_cli.api.models.file_names import PLAN_SUFFIX
 from memplan_cli.api.models.model_file import plan_model, read_model
 from memplan_cli.api.models.profiles import plan_profiles
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import PLAN_SETTINGS, accepts_option_names
-from memplan_cli.api.request import settings_of
+from memplan_cli.api.request import request_of, settings_of
 from memplan_cli.core.program import Origin
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.core.symbolic.dims import bind_dim
@@ -127,14 +127,13 @@ def report(
     """
     source = newest_plan(Path.cwd()) if path is None else path
     if is_plan_file(source):
-        plan_file = Path(cast("FilePath", source))
-        if settings or profiles or config is not None or options or extras:
-            what = "extras" if extras else "settings"
-            raise SettingsError(
-                f"{what} have no effect: {plan_file} is a finished plan",
-                hint="name the model instead",
-            )
-        return NotebookPlan.of(_stored_plan(plan_file))
+        names = [
+            *request_of(config, options).option_names,
+            *(f"--{extra}" for extra in extras),
+        ]
+        names += ["--dim"] if profiles else []
+        reject_settings_of_plans((source,), ["settings", *names] if settings else names)
+        return NotebookPlan.of(_stored_plan(Path(cast("FilePath", source))))
     if profiles and "process" in extras:
         raise SettingsError(
             "a process can only be predicted for one size, and profiles have several",

@@ -35,6 +35,20 @@ class Request:
         """The settings file as a path."""
         return None if self.config is None else Path(self.config)
 
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """The options of these settings on a command line, for errors.
+
+        A flag that is off, ``skip_grads=False``, is the option ``--no-skip-grads``.
+        """
+        from memplan_cli.settings.sources import option_name
+
+        names = [] if self.config is None else ["--config"]
+        for setting, value in self.overrides.items():
+            option = option_name(setting)
+            names.append(option.replace("--", "--no-", 1) if value is False else option)
+        return tuple(names)
+
     def load(self, model: Path) -> Settings:
         """Return the settings for a model, from files and overrides together."""
         from memplan_cli.settings.sources import load_settings

@@ -14,7 +14,7 @@ from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import (
     RUN_SETTINGS,
     accepts_option_names,
-    refuse_without_effect,
+    setting_without_effect,
 )
 from memplan_cli.api.process import predicted_process, settings_of_run
 from memplan_cli.api.report import interface_of
@@ -22,6 +22,7 @@ from memplan_cli.api.request import request_of
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.reporting.commands.why import why_peak, why_tensor
+from memplan_cli.settings.sources import option_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,16 +61,18 @@ def why(
         MemplanError: the file or a setting is wrong, or there is no such tensor.
     """
     request = request_of(config, options, progress, warn)
-    reject_settings_of_plans((model,), request)
+    reject_settings_of_plans((model,), request.option_names)
     if of == "process":
         if tensor is not None:
             raise SettingsError(
-                "tensor and of='process' cannot be combined",
+                "--tensor and --process cannot be combined",
                 hint="remove one of them",
             )
-        refuse_without_effect(
-            options, RUN_SETTINGS, "on the process, which runs the model as it is"
-        )
+        if unused := setting_without_effect(options, RUN_SETTINGS):
+            raise SettingsError(
+                f"{option_name(unused)} has no effect on the process, which runs the model as it is",
+                hint="remove it",
+            )
         if isinstance(model, Plan):
             raise PlanError(
                 "a process can only be predicted for a model",

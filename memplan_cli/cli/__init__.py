@@ -34,13 +34,14 @@ class CommandEntry(NamedTuple):
 
     Attributes:
         group: the heading under which the help lists the command.
-        module: the module with the function of the command, which is imported when it is called.
         summary: one line of help.
+        module: the module with the function of the command, which is imported when it is called; empty: the
+            module of `memplan_cli.cli.commands` with the name of the command.
     """
 
     group: str
-    module: str
     summary: str
+    module: str = ""
 
 
 _EVERYDAY, _RUNTIME = "Everyday commands", "Commands about ONNX Runtime"
@@ -48,84 +49,24 @@ _EVERYDAY, _RUNTIME = "Everyday commands", "Commands about ONNX Runtime"
 MORE_COMMANDS = "More commands"
 
 COMMANDS: Mapping[str, CommandEntry] = {
-    "report": CommandEntry(
-        _EVERYDAY,
-        "memplan_cli.cli.commands.report",
-        "Show how much memory a model or a plan needs.",
-    ),
+    "report": CommandEntry(_EVERYDAY, "Show how much memory a model or a plan needs."),
     "optimize": CommandEntry(
-        _EVERYDAY,
-        "memplan_cli.cli.commands.optimize",
-        "Write a model that needs less memory, and verify it.",
+        _EVERYDAY, "Write a model that needs less memory, and verify it."
     ),
-    "gate": CommandEntry(
-        _EVERYDAY,
-        "memplan_cli.cli.commands.gate",
-        "Fail if a model exceeds a limit or a baseline.",
-    ),
-    "why": CommandEntry(
-        _EVERYDAY,
-        "memplan_cli.cli.commands.why",
-        "Explain the peak memory, the process, or one tensor.",
-    ),
-    "diff": CommandEntry(
-        _EVERYDAY,
-        "memplan_cli.cli.commands.diff",
-        "Compare the memory of two models or plans.",
-    ),
-    "fit": CommandEntry(
-        _EVERYDAY,
-        "memplan_cli.cli.commands.fit",
-        "Find the largest batch size that fits into a memory.",
-    ),
-    "settings": CommandEntry(
-        _RUNTIME,
-        "memplan_cli.cli.commands.settings",
-        "Recommend session settings that need least memory.",
-    ),
-    "soak": CommandEntry(
-        _RUNTIME,
-        "memplan_cli.cli.commands.soak",
-        "Show the memory over many requests of varying size.",
-    ),
-    "simulate": CommandEntry(
-        _RUNTIME,
-        "memplan_cli.cli.commands.simulate",
-        "Simulate dynamic allocators on one run of a model.",
-    ),
-    "validate": CommandEntry(
-        _RUNTIME,
-        "memplan_cli.cli.commands.validate",
-        "Compare an optimized model with its original.",
-    ),
-    "doctor": CommandEntry(
-        _RUNTIME, "memplan_cli.cli.commands.doctor", "Show versions, and which providers work."
-    ),
-    "train-step": CommandEntry(
-        MORE_COMMANDS,
-        "memplan_cli.cli.commands.train_step",
-        "Write a training step for a forward model.",
-    ),
-    "sweep": CommandEntry(
-        MORE_COMMANDS,
-        "memplan_cli.cli.commands.sweep",
-        "Plan many models, and print a table of them.",
-    ),
-    "pack": CommandEntry(
-        MORE_COMMANDS,
-        "memplan_cli.cli.commands.pack",
-        "Pack the buffers of a CSV file into one arena.",
-    ),
-    "verify-certificate": CommandEntry(
-        MORE_COMMANDS,
-        "memplan_cli.cli.commands.verify_certificate",
-        "Check the proofs of a plan's bounds.",
-    ),
-    "schema": CommandEntry(
-        MORE_COMMANDS,
-        "memplan_cli.cli.commands.schema",
-        "Print the JSON schema of a file or a result.",
-    ),
+    "gate": CommandEntry(_EVERYDAY, "Fail if a model exceeds a limit or a baseline."),
+    "why": CommandEntry(_EVERYDAY, "Explain the peak memory, the process, or one tensor."),
+    "diff": CommandEntry(_EVERYDAY, "Compare the memory of two models or plans."),
+    "fit": CommandEntry(_EVERYDAY, "Find the largest batch size that fits into a memory."),
+    "settings": CommandEntry(_RUNTIME, "Recommend session settings that need least memory."),
+    "soak": CommandEntry(_RUNTIME, "Show the memory over many requests of varying size."),
+    "simulate": CommandEntry(_RUNTIME, "Simulate dynamic allocators on one run of a model."),
+    "validate": CommandEntry(_RUNTIME, "Compare an optimized model with its original."),
+    "doctor": CommandEntry(_RUNTIME, "Show versions, and which providers work."),
+    "train-step": CommandEntry(MORE_COMMANDS, "Write a training step for a forward model."),
+    "sweep": CommandEntry(MORE_COMMANDS, "Plan many models, and print a table of them."),
+    "pack": CommandEntry(MORE_COMMANDS, "Pack the buffers of a CSV file into one arena."),
+    "verify-certificate": CommandEntry(MORE_COMMANDS, "Check the proofs of a plan's bounds."),
+    "schema": CommandEntry(MORE_COMMANDS, "Print the JSON schema of a file or a result."),
 }
 """The commands, in the order in which the help lists them."""
 
@@ -175,8 +116,9 @@ class _CommandGroup(click.Group):
         del ctx
         if cmd_name not in self.table:
             return None
-        module = import_module(self.table[cmd_name].module)
-        command = getattr(module, cmd_name.replace("-", "_"))
+        function = cmd_name.replace("-", "_")
+        module = self.table[cmd_name].module or f"memplan_cli.cli.commands.{function}"
+        command = getattr(import_module(module), function)
         assert isinstance(command, click.Command)  # noqa: S101 - our own table
         return command
 

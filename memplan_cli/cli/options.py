@@ -6,10 +6,9 @@ keyword argument. Its docstring names the argument.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import wraps
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -20,10 +19,9 @@ from memplan_cli.core.results.observations import DEFAULT_TIMEOUT, PROVIDERS
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
-    from memplan_cli.api import Check
     from memplan_cli.reporting.plans.report import Invocation
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
@@ -137,119 +135,6 @@ tune_option = click.option(
 TUNE_COST = (
     "--tune runs the models under many settings, some twenty processes instead of two or three"
 )
-
-_DEPTHS: Mapping[str, Literal["outputs", "full"] | None] = {
-    "outputs": "outputs",
-    "full": "full",
-    "none": None,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Validation:
-    """How ``optimize`` validates a written model and finds its settings.
-
-    Attributes:
-        depth: compare ``outputs``, or measure memory too (``full``); None: run nothing.
-        search: how the best session settings are found: from predicted memory (``foreseen``), or
-            by running the model under many settings (``measured``).
-        reference: the run of the original whose outputs the written model must have.
-        idle: what the arena does between runs; None: it is released if a run gets at most 5 % longer.
-    """
-
-    depth: Literal["outputs", "full"] | None
-    search: Literal["foreseen", "measured"]
-    reference: Literal["defaults", "unoptimized"]
-    idle: Literal["release", "keep"] | None
-
-    def check(self, provider: str, timeout: float) -> Check | None:
-        """Return how models are run and compared; None if they are not run."""
-        from memplan_cli.api import Check
-
-        if self.depth is None:
-            return None
-        return Check(
-            provider,
-            timeout=timeout,
-            depth=self.depth,
-            search=self.search,
-            reference=self.reference,
-            idle=self.idle,
-        )
-
-
-def validation_options(command: Command) -> Command:
-    """Add ``--validate``, ``--no-validate``, ``--reference``, ``--tune`` and ``--idle`` as ``validation``.
-
-    The command raises a SettingsError if two of the options contradict each other.
-    """
-
-    @wraps(command)
-    def run(
-        *args: object,
-        validate: str | None,
-        no_validate: bool,
-        reference: Literal["defaults", "unoptimized"],
-        tune: bool,
-        idle: Literal["release", "keep"] | None,
-        **options: object,
-    ) -> Any:  # noqa: ANN401 - as the command
-        if no_validate and validate not in (None, "none"):
-            raise SettingsError(
-                f"--no-validate and --validate {validate} contradict each other",
-                hint="remove one of them",
-            )
-        depth = _DEPTHS["none" if no_validate else validate or "full"]
-        if tune and depth != "full":
-            raise SettingsError(
-                "--tune measures the memory of both models, which needs --validate full",
-                hint="remove --no-validate and --validate",
-            )
-        if idle and depth != "full":
-            raise SettingsError(
-                f"--idle {idle} needs --validate full, which measures both ways",
-                hint="remove --no-validate and --validate",
-            )
-        search: Literal["foreseen", "measured"] = "measured" if tune else "foreseen"
-        validation = Validation(depth, search, reference, idle)
-        return command(*args, validation=validation, **options)
-
-    options = (
-        click.option(
-            "--validate",
-            type=click.Choice(list(_DEPTHS)),
-            help=(
-                "Run the original and the written model, and compare their outputs, or their "
-                "outputs and memory (full), or run nothing.  [default: full]"
-            ),
-        ),
-        click.option(
-            "--no-validate",
-            is_flag=True,
-            help="Run nothing: memory and settings are predicted. This is the same as --validate none.",
-        ),
-        click.option(
-            "--reference",
-            type=click.Choice(["defaults", "unoptimized"]),
-            default="defaults",
-            show_default=True,
-            help=(
-                "The run of the original whose outputs the written model must have: under ONNX "
-                "Runtime's default options, or with graph optimization disabled."
-            ),
-        ),
-        tune_option,
-        click.option(
-            "--idle",
-            type=click.Choice(["release", "keep"]),
-            help=(
-                "Give the arena's memory back after each run, or hold it for shorter runs.  "
-                "[default: release if a run gets at most 5 % longer]"
-            ),
-        ),
-    )
-    return add_options(cast("Command", run), options)
-
 
 _ANSWER_OPTIONS = frozenset(
     (

@@ -57,9 +57,6 @@ _KEYWORDS = (
     "limit", "model", "dims", "metric", "level", "config", "inputs", "process",
 )  # fmt: skip
 
-_OPTION_NAMES = {"dims": "dim", "inputs": "input"}
-"""Settings whose option has another name."""
-
 _PROCESS_METRIC = "process.total"
 """The metric that ``process`` limits: the whole process at its highest, with interpreter and runtime."""
 
@@ -290,14 +287,9 @@ def _plan(model: Path, request: Request) -> Plan:
     Raises:
         MemplanError: the model or a setting is wrong, or the model does not have a dim.
     """
-    from memplan_cli.api.model_or_plan import planned, reject_unused_settings
+    from memplan_cli.api.model_or_plan import planned, reject_settings_of_plans
 
-    settings = [*request.overrides]
-    if request.config:
-        settings.insert(0, "config")
-    # Errors name options of the command line.
-    options = [_OPTION_NAMES.get(name, name) for name in settings]
-    reject_unused_settings((model,), options)
+    reject_settings_of_plans((model,), request.option_names)
     return planned(model, request)
 
 

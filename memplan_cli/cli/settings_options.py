@@ -6,7 +6,7 @@ and `profile_dims` stand above them, and take the forms of ``--dim`` that settin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -35,6 +35,7 @@ from memplan_cli.settings.choices import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from memplan_cli.api.request import Request
     from memplan_cli.cli.options import Command
     from memplan_cli.cli.output import Output
     from memplan_cli.core.symbolic.bounds import Bounds
@@ -234,11 +235,6 @@ _PLAIN_SETTINGS = (
 )  # fmt: skip
 """Settings whose option values need no parsing."""
 
-PLAN_PARAMETERS = (
-    *(name for name in _PLAIN_SETTINGS if name not in ("run", "inputs")), "bounds", "donate",
-)  # fmt: skip
-"""The click parameters of settings that decide a plan, and not the sizes of a run."""
-
 _TABLE_PARSERS: Mapping[str, Callable[[tuple[str, ...]], Mapping[str, object]]] = {
     "dims": parse_dims,
     "bounds": parse_bounds,
@@ -247,55 +243,14 @@ _TABLE_PARSERS: Mapping[str, Callable[[tuple[str, ...]], Mapping[str, object]]] 
 }
 """Settings that are tables; each use of the option is one entry."""
 
-_OPTION_NAMES = {"dims": "dim", "shapes": "shape", "checkpoints": "checkpoint"}
-"""Settings whose option has another name."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsOptions:
-    """The settings of a command line, before the settings files of a model are read.
-
-    Attributes:
-        config: the file of ``--config``.
-        overrides: the settings whose options were given, by name.
-    """
-
-    config: Path | None
-    overrides: Mapping[str, object]
-
-    @property
-    def option_names(self) -> tuple[str, ...]:
-        """The options that were given, without dashes at the front.
-
-        A flag that is off, ``skip_grads=False``, is the option ``no-skip-grads``.
-        """
-        names = [] if self.config is None else ["config"]
-        for setting, value in self.overrides.items():
-            option = _OPTION_NAMES.get(setting, setting).replace("_", "-")
-            names.append(f"no-{option}" if value is False else option)
-        return tuple(names)
-
-    def load(self, model: Path) -> Settings:
-        """Return the settings for a model: of its settings files, overridden by the options."""
-        from memplan_cli.api.request import Request
-
-        return Request(self.config, self.overrides).load(model)
-
-    def keywords(self, output: Output) -> dict[str, Any]:
-        """Return the keyword arguments for a function of the Python API that plans models."""
-        return {
-            **self.overrides,
-            "config": self.config,
-            "progress": output.progress,
-            "warn": output.note,
-        }
-
 
 def settings_options(command: Command) -> Command:
-    """Add an option for each setting; the argument is a `SettingsOptions`, ``settings``."""
+    """Add an option for each setting; the argument is a `Request` with those that were given, ``request``."""
 
     @wraps(command)
     def run(*args: object, **options: Any) -> Any:  # noqa: ANN401 - as the command
+        from memplan_cli.api.request import Request
+
         # An option that was not given is None, or empty if it can be repeated. --expose is an
         # option of some commands only.
         given: dict[str, object] = {name: options.pop(name, None) for name in _PLAIN_SETTINGS}
@@ -305,10 +260,20 @@ def settings_options(command: Command) -> Command:
         overrides = {
             name: value for name, value in given.items() if value not in (None, (), {})
         }
-        settings = SettingsOptions(options.pop("config"), overrides)
-        return command(*args, settings=settings, **options)
+        request = Request(options.pop("config"), overrides)
+        return command(*args, request=request, **options)
 
     return add_options(cast("Command", run), _SETTINGS)
+
+
+def keywords(request: Request, output: Output) -> dict[str, Any]:
+    """Return the keyword arguments of a request for a function of the Python API that plans models."""
+    return {
+        **request.overrides,
+        "config": request.config,
+        "progress": output.progress,
+        "warn": output.note,
+    }
 
 
 def binding_options(command: Command) -> Command:

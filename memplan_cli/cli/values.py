@@ -20,7 +20,7 @@ from memplan_cli.cli.output import Output
 from memplan_cli.errors import ModelError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 Value = TypeVar("Value")
 
@@ -174,100 +174,88 @@ def parse_whole_number(text: str) -> int | None:
 
 
 def parse_dims(texts: Iterable[str]) -> dict[str, int]:
-    """Read ``NAME=N`` texts of ``--dim``.
-
-    Raises:
-        SettingsError: a text has another form, or a name is given twice.
-    """
-    dims: dict[str, int] = {}
-    for text in texts:
-        name, sign, number = text.rpartition("=")
-        value = parse_whole_number(number) if sign and name else None
-        if value is None or value < 0:
-            raise SettingsError(f"--dim takes NAME=N, where N is 0 or more, not {text!r}")
-        _add_once(dims, name, value, "--dim")
-    return dims
+    """Read ``NAME=N`` texts of ``--dim`` as `_table`."""
+    return _table(texts, "--dim takes NAME=N, where N is 0 or more", _dim)
 
 
 def parse_dim_lists(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Read ``NAME=N,N,..`` texts of ``--dim``; each value is kept once.
+    """Read ``NAME=N,N,..`` texts of ``--dim`` as `_table`; each value is kept once."""
 
-    Raises:
-        SettingsError: a text has another form, or a name is given twice.
-    """
-    dims: dict[str, tuple[int, ...]] = {}
-    for text in texts:
-        name, sign, numbers = text.rpartition("=")
-        values = [parse_whole_number(number.strip()) for number in numbers.split(",")]
-        numeric = tuple(value for value in values if value is not None and value >= 0)
-        # Fewer numbers than parts: a part is no number, or below zero.
-        if not sign or not name or len(numeric) < len(values):
-            raise SettingsError(f"--dim takes NAME=N or NAME=N,N,.. here, not {text!r}")
-        _add_once(dims, name, tuple(dict.fromkeys(numeric)), "--dim")
-    return dims
+    def dims(text: str) -> tuple[int, ...] | None:
+        numbers = [_dim(part.strip()) for part in text.split(",")]
+        known = tuple(dict.fromkeys(number for number in numbers if number is not None))
+        return None if None in numbers else known
+
+    return _table(texts, "--dim takes NAME=N or NAME=N,N,.. here", dims)
 
 
 def parse_bounds(texts: Iterable[str]) -> dict[str, str]:
-    """Split ``NAME=A..B[:STEP]`` texts of ``--bounds`` at the sign; the settings read the range.
-
-    Raises:
-        SettingsError: a text has no ``=`` or no name, or a name is given twice.
-    """
-    ranges: dict[str, str] = {}
-    for text in texts:
-        name, sign, interval = text.rpartition("=")
-        if not sign or not name:
-            raise SettingsError(f"--bounds takes NAME=A..B or NAME=A..B:STEP, not {text!r}")
-        _add_once(ranges, name, interval, "--bounds")
-    return ranges
+    """Split ``NAME=A..B[:STEP]`` texts of ``--bounds`` as `_table`; the settings read the range."""
+    return _table(texts, "--bounds takes NAME=A..B or NAME=A..B:STEP", str)
 
 
 def parse_donations(texts: Iterable[str]) -> dict[str, str]:
-    """Read ``INPUT=OUTPUT`` texts of ``--donate``.
-
-    Raises:
-        SettingsError: a side is missing, or an input is given twice.
-    """
-    donations: dict[str, str] = {}
-    for text in texts:
-        input_name, sign, output_name = text.partition("=")
-        if not (input_name and sign and output_name):
-            raise SettingsError(f"--donate takes INPUT=OUTPUT, not {text!r}")
-        _add_once(donations, input_name, output_name, "--donate")
-    return donations
+    """Read ``INPUT=OUTPUT`` texts of ``--donate`` as `_table`."""
+    return _table(
+        texts, "--donate takes INPUT=OUTPUT", lambda text: text or None, str.partition
+    )
 
 
 def parse_shapes(texts: Iterable[str]) -> dict[str, list[int | str]]:
-    """Read ``NAME=D,D,..`` texts of ``--shape``; a dim is a number or a symbol.
+    """Read ``NAME=D,D,..`` texts of ``--shape`` as `_table`; a dim is a number or a symbol."""
 
-    Raises:
-        SettingsError: a text has no ``=`` or an empty dim, or a name is given twice.
-    """
-    shapes: dict[str, list[int | str]] = {}
-    for text in texts:
-        name, sign, dims = text.rpartition("=")
-        parts = [part.strip() for part in dims.split(",")] if dims.strip() else []
-        if not sign or not name or not all(parts):
-            raise SettingsError(f"--shape takes NAME=D,D,.., not {text!r}")
+    def shape(text: str) -> list[int | str] | None:
+        parts = [part.strip() for part in text.split(",")] if text.strip() else []
         numbers = [parse_whole_number(part) for part in parts]
-        shape = [part if n is None else n for part, n in zip(parts, numbers, strict=True)]
-        _add_once(shapes, name, shape, "--shape")
-    return shapes
+        dims = [part if n is None else n for part, n in zip(parts, numbers, strict=True)]
+        return dims if all(parts) else None
+
+    return _table(texts, "--shape takes NAME=D,D,..", shape)
 
 
 def parse_values(texts: Iterable[str]) -> dict[str, object]:
-    """Read ``NAME=VALUE`` texts of ``--input``: a number, ``true``, text, or a list with commas.
+    """Read ``NAME=VALUE`` texts of ``--input`` as `_table`: a number, ``true``, text, or a list with commas."""
+
+    def value(text: str) -> object:
+        return _parse_value(text) if text else None
+
+    return _table(texts, "--input takes NAME=VALUE", value, str.partition)
+
+
+def _table(
+    texts: Iterable[str],
+    form: str,
+    parse: Callable[[str], Value | None],
+    split: Callable[[str, str], tuple[str, str, str]] = str.rpartition,
+) -> dict[str, Value]:
+    """Read the ``NAME=VALUE`` texts of an option as a table.
+
+    Args:
+        texts: the texts.
+        form: the option and what it takes, for errors.
+        parse: returns the value of a text, or None if it has another form.
+        split: splits a text at its last ``=``, since names may contain the sign, or at its first one.
 
     Raises:
         SettingsError: a text has another form, or a name is given twice.
     """
-    values: dict[str, object] = {}
+    option = form.split(maxsplit=1)[0]
+    table: dict[str, Value] = {}
     for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name or not value:
-            raise SettingsError(f"--input takes NAME=VALUE, not {text[:100]!r}")
-        _add_once(values, name, _parse_value(value), "--input")
-    return values
+        name, sign, value_text = split(text, "=")
+        value = parse(value_text) if sign and name else None
+        if value is None:
+            raise SettingsError(f"{form}, not {text[:100]!r}")
+        if name in table:
+            raise SettingsError(f"{option} gives {name!r} twice")
+        table[name] = value
+    return table
+
+
+def _dim(text: str) -> int | None:
+    """Return the number of a dim, or None if the text is no whole number from 0."""
+    number = parse_whole_number(text)
+    return None if number is None or number < 0 else number
 
 
 def _parse_value(text: str) -> object:
@@ -286,14 +274,3 @@ def _parse_value(text: str) -> object:
             return json.loads(json_text)
     parts = [part.strip() for part in text.split(",")]
     return parts if len(parts) > 1 else text
-
-
-def _add_once(table: dict[str, Value], name: str, value: Value, option: str) -> None:
-    """Add an entry to a table, which is changed.
-
-    Raises:
-        SettingsError: the table has the name already.
-    """
-    if name in table:
-        raise SettingsError(f"{option} gives {name!r} twice")
-    table[name] = value

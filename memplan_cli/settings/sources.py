@@ -95,7 +95,7 @@ _SINGULAR = {"checkpoints": "checkpoint", "dims": "dim", "shapes": "shape"}
 """Keys that hold several values, and the option that sets one of them."""
 
 
-def _option_name(key: str) -> str:
+def option_name(key: str) -> str:
     """Return the name of a setting's option, for errors. Options of the gate do not have its prefix."""
     return f"--{_SINGULAR.get(key, key.removeprefix('gate.').replace('_', '-'))}"
 
@@ -126,7 +126,7 @@ def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
     values: dict[str, object] = {}
     for key, value in passed.items():
         _refuse_unknown_key(key)
-        written = as_value(file_syntax(key, value), Place(_option_name(key)))
+        written = as_value(file_syntax(key, value), Place(option_name(key)))
         converted = read_table(_dotted(key, written), READERS)
         if isinstance(value, float):
             # Validated only: a share that becomes a percentage and back may differ in its last bit.

@@ -59,7 +59,7 @@ def test_a_finished_plan_takes_no_settings_and_no_extras(
     plan_file = tmp_path / "net.memplan.json"
     plan_file.write_text(memplan.plan(SYMBOLIC).dumps())
     assert memplan.report(plan_file).report.model.nodes
-    with pytest.raises(SettingsError, match="have no effect"):
+    with pytest.raises(SettingsError, match="has no effect"):
         memplan.report(plan_file, **arguments)
 
 

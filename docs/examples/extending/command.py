@@ -49,7 +49,7 @@ def peak(model: Path, *, at_most: int | None, output: Output) -> None:
 
 
 SUMMARY = "Print the node at which most bytes are live."
-EXTENDED = {**COMMANDS, "peak": CommandEntry(MORE_COMMANDS, __name__, SUMMARY)}
+EXTENDED = {**COMMANDS, "peak": CommandEntry(MORE_COMMANDS, SUMMARY, __name__)}
 
 
 def main() -> None:

@@ -16,12 +16,13 @@ from memplan_cli.cli.options import (
     reject_unused,
 )
 from memplan_cli.cli.output import say
-from memplan_cli.cli.settings_options import SettingsOptions, settings_options, unknown_dims
+from memplan_cli.cli.settings_options import settings_options, unknown_dims
 from memplan_cli.core.binding_options import dim_option
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan_cli.api.request import Request
     from memplan_cli.cli.output import Output
     from memplan_cli.planning.fit import Fit
     from memplan_cli.reporting.document import NextStep
@@ -65,7 +66,7 @@ def fit(
     model: Path,
     *,
     unknown: tuple[str, ...],
-    settings: SettingsOptions,
+    request: Request,
     memory: str,
     overhead: str | None,
     quantity: Literal["process", "tensors"] | None,
@@ -99,7 +100,7 @@ def fit(
         model,
         memory,
         unknown,
-        settings.load(model),
+        request.load(model),
         overhead=overhead,
         of=quantity or "auto",
         provider=provider if confirm else None,

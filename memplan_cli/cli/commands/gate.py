@@ -11,11 +11,12 @@ from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.next_step import next_step, say_next
 from memplan_cli.cli.options import format_option, output_options, result_option
 from memplan_cli.cli.output import say
-from memplan_cli.cli.settings_options import SettingsOptions, settings_options
+from memplan_cli.cli.settings_options import keywords, settings_options
 from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from memplan_cli.api.gate import VerdictFile, Verdicts
+    from memplan_cli.api.request import Request
     from memplan_cli.cli.output import Output
     from memplan_cli.reporting.document import NextStep
 
@@ -105,7 +106,7 @@ def gate(
     ratchet: bool | None,
     update_baseline: bool,
     allow_version_change: bool | None,
-    settings: SettingsOptions,
+    request: Request,
     form: str,
     out: Path | None,
     format_files: tuple[str, ...],
@@ -121,7 +122,6 @@ def gate(
     memplan gate 'models/*.onnx' --max-increase 2% --format github
     """
     from memplan_cli.api.gate import VerdictFile, gate
-    from memplan_cli.api.model_or_plan import reject_unused_settings
     from memplan_cli.reporting.commands.gate_report import RENDERERS
 
     rules: dict[str, object] = {
@@ -131,9 +131,6 @@ def gate(
         "ratchet": ratchet,
         "allow_version_change": allow_version_change,
     }
-    # --config always has an effect: a settings file may hold the rules of the gate.
-    plan_options = tuple(name for name in settings.option_names if name != "config")
-    reject_unused_settings(models, plan_options)
     files = _parse_format_files(format_files)
     if out is not None:
         files = (VerdictFile(out, form, "-o"), *files)
@@ -143,7 +140,7 @@ def gate(
         baseline=baseline,
         mode="update-baseline" if update_baseline else "check",
         files=files,
-        **settings.keywords(output),
+        **keywords(request, output),
     )
     for path in dict.fromkeys(file.path for file in files):
         output.note(f"memplan: wrote {path}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import click
 
@@ -20,16 +20,16 @@ from memplan_cli.cli.options import (
     reject_unused,
     repeated_options,
     timeout_option,
-    validation_options,
+    tune_option,
 )
 from memplan_cli.cli.output import say
 from memplan_cli.cli.settings_options import (
-    SettingsOptions,
     expose_option,
     settings_options,
     several_dims,
 )
 from memplan_cli.cli.values import TargetFile, require_output_file
+from memplan_cli.core.check import Idle, Reference
 from memplan_cli.errors import SettingsError
 from memplan_cli.settings.choices import ExternalWeightsChoice, NotesChoice, TargetChoice
 
@@ -37,9 +37,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.api.models.profiles import Profiles
-    from memplan_cli.cli.options import Validation
+    from memplan_cli.api.request import Request
     from memplan_cli.cli.output import Output
     from memplan_cli.reporting.plans.report import Detail
+
+_Depth = Literal["outputs", "full", "none"]
+_DEPTHS = get_args(_Depth)
 
 
 @click.command(
@@ -108,7 +111,38 @@ if TYPE_CHECKING:
     type=TargetFile(),
     help="Write a proof of the lower bound of the order, for memplan verify-certificate.",
 )
-@validation_options
+@click.option(
+    "--validate",
+    type=click.Choice(_DEPTHS),
+    help=(
+        "Run the original and the written model, and compare their outputs, or their "
+        "outputs and memory (full), or run nothing.  [default: full]"
+    ),
+)
+@click.option(
+    "--no-validate",
+    is_flag=True,
+    help="Run nothing: memory and settings are predicted. This is the same as --validate none.",
+)
+@click.option(
+    "--reference",
+    type=click.Choice(get_args(Reference)),
+    default="defaults",
+    show_default=True,
+    help=(
+        "The run of the original whose outputs the written model must have: under ONNX "
+        "Runtime's default options, or with graph optimization disabled."
+    ),
+)
+@tune_option
+@click.option(
+    "--idle",
+    type=click.Choice(get_args(Idle)),
+    help=(
+        "Give the arena's memory back after each run, or hold it for shorter runs.  "
+        "[default: release if a run gets at most 5 % longer]"
+    ),
+)
 @provider_option
 @timeout_option
 @click.option(
@@ -123,14 +157,18 @@ def optimize(
     out: Path | None,
     plan_file: Path | None,
     profiles: Profiles,
-    settings: SettingsOptions,
+    request: Request,
     target: TargetChoice,
     external_weights: ExternalWeightsChoice | None,
     notes: NotesChoice | None,
     best_effort: bool | None,
     settings_out: Path | None,
     certificate: Path | None,
-    validation: Validation,
+    validate: _Depth | None,
+    no_validate: bool,
+    reference: Reference,
+    tune: bool,
+    idle: Idle | None,
     provider: str,
     timeout: float,
     print_log: bool,
@@ -155,20 +193,31 @@ def optimize(
 
     require_output_file(model, out)
     check_detail(detail, form)
-    model_settings = settings.load(model)
-    if not model_settings.run:
-        # --no-run turns validation off; options that ask for it contradict --no-run.
-        run_options = (
-            options_in_use(("tune", "validate", "reference", "idle"))
-            if validation.depth
-            else ()
+    if no_validate and validate not in (None, "none"):
+        raise SettingsError(
+            f"--no-validate and --validate {validate} contradict each other",
+            hint="remove one of them",
         )
-        if run_options:
-            refuse_run(model_settings, run_options[0])
-        validation = replace(validation, depth=None)
-    _check_options(validation, target, provider, output)
-    if validation.search == "measured":
+    depth = "none" if no_validate else validate or "full"
+    model_settings = request.load(model)
+    if not model_settings.run and depth != "none":
+        # --no-run turns validation off; options that ask for it contradict --no-run.
+        for option in options_in_use(("tune", "validate", "reference", "idle")):
+            refuse_run(model_settings, option)
+        depth = "none"
+    _check_options(depth, target, provider, output)
+    if tune:
         output.note(f"memplan: {TUNE_COST}")
+    check = None
+    if depth != "none":
+        check = api.Check(
+            provider,
+            timeout=timeout,
+            depth=depth,
+            search="measured" if tune else "foreseen",
+            reference=reference,
+            idle=idle,
+        )
     optimized = api.optimize(
         model,
         replace(
@@ -183,7 +232,7 @@ def optimize(
         plan_file=plan_file,
         settings_out=settings_out,
         certificate=certificate,
-        check=validation.check(provider, timeout),
+        check=check,
         progress=output.progress,
     )
     plan = optimized.plan
@@ -208,15 +257,16 @@ def optimize(
     output.note(f"memplan: wrote {', '.join(map(str, first_files))} and {last_file}")
 
 
-def _check_options(
-    validation: Validation, target: TargetChoice, provider: str, output: Output
-) -> None:
+def _check_options(depth: _Depth, target: TargetChoice, provider: str, output: Output) -> None:
     """Refuse options that contradict each other or have no effect; note harmless ones.
 
     Raises:
         SettingsError: an option has no effect, but a user may rely on it.
     """
-    if validation.depth is None:
+    if depth != "full":
+        reason = "measures the memory of both models, which needs --validate full"
+        reject_unused(("tune", "idle"), reason, "remove --no-validate and --validate")
+    if depth == "none":
         # With --provider cuda, users would believe that the GPU was used.
         unused = ("settings_out", "reference", *(["provider"] if provider == "cuda" else []))
         hint = "remove --no-validate and --no-run"
@@ -225,7 +275,7 @@ def _check_options(
             output.note(
                 f"memplan: {option} has no effect: with --no-validate or --no-run nothing is run"
             )
-    elif validation.depth == "outputs":
+    elif depth == "outputs":
         reason = "needs the memory of the models to be measured"
         reject_unused(("settings_out",), reason, "remove --validate outputs")
     if target != "portable":

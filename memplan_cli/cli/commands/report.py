@@ -18,7 +18,6 @@ from memplan_cli.cli.options import (
 )
 from memplan_cli.cli.output import deliver
 from memplan_cli.cli.settings_options import (
-    SettingsOptions,
     expose_option,
     settings_options,
     several_dims,
@@ -28,6 +27,7 @@ from memplan_cli.cli.values import SourceFile
 if TYPE_CHECKING:
     from memplan_cli.api.models.profiles import Profiles
     from memplan_cli.api.report import ReportExtra
+    from memplan_cli.api.request import Request
     from memplan_cli.cli.output import Output
     from memplan_cli.reporting.plans.report import Detail
 
@@ -60,7 +60,7 @@ def report(
     path: Path | None,
     *,
     profiles: Profiles,
-    settings: SettingsOptions,
+    request: Request,
     print_log: bool,
     detail: Detail,
     dry_run: bool,
@@ -79,7 +79,7 @@ def report(
     """
     from memplan_cli import api
     from memplan_cli.api.graph_facts import facts_for
-    from memplan_cli.api.model_or_plan import is_plan_file, reject_unused_settings
+    from memplan_cli.api.model_or_plan import is_plan_file, reject_settings_of_plans
     from memplan_cli.api.models.file_names import model_beside
     from memplan_cli.api.models.plan_files import named_from_here
     from memplan_cli.api.output.output_files import refuse_targets
@@ -92,11 +92,11 @@ def report(
     check_detail(detail, form)
     path = path or api.newest_plan(Path.cwd())
     is_plan = is_plan_file(path)
-    dim_names = ("dim",) if profiles else ()
-    dry_run_names = ("dry-run",) if dry_run else ()
-    reject_unused_settings((path,), (*settings.option_names, *dim_names, *dry_run_names))
+    more_options = {"--dim": bool(profiles), "--dry-run": dry_run}
+    given = (option for option, is_given in more_options.items() if is_given)
+    reject_settings_of_plans((path,), (*request.option_names, *given))
     refuse_targets({"-o": out}, (path,))
-    model_settings = None if is_plan else settings.load(path)
+    model_settings = None if is_plan else request.load(path)
     extras: list[ReportExtra] = ["dry-run"] if dry_run else []
     if form in ("text", "json", "markdown", "html") and not is_plan and not profiles:
         # The process takes a session but no run. It is predicted for one size, and profiles have

@@ -11,12 +11,13 @@ from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.next_step import next_step, say_next
 from memplan_cli.cli.options import format_option, output_options, result_option
 from memplan_cli.cli.output import deliver
-from memplan_cli.cli.settings_options import SettingsOptions, profile_dims, settings_options
+from memplan_cli.cli.settings_options import profile_dims, settings_options
 from memplan_cli.cli.values import TargetFile
 from memplan_cli.core.binding_options import dim_option
 
 if TYPE_CHECKING:
     from memplan_cli.api.models.profiles import Profiles
+    from memplan_cli.api.request import Request
     from memplan_cli.cli.output import Output
 
 
@@ -47,7 +48,7 @@ def sweep(
     paths: tuple[Path, ...],
     *,
     profiles: Profiles,
-    settings: SettingsOptions,
+    request: Request,
     jobs: int | None,
     resume: Path | None,
     form: str,
@@ -76,9 +77,9 @@ def sweep(
         profiles,
         jobs=jobs,
         resume=resume,
-        config=settings.config,
+        config=request.config,
         progress=output.progress,
-        **settings.overrides,
+        **request.overrides,
     )
     deliver(SWEEP[form](rows), out, output)
     sized = [row for row in rows if row.total is not None]

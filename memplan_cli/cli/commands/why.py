@@ -9,15 +9,15 @@ import click
 
 from memplan_cli.cli.help import GroupedCommand
 from memplan_cli.cli.next_step import next_step, say_next
-from memplan_cli.cli.options import format_option, output_options, reject_unused
+from memplan_cli.cli.options import format_option, output_options
 from memplan_cli.cli.output import say
-from memplan_cli.cli.settings_options import PLAN_PARAMETERS, SettingsOptions, settings_options
+from memplan_cli.cli.settings_options import keywords, settings_options
 from memplan_cli.cli.values import SourceFile
-from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from memplan_cli.api.request import Request
     from memplan_cli.cli.output import Output
 
 
@@ -44,7 +44,7 @@ def why(
     *,
     tensor: str | None,
     of_process: bool,
-    settings: SettingsOptions,
+    request: Request,
     form: str,
     output: Output,
 ) -> None:
@@ -58,7 +58,6 @@ def why(
     memplan why model.memplan.json --tensor conv1_out
     memplan why model.onnx --process
     """
-    from memplan_cli.api.model_or_plan import reject_unused_settings
     from memplan_cli.api.why import why
     from memplan_cli.reporting.commands.why import (
         PEAK_RENDERERS,
@@ -68,17 +67,8 @@ def why(
     )
     from memplan_cli.reporting.commands.why_process import PROCESS_RENDERERS, removing_commands
 
-    reject_unused_settings((path,), settings.option_names)
-    if of_process and tensor is not None:
-        raise SettingsError(
-            "--tensor and --process cannot be combined", hint="remove one of them"
-        )
-    if of_process:
-        # The process runs the model as it is, with the default settings of the runtime.
-        reason = "has no effect on the process, which runs MODEL as it is"
-        reject_unused(PLAN_PARAMETERS, reason, "remove the option, or --process")
     explanation = why(
-        path, tensor, of="process" if of_process else "peak", **settings.keywords(output)
+        path, tensor, of="process" if of_process else "peak", **keywords(request, output)
     )
     match explanation:
         case PeakExplanation():
