@@ -86,7 +86,7 @@ def name_free_dims(model: ModelProto, taken: Collection[str]) -> None:
     """Make every free dim of the inputs bindable by one name, in place.
 
     - Each unnamed one gets a name of its own that is not in ``taken``, see `names_taken`.
-    - Elsewhere in the model, a text that is no name (``?``) is removed.
+    - Elsewhere in the model, a negative number, or a text that is no name (``?``), is removed.
     - A name that looks like arithmetic (``sequence-length``) is quoted in the whole model.
     """
     for value in model.graph.input:
@@ -96,8 +96,8 @@ def name_free_dims(model: ModelProto, taken: Collection[str]) -> None:
                 dim.dim_param = name
     for graph in graphs(model.graph):
         for dim in _declared_dims(graph):
-            if dim.dim_param and is_nameless(dim.dim_param):
-                dim.ClearField("dim_param")
+            if dim.dim_value < 0 or (dim.dim_param and is_nameless(dim.dim_param)):
+                dim.Clear()
     _quote_odd_names(model)
 
 

@@ -186,23 +186,6 @@ def test_a_rule_is_called_with_the_gradients_that_are_needed() -> None:
     assert asked == [(False, True, False)]
 
 
-@pytest.mark.parametrize("declared", [[80, 80], ["n", "m"]])
-def test_a_weight_that_is_an_input_too_has_the_shape_of_the_input(
-    declared: list[int | str],
-) -> None:
-    known = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("x", [2, 80]), ("w", declared))
-    ]
-    weight = onnx.numpy_helper.from_array(np.ones((80, 80), np.float32), "w")
-    product = helper.make_node("MatMul", ["x", "w"], ["y"])
-    graph = helper.make_graph([product], "g", known, [], [weight])
-    opsets = [helper.make_opsetid("", 20)]
-    found = infer_tensors(helper.make_model(graph, opset_imports=opsets))
-    assert found["w"].shape == tuple(declared)
-    assert found["y"].shape == (2, declared[1])
-
-
 def test_a_trained_input_that_has_the_name_of_a_step_input_keeps_it() -> None:
     model = parse(f"""{HEADER} g (float[2] x, float[2] w) => (float loss) {{
         h = Mul(x, w)  loss = ReduceSum<keepdims=0>(h) }}""")

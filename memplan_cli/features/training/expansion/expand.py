@@ -18,7 +18,6 @@ from memplan_cli.features.training.expansion.recurrent import gru, lstm, rnn
 from memplan_cli.features.training.prepare import OLDEST_OPSET
 from memplan_cli.features.training.tape import Call, ConstantPool, Phase, Tape, set_phase
 from memplan_cli.features.training.tensors import (
-    UNKNOWN,
     constant_values,
     fold_shapes,
     infer_tensors,
@@ -61,8 +60,7 @@ def expand(
     Raises:
         ModelError: a recurrence has no fixed length, or an operator has a form that is not supported.
     """
-    if _has_unknown_rank(model):  # often because the target of a Reshape is computed
-        fold_shapes(model)
+    fold_shapes(model)
     for _ in range(_MAX_ROUNDS):
         tape = Tape(
             infer_tensors(model),
@@ -83,13 +81,6 @@ def expand(
         if not changed:
             return
         fold_shapes(model)
-
-
-def _has_unknown_rank(model: ModelProto) -> bool:
-    """Whether shape inference leaves the rank of any tensor of the main graph unknown."""
-    tensors = infer_tensors(model)
-    outputs = (name for node in model.graph.node for name in node.output if name)
-    return any(tensors.get(name, UNKNOWN).shape is None for name in outputs)
 
 
 def _expand_nodes(graph: GraphProto, tape: Tape, on_path: Collection[str]) -> bool:

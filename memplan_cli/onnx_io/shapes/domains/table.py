@@ -12,7 +12,13 @@ from memplan_cli.onnx_io.shapes.domains import (
     nchwc,
     products,
 )
-from memplan_cli.onnx_io.shapes.domains.rule_node import OutputType, Rule, RuleNode, last_as
+from memplan_cli.onnx_io.shapes.domains.rule_node import (
+    OutputType,
+    Rule,
+    RuleNode,
+    last_as,
+    like,
+)
 from memplan_cli.onnx_io.shapes.lattice import tensor_type
 from memplan_cli.onnx_io.shapes.symbolic.values import BOOL, FLOAT
 
@@ -40,11 +46,13 @@ def _dropout(node: RuleNode) -> Sequence[OutputType]:
 
 
 DOMAINS: Mapping[str, Mapping[str, Rule]] = {
-    # ONNX's inference misreads Attention, and leaves out the masks of Dropout before opset 12. The others are
-    # in no opset: ONNX Runtime's optimizer writes them.
+    # ONNX's inference misreads Attention, leaves out the masks of Dropout before opset 12, and does not infer
+    # two normalizations. The others are in no opset: ONNX Runtime's optimizer writes them.
     ONNX: {
         "Attention": attention.onnx_attention,
         "Dropout": _dropout,
+        "GroupNormalization": like(0),
+        "MeanVarianceNormalization": like(0),
         "FusedConv": products.RULES["FusedConv"],
         "SimplifiedLayerNormalization": _normalized,
     },
