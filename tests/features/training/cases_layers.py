@@ -156,14 +156,8 @@ def image(body: str, opset: int = 20) -> Build:
     return build
 
 
-def local_response(draw: Draw) -> Case:
-    x = values(draw, 2, integer(draw, 1, 6), 2, 2)
-    how = f"size={integer(draw, 1, 5)}, alpha=0.9, beta=0.6, bias=1.3"
-    return Case(f"y = LRN<{how}>(x)", {"x": x})
-
-
 def resize(draw: Draw) -> Case:
-    mode = pick(draw, "nearest", "linear", "cubic")
+    mode = pick(draw, "nearest", "linear")
     places = pick(
         draw,
         "half_pixel",
@@ -175,9 +169,7 @@ def resize(draw: Draw) -> Case:
     if mode == "nearest":
         nearest = pick(draw, "floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
         how += f', nearest_mode="{nearest}"'
-    elif mode == "cubic":
-        how += f", exclude_outside={integer(draw, 0, 1)}"
-    rank = pick(draw, 3, 4, 5) if mode != "cubic" else 4
+    rank = pick(draw, 3, 4, 5)
     dims = [integer(draw, 2, 4) for _ in range(rank - 2)]
     x = values(draw, 1, 2, *dims)
     scales = np.array([1, 1, *(pick(draw, 1.0, 2.0, 1.5, 0.5) for _ in dims)], np.float32)
@@ -256,7 +248,6 @@ LAYERS: Mapping[str, Build] = {
     "GlobalMaxPool": image("y = GlobalMaxPool(x)"),
     "GroupNormalization": channel_norm("GroupNormalization<num_groups=2, epsilon=0.01>", 4),
     "InstanceNormalization": channel_norm("InstanceNormalization<epsilon=0.01>", 3),
-    "LRN": local_response,
     "LayerNormalization": layer_norm,
     "MatMul": matmul,
     "MatMul-vectors": vectors,

@@ -106,11 +106,6 @@ def trilu(draw: Draw) -> Case:
     return Case(body, {"x": values(draw, 2, 3, 4)}, constants=constants)
 
 
-def reverse_sequence(draw: Draw) -> Case:
-    inputs = {"x": values(draw, 4, 3, 2), "n": ints(1, 4, 2)}
-    return Case("y = ReverseSequence<batch_axis=1, time_axis=0>(x, n)", inputs)
-
-
 def gather(draw: Draw) -> Case:
     full = shape(draw, 1, 3)
     axis = integer(draw, 0, len(full) - 1)
@@ -171,7 +166,6 @@ SHAPE: Mapping[str, Build] = {
     "Pad": pad,
     "Pad-axes": pad_axes,
     "Reshape": moved("y = Reshape(x, n)", (2, 3, 2), n=(4, -1)),
-    "ReverseSequence": reverse_sequence,
     "ScatterElements": scatter_elements,
     "ScatterND": scatter_nd,
     "Slice": slice_,

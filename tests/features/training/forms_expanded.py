@@ -206,7 +206,6 @@ OLD: Forms = {
         9, "y = Gemm<beta=0.3, transB=1>(a, b, c)", a=(2, 3), b=(4, 3), c=(4,)
     ),
     "opset-11-Pow": _old(11, "y = Pow(x, p)", x=above(3, 4), p=2.0),
-    "opset-11-CumSum": _old(11, "y = CumSum<exclusive=1>(x, n)", x=(3, 2), n=1),
     "opset-10-AveragePool": _old(
         10, "y = AveragePool<kernel_shape=[2], ceil_mode=1, strides=[2]>(x)", x=(1, 2, 5)
     ),

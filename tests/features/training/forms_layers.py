@@ -161,8 +161,6 @@ POOLS: Forms = {
     "GlobalAveragePool-line": form("y = GlobalAveragePool(x)", x=(2, 2, 3)),
     "GlobalMaxPool-line": form("y = GlobalMaxPool(x)", x=(2, 2, 3)),
     "GlobalMaxPool-one": form("y = GlobalMaxPool(x)", x=(2, 2, 1, 1)),
-    "LRN-default": form("y = LRN<size=3>(x)", x=fixed(2, 4, 2, 2) * 9),
-    "LRN-wide": form("y = LRN<size=9, alpha=0.9>(x)", x=(2, 3, 2, 2)),
 }
 
 NORMALIZATIONS: Forms = {
@@ -215,15 +213,6 @@ NORMALIZATIONS: Forms = {
         for size in ((4, 2), (3, 2, 2), (2, 2, 2, 2), (2, 1, 2, 1, 2))
         for training in (0, 1)
     },
-    "BatchNormalization-trained-statistics": form(
-        "y = BatchNormalization<epsilon=0.02>(x, s, b, m, v)",
-        x=(3, 2, 2),
-        s=(2,),
-        b=(2,),
-        m=(2,),
-        v=above(2),
-        how=_RUNNING,
-    ),
     "InstanceNormalization-line": form(
         "y = InstanceNormalization(x, s, b)", x=(2, 3, 4), s=(3,), b=(3,)
     ),

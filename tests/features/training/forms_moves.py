@@ -69,11 +69,6 @@ PADS: Forms = {
             ("axes-turned", [2, 1, 0, -1], ", , e", {"e": [1, 0]}),
         )
     },
-    "Pad-value": form("y = Pad(x, n, v)", x=(2, 3), n=[1, 0, 1, 2], v=()),
-    "Pad-value-cut": form("y = Pad(x, n, v)", x=(2, 3), n=[1, -1, 1, 2], v=()),
-    "Pad-value-alone": form(
-        "y = Pad(x, n, v)", x=(2,), n=[1, 2], v=(), how={"wanted": ("v",)}
-    ),
 }
 
 SHAPES: Forms = {
@@ -111,11 +106,6 @@ SHAPES: Forms = {
     "DepthToSpace-default": form("y = DepthToSpace<blocksize=2>(x)", x=(2, 4, 1, 3)),
     "DepthToSpace-CRD": form('y = DepthToSpace<blocksize=2,mode="CRD">(x)', x=(2, 8, 1, 3)),
     "Trilu-lower": form("y = Trilu<upper=0>(x, k)", x=(3, 3), k=-1),
-    "ReverseSequence-batch-first": form(
-        "y = ReverseSequence<batch_axis=0, time_axis=1>(x, n)",
-        x=(2, 3, 2),
-        n=np.array([2, 3]),
-    ),
 }
 
 INDEXING: Forms = {
@@ -189,8 +179,6 @@ _MODES = {
     "nearest-ceil": ', nearest_mode="ceil"',
     "nearest-up": ', nearest_mode="round_prefer_ceil"',
     "linear": "",
-    "cubic": "",
-    "cubic-sharp": ", cubic_coeff_a=-0.5, exclude_outside=1",
 }
 
 RESIZES: Forms = {

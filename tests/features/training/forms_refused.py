@@ -22,6 +22,11 @@ REFUSED: Forms = {
         a=(3,),
         c=np.array([True]),
     ),
+    "Clip-trained-bound": form("y = Clip(x, l)", x=(3, 4), l=np.array(-0.22)),
+    "Pad-trained-value": form("y = Pad(x, n, v)", x=(2, 3), n=[1, 0, 1, 2], v=()),
+    "Resize-cubic": form(
+        'y = Resize<mode="cubic">(x, , n)', x=single(1, 1, 3, 4), n=[1.0, 1.0, 2.0, 2.0]
+    ),
     "MaxPool-storage-order": form(
         "y, i = MaxPool<kernel_shape=[2, 2], storage_order=1>(x)", x=(1, 1, 3, 3)
     ),

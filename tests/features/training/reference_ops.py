@@ -126,25 +126,6 @@ class ConvTranspose(OpRun):  # type: ignore[misc]  # onnx has no types
         return begins + ends
 
 
-class LRN(OpRun):  # type: ignore[misc]  # onnx has no types
-    """onnx's own reads beyond the channels."""
-
-    op_domain = ""
-
-    def _run(self, x: Array, **how: Any) -> tuple[Array]:  # noqa: ANN401 - attributes
-        size = how["size"]
-        before, behind = (size - 1) // 2, size - 1 - (size - 1) // 2
-        squares = np.stack(
-            [
-                (x[:, max(c - before, 0) : c + behind + 1] ** 2).sum(axis=1)
-                for c in range(x.shape[1])
-            ],
-            axis=1,
-        )
-        alpha, beta, bias = how["alpha"], how["beta"], how["bias"]
-        return (x / (bias + alpha / size * squares) ** beta,)
-
-
 class Erf(OpRun):  # type: ignore[misc]  # onnx has no types
     """onnx's own has float32's precision."""
 
@@ -212,7 +193,6 @@ OPERATORS = [
     Erf,
     Gelu,
     GroupNormalization,
-    LRN,
     MaxPool,
     Resize,
     *RECURRENCES,

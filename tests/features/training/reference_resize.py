@@ -79,20 +79,9 @@ def _weights(places: Array, size: int, how: Mapping[str, Any]) -> Array:
         weights = (nearest[:, None] == taps).astype(np.float64)
     else:
         apart = abs(places.astype(np.float64)[:, None] - taps)
-        linear = np.maximum(0, 1 - apart)
-        weights = linear if how["mode"] == "linear" else _cubic(apart, how["cubic_coeff_a"])
+        weights = np.maximum(0, 1 - apart)
     inside = np.clip(taps, 0, size - 1)
-    if how["exclude_outside"]:
-        weights = np.where(inside == taps, weights, 0)
-        weights /= weights.sum(axis=1, keepdims=True)
     found = np.zeros((len(places), size))
     for tap, column in zip(inside, weights.T, strict=True):
         found[:, tap] += column
     return found
-
-
-def _cubic(apart: Array, a: float) -> Array:
-    """Return the cubic convolution kernel (Keys 1981) at distances."""
-    near = (a + 2) * apart**3 - (a + 3) * apart**2 + 1
-    far = a * (apart**3 - 5 * apart**2 + 8 * apart - 4)
-    return np.where(apart <= 1, near, np.where(apart < 2, far, 0))

@@ -41,7 +41,6 @@ NEED_SIZES = frozenset(
         "DepthToSpace",
         "GRU",
         "GatherND",
-        "LRN",
         "LSTM",
         "RNN",
         "RotaryEmbedding",
@@ -124,7 +123,6 @@ def test_convolutions_have_gradients_for_images_of_unknown_size(
         'mode="linear"',
         'mode="nearest", nearest_mode="floor"',
         'mode="nearest", nearest_mode="ceil"',
-        'mode="cubic", exclude_outside=1',
     ],
 )
 @pytest.mark.parametrize(

@@ -50,19 +50,8 @@ def elu(call: Call) -> Gradients:
     alpha = call.attribute("alpha", 1.0)
     # Unless a is negative, Y is positive where X is, so X can be freed.
     sign = call.output() if alpha >= 0 else call.input(0)
-    return (_where_positive(call, sign, _times_y_plus(call, alpha)),)
-
-
-def selu(call: Call) -> Gradients:
-    """Y = g X where X > 0 else g a (e^X - 1): dX = g dY, or dY (Y + g a)."""
-    tape = call.tape
-    alpha = call.attribute("alpha", 1.67326319217681884765625)
-    gamma = call.attribute("gamma", 1.05070102214813232421875)
-    # Unless a or g is negative, Y is positive where X is, so X can be freed.
-    sign = call.output() if alpha >= 0 and gamma >= 0 else call.input(0)
-    positive = tape.emit("Greater", sign, tape.scalar(0, call.input(0)))
-    scaled = tape.emit("Mul", call.dy, tape.scalar(gamma, call.input(0)))
-    return (tape.emit("Where", positive, scaled, _times_y_plus(call, alpha * gamma)),)
+    slope = call.tape.emit("Add", call.output(), call.tape.scalar(alpha, call.input(0)))
+    return (_where_positive(call, sign, call.tape.emit("Mul", call.dy, slope)),)
 
 
 def sigmoid(call: Call) -> Gradients:
@@ -158,12 +147,6 @@ def _where_positive(call: Call, sign: str, otherwise: str) -> str:
     return call.tape.emit("Where", is_positive, call.dy, otherwise)
 
 
-def _times_y_plus(call: Call, addend: float) -> str:
-    """Return dY (Y + addend)."""
-    slope = call.tape.emit("Add", call.output(), call.tape.scalar(addend, call.input(0)))
-    return call.tape.emit("Mul", call.dy, slope)
-
-
 def _gelu_slope_erf(call: Call) -> str:
     """Return F + X F', with F = (1 + erf(X / sqrt 2)) / 2 and F' = e^(-X^2 / 2) / sqrt(2 pi)."""
     tape, x = call.tape, call.input(0)
@@ -206,7 +189,6 @@ RULES: Mapping[str, Rule] = {
     "LogSoftmax": log_softmax,
     "PRelu": prelu,
     "Relu": relu,
-    "Selu": selu,
     "Sigmoid": sigmoid,
     "Softmax": softmax,
     "Softplus": softplus,

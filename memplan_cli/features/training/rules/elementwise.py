@@ -142,23 +142,13 @@ def _gradient_of_chosen_operand(call: Call, comparison: str) -> Gradients:
 
 
 def clip(call: Call) -> Gradients:
-    """Y = min(max(X, low), high): dX = dY where low < Y < high; from Y, so X can be freed.
-
-    A bound gets the sum of dY where Y is that bound.
-    """
-    tape, zero = call.tape, call.tape.scalar(0, call.input(0))
-    remaining_dy = call.dy  # 0 where Y is a bound that was looked at
-    bound_gradients = {1: "", 2: ""}
-    # ``high`` is input 2 and comes first, so it gets dY if both bounds are equal.
-    for index, comparison in ((2, "Less"), (1, "Greater")):
-        if not call.input(index):
-            continue
-        is_inside = tape.emit(comparison, call.output(), call.input(index))
-        at_bound = tape.emit("Where", is_inside, zero, remaining_dy)
-        bound_gradients[index] = _input_gradient(call, index, at_bound)
-        remaining_dy = tape.emit("Where", is_inside, remaining_dy, zero)
-    dx = remaining_dy if call.wants(0) else ""
-    return (dx, bound_gradients[1], bound_gradients[2])
+    """Y = min(max(X, low), high): dX = dY where low < Y < high; from Y, so X can be freed."""
+    tape, dx = call.tape, call.dy
+    for index, comparison in ((1, "Greater"), (2, "Less")):
+        if call.input(index):
+            is_inside = tape.emit(comparison, call.output(), call.input(index))
+            dx = tape.emit("Where", is_inside, dx, tape.scalar(0, call.input(0)))
+    return (dx,)
 
 
 def where(call: Call) -> Gradients:
@@ -220,24 +210,6 @@ def cos(call: Call) -> Gradients:
     return (call.tape.emit("Mul", call.dy, slope),)
 
 
-def asin(call: Call) -> Gradients:
-    """Y = asin X: dX = dY / sqrt(1 - X^2)."""
-    return (call.tape.emit("Div", call.dy, _root_of_one_minus_square(call)),)
-
-
-def acos(call: Call) -> Gradients:
-    """Y = acos X: dX = -dY / sqrt(1 - X^2)."""
-    ratio = call.tape.emit("Div", call.dy, _root_of_one_minus_square(call))
-    return (call.tape.emit("Neg", ratio),)
-
-
-def atan(call: Call) -> Gradients:
-    """Y = atan X: dX = dY / (1 + X^2)."""
-    tape, x = call.tape, call.input(0)
-    divisor = tape.emit("Add", tape.emit("Mul", x, x), tape.scalar(1, x))
-    return (tape.emit("Div", call.dy, divisor),)
-
-
 def erf(call: Call) -> Gradients:
     """Y = erf X: dX = dY 2/sqrt(pi) e^(-X^2)."""
     tape, x = call.tape, call.input(0)
@@ -246,19 +218,9 @@ def erf(call: Call) -> Gradients:
     return (tape.emit("Mul", call.dy, slope),)
 
 
-def _root_of_one_minus_square(call: Call) -> str:
-    """Return sqrt(1 - X^2)."""
-    tape, x = call.tape, call.input(0)
-    square = tape.emit("Mul", x, x)
-    return tape.emit("Sqrt", tape.emit("Sub", tape.scalar(1, x), square))
-
-
 RULES: Mapping[str, Rule] = {
     "Abs": absolute,
-    "Acos": acos,
     "Add": add,
-    "Asin": asin,
-    "Atan": atan,
     "Cast": cast,
     "CastLike": cast,
     "Clip": clip,

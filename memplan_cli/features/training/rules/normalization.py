@@ -127,17 +127,16 @@ def batch_normalization(call: Call) -> Gradients:
 def _batch_normalization_in_inference(call: Call) -> Gradients:
     """Y = Xn S + B with m and the variance as inputs 3 and 4; s = sqrt(variance + epsilon).
 
-    dS and dB are as in `batch_normalization`. m and s do not depend on X: dX = dY S / s, dm = -dB S / s,
-    d(variance) = -dS S / (2 s^2).
+    dS and dB are as in `batch_normalization`. m and s do not depend on X: dX = dY S / s.
     """
     tape, x, scale = call.tape, call.input(0), call.input(1)
     mean, variance = call.input(3), call.input(4)
     axes = _axes_but_channels(tape, x)
     reciprocal = _reciprocal_root(call, variance, like=variance)
-    dx = dscale = dbias = dmean = dvariance = ""
-    if call.wants(2) or call.wants(3):
+    dx = dscale = dbias = ""
+    if call.wants(2):
         dbias = tape.emit("ReduceSum", call.dy, axes, keepdims=0)
-    if call.wants(1) or call.wants(4):
+    if call.wants(1):
         centered = tape.emit("Sub", x, _as_channel_column(tape, mean, x))
         product = tape.emit("Mul", call.dy, centered)
         total = tape.emit("ReduceSum", product, axes, keepdims=0)
@@ -145,14 +144,7 @@ def _batch_normalization_in_inference(call: Call) -> Gradients:
     if call.wants(0):
         factor = _as_channel_column(tape, tape.emit("Mul", scale, reciprocal), x)
         dx = tape.emit("Mul", call.dy, factor)
-    if call.wants(3):
-        product = tape.emit("Mul", dbias, tape.emit("Mul", scale, reciprocal))
-        dmean = tape.emit("Neg", product)
-    if call.wants(4):
-        slope = tape.emit("Mul", scale, tape.emit("Mul", reciprocal, reciprocal))
-        factor = tape.emit("Mul", slope, tape.scalar(-0.5, scale))
-        dvariance = tape.emit("Mul", dscale, factor)
-    return (dx, dscale, dbias, dmean, dvariance)
+    return (dx, dscale, dbias)
 
 
 def _batch_normalization_in_training(call: Call) -> Gradients:

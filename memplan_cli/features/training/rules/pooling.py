@@ -152,53 +152,10 @@ def global_max_pool(call: Call) -> Gradients:
     return (tape.emit("Mul", mask, tape.emit("Div", call.dy, count)),)
 
 
-def local_response(call: Call) -> Gradients:
-    """Y = X S^-b, S = k + a/n sum of X^2 over n channels: with P the same sum reversed,
-    dX = dY S^-b - 2ab/n X P(dY Y / S).
-    """  # noqa: D205 - one formula
-    tape, x = call.tape, call.input(0)
-    size, k = call.attribute("size"), call.attribute("bias", 1.0)
-    alpha, beta = call.attribute("alpha", 1e-4), call.attribute("beta", 0.75)
-    before, after = (size - 1) // 2, size - 1 - (size - 1) // 2
-    mean = _mean_of_channels(call, tape.emit("Mul", x, x), before, after)
-    scaled_mean = tape.emit("Mul", mean, tape.scalar(alpha, x))
-    s = tape.emit("Add", scaled_mean, tape.scalar(k, x))
-    direct = tape.emit("Mul", call.dy, tape.emit("Pow", s, tape.scalar(-beta, x)))
-    ratio = tape.emit("Div", tape.emit("Mul", call.dy, call.output()), s)
-    p = _mean_of_channels(call, ratio, after, before)
-    scaled_p = tape.emit("Mul", p, tape.scalar(2 * alpha * beta, x))
-    return (tape.emit("Sub", direct, tape.emit("Mul", x, scaled_p)),)
-
-
-def _mean_of_channels(call: Call, name: str, before: int, after: int) -> str:
-    """Return for each channel the mean of it, of ``before`` channels before it and ``after`` behind it.
-
-    Channels beyond the edge count as zeros. A tensor of X's shape [N, C, ...] is reshaped to images
-    [N, 1, C, positions], of which AveragePool takes columns.
-
-    Raises:
-        UnknownShapeError: the number of channels is not known.
-    """
-    tape, x = call.tape, call.input(0)
-    channels = tape.shape(x)[1]
-    if not isinstance(channels, int):
-        raise UnknownShapeError(f"the number of channels of {x!r} is not known")
-    image = tape.emit("Reshape", name, tape.ints(0, 1, channels, -1))
-    mean = tape.emit(
-        "AveragePool",
-        image,
-        kernel_shape=[before + 1 + after, 1],
-        pads=[before, 0, after, 0],
-        count_include_pad=1,
-    )
-    return tape.reshape_like(mean, x)
-
-
 RULES: Mapping[str, Rule] = {
     "AveragePool": average_pool,
     "GlobalAveragePool": global_average_pool,
     "GlobalMaxPool": global_max_pool,
-    "LRN": local_response,
     "MaxPool": max_pool,
 }
 """The rule of each operator of this family."""

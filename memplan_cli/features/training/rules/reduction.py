@@ -54,18 +54,6 @@ def reduce_extreme(call: Call) -> Gradients:
     return (tape.emit("Mul", mask, share),)
 
 
-def cumulative_sum(call: Call) -> Gradients:
-    """Y = running sum: dX = running sum of dY from the other end."""
-    dx = call.tape.emit(
-        "CumSum",
-        call.dy,
-        call.input(1),
-        reverse=1 - call.attribute("reverse", 0),
-        exclusive=call.attribute("exclusive", 0),
-    )
-    return (dx,)
-
-
 def _reduced_axes(call: Call) -> tuple[int, ...] | None:
     """Return the reduced axes, counted from the front; None: known only at run time.
 
@@ -129,7 +117,6 @@ def _divided_by_count(call: Call, name: str) -> str:
 
 
 RULES: Mapping[str, Rule] = {
-    "CumSum": cumulative_sum,
     "ReduceL2": reduce_l2,
     "ReduceLogSumExp": reduce_log_sum_exp,
     "ReduceMax": reduce_extreme,

@@ -167,50 +167,26 @@ def _interpolation_matrix(
     matrix = np.zeros((axis.output_size, axis.input_size))
     for output in range(axis.output_size):
         coordinate = float(coordinate_of(axis, np.float32(output)))
-        for index, weight in _input_weights(call, axis, coordinate).items():
+        for index, weight in _input_weights(call, coordinate).items():
             matrix[output, min(max(index, 0), axis.input_size - 1)] += weight
     return matrix
 
 
-def _input_weights(call: Call, axis: ResizedAxis, coordinate: float) -> dict[int, float]:
-    """Return the weights of the inputs around a coordinate, by index.
+def _input_weights(call: Call, coordinate: float) -> dict[int, float]:
+    """Return the weights of the inputs around a coordinate, by index, which may be outside of the input.
 
-    Indices may be outside of the input, except for cubic interpolation with ``exclude_outside``, which
-    scales the weights of the inputs inside to the sum 1.
+    Raises:
+        ModelError: the node interpolates by cubic functions.
     """
     mode = call.attribute("mode", "nearest")
     if mode == "nearest":
         rounding = _ROUNDINGS[call.attribute("nearest_mode", "round_prefer_floor")]
         return {rounding(coordinate): 1.0}
+    if mode != "linear":
+        raise ModelError(f"Resize {call.node.name!r}: {mode} has no gradient rule")
     low = floor(coordinate)
     fraction = coordinate - low
-    if mode == "linear":
-        return {low: 1 - fraction, low + 1: fraction}
-    weights = _cubic_weights(low, fraction, call.attribute("cubic_coeff_a", -0.75))
-    if call.attribute("exclude_outside", 0):
-        weights = {i: w for i, w in weights.items() if 0 <= i < axis.input_size}
-        total = sum(weights.values())
-        weights = {i: w / total for i, w in weights.items()}
-    return weights
-
-
-def _cubic_weights(low: int, fraction: float, a: float) -> dict[int, float]:
-    """Return the weights of the four inputs around ``low + fraction`` by cubic convolution (Keys 1981)."""
-
-    def near(x: float) -> float:
-        """The kernel for a distance of at most 1."""
-        return ((a + 2) * x - (a + 3)) * x * x + 1
-
-    def far(x: float) -> float:
-        """The kernel for a distance of 1 to 2."""
-        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-
-    return {
-        low - 1: far(1 + fraction),
-        low: near(fraction),
-        low + 1: near(1 - fraction),
-        low + 2: far(2 - fraction),
-    }
+    return {low: 1 - fraction, low + 1: fraction}
 
 
 RULES: Mapping[str, Rule] = {

@@ -108,7 +108,7 @@ def split(call: Call) -> Gradients:
 class _SlicedAxis(NamedTuple):
     """The elements that a Slice takes along one axis: ``length`` of them, every ``step``-th from ``start`` on.
 
-    ``start`` counts from the first element; ``step`` is negative if the Slice goes downwards.
+    ``start`` counts from the first element.
     """
 
     start: int
@@ -119,9 +119,8 @@ class _SlicedAxis(NamedTuple):
 def slice_(call: Call) -> Gradients:
     """Y = every s-th element of X from a to b: dX = dY at these places, else 0.
 
-    dY is reversed where s < 0, each element is followed by |s| - 1 zeros, and zeros are padded at both
-    ends. If the bounds are not constant, dY is scattered by index instead, which takes an integer for each
-    element.
+    Each element of dY is followed by s - 1 zeros, and zeros are padded at both ends. If s < 0, or the bounds
+    are not constant, dY is scattered by index instead, which takes an integer for each element.
     """
     tape, x = call.tape, call.input(0)
     sliced_axes = _sliced_axes(call)
@@ -136,20 +135,19 @@ def slice_(call: Call) -> Gradients:
     ]
     begins, ends = [0] * len(sizes), [0] * len(sizes)
     for axis, (start, length, step) in sliced_axes.items():
-        lowest = start  # the lowest index that is taken
-        if step < 0:
-            dx = _reversed(tape, dx, axis)
-            lowest = start + (length - 1) * step
-        if abs(step) > 1:
-            dx = _with_zeros_between(tape, dx, axis, abs(step), lengths)
-            lengths[axis] = length * abs(step)
+        if step > 1:
+            dx = _with_zeros_between(tape, dx, axis, step, lengths)
+            lengths[axis] = length * step
         # Negative at the end if the zeros behind the last element go beyond the end of X.
-        begins[axis], ends[axis] = lowest, sizes[axis] - lowest - lengths[axis]
+        begins[axis], ends[axis] = start, sizes[axis] - start - lengths[axis]
     return (_padded(tape, dx, begins, ends, x),)
 
 
 def _sliced_axes(call: Call) -> dict[int, _SlicedAxis] | None:
-    """Return what a Slice takes along each of its axes; None if sizes or bounds are not constant."""
+    """Return what a Slice takes along each of its axes.
+
+    None if sizes or bounds are not constant, or if it goes downwards along an axis.
+    """
     sizes = call.tape.tensor(call.input(0)).sizes
     starts, ends = call.constant_input(1), call.constant_input(2)
     axes, steps = call.constant_input(3), call.constant_input(4)
@@ -159,24 +157,16 @@ def _sliced_axes(call: Call) -> dict[int, _SlicedAxis] | None:
         return None
     axis_list = list(range(starts.size)) if axes is None else axes.ravel().tolist()
     step_list = [1] * starts.size if steps is None else steps.ravel().tolist()
+    if min(step_list, default=1) < 0:
+        return None
     sliced_axes = {}
     for negative_axis, start, end, step in zip(
         axis_list, starts.tolist(), ends.tolist(), step_list, strict=True
     ):
         axis = negative_axis % len(sizes)
-        # A start before the first element is the first element. (In Python, nothing is taken downwards.)
-        taken = range(sizes[axis])[max(start, -sizes[axis]) : end : step]
+        taken = range(sizes[axis])[start:end:step]
         sliced_axes[axis] = _SlicedAxis(taken.start, len(taken), step)
     return sliced_axes
-
-
-def _reversed(tape: Tape, name: str, axis: int) -> str:
-    """Return a tensor with the order of its elements along an axis reversed."""
-    # From the last element (-1) downwards, to an end before the first.
-    before_first = np.iinfo(np.int64).min
-    return tape.emit(
-        "Slice", name, tape.ints(-1), tape.ints(before_first), tape.ints(axis), tape.ints(-1)
-    )
 
 
 def _with_zeros_between(
@@ -214,8 +204,6 @@ def _padded(
 def pad(call: Call) -> Gradients:
     """Y = X with a margin: dX = dY without it; copies in the margin (reflect, edge, wrap) add up.
 
-    The gradient of a value in the margin is the sum of dY in the margin.
-
     Raises:
         UnknownShapeError: the margin is of zeros or a value, and is not constant.
     """
@@ -227,15 +215,9 @@ def pad(call: Call) -> Gradients:
         return (_scatter_to_origins(call, "Pad", inputs, {"mode": mode}),)
     begins, ends = _constant_pads(call)
     inner_dy = _without_margin(tape, call.dy, begins, ends)
-    dvalue = ""
-    if call.wants(2):
-        total, inner = (
-            tape.emit("ReduceSum", name, keepdims=0) for name in (call.dy, inner_dy)
-        )
-        dvalue = tape.reshape_like(tape.emit("Sub", total, inner), call.input(2))
     # Negative pads removed elements of X: their gradient is 0.
     removed_begins, removed_ends = ([max(-n, 0) for n in side] for side in (begins, ends))
-    return (_padded(tape, inner_dy, removed_begins, removed_ends, x), "", dvalue)
+    return (_padded(tape, inner_dy, removed_begins, removed_ends, x),)
 
 
 def _without_margin(tape: Tape, name: str, begins: Sequence[int], ends: Sequence[int]) -> str:
@@ -318,24 +300,11 @@ def trilu(call: Call) -> Gradients:
     return (call.tape.emit("Trilu", call.dy, *diagonal, upper=call.attribute("upper", 1)),)
 
 
-def reverse_sequence(call: Call) -> Gradients:
-    """Y = the first n of each sequence reversed: dX = the same of dY."""
-    dx = call.tape.emit(
-        "ReverseSequence",
-        call.dy,
-        call.input(1),
-        batch_axis=call.attribute("batch_axis", 1),
-        time_axis=call.attribute("time_axis", 0),
-    )
-    return (dx,)
-
-
 RULES: Mapping[str, Rule] = {
     "Concat": concat,
     "DepthToSpace": depth_to_space,
     "Expand": expand,
     "Pad": pad,
-    "ReverseSequence": reverse_sequence,
     "Slice": slice_,
     "SpaceToDepth": space_to_depth,
     "Split": split,
