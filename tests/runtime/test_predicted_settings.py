@@ -15,7 +15,7 @@ from memplan_cli.runtime.graph.recorded import with_recorded_order
 from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.settings_search.predicted import predict_settings
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks, session_traces
-from memplan_cli.runtime.simulate.regions import best_arena, refined_arena
+from memplan_cli.runtime.simulate.regions import best_arena
 from memplan_cli.runtime.simulate.trace import with_copied_inputs
 from memplan_cli.runtime.workers.session_profile import Kernel
 from memplan_cli.runtime.workers.spec import RunSpec, SessionSpec
@@ -98,7 +98,7 @@ def test_on_cuda_the_same_regions_are_searched_as_on_the_cpu() -> None:
     on_cuda = replace(on_cpu, provider=CUDA)
     choice = predict_settings(on_cuda, base)
     requests = with_copied_inputs(session_traces(on_cuda, choice.settings, {}).first, [4096])
-    best_of_search = refined_arena(requests, best_arena(requests))
+    best_of_search = best_arena(requests)
     assert choice.settings.arena == best_of_search.settings
     assert choice.predicted.held == best_of_search.held
     assert "initial_chunk_size_bytes" in choice.settings.arena

@@ -181,18 +181,6 @@ def requests_from_totals(
     return requests
 
 
-def workspace_with_threads(workspace: Workspace, threads: int) -> dict[str, Requests]:
-    """Return workspace measured with one thread as it is with several.
-
-    Kernels that go through an image piece by piece allocate a piece for each thread.
-    """
-    piece = PROFILE.image_piece
-    return {
-        name: tuple(threads * size if size == piece else size for size in sizes)
-        for name, sizes in workspace.items()
-    }
-
-
 def _by_rules(
     program: Program, dims: Mapping[str, int], rules: Mapping[tuple[str, str], WorkspaceRule]
 ) -> Iterator[tuple[Op, Requests]]:

@@ -19,16 +19,12 @@ from memplan_cli.core.program import walk
 from memplan_cli.core.results.observations import CPU, Peaks, RuntimeSettings
 from memplan_cli.runtime.profile.in_place import version_warning
 from memplan_cli.runtime.profile.record import PROFILE
-from memplan_cli.runtime.profile.workspace import requests_from_totals, workspace_with_threads
 from memplan_cli.runtime.run.timing import work_of
-from memplan_cli.runtime.simulate.arena import ArenaSettings, held_after_runs
-from memplan_cli.runtime.simulate.execution import SessionTraces, trace_session
 from memplan_cli.runtime.simulate.planner import ORDERS
 from memplan_cli.runtime.simulate.predict import (
     ExecutedGraph,
     needs_observation,
     session_traces,
-    simulated_model,
 )
 from memplan_cli.runtime.simulate.regions import (
     EXACT,
@@ -36,7 +32,6 @@ from memplan_cli.runtime.simulate.regions import (
     ArenaChoice,
     best_arena,
     one_region,
-    refined_arena,
     release_after_run,
     shared_region,
 )
@@ -52,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from memplan_cli.core.results.observations import Setting
+    from memplan_cli.runtime.simulate.execution import SessionTraces
     from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 _PATTERN = RuntimeSettings(session={"enable_mem_pattern": True})
@@ -68,9 +64,6 @@ no rule predicts: other regions have holes between tensors, where it fits."""
 
 _MIN_SAVED_TIME_SHARE = 0.01
 """The share of a run's time that a memory pattern must save to be used."""
-
-_MANY_THREADS = 16
-"""A large number of intra-op threads; some kernels request workspace for each thread."""
 
 _NEAR_LOWEST = 1.05
 """Orders whose peak is within this factor of the lowest are candidates."""
@@ -202,7 +195,7 @@ def predict_arena(
     try:
         traces = session_traces(executed, settings, workspace)
         arena = best_arena(_served_runs(executed, traces))
-        choice = _in_finer_arena(executed, settings, traces, arena, workspace)
+        choice = _in_arena(executed, settings, traces, arena)
         return _with_pattern(executed, choice, workspace) if may_have_pattern else choice
     except UnknownBytesError:
         return None
@@ -288,8 +281,7 @@ def _best_choice(
 ) -> SettingsChoice:
     """Return the best combination of order, reuse and arena among those with a peak near the lowest.
 
-    Only the best one is then searched further: for an arena that holds less, and for a memory pattern
-    that pays, unless ``base`` sets the pattern.
+    It has a memory pattern if that pays, unless ``base`` sets the pattern.
 
     Raises:
         UnknownBytesError: a size depends on data.
@@ -315,7 +307,7 @@ def _best_choice(
         near_lowest,
         key=lambda pair: (pair[1].first_peak + arenas[pair[1].first].held, pair[1].first_peak),
     )
-    choice = _in_finer_arena(executed, settings, traces, arenas[traces.first], workspace)
+    choice = _in_arena(executed, settings, traces, arenas[traces.first])
     is_pattern_fixed = "enable_mem_pattern" in base.session
     return choice if is_pattern_fixed else _with_pattern(executed, choice, workspace)
 
@@ -381,33 +373,6 @@ def _in_arena(
     return SettingsChoice(
         replace(own, arena=arena.settings), peaks, provider=executed.provider
     )
-
-
-def _in_finer_arena(
-    executed: ExecutedGraph,
-    settings: RuntimeSettings,
-    traces: SessionTraces,
-    arena: ArenaChoice,
-    workspace: Mapping[str, int],
-) -> SettingsChoice:
-    """Return settings with an arena from a fine search, or with ``arena`` if the finer one holds more with many threads.
-
-    ``workspace`` was measured with one thread, but users run with many, and the workspace of some
-    kernels grows with them. An arena that fits one thread exactly may then hold more than before.
-    """
-    refined = refined_arena(_served_runs(executed, traces), arena)
-    one_thread = requests_from_totals(executed.program, executed.dims, workspace)
-    many_threads = workspace_with_threads(one_thread, _MANY_THREADS)
-    if refined is not arena and many_threads != one_thread:
-        model = simulated_model(executed, settings)
-        trace = _served_runs(executed, trace_session(model, many_threads))
-        held_refined, held_before = (
-            held_after_runs(trace, ArenaSettings.from_settings(each.settings), runs=1)
-            for each in (refined, arena)
-        )
-        if held_refined > held_before:
-            refined = arena
-    return _in_arena(executed, settings, traces, refined)
 
 
 def _with_pattern(

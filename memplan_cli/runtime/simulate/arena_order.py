@@ -29,7 +29,7 @@ from memplan_cli.runtime.simulate.predict import (
     ExecutedGraph,
     simulated_model,
 )
-from memplan_cli.runtime.simulate.regions import best_arena, is_tight, refined_arena, regions
+from memplan_cli.runtime.simulate.regions import best_arena, is_tight, regions
 from memplan_cli.runtime.simulate.trace import CHUNK, UnknownBytesError, rounded_up
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def order_for_arena(
     """Return the program with its top ops in an order for which the arena holds least.
 
     The search lowers the height of an arena that is quick to simulate (`_arena_height`). Its result is
-    taken if the best arena that a coarse search of arena settings finds for it holds fewer bytes.
+    taken if the best arena for it (`best_arena`) holds fewer bytes.
 
     The peak of live tensors does not grow. The result is deterministic. The program itself is
     returned if nothing is gained, if a size is unknown, or if the graph is too large for a search.
@@ -80,10 +80,8 @@ def order_for_arena(
     moves = min(_MAX_MOVES, _WORK // max(requests, 1))
     if moves < _MIN_MOVES:
         return program
-    # The settings that will be recommended have the refined arena. If it holds hardly more than the live
-    # bytes, no order makes it lower. A coarse arena for which that is true is not refined further.
-    coarse_arena = best_arena(start)
-    if is_tight(refined_arena(start, coarse_arena).held, start.peak):
+    held = best_arena(start).held
+    if is_tight(held, start.peak):  # no order makes it lower
         return program
     search = _OrderSearch(
         program,
@@ -93,9 +91,7 @@ def order_for_arena(
         best_height=_arena_height(start),
     )
     ordered = search.run(moves)
-    # Both orders are compared by their coarse arenas: to refine that of the new order would take too long.
-    coarse_arena_of_ordered = best_arena(tracer.trace(ordered))
-    return ordered if coarse_arena_of_ordered.held < coarse_arena.held else program
+    return ordered if best_arena(tracer.trace(ordered)).held < held else program
 
 
 @dataclass(frozen=True, slots=True)

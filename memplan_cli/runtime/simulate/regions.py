@@ -9,9 +9,8 @@ but live tensors. The sizes are found by simulating the arena on the requests of
     one region     |--a--|-c-| b |    |              best fit inside one region
     two regions    |--a--|    |---b---|              two tensors that alternate, each in its own
 
-Whether alternating tensors fit depends on a few bytes of the sizes. So `refined_arena` tries
-thousands of regions; most simulations stop early, once the arena holds too much.
-Work is counted in trials and never in seconds, so that the result is deterministic.
+Most simulations stop early, once the arena holds too much. Work is counted in trials and never in seconds,
+so that the result is deterministic.
 """
 
 from __future__ import annotations
@@ -33,27 +32,19 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.observations import Setting
 
-_COARSE_WORK, _FINE_WORK = 1_500_000, 300_000
-"""Requests of the trials of a search, were each simulated to its end. Most trials of a fine search end early."""
+_WORK = 1_500_000
+"""Requests of the trials of a search, were each simulated to its end."""
 
 _MIN_TRIALS = 4
 """Trials of a search, however large the graph."""
 
 _MAX_ONE_REGION_TRIALS, _MAX_SEVERAL_REGIONS_TRIALS = 48, 600
 
-_MAX_FINE_TRIALS = 3000
-
 _LARGEST_TENSORS = 10
 """First regions are derived from so many of the largest distinct tensor sizes."""
 
-_COARSE_STEP = 1.015
-"""Ratio of one total of several regions to the next in a coarse search."""
-
-_FINE_STEPS = (1.03, 1.004)
-"""Ratios of one size to the next in a fine search."""
-
-_SMALLEST_FIRST_REGION = 0.12
-"""The smallest first region of a fine search, as a share of the live bytes."""
+_TOTAL_STEP = 1.015
+"""Ratio of one total of several regions to the next."""
 
 _NEGLIGIBLE_BYTES, _NEGLIGIBLE_SHIFT = 1 << 16, 7
 """Bytes above the live bytes that are not worth a search: this many, or one in 2**7."""
@@ -134,12 +125,12 @@ def regions(first: int, later: int) -> dict[str, Setting]:
 
 
 def best_arena(trace: AllocationTrace) -> ArenaChoice:
-    """Return the arena that holds least after two runs, by a coarse search.
+    """Return the arena that holds least after two runs, of those that are tried.
 
     Exact growth, one region and several regions are tried.
     """
     best = _held_by(trace, EXACT)
-    count = _trials(trace, _COARSE_WORK, _MAX_ONE_REGION_TRIALS)
+    count = _trials(trace, _WORK, _MAX_ONE_REGION_TRIALS)
     for size in _one_region_sizes(trace.peak, max(best.held, trace.peak), count):
         if size >= min(best.held, _LARGEST_REGION):
             break
@@ -148,32 +139,12 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
     first_sizes = _first_region_sizes(trace)
     candidates = (
         (total, arena)
-        for total in _totals(trace.peak, best.held, _COARSE_STEP)
+        for total in _totals(trace.peak, best.held, _TOTAL_STEP)
         for first in first_sizes
         for arena in _several_regions(first, total)
     )
-    trials = _trials(trace, _COARSE_WORK, _MAX_SEVERAL_REGIONS_TRIALS)
+    trials = _trials(trace, _WORK, _MAX_SEVERAL_REGIONS_TRIALS)
     return _first_fit(trace, islice(candidates, trials), best.held) or best
-
-
-def refined_arena(trace: AllocationTrace, choice: ArenaChoice) -> ArenaChoice:
-    """Return an arena that holds less than ``choice`` for these requests, or ``choice``.
-
-    Totals are tried from the live bytes upwards, on finer and finer grids up to the best choice so
-    far.
-    """
-    best = choice
-    trials = _trials(trace, _FINE_WORK, _MAX_FINE_TRIALS)
-    for step in _FINE_STEPS:
-        if is_tight(best.held, trace.peak):
-            break
-        candidates = (
-            (total, arena)
-            for total in _totals(trace.peak, best.held, step)
-            for arena in _grid_candidates(trace.peak, step, total)
-        )
-        best = _first_fit(trace, islice(candidates, trials), best.held) or best
-    return best
 
 
 def is_tight(held: int, lowest: int) -> bool:
@@ -267,19 +238,6 @@ def _several_regions(first: int, total: int) -> Iterator[Mapping[str, Setting]]:
         later_size = rounded_up((total - first) / later_count)
         if first <= _LARGEST_REGION and 0 < later_size <= 2 * first:
             yield regions(first, later_size)
-
-
-def _grid_candidates(lowest: int, ratio: float, total: int) -> Iterator[Mapping[str, Setting]]:
-    """Yield the settings of arenas with ``total`` bytes: one region, then a first one and others.
-
-    The sizes of the first region grow by the factor ``ratio``, from a share of ``lowest`` bytes
-    (`_SMALLEST_FIRST_REGION`).
-    """
-    yield one_region(total)
-    first = lowest * _SMALLEST_FIRST_REGION
-    while first < total:
-        yield from _several_regions(rounded_up(first), total)
-        first *= ratio
 
 
 def shared_region(traces: Sequence[AllocationTrace], lowest: int) -> int | None:
