@@ -203,12 +203,12 @@ def _write_best_of(
     baseline: BackgroundBaseline,
     rejected_before: Sequence[Plan] = (),
 ) -> Optimized:
-    """Write, run and compare candidates in the order of their predicted memory; publish the best.
+    """Write, run and compare candidates in their order; publish the best.
 
-    Of the candidates whose outputs are the original's, the best is the one with the least predicted
-    memory: the candidates after it are not run. If ``check`` asks to search by measuring, all candidates
-    are run and timed. The best is then the one with the least measured memory, of those that are not
-    slower than allowed, if there are any (`candidate_cost`).
+    The best is the first one whose outputs are the original's: the candidates after it are not run. If
+    ``check`` asks to search by measuring, all candidates are run and timed. The best is then the one with
+    the least measured memory, of those that are not slower than allowed, if there are any
+    (`candidate_cost`).
 
     Without a check nothing is run: the first candidate is written if it is within the budget.
 
@@ -232,7 +232,7 @@ def _write_best_of(
     verified: list[_VerifiedCandidate] = []
     rejected = list(rejected_before)
     with ExitStack() as stack:
-        for candidate in verifier.by_predicted_memory(within_budget):
+        for candidate in within_budget:
             files = stack.enter_context(RewrittenFiles(candidate))
             all_files.append(files)
             plan = verifier.verify(candidate, files)

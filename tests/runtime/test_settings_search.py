@@ -19,13 +19,7 @@ from memplan_cli.core.results.observations import (
 )
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.reporting.commands.settings import SETTINGS
-from memplan_cli.runtime.settings_search import written_model
 from memplan_cli.runtime.settings_search.predicted import SettingsChoice
-from memplan_cli.runtime.settings_search.written_model import (
-    BaselineGraph,
-    Prediction,
-    WrittenModel,
-)
 from memplan_cli.runtime.simulate.trace import weight_bytes
 from memplan_cli.runtime.verification import confirm
 from memplan_cli.runtime.verification.confirm import Confirmation
@@ -39,30 +33,6 @@ if TYPE_CHECKING:
 
 ON = RuntimeSettings()
 OFF = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
-
-
-@pytest.mark.parametrize(
-    ("folded", "chosen"),
-    [
-        pytest.param(0, ON, id="the lower arena"),
-        pytest.param(100, ON, id="of two that take the same, the quicker"),
-        pytest.param(101, OFF, id="constants that the session makes"),
-    ],
-)
-def test_what_a_session_folds_is_held_beside_its_arena(
-    monkeypatch: pytest.MonkeyPatch, folded: int, chosen: RuntimeSettings
-) -> None:
-    program = read_program(parse("g (float[1] x) => (float[1] y) { y = Neg(x) }")).program
-    written = WrittenModel(None, program)  # type: ignore[arg-type]
-    baseline: Any = type("Ran", (), {"dims": {}, "check": Check()})
-    optimized = SettingsChoice(ON, Peaks(700, 700, held=800))
-    unoptimized_choice = SettingsChoice(OFF, Peaks(800, 800, held=900))
-    monkeypatch.setattr(written_model, "is_slower_unoptimized", lambda *_: False)
-    monkeypatch.setattr(Prediction, "optimized_choice", lambda _: optimized)
-    monkeypatch.setattr(Prediction, "unoptimized_choice", lambda _: unoptimized_choice)
-    monkeypatch.setattr(Prediction, "_folded", lambda _: folded)
-    graph = BaselineGraph(None, Peaks(1, 1))  # type: ignore[arg-type]
-    assert Prediction(baseline, graph, written).best_choice().settings == chosen
 
 
 def test_weights_are_initializers_and_constants_of_a_known_size() -> None:

@@ -229,7 +229,8 @@ class TargetCandidates:
             dumps = dumping.result()
         self._has_cut_operands = any(dump.cut for dump in dumps)
         self._refuse_foreign_weights([dump.path.name for dump in dumps])
-        return [self._plan_dump(dump) for dump in dumps]
+        # The graph without costly fusions needs less memory, and is tried first, if there is one.
+        return [self._plan_dump(dump) for dump in reversed(dumps)]
 
     def _next_packing(self, result: Optimized) -> Packing | None:
         """Return how weights are packed after a round with this result; None if it is final.

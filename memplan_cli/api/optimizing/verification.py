@@ -145,24 +145,6 @@ class Verifier:
     graph: BaselineGraph | None = None
     failure: str = ""
 
-    def by_predicted_memory(self, candidates: Sequence[Rewriting]) -> list[Rewriting]:
-        """Return candidates in the order of their predicted memory, the lowest first.
-
-        If only outputs are compared, nothing is predicted, and the order stays as it is.
-        """
-        graph = self.graph
-        if graph is None or len(candidates) == 1:
-            return list(candidates)
-        from memplan_cli.runtime.settings_search.written_model import (
-            predicted_cost,
-            ranked_by_cost,
-        )
-
-        # No candidate is written yet. The file that was planned stands for it: it has the same weights.
-        models = (_written_model(each, each.file.path) for each in candidates)
-        costs = [predicted_cost(self.baseline, graph, model) for model in models]
-        return [candidates[index] for index in ranked_by_cost(costs)]
-
     def verify(self, candidate: Rewriting, files: RewrittenFiles) -> Plan:
         """Run a candidate under a temporary name; return its plan with verdict, memory and warnings.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.observations import Peaks, RuntimeSettings
@@ -21,7 +22,6 @@ from memplan_cli.runtime.profile.workspace import (
 from memplan_cli.runtime.run.baseline import DEFAULTS
 from memplan_cli.runtime.run.timing import is_slower_unoptimized
 from memplan_cli.runtime.settings_search.predicted import (
-    Rank,
     SettingsChoice,
     predict_settings,
     prediction_warnings,
@@ -35,19 +35,14 @@ from memplan_cli.runtime.simulate.predict import (
     predict_peaks,
 )
 from memplan_cli.runtime.simulate.regions import EXACT, OWN_INITIALIZERS
-from memplan_cli.runtime.simulate.trace import weight_bytes
 from memplan_cli.runtime.workers.spec import RunConditions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from memplan_cli.core.program import Program, Shape, VarId
     from memplan_cli.core.results.observations import Validation
     from memplan_cli.runtime.run.baseline import Baseline
-
-_PRECISION_DIVISOR, _PRECISION_BYTES = 50, 2 << 20
-"""Process predictions are precise to one part in 50 or these bytes, whichever is more."""
 
 _BY_PRIORITY = RuntimeSettings(
     session={"execution_order": "PRIORITY_BASED"},
@@ -190,15 +185,14 @@ class Prediction:
     def best_choice(self) -> SettingsChoice:
         """Return the settings of the least predicted memory with which runs take about the original's time.
 
-        The file is run without optimization unless that is estimated to be slower, or needs more
-        memory by `rank`.
+        The file is run without optimization unless that is estimated to be slower, or needs more memory.
         """
         is_free = not self.unoptimized_only and self.written.known_verdict is None
         if is_free and is_slower_unoptimized(
             self._program, self.baseline.dims, self.original.executed
         ):
             return self.optimized_choice()
-        return min(self.choices(), key=self.rank)
+        return min(self.choices(), key=attrgetter("rank"))
 
     def choices(self) -> tuple[SettingsChoice, ...]:
         """Return the best settings by prediction with optimization, and then those without it.
@@ -248,15 +242,6 @@ class Prediction:
         choice = predict_settings(executed, base, baseline.record.workspace)
         return replace(choice, notes=(f"without {', '.join(fusions)}",))
 
-    def rank(self, choice: SettingsChoice) -> Rank:
-        """Return the sort key of a choice: its rank, plus twice the constants that a session folds.
-
-        Folded constants are held both at the peak and between runs, hence twice.
-        """
-        if choice.settings.is_unoptimized:
-            return choice.rank
-        return Rank(choice.rank.is_unknown, choice.rank.size + 2 * self._folded())
-
     def optimized_choice(self) -> SettingsChoice:
         """Return the best predicted settings with the runtime's optimization."""
         base = settings_for_sizes(DEFAULTS, self.baseline.binding.assumed)
@@ -288,14 +273,6 @@ class Prediction:
         assert self.written.program is not None  # noqa: S101 - memory is predicted from it
         return self.written.program
 
-    def _folded(self) -> int:
-        """Return the bytes of constants that the session folds and the file does not have."""
-        after, file = (
-            weight_bytes(graph.program, graph.dims)
-            for graph in (self.optimized_graph(), self.file_graph())
-        )
-        return max(after - file, 0)
-
 
 def _planner_shapes_by_name(
     source: ExecutedGraph, file: ExecutedGraph
@@ -309,77 +286,3 @@ def _planner_shapes_by_name(
         for var in file.program.vars.values()
         if not var.block and var.name in shape_by_name
     }
-
-
-@dataclass(frozen=True, slots=True)
-class PredictedCost:
-    """The predicted memory of a written model, in bytes, by which files are ranked.
-
-    Attributes:
-        unknown: whether its process cannot be predicted. Its arena may be predicted all the same.
-        process: the sum of the load peak, the run peak and the private bytes after runs, so that a
-            reduction of any of them counts. If the process is unknown, ``arena`` plus the weights in
-            the arena instead: no size of a process, but comparable among files whose process is unknown.
-        arena: the sum of the first-run peak and the bytes that the arena holds without weights.
-    """
-
-    unknown: bool
-    process: int
-    arena: int
-
-
-def predicted_cost(
-    baseline: Baseline, graph: BaselineGraph, written: WrittenModel
-) -> PredictedCost:
-    """Return the predicted memory of a written model, for a comparison with other files for one original.
-
-    ``written.path`` may be any file with the same weights.
-    """
-    prediction = Prediction(baseline, graph, written)
-    choice = prediction.best_choice()
-    process = predict_process_bytes(
-        stored_model(written.path),
-        prediction.executed(choice.settings),
-        choice.settings,
-        ProcessMeasurements(baseline.record.workspace, opened_by_memplan=True),
-    )
-    if process is None:
-        return _cost_of_arena(choice.rank, written, baseline.record.peaks)
-    total = process.load + process.run + process.private
-    return PredictedCost(unknown=False, process=total, arena=choice.rank.size)
-
-
-def _cost_of_arena(rank: Rank, written: WrittenModel, original: Peaks) -> PredictedCost:
-    """Return the cost of a written model whose process cannot be predicted: its arena with the weights in it.
-
-    These differ between the files to be ranked. Bytes that are not predicted are those that were observed with
-    the original, which are the same for all files; 0 if they were not observed.
-    """
-    arena = rank.size
-    if rank.is_unknown:
-        # The sum of the first-run peak and of the bytes that the arena holds, which are about as many.
-        arena = 2 * (original.first_run_peak or 0)
-    # Each session packs weights into its arena; those that an offline file has packed are mapped.
-    weights = 0 if written.optimized_offline else original.weights or 0
-    return PredictedCost(unknown=True, process=arena + weights, arena=arena)
-
-
-def ranked_by_cost(costs: Sequence[PredictedCost]) -> list[int]:
-    """Return the indices of costs, the lowest first: known processes, then by process bytes.
-
-    Costs whose process equals the lowest one within the precision of the prediction come first,
-    sorted by their arena.
-    """
-    is_unknown, lowest = min(
-        ((cost.unknown, cost.process) for cost in costs), default=(False, 0)
-    )
-    highest_equal = lowest + max(lowest // _PRECISION_DIVISOR, _PRECISION_BYTES)
-
-    def rank(index: int) -> tuple[bool, bool, int, int]:
-        """Return the sort key of a cost; the second item is whether it is above the lowest one."""
-        cost = costs[index]
-        if cost.unknown != is_unknown or cost.process > highest_equal:
-            return cost.unknown, True, cost.process, cost.arena
-        return cost.unknown, False, cost.arena, cost.process
-
-    return sorted(range(len(costs)), key=rank)
