@@ -137,8 +137,8 @@ def _read_named_tuple(record_class: TypeHint, data: Any) -> Any:  # noqa: ANN401
 def _read_keys(values: Json, data: object, readers: _KeyReaders) -> None:
     """Read a JSON object, and add the values of a record's fields to ``values``.
 
-    Fields whose keys are missing get no value: the record has defaults for them. The values of keys
-    without a reader are skipped: they are computed, or have no meaning any more.
+    Fields whose keys are missing get no value: the record has defaults for them. The values of computed
+    keys, which have no reader, are skipped.
 
     Args:
         values: the values by field.
@@ -190,7 +190,7 @@ class _KeyReader(NamedTuple):
 
     Attributes:
         field: the field that gets the value. Empty if no field does: the value of a property or
-            constant follows from the fields, and a key of the past has no meaning any more.
+            constant follows from the fields.
         reader: reads the value of the field; None if there is no field.
         required: whether a file without the key is refused.
     """
@@ -226,7 +226,7 @@ def _key_reader(key: Key, hints: Mapping[str, TypeHint]) -> _KeyReader:
     """Return how a key is read, by the type hints of the fields of its class."""
     required = key.presence is Presence.REQUIRED
     is_computed = key.attribute not in hints  # a property or a constant: see `_computed_keys`
-    if is_computed or key.presence is Presence.PAST:
+    if is_computed:
         return _KeyReader(field="", reader=None, required=required)
     reader, convert = _reader(key.form.type_hint or hints[key.attribute]), key.form.read
     if convert is None:
@@ -238,8 +238,7 @@ def _key_reader(key: Key, hints: Mapping[str, TypeHint]) -> _KeyReader:
 def _computed_keys(record_class: TypeHint) -> tuple[Key, ...]:
     """Return the keys of properties and constants, whose values follow from the fields."""
     stored = field_names(record_class)
-    current = (key for key in keys_of(record_class) if key.presence is not Presence.PAST)
-    return tuple(key for key in current if key.attribute not in stored)
+    return tuple(key for key in keys_of(record_class) if key.attribute not in stored)
 
 
 @cache

@@ -112,7 +112,7 @@ class _Definitions:
     ) -> Json:
         """Return the schema of a record's JSON object, or of an object nested in it by dotted keys.
 
-        Keys of the past are marked as deprecated. Other keys than those in ``tree`` are refused.
+        Other keys than those in ``tree`` are refused.
 
         Args:
             record_class: the class of the record.
@@ -123,8 +123,6 @@ class _Definitions:
         for name, key in tree.items():
             if isinstance(key, dict):
                 properties[name] = self._properties(record_class, key, descriptions)
-            elif key.presence is Presence.PAST:
-                properties[name] = {"deprecated": True}
             else:
                 schema = self._attribute_schema(
                     record_class, key.attribute, key.form.type_hint

@@ -10,7 +10,6 @@ A class can change that:
   listed too: they are written, and a file whose value differs from the computed one is refused.
 - ``field(metadata=OPTIONAL)`` or ``SPARSE``: whether the key may be missing, see `Presence`.
 - ``field(metadata=json_form(...))``: the field has another value in the file.
-- ``past_keys`` lists keys that earlier versions wrote. They are accepted and ignored.
 
 `deserialization` reads the same format, and `json_schema` describes it.
 """
@@ -40,7 +39,6 @@ class Presence(Enum):
     REQUIRED = "always written; a file without it is refused"
     OPTIONAL = "always written; if it is missing, the field has its default"
     SPARSE = "written only if the field differs from its default"
-    PAST = "written by earlier versions; accepted and ignored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +158,7 @@ def _object(record: object, record_class: TypeHint, tree: KeyTree) -> Json:
         elif key.presence is Presence.SPARSE:
             if attrgetter(key.attribute)(record) != _defaults(record_class)[key.attribute]:
                 json_object[name] = key.value(record)
-        elif key.presence is not Presence.PAST:
+        else:
             json_object[name] = key.value(record)
     return json_object
 
@@ -179,7 +177,7 @@ def key_tree(record_class: TypeHint) -> KeyTree:
 
 
 def keys_of(record_class: TypeHint) -> tuple[Key, ...]:
-    """Return the keys of a class: those of ``json_keys`` or its fields, then those of the past."""
+    """Return the keys of a class: those of ``json_keys``, or its fields."""
     # The metadata of a field are arguments of `Key`: its presence and its form.
     metadata = (
         {item.name: item.metadata for item in fields(record_class)}
@@ -190,11 +188,9 @@ def keys_of(record_class: TypeHint) -> tuple[Key, ...]:
     if schema_name(record_class):
         listed = ("schema", *listed)
     pairs = ((item, item) if isinstance(item, str) else item for item in listed)
-    current = (
+    return tuple(
         Key(name, attribute, **metadata.get(attribute, {})) for name, attribute in pairs
     )
-    past = (Key(name, name, Presence.PAST) for name in getattr(record_class, "past_keys", ()))
-    return (*current, *past)
 
 
 def schema_name(record_class: TypeHint) -> str | None:

@@ -73,18 +73,11 @@ def why_not(plan: Plan, reuse: Reuse) -> str:
 def without_reuse(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str]]:
     """Yield each tensor that reuses no memory, by its start tick, and why.
 
-    The result is that of `reuses` with its default level, in a seventh of the time: it is enough
-    to know which addresses were used before, and not by which tensor.
+    Reasons are those of a plan of level 1 or 2.
     """
-    pools = _slot_pools(tensors, level=1)
-    used_addresses: dict[int, _UsedAddresses] = {}
-    for tensor in _by_start(tensors):
-        if tensor.slot is not None:
-            reuse = pools[tensor.arena].take(tensor)
-            if reuse.donor is None:
-                yield tensor, reuse.reason
-        elif used_addresses.setdefault(tensor.arena, _UsedAddresses()).add(tensor):
-            yield tensor, _why_new_addresses(tensor)
+    for reuse in reuses(tensors):
+        if reuse.donor is None:
+            yield reuse.tensor, reuse.reason
 
 
 def reuses(tensors: Sequence[Placement], level: int = 1) -> Iterator[Reuse]:
@@ -115,13 +108,6 @@ def _slot_pools(tensors: Sequence[Placement], level: int) -> dict[int, _SlotPool
 def _by_start(tensors: Iterable[Placement]) -> list[Placement]:
     """Return tensors by start tick, then by id."""
     return sorted(tensors, key=attrgetter("first", "id"))
-
-
-def _why_new_addresses(tensor: Placement) -> str:
-    """Return why a tensor that lies at addresses never used before reuses no memory."""
-    if not tensor.bytes:
-        return "it has no bytes"
-    return tensor.pinned or "first use of this memory range"
 
 
 def _described(tensor: Placement) -> str:
@@ -209,11 +195,12 @@ class _AddressMap:
 
         Of several donors the one that was live last is named.
         """
-        low, high = tensor.offset, tensor.offset + tensor.bytes
-        donors = self._replace(low, high, tensor) if low < high else []
+        if not tensor.bytes:
+            return Reuse(tensor, None, reason="it has no bytes")
+        donors = self._replace(tensor.offset, tensor.offset + tensor.bytes, tensor)
         if donors:
             return Reuse(tensor, max(donors, key=lambda donor: (donor.last, donor.id)))
-        return Reuse(tensor, None, reason=_why_new_addresses(tensor))
+        return Reuse(tensor, None, reason=tensor.pinned or "first use of this memory range")
 
     def _replace(self, low: int, high: int, tensor: Placement) -> list[Placement]:
         """Make a tensor the last one in ``[low, high)``, and return the tensors that were there.
@@ -239,25 +226,3 @@ class _AddressMap:
         self._segments[first:last] = new
         self._starts[first:last] = [segment.start for segment in new]
         return donors
-
-
-class _UsedAddresses:
-    """The addresses of one arena that any tensor had so far, as disjoint segments by start."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-
-    def add(self, tensor: Placement) -> bool:
-        """Add a tensor's addresses, and return whether none of them was used before."""
-        low, high = tensor.offset, tensor.offset + tensor.bytes
-        if low == high:
-            return True
-        starts, ends = self._starts, self._ends
-        is_unused = bisect_right(ends, low) == bisect_left(starts, high)  # no segment overlaps
-        # All segments that the new one touches or overlaps become one segment with it.
-        left, right = bisect_left(ends, low), bisect_right(starts, high)
-        if left < right:
-            low, high = min(low, starts[left]), max(high, ends[right - 1])
-        starts[left:right], ends[left:right] = [low], [high]
-        return is_unused

@@ -394,16 +394,6 @@ def test_excluded_tensors_stay_whole(tmp_path: Path) -> None:
     assert kept in plan.by_id
 
 
-def test_a_plan_file_of_an_earlier_version_that_names_trips_is_accepted(
-    tmp_path: Path,
-) -> None:
-    plan = api.plan(saved(tmp_path, transformer(length=128, layers=1)), HALF)
-    written = json.loads(json.dumps(to_json(plan)))
-    assert "trips" not in written["report"]["chunked"]["regions"][0]
-    written["report"]["chunked"]["regions"][0]["trips"] = "batch*seq"
-    assert checked_plan(written).report.chunked == plan.report.chunked
-
-
 def test_a_plan_file_that_says_other_regions_is_refused(tmp_path: Path) -> None:
     plan = api.plan(saved(tmp_path, transformer(length=128, layers=1)), HALF)
     assert checked_plan(json.loads(json.dumps(to_json(plan)))).digest == plan.digest

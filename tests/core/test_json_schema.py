@@ -66,7 +66,6 @@ class Record:
         "level",
         "note",
     )
-    past_keys: ClassVar[tuple[str, ...]] = ("older",)
 
     rows: tuple[Size, ...]
     share: Share
@@ -120,7 +119,6 @@ def test_a_schema_names_its_draft_its_document_and_its_title() -> None:
         ("peak", {"anyOf": [{"$ref": "#/$defs/Size"}, {"type": "null"}]}),
         ("level", {"enum": [0, 1, None]}),
         ("note", {"type": "string"}),
-        ("older", {"deprecated": True}),
         ("share", {"description": "a part.", "type": "number", "minimum": 0, "maximum": 1}),
         (
             "rows",

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from builders import plan_of_text
 from memplan_cli.core.results.placements import Placement
@@ -166,26 +164,8 @@ def test_an_empty_tensor_has_no_donor() -> None:
     }
 
 
-PLACES = st.lists(
-    st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers(0, 6), st.integers(1, 4)),
-    max_size=9,
-)
-"""Offset, size, birth, duration; who overlaps whom does not matter to the log."""
-
-
-@given(places=PLACES)
-def test_the_refusals_are_those_of_the_log(places: list[tuple[int, int, int, int]]) -> None:
-    tensors = [
-        placed(f"t{at}", offset, size, first, first + ticks)
-        for at, (offset, size, first, ticks) in enumerate(places)
-    ]
-    logged = [(r.tensor, r.reason) for r in reuses(tensors) if r.donor is None]
-    assert list(without_reuse(tensors)) == logged
-
-
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_the_refusals_of_a_plan_are_those_of_its_log(level: int) -> None:
+def test_a_plan_counts_the_reuses_of_its_log(level: int) -> None:
     made = plan_of_text(CHAIN, Settings(level=level, order="keep", exclude=("c",)))  # type: ignore[arg-type]
-    logged = [(r.tensor, r.reason) for r in reuses(made.tensors) if r.donor is None]
-    assert list(without_reuse(made.tensors)) == logged
-    assert len(logged) == len(made.tensors) - made.report.reuses
+    refused = list(without_reuse(made.tensors))
+    assert len(refused) == len(made.tensors) - made.report.reuses

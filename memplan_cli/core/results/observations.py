@@ -131,7 +131,6 @@ class Peaks:
         "weights",
         "process",
     )
-    past_keys: ClassVar[tuple[str, ...]] = ("milliseconds",)
 
     first_run_peak: Count | None
     steady_peak: Count | None

@@ -153,8 +153,6 @@ class PredictedPeaks:
         process: bytes of the whole process.
     """
 
-    past_keys: ClassVar[tuple[str, ...]] = ("held", "scratch", "weights", "milliseconds")
-
     first_run_peak: Count | None
     steady_peak: Count | None
     held_without_weights: Count | None = field(default=None, metadata=OPTIONAL)

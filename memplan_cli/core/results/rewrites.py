@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from memplan_cli.core.json_types import (
     Count,
@@ -120,8 +120,6 @@ class ChunkedRegion:
         after: the live peak inside the chunked region.
         flops_increase: the added operations, as a share of the model's.
     """
-
-    past_keys: ClassVar[tuple[str, ...]] = ("trips",)
 
     tensor: str
     axis: Natural

@@ -1,4 +1,4 @@
-"""Polynomials over symbols: arithmetic, canonical text, and the syntax tree of a dim's text.
+"""Polynomials over symbols: arithmetic, canonical text, and the parser of expressions.
 
 A polynomial is a sum of products of *atoms*. An atom is the name of a symbol, or the text of a
 call such as ``floor((W + 1)/2)``. Equal polynomials have one canonical text: products sorted, the
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product as cartesian
+from typing import NamedTuple
 
 Monomial = tuple[str, ...]
 """The atoms of a product, sorted."""
@@ -32,6 +33,7 @@ Call = tuple[str, tuple[Polynomial, ...]]
 
 QUOTIENTS = frozenset({"floor", "ceiling"})
 _MAX_PRODUCTS = 4096
+_MAX_POWER = 8
 
 FUNCTIONS = QUOTIENTS | {"mod", "min", "max"}
 
@@ -44,42 +46,6 @@ _BARE = re.compile(_PLAIN)
 def quote_name(name: str) -> str:
     """Return a name as it is written in an expression: in backquotes if it is no plain word."""
     return name if _BARE.fullmatch(name) else f"`{name}`"
-
-
-@dataclass(slots=True)
-class Tree:
-    """The syntax tree of a dim's text.
-
-    Attributes:
-        top: the root; its names are placeholders ``_0``, ``_1``, ... for names that Python cannot
-            parse.
-        names: the name that each placeholder stands for.
-    """
-
-    top: ast.expr
-    names: list[str] = field(default_factory=list)
-
-    @classmethod
-    def parse(cls, text: str) -> Tree:
-        """Return the syntax tree of an expression.
-
-        Raises:
-            SyntaxError, ValueError, RecursionError, MemoryError: the text is no expression.
-        """
-        names: list[str] = []
-
-        def placeholder(match: re.Match[str]) -> str:
-            names.append(match["plain"] or match["quoted"])
-            return f" _{len(names) - 1} "  # with spaces, so that `2batch` is a syntax error
-
-        python_text = _WORD.sub(placeholder, text).strip()
-        if "#" in python_text:
-            raise ValueError("Python would read a comment")
-        return cls(ast.parse(python_text, mode="eval").body, names)
-
-    def name(self, node: ast.Name) -> str:
-        """Return the name that a placeholder stands for."""
-        return self.names[int(node.id[1:])]
 
 
 def constant_polynomial(value: int) -> Polynomial:
@@ -137,60 +103,11 @@ def parse_call(atom: str) -> Call | None:
     if not bracket or name not in FUNCTIONS or not atom.endswith(")"):
         return None
     try:
-        tree = Tree.parse(atom)
+        tree = _Tree.parse(atom)
         call = _call_of(tree.top, tree)
         return call if apply_function(*call) == {(atom,): 1} else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-
-
-def _call_of(node: ast.expr, tree: Tree) -> Call:
-    """Return the function and the arguments of a call, a node of a tree.
-
-    Raises:
-        ValueError: the text is no call, or an argument is no polynomial.
-    """
-    match node:
-        # ``floor(a/b)`` and ``ceiling(a/b)`` have two arguments, a and b.
-        case ast.Call(
-            func=ast.Name() as name, args=[ast.BinOp(op=ast.Div()) as quotient], keywords=[]
-        ):
-            parts = [quotient.left, quotient.right]
-        case ast.Call(func=ast.Name() as name, args=parts, keywords=[]):
-            pass
-        case _:
-            raise ValueError(ast.dump(node))
-    return tree.name(name), tuple(_polynomial_of(part, tree) for part in parts)
-
-
-def _polynomial_of(node: ast.expr, tree: Tree) -> Polynomial:
-    """Return the polynomial that a node of a tree stands for, such as ``2*a*floor(b/2) - 1``.
-
-    A call becomes an atom, its canonical text. The text of the node need not be canonical: `parse_call`
-    formats its result again and compares the texts.
-
-    Raises:
-        ValueError: the text has anything but sums, products, whole numbers, names and calls.
-    """
-    match node:
-        case ast.Constant(value=int(value)):
-            return constant_polynomial(value)
-        case ast.Name():
-            return {(tree.name(node),): 1}
-        case ast.Call():
-            name, arguments = _call_of(node, tree)
-            return {(_format_call(name, arguments),): 1}
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return multiply_polynomials([_polynomial_of(operand, tree)], -1)
-        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as operator, right=right):
-            sign = 1 if isinstance(operator, ast.Add) else -1
-            signed_right = multiply_polynomials([_polynomial_of(right, tree)], sign)
-            return add_polynomials([_polynomial_of(left, tree), signed_right])
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return multiply_polynomials(
-                [_polynomial_of(left, tree), _polynomial_of(right, tree)]
-            )
-    raise ValueError(ast.dump(node))
 
 
 def _format_call(name: str, arguments: Sequence[Polynomial]) -> str:
@@ -360,3 +277,165 @@ def _extreme(name: str, arguments: Sequence[Polynomial]) -> Polynomial:
     if len(distinct) == 1:
         return next(iter(distinct.values()))
     return {(_format_call(name, list(distinct.values())),): 1}  # one atom
+
+
+def parse_polynomial(text: str) -> Polynomial:
+    """Return an expression as a polynomial. A quotient by a number is rounded down.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: the text is no expression.
+    """
+    tree = _Tree.parse(text)
+    return _whole(_rational(tree.top, tree))
+
+
+@dataclass(slots=True)
+class _Tree:
+    """The syntax tree of a dim's text.
+
+    Attributes:
+        top: the root; its names are placeholders ``_0``, ``_1``, ... for names that Python cannot
+            parse.
+        names: the name that each placeholder stands for.
+    """
+
+    top: ast.expr
+    names: list[str] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, text: str) -> _Tree:
+        """Return the syntax tree of an expression.
+
+        Raises:
+            SyntaxError, ValueError, RecursionError, MemoryError: the text is no expression.
+        """
+        names: list[str] = []
+
+        def placeholder(match: re.Match[str]) -> str:
+            names.append(match["plain"] or match["quoted"])
+            return f" _{len(names) - 1} "  # with spaces, so that `2batch` is a syntax error
+
+        python_text = _WORD.sub(placeholder, text).strip()
+        if "#" in python_text:
+            raise ValueError("Python would read a comment")
+        return cls(ast.parse(python_text, mode="eval").body, names)
+
+    def name(self, node: ast.Name) -> str:
+        """Return the name that a placeholder stands for."""
+        return self.names[int(node.id[1:])]
+
+
+class _Rational(NamedTuple):
+    """A polynomial divided by a number, which may be negative but is never 0."""
+
+    numerator: Polynomial
+    divisor: int = 1
+
+
+def _whole(value: _Rational) -> Polynomial:
+    """Return the quotient of a polynomial and a number, rounded down."""
+    return floor_divide(value.numerator, value.divisor)
+
+
+def _rational(node: ast.expr, tree: _Tree) -> _Rational:
+    """Return the numerator and the divisor of a syntax tree.
+
+    Divisions by a number are kept exact until the end: ``W/2 + 1/2`` is ``(W + 1) / 2``.
+
+    Raises:
+        ValueError: the expression is no arithmetic over integers and names.
+    """
+    match node:
+        case ast.Constant(value=int(value)):
+            return _Rational(constant_polynomial(value))
+        case ast.Name():
+            return _Rational({(tree.name(node),): 1})
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            positive = _rational(operand, tree)
+            return _Rational(multiply_polynomials([positive.numerator], -1), positive.divisor)
+        case ast.BinOp(left=left, op=operator, right=right):
+            return _arithmetic(operator, _rational(left, tree), _rational(right, tree))
+        case ast.Call():
+            return _Rational(apply_function(*_call_of(node, tree)))
+    raise ValueError(ast.dump(node))
+
+
+def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _Rational:
+    """Return the result of a binary operator on two rational polynomials.
+
+    Raises:
+        ValueError: the operator is not supported, a divisor is 0, or an exponent is not a whole
+            number from 0 to 8.
+    """
+    left_terms, right_terms = _over_common_divisor(left, right)
+    common_divisor = left.divisor * right.divisor
+    number = constant_value(right.numerator)  # None: the right operand has symbols
+    match operator:
+        case ast.Add():
+            return _Rational(add_polynomials([left_terms, right_terms]), common_divisor)
+        case ast.Sub():
+            negative_right = multiply_polynomials([right_terms], -1)
+            return _Rational(add_polynomials([left_terms, negative_right]), common_divisor)
+        case ast.Mult():
+            product = multiply_polynomials([left.numerator, right.numerator])
+            return _Rational(product, common_divisor)
+        case ast.Div() if number == 0:
+            raise ValueError("division by zero")
+        case ast.Div() if number is not None:
+            # (a/b) / (number/d) is a*d / (b*number), and a*d are the ``left_terms``.
+            return _Rational(left_terms, left.divisor * number)
+        case ast.FloorDiv() | ast.Div():  # dims are integers, so a quotient of dims is floored
+            return _Rational(apply_function("floor", [left_terms, right_terms]))
+        case ast.Mod():
+            return _Rational(apply_function("mod", [_whole(left), _whole(right)]))
+        case ast.Pow() if number is not None and not number % right.divisor:
+            exponent = number // right.divisor
+            if 0 <= exponent <= _MAX_POWER:
+                power = multiply_polynomials([left.numerator] * exponent)
+                return _Rational(power, left.divisor**exponent)
+    raise ValueError(ast.dump(operator))
+
+
+def _over_common_divisor(left: _Rational, right: _Rational) -> tuple[Polynomial, Polynomial]:
+    """Return both numerators over the product of both divisors. Their quotient is ``left / right``."""
+    return (
+        multiply_polynomials([left.numerator], right.divisor),
+        multiply_polynomials([right.numerator], left.divisor),
+    )
+
+
+def _call_of(node: ast.expr, tree: _Tree) -> Call:
+    """Return the function and the arguments of a call, the node of a syntax tree.
+
+    In a text, ``floor`` and ``ceiling`` (or ``ceil``) have one argument, ``mod`` two, ``min`` and ``max``
+    two or more.
+
+    Raises:
+        ValueError: the node is no call, there is no such function, or it has another number of arguments.
+    """
+    match node:
+        case ast.Call(func=ast.Name() as function, args=args, keywords=[]):
+            word = tree.name(function).lower()
+        case _:
+            raise ValueError(ast.dump(node))
+    name = "ceiling" if word == "ceil" else word
+    if name in QUOTIENTS and len(args) == 1:
+        return name, _quotient(args[0], tree)
+    if (name == "mod" and len(args) == 2) or (name in ("min", "max") and len(args) > 1):
+        return name, tuple(_whole(_rational(arg, tree)) for arg in args)
+    raise ValueError(word)
+
+
+def _quotient(node: ast.expr, tree: _Tree) -> tuple[Polynomial, Polynomial]:
+    """Return the dividend and the divisor of the argument of floor or ceiling.
+
+    ``W/2 + 1/2`` gives ``W + 1`` and 2, ``W/k`` gives ``W`` and ``k``. Only a whole argument can be a
+    quotient of dims: as a part of it, as in ``W/k + 1``, the quotient is floored (`_arithmetic`).
+    """
+    match node:
+        # Not `_rational(node)`, which floors a quotient of dims.
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            return _over_common_divisor(_rational(left, tree), _rational(right, tree))
+    value = _rational(node, tree)
+    constant_divisor: Polynomial = {(): value.divisor}
+    return value.numerator, constant_divisor
