@@ -26,14 +26,13 @@ from memplan_cli.ordering.demand_orders import (
 )
 from memplan_cli.ordering.exact_search import best_first
 from memplan_cli.ordering.list_orders import SCHEDULERS, file_order
-from memplan_cli.ordering.source_order import restore_source_order
 from memplan_cli.ordering.task_graph import displacement, peak
-from memplan_cli.ordering.work_budget import WorkBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from memplan_cli.ordering.task_graph import Order, TaskGraph
+    from memplan_cli.ordering.work_budget import WorkBudget
 
 _SEARCHED_CLUSTERS = 4000
 """Graphs with more clusters are not searched by states or pairs."""
@@ -52,9 +51,6 @@ _LEAST_PERCENT = 4
 
 _CUTS_DIVISOR, _PAIRS_DIVISOR = 24, 8
 """Cuts at single ops, and at pairs of ops, get the remaining budget divided by these."""
-
-_RESTORE_WORK = 300_000
-"""Units of work for moving ops back to their places in the file."""
 
 
 @dataclass(slots=True)
@@ -143,11 +139,6 @@ def order_block(
             break
         method(budget)
         progress(Detail(f"order: {best.peak} bytes by {best.chosen}, none below {best.bound}"))
-    if best.chosen != "file":
-        best.order = restore_source_order(
-            graph, best.order, best.peak, WorkBudget(_RESTORE_WORK)
-        )
-        best.peaks[best.chosen] = peak(graph, best.order)  # may have fallen
     return best
 
 

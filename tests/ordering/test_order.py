@@ -74,25 +74,6 @@ def test_a_tie_goes_to_the_order_of_the_file() -> None:
     assert found.proved
 
 
-def test_what_need_not_move_stays_where_the_file_has_it() -> None:
-    program = program_of(
-        """
-        p = Conv x
-        q = Conv x
-        r = Sum p q
-        a = Conv r
-        b = Conv r
-        c = Conv a
-        d = Conv b
-        y = Sum c d
-        """,
-        "y",
-    )
-    sizes = sizes_of(p=1, q=1, r=1, a=100, b=100, c=1, d=1)
-    found = best_order(program, sizes)
-    assert names(found.program.body.ops) == ["n0", "n1", "n2", "n3", "n5", "n4", "n6", "n7"]
-
-
 def test_an_empty_program_has_an_order() -> None:
     program = program_of("", "x")
     assert best_order(program, {}) == Ordering(

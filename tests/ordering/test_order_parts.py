@@ -10,8 +10,7 @@ from memplan_cli.ordering.contraction import contract, uncontracted
 from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds
 from memplan_cli.ordering.exact_search import best_first, states_below
 from memplan_cli.ordering.list_orders import SCHEDULERS, runtime_default
-from memplan_cli.ordering.source_order import restore_source_order
-from memplan_cli.ordering.task_graph import TaskGraph, displacement, peak, trace
+from memplan_cli.ordering.task_graph import TaskGraph, peak, trace
 from memplan_cli.ordering.witnesses import states_witness
 from memplan_cli.ordering.work_budget import WorkBudget
 from order_graphs import GRAPHS, graph_of, orders
@@ -207,22 +206,6 @@ def test_a_search_that_is_cut_short_gives_no_bound_that_does_not_hold() -> None:
         for work in (0, 5, 20):
             found = best_first(graph, 0, best + 5, WorkBudget(work).allow(work))
             assert found.bound <= best
-
-
-def test_restoring_the_source_order_keeps_the_peak_and_moves_nothing_without_need() -> None:
-    for graph in GRAPHS:
-        every = orders(graph)
-        for order in (every[-1], every[len(every) // 2]):
-            straight = restore_source_order(
-                graph, order, peak(graph, order), WorkBudget(10_000)
-            )
-            assert peak(graph, straight) <= peak(graph, order)
-            assert displacement(straight) <= displacement(order)
-        if peak(graph, every[-1]) >= peak(graph, range(graph.size)):
-            straight = restore_source_order(
-                graph, every[-1], peak(graph, every[-1]), WorkBudget(10_000)
-            )
-            assert straight == list(range(graph.size))
 
 
 def test_a_flow_fills_the_narrowest_cut() -> None:
