@@ -15,10 +15,9 @@ buffers are live together, and the sum of these sizes is a bound (Pemmaraju, Ram
 Varadarajan, "Buffer minimization using max-coloring", 2004). If all buffers have one size, as
 at level 0, the bound is always reached.
 
-**Assignment.** First fit by falling size solves most problems, with any number of buffers. Best
-fit into slots of the least sizes gives the buffers that get none of them priority in the next
-round, until all get one or the work is used up (squeaky-wheel optimization, Joslin and Clements
-1999).
+**Assignment.** First fit by falling size solves most problems. Best fit into slots of the least
+sizes gives the buffers that get none of them priority in the next round, until all get one or the
+work is used up (squeaky-wheel optimization, Joslin and Clements 1999).
 
 Everything is deterministic: orders end in the index of a buffer.
 """
@@ -115,11 +114,12 @@ WORK = 8_000_000
 """Units of work for best fit: half a second for the buffers of one kind. A unit is one slot that is
 compared with one buffer."""
 
+FIRST_FIT_WORK = 1_000_000_000
+"""Units of work up to which first fit is tried, some two seconds: it ends at the first free slot, which is
+mostly among the first of all. A training step of tens of thousands of nodes takes more."""
+
 MAX_ROUNDS = 60
 """Largest number of rounds with priorities."""
-
-_BATCH_SLOTS = 8192
-"""Slots that first fit examines at once; each is a bit of one integer."""
 
 _SECTIONS_PER_WORK = 2048
 """Sections, as bits of one integer, that are compared in about the time of a unit of work."""
@@ -175,10 +175,11 @@ def _candidates(
     There must be a buffer. ``least_sizes`` are the sizes from `least_slots`, one for each slot.
     """
     indices = range(len(buffers.sizes))
-    yield first_fit(buffers, sorted(indices, key=partial(by_size, buffers)))
-    # In each round every buffer may be compared with every slot. The sections in which a slot is
-    # taken are the bits of one integer, so a comparison takes longer if there are many.
+    # Every buffer may be compared with every slot. The sections in which a slot is taken are the bits
+    # of one integer, so a comparison takes longer if there are many.
     slot_work = 1 + buffers.sections // _SECTIONS_PER_WORK
+    if len(indices) * len(least_sizes) * slot_work <= FIRST_FIT_WORK:
+        yield first_fit(buffers, sorted(indices, key=partial(by_size, buffers)))
     round_work = len(indices) * (_WORK_PER_BUFFER + len(least_sizes) * slot_work)
     rounds = min(work // round_work, MAX_ROUNDS)
     yield from with_priorities(buffers, least_sizes, rounds)
@@ -264,98 +265,16 @@ def best_fit(
 def first_fit(buffers: SlotBuffers, order: Sequence[int]) -> Assignment:
     """Give each buffer the first slot that is free; slots are numbered as they are opened.
 
-    Slots are examined in batches, and buffers that fit into no slot of a batch wait for the next.
-    The result is that of one slot after the other, in O(log n) steps for each buffer and batch.
+    ``order`` has the indices of the buffers, in the order in which they are assigned.
     """
+    taken: list[int] = []  # for each slot, the sections in which it holds a buffer, as bits
     slots = [-1] * len(order)
-    waiting, first_slot = list(order), 0
-    while waiting:
-        occupied = _OccupiedSlots(buffers.sections)
-        unassigned = []
-        for buffer in waiting:
-            start, end = buffers.starts[buffer], buffers.ends[buffer]
-            taken = occupied.in_any(start, end)
-            lowest_free = ~taken & (taken + 1)  # the lowest bit that is 0 in ``taken``
-            if lowest_free >> _BATCH_SLOTS:  # no slot of the batch is free
-                unassigned.append(buffer)
-                continue
-            slots[buffer] = first_slot + lowest_free.bit_length() - 1
-            occupied.take(start, end, lowest_free)
-        waiting, first_slot = unassigned, first_slot + _BATCH_SLOTS
+    for buffer in order:
+        live = (1 << buffers.ends[buffer]) - (1 << buffers.starts[buffer])
+        free_slots = (slot for slot, sections in enumerate(taken) if not sections & live)
+        slot = next(free_slots, len(taken))
+        if slot == len(taken):
+            taken.append(0)
+        taken[slot] |= live
+        slots[buffer] = slot
     return slots
-
-
-class _OccupiedSlots:
-    """The slots that are taken in each section: a segment tree of sets of slots.
-
-    A set of slots is an integer with a bit for each slot. The root is node 1, the children of node n
-    are 2n and 2n + 1, and the leaves, one for each section, begin at node ``_leaves``.
-
-    `take` notes a slot at the largest nodes that cover its sections, and never at the nodes below
-    them. So the slots of a section are those in ``_in_all`` of its leaf and of the leaf's ancestors.
-
-    Both methods climb from the leaves of the first and of the last section to the root. The sections between
-    are the subtrees that hang off these two paths: right siblings on the left path, left siblings on the right.
-
-    Attributes:
-        _in_all: for each node, the slots that `take` noted at this very node, taken in all of its
-            sections.
-        _in_any: for each node, the slots noted at it or below, taken in some of its sections.
-    """
-
-    def __init__(self, sections: int) -> None:
-        """Take no slot. ``_leaves`` is the next power of two from the number of sections on."""
-        self._leaves = 1 << max(sections - 1, 0).bit_length()
-        self._in_all = [0] * (2 * self._leaves)
-        self._in_any = [0] * (2 * self._leaves)
-
-    def in_any(self, start: int, end: int) -> int:
-        """Return the slots, as bits, that are taken in some section of [start, end).
-
-        These sections are the leaves of the first and the last, and the subtrees between the paths of these
-        two to the root. A slot counts if it is noted at or below them (``_in_any``), or above them, on the
-        paths (``_in_all``).
-        """
-        in_all, in_any = self._in_all, self._in_any
-        left, right = start + self._leaves, end - 1 + self._leaves
-        slots = in_any[left] | in_any[right]
-        while (left ^ right) > 1:  # neither the same node nor siblings
-            if not left & 1:  # a left child: its sibling lies between the paths
-                slots |= in_any[left + 1]
-            if right & 1:  # a right child
-                slots |= in_any[right - 1]
-            left >>= 1
-            right >>= 1
-            slots |= in_all[left] | in_all[right]
-        left >>= 1  # from here on both paths are one
-        while left:
-            slots |= in_all[left]
-            left >>= 1
-        return slots
-
-    def take(self, start: int, end: int, slot: int) -> None:
-        """Mark a slot, given as its bit, as taken in all sections of [start, end).
-
-        The slot is noted in ``_in_all`` and ``_in_any`` of the leaves of the first and the last section, and
-        of the subtrees between the paths of these two to the root. The nodes above get it in ``_in_any`` only.
-        """
-        in_all, in_any = self._in_all, self._in_any
-        left, right = start + self._leaves, end - 1 + self._leaves
-        covered = {left, right}  # one leaf, if the first section is also the last
-        while (left ^ right) > 1:  # neither the same node nor siblings
-            if not left & 1:  # a left child: its sibling lies between the paths
-                covered.add(left + 1)
-            if right & 1:  # a right child
-                covered.add(right - 1)
-            left >>= 1
-            right >>= 1
-            in_any[left] |= slot
-            in_any[right] |= slot
-        for node in covered:
-            in_all[node] |= slot
-            in_any[node] |= slot
-        left >>= 1  # from here on both paths are one
-        # If a node has the slot in ``_in_any``, its ancestors have it already.
-        while left and not in_any[left] & slot:
-            in_any[left] |= slot
-            left >>= 1

@@ -3,9 +3,6 @@ from __future__ import annotations
 import random
 import time
 
-import pytest
-
-from memplan_cli.packing import slots as slots_module
 from memplan_cli.packing.slots import (
     SlotBuffers,
     best_fit,
@@ -79,17 +76,6 @@ def test_buffers_without_a_slot_come_first_in_the_next_round() -> None:
     buffers = spans((3, 5, 3), (1, 3, 1), (2, 3, 3), (0, 2, 1), (2, 5, 3))
     costs = [cost(buffers, slots) for slots in with_priorities(buffers, [3, 3, 1], 2)]
     assert costs == [9, 7]
-
-
-@pytest.mark.parametrize("width", [1, 2, 5])
-def test_slots_are_the_same_however_many_are_tried_at_once(
-    monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
-    buffers = many(300, 40)
-    order = sorted(range(300), key=lambda at: by_size(buffers, at))
-    expected = first_fit(buffers, order)
-    monkeypatch.setattr(slots_module, "_BATCH_SLOTS", width)
-    assert first_fit(buffers, order) == expected
 
 
 def test_first_fit_takes_the_first_slot_that_is_free() -> None:
