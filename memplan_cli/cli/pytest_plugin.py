@@ -22,8 +22,9 @@ limits the predicted memory of the process that runs the model. ``dims``, ``leve
 (files, or values by name) and ``config`` are settings of the plan, as for `memplan report`. File
 names are relative to pytest's root folder.
 
-All marks of a test, its class and its module apply. A mark that checked no model fails the test, and
-so does a mark that binds a dim that its model does not have. The model is planned; it is run only if
+All marks of a test, its class and its module apply: a mark without a model to every model that the test
+passes to the fixture. A mark that checked no model fails the test, and so does a mark that binds a dim that
+its model does not have. The model is planned; it is run only if
 data decides sizes.
 """
 
@@ -32,7 +33,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,12 +84,6 @@ class Limit:
         """Return whether the mark names this model, by a path relative to ``root``, or none."""
         return self.model is None or (root / self.model).resolve() == model.resolve()
 
-    def with_defaults_of(self, other: Limit) -> Limit:
-        """Return this limit with the other's settings where this one has none."""
-        dims = {**(other.options.get("dims") or {}), **(self.options.get("dims") or {})}
-        options = {**other.options, **self.options, **({"dims": dims} if dims else {})}
-        return replace(self, options=options, config=self.config or other.config)
-
 
 @dataclass(frozen=True, slots=True)
 class _TestLimits:
@@ -120,7 +115,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """Check the models named by marks, run the test, and fail if a limit checked no model."""
     with _errors_as_failures():
         test = _limits_of_test(item)
-        _check_named_models(test, item.config.rootpath)
+        for index, limit in enumerate(test.limits):
+            if limit.model is not None:
+                _check_model(limit, item.config.rootpath / limit.model)
+                test.checked.add(index)
     yield
     unchecked = [limit for index, limit in enumerate(test.limits) if index not in test.checked]
     if unchecked:
@@ -129,26 +127,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
             "the fixture onnx_memory",
             pytrace=False,
         )
-
-
-def _check_named_models(test: _TestLimits, root: Path) -> None:
-    """Check the models that limits name, and record the checked limits in ``test.checked``.
-
-    A limit without a model is checked for every model that another limit of the test names, with the
-    settings of that limit as defaults.
-
-    Raises:
-        MemplanError: a model, a limit or a dim is wrong, or a size is unknown.
-    """
-    naming_limits = [limit for limit in test.limits if limit.model is not None]
-    for index, limit in enumerate(test.limits):
-        if limit.model is not None:
-            _check_model(limit, root / limit.model)
-            test.checked.add(index)
-            continue
-        for naming_limit in naming_limits:
-            _check_model(limit.with_defaults_of(naming_limit), root / str(naming_limit.model))
-            test.checked.add(index)
 
 
 @pytest.fixture

@@ -261,7 +261,7 @@ def test_the_farther_mark_holds_too(): pass
 
 @pytest.mark.limit_onnx_memory("1MiB", model="net.onnx")
 @pytest.mark.limit_onnx_memory("2MiB", model="open.onnx", dims={"n": 4})
-@pytest.mark.limit_onnx_memory("1GB", metric="total")
+@pytest.mark.limit_onnx_memory("1GB", metric="total", model="net.onnx")
 def test_all_marks_hold(): pass
 
 @pytest.mark.limit_onnx_memory("1KiB")
@@ -311,7 +311,7 @@ def test_inputs(onnx_memory):
 
 @pytest.mark.limit_onnx_memory("1MiB", inputs=["in.npz"], level=1, model="open.onnx")
 @pytest.mark.limit_onnx_memory(100)
-def test_options_of_the_mark_that_names_the_model_count(): pass
+def test_a_mark_without_a_model_needs_the_fixture(): pass
 
 @pytest.mark.limit_onnx_memory("1MiB", modle="net.onnx")
 def test_wrong_keyword(): pathlib.Path("ran").touch()
