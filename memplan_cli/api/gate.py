@@ -20,10 +20,8 @@ from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.output.output_files import refuse_targets
 from memplan_cli.api.process import plan_with_prediction, process_or_obstacle
 from memplan_cli.api.request import request_of
-from memplan_cli.api.request_range import range_settings
 from memplan_cli.core.files import write_files
 from memplan_cli.core.quantities import counted
-from memplan_cli.core.results.observations import DEFAULT_TIMEOUT
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.reporting.commands.diff import compare
 from memplan_cli.reporting.commands.gate import (
@@ -60,10 +58,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.commands.gate import Verdict
     from memplan_cli.reporting.snapshot import Snapshot
-
-
-SERVING_BOUND = "serving.bound"
-"""The metric that no plan has: the most that an arena holds for requests within bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,48 +452,26 @@ def take_snapshot(
     checked = known_metrics(snapshot, rules, earlier)
     return replace(
         snapshot,
-        metrics={**snapshot.metrics, **_computed_metrics(path, checked, request)},
+        metrics={**snapshot.metrics, **_predicted_metrics(path, checked, request)},
         checked=checked,
         process_obstacle=obstacle,
     )
 
 
-def _computed_metrics(path: Path, names: Sequence[str], request: Request) -> Mapping[str, int]:
-    """Return those of some metrics that are computed for a model: of runs, and `SERVING_BOUND`.
+def _predicted_metrics(
+    path: Path, names: Sequence[str], request: Request
+) -> Mapping[str, int]:
+    """Return those of some metrics that are predicted for the planned model of a model file.
 
     A metric without a value is left out.
 
     Raises:
-        MemplanError: the model does not load; or `SERVING_BOUND` is asked for, and ``path`` is a plan
-            file, or the model's dims have no bounds.
+        MemplanError: the model does not load.
     """
-    computed: dict[str, int] = {}
-    if not is_plan_file(path) and any(name.startswith("predicted.") for name in names):
-        report = plan_with_prediction(path, request.load(path)).report
-        computed |= {name: size for name, size in metrics_of(report).items() if name in names}
-    if SERVING_BOUND in names:
-        bound = _serving_bound(path, request)
-        if bound is not None:
-            computed[SERVING_BOUND] = bound
-    return computed
-
-
-def _serving_bound(model: Path, request: Request) -> int | None:
-    """Return the most bytes that an arena holds for requests within bounds; None if unbounded.
-
-    If settings forbid runs, the workspace of kernels is not included.
-
-    Raises:
-        MemplanError: the path is a plan, or no bounds are given.
-    """
-    if is_plan_file(model):
-        raise SettingsError(
-            f"{SERVING_BOUND} needs a model, and {model} is a plan",
-            hint="name the model, and give --bounds",
-        )
-    settings = request.load(model)
-    timeout = DEFAULT_TIMEOUT if settings.run else None
-    return range_settings(model, settings, timeout).serving.chosen.bound
+    if is_plan_file(path) or not any(name.startswith("predicted.") for name in names):
+        return {}
+    report = plan_with_prediction(path, request.load(path)).report
+    return {name: size for name, size in metrics_of(report).items() if name in names}
 
 
 def installed_runtime() -> str:

@@ -250,7 +250,6 @@ def metrics_of(report: Report) -> dict[str, int]:
         original.planned          ``report.original_planned``
         levels.2                  ``report.levels["2"]``
         process.total             see `process_metrics`
-        serving.bound             in no report: `gate` computes it from the model
     """
     runtime = report.runtime
     predicted = runtime.predicted.get("optimized") if runtime else None

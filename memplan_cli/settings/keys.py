@@ -57,7 +57,6 @@ METRICS = (
     "observed.held",
     "observed.scratch",
     "observed.weights",
-    "serving.bound",
     "process.total",
     "process.load",
     "process.run",

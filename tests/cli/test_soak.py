@@ -125,31 +125,17 @@ def test_settings_of_one_size_say_so_and_name_the_option(model: Path) -> None:
     assert "--bounds" not in bound
 
 
-def test_a_gate_takes_the_bound_as_a_metric(model: Path) -> None:
-    words = ("gate", model, "--metric", "serving.bound", "--quiet")
-    range_of = ("--bounds", "batch=1..64")
-    assert memplan(*words, *range_of, "--max-memory", "1MiB").exit_code == 0
-    assert memplan(*words, *range_of, "--max-memory", "1KiB").exit_code == 1
-    without = memplan(*words, "--max-memory", "1MiB")
-    assert without.exit_code == 2
-    assert "--bounds batch=A..B" in without.stderr
-
-
-def test_a_gate_takes_the_bound_of_a_model_whose_exporter_made_names_up(
+def test_settings_have_the_bound_of_a_model_whose_exporter_made_names_up(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "exported.onnx"
     onnx.save(parse(EXPORTED), path)
-    words = ("gate", path, "--metric", "serving.bound", "--quiet", "--bounds", "batch=1..3")
-    sizes = (*words, "--bounds", "seq=2..9", "--format", "json")
-    found = json.loads(memplan(*sizes, "--max-memory", "1MiB").stdout)
-    bound = found["models"][0]["metrics"]["serving.bound"]
+    words = ("settings", path, "--quiet", "--format", "json", "--bounds", "batch=1..3")
+    bound = json.loads(memplan(*words, "--bounds", "seq=2..9").stdout)["serving"]["bound"]
     # What is invented is the product of both: 27 rows of 32 float32 and their softmax.
     assert 27 * 32 * 4 <= bound <= 3 * 27 * 32 * 4
-    half = (*words, "--dim", "seq=9", "--max-memory", "1MiB")
-    assert memplan(*half).exit_code == 0
-    invented = ("gate", path, "--metric", "serving.bound", "--bounds", "Reshapes_dim_0=1..3")
-    done = memplan(*invented, "--max-memory", "1MiB", "--quiet")
+    assert memplan(*words, "--dim", "seq=9").exit_code == 0
+    done = memplan("settings", path, "--quiet", "--bounds", "Reshapes_dim_0=1..3")
     assert done.exit_code == 2
     assert "batch" in done.stderr
     assert "Traceback" not in done.stderr
