@@ -8,6 +8,7 @@ Each defect was found by trying every operator, or by comparing inference with a
   and past keys are not counted). With heads merged into the last dim, a named width is taken for 0.
 - STFT: the default of ``onesided``, 1, is taken for 0.
 - Slice of a shape: a start that data propagation does not know is taken for 0.
+- Cast to bool: data propagation keeps the elements, so that a dim cast to bool and back stays the dim.
 - Range of constant float32s: the steps are counted in float32, but ONNX Runtime counts them in doubles.
   0.1 to 3.0 by 0.1 would be 30 instead of 29.
 
@@ -38,7 +39,10 @@ TYPE_REQUIRED = ("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", 
 WRONG_TYPES = ("Attention", "STFT")
 """Operators for which inference may return wrong types."""
 
-_MAY_BE_CHANGED = (*TYPE_REQUIRED, *WRONG_TYPES, "Slice", "Range")
+_MAY_BE_CHANGED = (*TYPE_REQUIRED, *WRONG_TYPES, "Slice", "Range", "Cast")
+
+_CAST_TO_BOOL = b"\n\x02to\x18\x09"
+"""The attribute ``to`` of such a Cast, serialized as far as its value, `_BOOL`."""
 
 _SCORES = 3
 """Attention's output of scores: (batch, query heads, queries, past and new keys)."""
@@ -54,6 +58,9 @@ _UNDEFINED = "memplan: undefined"
 
 _FLOAT = 1
 """``TensorProto.FLOAT``, which is float32."""
+
+_BOOL = 9
+"""``TensorProto.BOOL``."""
 
 _INT = 2
 """``AttributeProto.INT``."""
@@ -72,8 +79,9 @@ def infer_shapes(data: bytes) -> ModelProto:
         Exception: of many types; inference does not accept the model.
     """
     # A search for the names is much faster than decoding the model, and enough to see that no node of these
-    # operators is in it.
-    if not any(op_type.encode() in data for op_type in _MAY_BE_CHANGED):
+    # operators is in it. Most models have a Cast, but few have one to bool.
+    rare = (op_type.encode() for op_type in _MAY_BE_CHANGED if op_type != "Cast")
+    if not any(part in data for part in (*rare, _CAST_TO_BOOL)):
         return _infer(data)
     model = messages().ModelProto.FromString(data)
     originals = _change_for_inference(model)
@@ -273,6 +281,9 @@ def _change_node_for_inference(
     # type is the same with them, since it depends on the ends only if the starts are constant.
     elif _has_computed_start(node, computed):
         node.input[_ENDS] = _UNDEFINED
+    # Cast to bool: the result of IsNaN has the same type, and no values.
+    elif _is_cast_to_bool(node):
+        node.op_type = "IsNaN"
     else:
         return False
     return True
@@ -284,4 +295,10 @@ def _has_computed_start(node: NodeProto, computed: Collection[str]) -> bool:
         _is_standard(node, "Slice")
         and len(node.input) > _ENDS  # before opset 10 starts and ends are attributes
         and node.input[_STARTS] in computed
+    )
+
+
+def _is_cast_to_bool(node: NodeProto) -> bool:
+    return _is_standard(node, "Cast") and any(
+        a.name == "to" and a.i == _BOOL for a in node.attribute
     )

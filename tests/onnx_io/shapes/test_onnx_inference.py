@@ -101,6 +101,21 @@ def test_slice_of_a_shape_from_an_unknown_start_has_no_propagated_value(start: s
     assert shapes[VarId("y")] == (() if "Reshape" in start else None)
 
 
+def test_a_dim_that_was_cast_to_bool_is_not_the_dim_any_more() -> None:
+    """ONNX's data propagation keeps the elements of a Cast, whatever its type."""
+    body = "s = Shape (x) b = Cast<to=9> (s) i = Cast<to=7> (b) e = Expand (x, i) y = ConstantOfShape (i)"
+    cast = model("float[n,m,3] x", body)
+    inferred = infer_shapes(cast.SerializeToString())
+    assert list(inferred.graph.node) == list(cast.graph.node)
+    assert shape(inferred, "b") == [3]
+    vars_ = read_program(cast, Bindings()).program.vars
+    assert vars_[VarId("b")].dtype == "bool"
+    # A dim may be 0, so only the last element is known: 3 becomes 1.
+    made = vars_[VarId("y")].shape or ()
+    assert made[-1] == 1
+    assert not {"n", "m"} & {*map(str, made)}
+
+
 def test_no_right_declaration_is_contradicted() -> None:
     asked = model(f"{QUERIES}, {FRESH}", "r,,,w = Attention(q,k,v) y = Neg(w)")
     asked.graph.value_info.extend(
