@@ -78,7 +78,7 @@ def test_nothing_outside_lies_between_two_ops_of_a_region(
     [
         """t0 = Neg(x) t1 = Exp(t0) t2 = Add(t1, t0) t3 = CumSum(t1, along)
         t4 = Add(t3, t2) y = Add(t4, t3)""",
-        """t0 = Neg(x) t1 = Neg(t0) t2 = Add(x, t1) t3 = Sigmoid(t2)
+        """s = Abs(x) t0 = Neg(s) t1 = Neg(t0) t2 = Add(s, t1) t3 = Sigmoid(t2)
         t4 = Add(t1, t2) y = Add(t4, t3)""",
         """t0 = Add(u, x) t1 = Neg(t0) t2 = Sub(u, t1) t3 = Mul(t1, t2) t4 = Neg(t1)
         t5 = Abs(t4) t6 = Add(t2, t4) t7 = Sigmoid(t4) t8 = Add(t3, t5) t9 = Add(t8, t6)

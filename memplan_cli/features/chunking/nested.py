@@ -27,7 +27,7 @@ _MAX_OUTER_CHUNKS = 8
 """Regions of at most so many chunks keep them: they add little work."""
 
 _COUNT_DIVISORS = (2, 4, 6, 8)
-"""The number of chunks of all other regions is divided by one of these before chunks are cut again."""
+"""Chunks of all other regions are as many times as long before they are cut again."""
 
 
 def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
@@ -39,7 +39,7 @@ def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
     stage = plan.stage
     counts_of_stages = dict.fromkeys(
         tuple(
-            max(choice.count // divisor, 2)
+            max(-(-choice.count // divisor), 2)
             if choice.count > _MAX_OUTER_CHUNKS
             else choice.count
             for choice in plan.state.choices

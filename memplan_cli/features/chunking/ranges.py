@@ -33,8 +33,8 @@ class ChunkRanges:
     """The ranges of one chunk of a region.
 
     Attributes:
-        computed: the range of its split that each op computes, by op index; ops of which the chunk
-        needs nothing are left out.
+        computed: the range of its split that each op computes, by op index; ops are left out of which
+        the chunk needs nothing, or only what the previous chunk made.
         outputs: the range of each region output that this chunk contributes.
         carried: the range of each tensor that is read here but made by the previous chunk.
     """
@@ -85,13 +85,31 @@ def _cut_positions(graph: Graph, region: Region, var: VarId, count: int) -> list
     Fewer than ``count + 1`` bounds mean that the axis is shorter than ``count``.
     """
     dim = graph.dims(var)[output_axis_map(graph, region, var).axis]
-    block_count = gcd(dim, *(split.extent for split in region.splits.values()))
-    if block_count < count:
-        block_count = dim  # blocks of one element
+    block_count = _block_count(graph, region, var, count)
     block_length = dim // block_count
     return sorted(
         {number * block_count // count * block_length for number in range(count + 1)}
     )
+
+
+def _block_count(graph: Graph, region: Region, var: VarId, count: int) -> int:
+    """Return the number of equal blocks that chunks of an output consist of (`_cut_positions`)."""
+    dim = graph.dims(var)[output_axis_map(graph, region, var).axis]
+    block_count = gcd(dim, *(split.extent for split in region.splits.values()))
+    return block_count if block_count >= count else dim  # blocks of one element
+
+
+def fewest_chunks(graph: Graph, region: Region, count: int) -> int:
+    """Return the fewest chunks of which none is longer than the longest of ``count`` chunks.
+
+    The longest of 16 chunks of 18 rows has 2 rows, as in 9 chunks. At most one for each element.
+    """
+
+    def fewest(var: VarId) -> int:
+        blocks = _block_count(graph, region, var, count)
+        return -(-blocks // -(-blocks // count))
+
+    return max(map(fewest, region.outputs))
 
 
 def _propagate(
@@ -107,14 +125,20 @@ def _propagate(
     all ops for which this saves work.
     """
     chunks: list[ChunkRanges] = []
+    made_stops: Mapping[int, int] = {}
     for chunk_outputs in outputs:
-        previous = _PreviousChunk(chunks[-1].computed, carrying_ops) if chunks else None
+        previous = _PreviousChunk(made_stops, carrying_ops) if chunks else None
         ranges = _backward_ranges(graph, region, chunk_outputs, previous)
         if ranges is None:
             return None
         if previous is not None and carrying_ops is None:
             # The second chunk has chosen them; all later chunks carry the same.
             carrying_ops = ranges.carrying_ops
+        # Of an op that computes nothing here, the rows of the previous chunk are carried on.
+        made_stops = {
+            op_index: ranges.computed.get(op_index, (0, made_stops.get(op_index, 0)))[1]
+            for op_index in ranges.computed.keys() | ranges.carrying_ops
+        }
         carried = _carried_ranges(graph, region, ranges)
         chunks.append(ChunkRanges(ranges.computed, chunk_outputs, carried))
     return tuple(chunks)
@@ -124,11 +148,11 @@ class _PreviousChunk(NamedTuple):
     """The previous chunk.
 
     Attributes:
-        computed: the range of its split that each op computed.
+        made_stops: the index of its split up to which each op is computed that the chunk needed.
         carrying_ops: the ops that begin where the previous chunk ended; None: not decided yet.
     """
 
-    computed: Mapping[int, Range]
+    made_stops: Mapping[int, int]
     carrying_ops: Collection[int] | None
 
     def should_carry(self, graph: Graph, op_index: int, needed: Range) -> bool:
@@ -138,14 +162,14 @@ class _PreviousChunk(NamedTuple):
         Concat that joins the carried rows with the new ones. ``needed`` is the range of its split
         that this chunk needs, overlap included.
         """
-        if op_index not in self.computed:
+        if op_index not in self.made_stops:
             return False
         if self.carrying_ops is not None:
             return op_index in self.carrying_ops
-        op, (_, previous_stop) = graph.ops[op_index], self.computed[op_index]
+        op, previous_stop = graph.ops[op_index], self.made_stops[op_index]
         start, stop = needed
         if stop <= previous_stop:
-            return False  # there is nothing new to compute
+            return True  # there is nothing to join
         # Both are the work of one index times the extent: for a comparison that is enough.
         overlap_work = op_cost(op, graph.program.vars).work * (previous_stop - start)
         joined_bytes = sum(graph.bytes(var) for var in op.outputs if var) * (stop - start)
@@ -153,17 +177,16 @@ class _PreviousChunk(NamedTuple):
         return overlap_work > concat_work
 
     def remaining_range(self, op_index: int, needed: Range) -> Range:
-        """Return the part of a needed range that the op did not compute in this chunk."""
+        """Return the part of a needed range that no chunk has computed; its start may be its stop."""
         start, stop = needed
-        _, computed_stop = self.computed[op_index]
-        return max(start, computed_stop), stop
+        return min(max(start, self.made_stops[op_index]), stop), stop
 
 
 class _BackwardRanges(NamedTuple):
     """Ranges of one chunk, propagated from the region's outputs to its inputs.
 
     Attributes:
-        computed: the range of its split that each op computes.
+        computed: the range of its split that each op computes; ops that compute nothing are left out.
         needed: the range of each tensor that its consumers in this chunk read.
         carrying_ops: the ops that begin where the previous chunk ended.
     """
@@ -199,6 +222,8 @@ def _backward_ranges(
         if previous is not None and previous.should_carry(graph, op_index, op_range):
             carrying_ops.add(op_index)
             op_range = previous.remaining_range(op_index, op_range)
+            if op_range[0] == op_range[1]:
+                continue
         reads = _read_ranges(graph, op, split, op_range)
         if op.type == "Concat":
             reads = [(var, read) for var, read in reads if read[0] < read[1]]
@@ -245,7 +270,8 @@ def _carried_ranges(
 ) -> dict[VarId, Range]:
     """Return for each tensor the range that this chunk reads but the previous one made.
 
-    A tensor needed at rows 14..34, of which this chunk makes 18..34, is carried at 14..18.
+    A tensor needed at rows 14..34, of which this chunk makes 18..34, is carried at 14..18. All that
+    is needed is carried if the op makes nothing here.
     """
     carried = {}
     for op_index in ranges.carrying_ops:
@@ -253,8 +279,10 @@ def _carried_ranges(
         for var, axis_map in zip(op.outputs, split.outputs, strict=True):
             if var in ranges.needed and axis_map is not None:
                 dim = graph.dims(var)[axis_map.axis]
-                needed_start = ranges.needed[var][0]
-                made_start = axis_map.range(ranges.computed[op_index], dim)[0]
+                needed_start, needed_stop = ranges.needed[var]
+                made_start = needed_stop
+                if op_index in ranges.computed:
+                    made_start = axis_map.range(ranges.computed[op_index], dim)[0]
                 if needed_start < made_start:
                     carried[var] = needed_start, made_start
     return carried

@@ -40,8 +40,7 @@ class Region:
 
     Attributes:
         splits: how each op is sliced in a chunk, by op index.
-        inputs: whole tensors that the region reads from other ops or graph inputs, without
-        weights.
+        inputs: whole tensors that the region reads from other ops, without weights.
         outputs: tensors that it makes for other ops or as graph outputs; chunks are joined.
         seed: the tensor that the region was grown from.
         axis: the axis along which the seed is sliced.
@@ -215,7 +214,7 @@ def boundary(
 ) -> tuple[list[VarId], list[VarId]]:
     """Return the inputs and the outputs of a region of ops.
 
-    Inputs are tensors that other ops make, or graph inputs; weights are left out, as they are
+    Inputs are tensors that other ops make; graph inputs and weights are left out, as they are
     not planned. Outputs are tensors that other ops read, or the whole run of a duplicated op, or
     graph outputs. Those of duplicated ops are left out: other ops read the result of the op that
     runs whole.
@@ -223,7 +222,13 @@ def boundary(
     order = sorted(ops)
     internal = {var for index in ops for var in graph.ops[index].outputs if var}
     read = dict.fromkeys(var for index in order for var in graph.dataflow.reads[index])
-    inputs = [var for var in read if var not in internal and var not in graph.weights]
+    producer = graph.dataflow.producer
+    inputs = [
+        var
+        for var in read
+        # A Constant op makes a weight.
+        if var in producer and var not in internal and var not in graph.weights
+    ]
     outputs = [
         var
         for index in order

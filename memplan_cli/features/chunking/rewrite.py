@@ -206,7 +206,8 @@ class _ChunkWriter:
         _graph: the original program.
         _chunk: the ranges of this chunk.
         _suffix: appended to the names of all ops and vars of this chunk; a number may follow.
-        _own_slices: for each tensor that the region makes, the slice that this chunk makes.
+        _own_slices: for each tensor that the region makes, the slice that this chunk makes, or the
+        rows that the previous chunk carried over, if the chunk makes none.
         _joined_slices: the same slices preceded by the rows that the previous chunk carried
         over, for tensors of which this chunk reads such rows.
         _added_slices: the output of each Slice that was added, by tensor, axis and range.
@@ -236,14 +237,17 @@ class _ChunkWriter:
             For each tensor in ``next_carried``, the var that holds these rows.
         """
         carried_over: dict[VarId, VarId] = {}
-        for index in sorted(self._chunk.computed):
-            op, split = self._graph.ops[index], self._region.splits[index]
-            self._write_op(index, split)
+        for index, split in sorted(self._region.splits.items()):
+            op, is_computed = self._graph.ops[index], index in self._chunk.computed
+            if is_computed:
+                self._write_op(index, split)
             for var, axis_map in zip(op.outputs, split.outputs, strict=True):
                 if axis_map is None:
                     continue
-                if var in carried:
+                if var in carried and is_computed:
                     self._join_carried(var, axis_map.axis, carried[var])
+                elif var in carried:
+                    self._own_slices[var] = _SlicedVar(carried[var], self._chunk.carried[var])
                 if var in next_carried:
                     carried_over[var] = self.slice_of(var, axis_map.axis, next_carried[var])
         return carried_over

@@ -8,15 +8,14 @@ live bytes:
 2. Try each region in 2, 3, 4, 6, ... chunks.
 3. Keep the trial that gets the peak op within the budget with the least work, or else lowest.
 
-Regions that were chosen for one layer are tried first for the layers like it. Every trial is
-written as a program and measured by the live ranges with which the planner measures.
+What is chosen for one layer is also taken for the layers like it. Every trial is written as a
+program and measured by the live ranges with which the planner measures.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, pairwise
 from sys import maxsize
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +25,7 @@ from memplan_cli.analysis.storage import measured
 from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import FIXED_UNIT, size_of
+from memplan_cli.features.chunking.ranges import fewest_chunks
 from memplan_cli.features.chunking.region import Region, regions_from
 from memplan_cli.features.chunking.rewrite import ChunkedProgram, rewrite_in_chunks
 
@@ -49,6 +49,8 @@ _USEFUL_SHARE = 0.9
 _USEFUL_EXCESS_SHARE = 0.7
 """It is also useful if the region's bytes above the budget fall to this share."""
 
+_EQUAL_LAYERS_DIFFERENCE = 1 / 8
+"""Tensors that correspond in equal layers, or in chunks of one region, differ by this share in size."""
 
 _VISITS_PER_WRITTEN_OP = 8
 """Ops that are visited to grow regions in the time in which one op is written and measured."""
@@ -78,62 +80,49 @@ class State:
     Attributes:
         choices: the regions, in the order of ``chunked.region_ranges``.
         sizes: the sizes of its planned vars.
-        pressure: pairs of a tick and the bytes that are live from it on, by ascending tick. A
-        tick is a step of the planner's clock, which also runs inside subgraphs.
-        op_ticks: the first tick of each op of the top block.
-        peak_tick: the tick with the most live bytes.
-        peak_op: the op of the top block that runs then.
-        peak_vars: the vars that are live then, largest first.
+        op_peaks: the most live bytes while each op of the top block runs, its subgraphs included.
+        peak_op: the first op with the most live bytes.
+        peak_vars: the vars that are live at the first tick with the most live bytes, largest first.
+        A tick is a step of the planner's clock, which also runs inside subgraphs.
     """
 
     choices: tuple[Choice, ...]
     chunked: ChunkedProgram
     sizes: Mapping[VarId, Size]
-    pressure: tuple[tuple[int, int], ...]
-    op_ticks: tuple[int, ...]
-    peak_tick: int
+    op_peaks: tuple[int, ...]
     peak_op: Op
     peak_vars: tuple[VarId, ...]
 
     @property
     def peak(self) -> int:
-        """The most live bytes at one tick."""
-        return max((live_bytes for _, live_bytes in self.pressure), default=0)
+        """The most live bytes of any op."""
+        return max(self.op_peaks)
 
     @property
     def height(self) -> tuple[int, int]:
-        """The most live bytes at one tick, and how often that is reached; each step lowers it."""
-        peak = self.peak
-        return peak, sum(live_bytes == peak for _, live_bytes in self.pressure)
+        """The most live bytes, and during how many ops that is reached; each step lowers it."""
+        return self.peak, self.op_peaks.count(self.peak)
 
     def region_peak(self, number: int) -> int:
         """Return the most live bytes while the region of ``choices[number]`` runs."""
         start, stop = self.chunked.region_ranges[number]
-        return self._peak_between(self.op_ticks[start], self.op_ticks[stop - 1])
+        return max(self.op_peaks[start:stop])
 
     def runs_at_peak(self, number: int) -> bool:
-        """Whether the region of ``choices[number]`` runs at the tick with the most live bytes."""
+        """Whether the first op with the most live bytes is one of the region of ``choices[number]``."""
         start, stop = self.chunked.region_ranges[number]
-        return self.op_ticks[start] <= self.peak_tick <= self.op_ticks[stop - 1]
+        return start <= self.op_peaks.index(self.peak) < stop
 
     def op_peak(self, op: Op) -> int:
         """Return the most live bytes while an op runs; 0 if it was replaced by chunks."""
-        next_ticks = (*self.op_ticks[1:], maxsize)
         ops = self.chunked.program.body.ops
-        for candidate, start, stop in zip(ops, self.op_ticks, next_ticks, strict=True):
-            if candidate is op:
-                return self._peak_between(start, stop - 1)
-        return 0
+        peaks = zip(ops, self.op_peaks, strict=True)
+        return next((peak for candidate, peak in peaks if candidate is op), 0)
 
-    def _peak_between(self, start: int, end: int) -> int:
-        """Return the most live bytes from tick ``start`` to tick ``end``, both included."""
-        peak = 0
-        for tick, live_bytes in self.pressure:
-            if tick <= start:  # the last such entry holds at ``start``
-                peak = live_bytes
-            elif tick <= end:
-                peak = max(peak, live_bytes)
-        return peak
+    def peak_at_producer(self, var: VarId) -> int:
+        """Return the most live bytes while a var is computed; 0 if the program does not have it."""
+        producer = self.chunked.program.dataflow.producer.get(var)
+        return 0 if producer is None else self.op_peaks[producer]
 
 
 @dataclass(slots=True)
@@ -195,20 +184,6 @@ class _Trial(NamedTuple):
     work: int
 
 
-class _PatternResult(NamedTuple):
-    """The last choice among regions with the same pattern: operator types and splits.
-
-    Equal layers of a model have regions with the same pattern.
-
-    Attributes:
-        chunk_count: its number of chunks.
-        peak: the peak of its trial.
-    """
-
-    chunk_count: int
-    peak: int
-
-
 class Search:
     """Writes and measures programs with regions in chunks, and searches from one to the next.
 
@@ -217,14 +192,12 @@ class Search:
         budget: the bytes that are aimed at; 0 until `lower` sets it.
         limit: counts the ops of all programs that are written; once it is reached, no more are.
         _regions: the regions that grow from a tensor along an axis; a cache.
-        _pattern_results: the last choice by pattern of its region (`_pattern`).
     """
 
     def __init__(self, graph: Graph, planned_vars: PlannedVars, limit: Limit) -> None:
         self.graph, self.planned_vars, self.limit = graph, planned_vars, limit
         self.budget = 0
         self._regions: dict[tuple[VarId, int], tuple[Region, ...]] = {}
-        self._pattern_results: dict[tuple[object, ...], _PatternResult] = {}
 
     def write_state(self, choices: Sequence[Choice]) -> State | None:
         """Return the program with these regions in chunks, with its measured live bytes.
@@ -243,21 +216,17 @@ class Search:
         )
         buffers = measurement.storage.buffers_by_unit.get(FIXED_UNIT, ())
         live_bytes = tuple(pressure(Problem(buffers)))
+        # Steps of the top block have an empty path; those of subgraphs belong to the op before.
+        op_ticks = [step.start for step in measurement.timeline.steps if not step.block.path]
+        op_peaks = _op_peaks(live_bytes, op_ticks)
         # The earliest tick with the most live bytes.
         peak_tick, _ = max(live_bytes, key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
-        # Steps of the top block have an empty path; those of subgraphs belong to the op before.
-        op_ticks = tuple(
-            step.start for step in measurement.timeline.steps if not step.block.path
-        )
         return State(
             choices=tuple(choices),
             chunked=chunked,
             sizes=sizes,
-            pressure=live_bytes,
-            op_ticks=op_ticks,
-            peak_tick=peak_tick,
-            # The last op that starts at the tick or before; the first if nothing is live at all.
-            peak_op=chunked.program.body.ops[max(bisect_right(op_ticks, peak_tick) - 1, 0)],
+            op_peaks=op_peaks,
+            peak_op=chunked.program.body.ops[op_peaks.index(max(op_peaks))],
             peak_vars=_vars_live_at(peak_tick, measurement.storage, sizes),
         )
 
@@ -293,13 +262,12 @@ class Search:
     def _step(self, state: State) -> State | None:
         """Return the next state, in which the peak op needs less memory; None if there is none.
 
-        The peak of the whole program never rises. Remembers the choice for the regions of equal
-        layers (`_PatternResult`).
+        The peak of the whole program never rises.
         """
         for trial in self._promising_trials(state):
             # A trial may have been measured without the other regions, so the whole program is
             # written and measured before it is taken.
-            next_state = self.write_state(trial.choices)
+            next_state = self.with_measured_choices(trial.choices)
             # The peak of the program may stay, as another op may be as high, but then fewer ticks have
             # it. Else two regions that overlap, and lower one op each, would replace each other forever.
             if next_state is None or next_state.height >= state.height:
@@ -308,38 +276,76 @@ class Search:
             added_region_peak = next_state.region_peak(len(trial.choices) - 1)
             if max(added_region_peak, next_state.op_peak(state.peak_op)) >= state.peak:
                 continue
-            added = trial.choices[-1]
-            result = _PatternResult(added.count, trial.peak)
-            self._pattern_results[self._pattern(added.region)] = result
-            return next_state
+            return self._with_equal_layers(next_state)
         return None
+
+    def _with_equal_layers(self, state: State) -> State:
+        """Return the state in which the last choice is also taken for equal layers above the budget.
+
+        These are regions with the pattern of the chosen one: regions of the state in fewer chunks, and
+        new ones around tensors like its seed, as far as they have no op in common with other regions.
+        The state stays as it is if its peak would rise.
+        """
+        added = state.choices[-1]
+        pattern = self._pattern(added.region)
+        choices = [
+            replace(choice, count=added.count)
+            if choice.count < added.count
+            and state.region_peak(number) > self.budget
+            and self._pattern(choice.region) == pattern
+            else choice
+            for number, choice in enumerate(state.choices)
+        ]
+        chunked_ops = {index for choice in choices for index in choice.region.splits}
+        for seed in self._vars_like(added.region.seed):
+            before = state.peak_at_producer(seed)
+            if before <= self.budget:
+                continue
+            for region in self._regions_from(seed, added.region.axis):
+                if self._pattern(region) == pattern and chunked_ops.isdisjoint(region.splits):
+                    choices.append(Choice(region, added.count, before))
+                    chunked_ops |= region.splits.keys()
+                    break
+        if tuple(choices) == state.choices:
+            return state
+        equal_state = self.with_measured_choices(choices)
+        if equal_state is None or equal_state.height > state.height:
+            return state
+        return equal_state
+
+    def _vars_like(self, var: VarId) -> Iterator[VarId]:
+        """Yield the vars that ops like the producer of a var make, of about as many bytes.
+
+        Chunks of one region are not all of one length.
+        """
+        graph = self.graph
+        producer = graph.ops[graph.dataflow.producer[var]]
+        position, size = producer.outputs.index(var), graph.bytes(var)
+        for op in graph.ops:
+            if op.type == producer.type and len(op.outputs) > position:
+                other = op.outputs[position]
+                if other and abs(graph.bytes(other) - size) <= _EQUAL_LAYERS_DIFFERENCE * size:
+                    yield other
 
     def _promising_trials(self, state: State) -> list[_Trial]:
         """Return trials that are below the peak of a state, the best one first.
 
         Trials within the budget come first, those with less work before others; then those above the
-        budget, lowest first. No more are made once the limit is reached. If a region was chosen for an
-        equal layer, the last one is the first that fits the budget or is no higher than that choice.
+        budget, lowest first. No more are made once the limit is reached.
         """
         trials: list[_Trial] = []
         for trial in self._trials(state):  # writes each trial's program, and counts its ops
             if self.limit.is_reached:
                 break
-            if trial.peak >= state.peak:
-                continue
-            trials.append(trial)
-            added_region = trial.choices[-1].region
-            equal_layer = self._pattern_result(added_region)
-            if equal_layer and trial.peak <= max(self.budget, equal_layer.peak):
-                break
+            if trial.peak < state.peak:
+                trials.append(trial)
         return sorted(trials, key=lambda trial: (max(trial.peak, self.budget), trial.work))
 
     def _trials(self, state: State) -> Iterator[_Trial]:
         """Yield trials that may lower the peak op.
 
         First regions that run at the peak get more chunks. Then new regions are grown from the
-        largest live tensors. Of these, regions with the pattern of an earlier choice come first,
-        as equal layers need equal regions.
+        largest live tensors.
         """
         for number, choice in enumerate(state.choices):
             if state.runs_at_peak(number):
@@ -351,10 +357,7 @@ class Search:
             for axis in range(len(self.graph.dims(var)))
             for region in self._regions_from(var, axis)
         }
-        for region in sorted(
-            candidates.values(),
-            key=lambda region: self._pattern_result(region) is None,
-        ):
+        for region in candidates.values():
             yield from self._trials_of_region(state, region, current_count=0)
 
     def _seeds(self, state: State) -> Iterator[VarId]:
@@ -385,16 +388,16 @@ class Search:
         A trial is useful if the most live bytes while the region runs are well below those of the last
         useful trial (`_max_useful_bytes`). For a new region, the first trial is compared with the peak
         of the state. The search ends if twice as many chunks as in the last useful trial are not useful;
-        a number in between (3 after 2) may bring little. Numbers of chunks below those of an equal
-        layer's region are not tried.
+        a number in between (3 after 2) may bring little.
 
         ``current_count`` is the region's number of chunks in the state, at whose peak it runs then; 0
         if it is a new region.
         """
-        equal_layer = self._pattern_result(region)
-        min_count = max(equal_layer.chunk_count if equal_layer else 0, current_count + 1)
         useful_bytes, useful_count = state.peak, current_count
-        for count in _CHUNK_COUNTS[bisect_left(_CHUNK_COUNTS, min_count) :]:
+        counts = dict.fromkeys(
+            fewest_chunks(self.graph, region, count) for count in _CHUNK_COUNTS
+        )
+        for count in filter(lambda count: count > current_count, counts):
             trial = self._trial(state, region, count)
             if trial is None:
                 continue
@@ -463,16 +466,40 @@ class Search:
         original_vars = self.graph.program.vars
         return chunk_work - sum(node_work(op, original_vars) for op in replaced_ops)
 
-    def _pattern_result(self, region: Region) -> _PatternResult | None:
-        """Return the last choice among regions with the pattern of this one; None if there is none."""
-        return self._pattern_results.get(self._pattern(region))
-
     def _pattern(self, region: Region) -> tuple[object, ...]:
-        """Return what regions of equal layers have in common: operator types and splits."""
+        """Return what regions of equal layers have in common: operator types, sliced axes and halos.
+
+        Chunks of one layer may begin at another place or in padding, which moves their halos.
+        """
         return tuple(
-            (self.graph.ops[index].type, split)
+            (
+                self.graph.ops[index].type,
+                *(
+                    read and (read.axis, read.scale, read.halo_before + read.halo_after)
+                    for read in (*split.inputs, *split.outputs)
+                ),
+            )
             for index, split in sorted(region.splits.items())
         )
+
+
+def _op_peaks(
+    pressure_by_tick: Sequence[tuple[int, int]], op_ticks: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the most live bytes from the first tick of each op to that of the next op.
+
+    ``pressure_by_tick`` has pairs of a tick and the bytes that are live from it on (`pressure`).
+    """
+    op_peaks, live_bytes, position = list[int](), 0, 0
+    for start, stop in pairwise((*op_ticks, maxsize)):
+        peak = 0
+        while position < len(pressure_by_tick) and pressure_by_tick[position][0] < stop:
+            tick, next_bytes = pressure_by_tick[position]
+            if tick > start:
+                peak = max(peak, live_bytes)
+            live_bytes, position = next_bytes, position + 1
+        op_peaks.append(max(peak, live_bytes))
+    return tuple(op_peaks)
 
 
 def _vars_live_at(
