@@ -21,17 +21,15 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.operators import STANDARD_DOMAINS
+from memplan_cli.core.operators import STANDARD_DOMAINS, canonical_domain
 from memplan_cli.onnx_io.constants import constant_tensors
 from memplan_cli.onnx_io.protobuf import compiled, messages
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-    from typing import Any
 
-    from numpy.typing import NDArray
-    from onnx import GraphProto, ModelProto, NodeProto, TypeProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 TYPE_REQUIRED = ("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble")
 """Operators on which inference crashes unless their first input has a type."""
@@ -124,43 +122,37 @@ def _change_for_inference(model: ModelProto) -> dict[tuple[int, int], NodeProto]
 def infer_node(
     node: NodeProto,
     types: Mapping[str, TypeProto],
-    arrays: Mapping[str, NDArray[Any]],
-    opset: int,
+    tensors: Mapping[str, TensorProto],
+    opsets: Mapping[str, int],
 ) -> Mapping[str, TypeProto]:
     """Return the types of one node's outputs by name, as far as ONNX infers them.
 
     Empty if inference does not accept the node.
 
     Args:
-        node: a node of the standard domain without subgraphs.
+        node: a node without subgraphs, of a domain that ONNX defines.
         types: the types of its inputs; if one is empty, nothing is inferred, since inference might crash.
-        arrays: values of the inputs that are known.
-        opset: version of the standard domain.
+        tensors: the inputs whose values are known.
+        opsets: the version of each domain.
     """
     if not all(type_proto.WhichOneof("value") for type_proto in types.values()):
         return {}
     try:
-        schema = compiled().defs.get_schema(node.op_type, opset, "")
+        domain = canonical_domain(node.domain)
+        schema = compiled().defs.get_schema(node.op_type, opsets[domain], domain)
         # As ``onnx.shape_inference.infer_node_outputs``, for which the whole package would be imported.
         answer = schema._infer_node_outputs(  # noqa: SLF001
             node.SerializeToString(),
             {name: type_proto.SerializeToString() for name, type_proto in types.items()},
-            {name: _serialized_tensor(name, array) for name, array in arrays.items()},
+            {name: tensor.SerializeToString() for name, tensor in tensors.items()},
             {},  # sparse tensors
-            {"": opset},
+            dict(opsets),
             _IR_VERSION,
         )
     except Exception:  # noqa: BLE001 - of many types
         return {}
     outputs = {name: messages().TypeProto.FromString(data) for name, data in answer.items()}
     return {name: output for name, output in outputs.items() if output.WhichOneof("value")}
-
-
-def _serialized_tensor(name: str, array: NDArray[Any]) -> bytes:
-    from onnx import numpy_helper  # imports the whole package
-
-    data: bytes = numpy_helper.from_array(array, name).SerializeToString()
-    return data
 
 
 def _infer(data: bytes) -> ModelProto:

@@ -87,28 +87,6 @@ def test_ops_that_differ_only_in_what_they_are_told_are_not_taken_for_alike(body
     ]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "s = Shape(x) a = ConstantOfShape(s)",
-        (
-            "k = Shape<start = 0, end = 1>(x) h = Constant<value_ints = [6]>()"
-            " s = Concat<axis = 0>(k, h) a = Expand(o, s)"
-        ),
-        (
-            "s = Shape(x) i = Constant<value_ints = [1, 0]>() t = Gather(s, i)"
-            " u = Transpose(x) a = Reshape(u, s) b = Reshape(x, t)"
-        ),
-    ],
-    ids=["shape", "arithmetic", "moved"],
-)
-def test_a_shape_that_the_graph_computes_is_known(body: str) -> None:
-    inputs = "float[4,6] x, float o"
-    assert not chain("float[4,6] a, int64[2] s", body, inputs)
-    (said,) = chain("float[2,2] a, int64[2] s", body, inputs)
-    assert said == "'a' is declared float32[2,2], its node makes float32[4,6]"
-
-
 def test_a_reshape_keeps_its_elements_whatever_its_target() -> None:
     inputs = "float[4,6] x, int64[2] s"
     assert not chain("float[8,3] a", "a = Reshape(x, s)", inputs)
