@@ -6,7 +6,6 @@ on data, and runs are allowed.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ from memplan_cli.core.results.observations import CPU
 from memplan_cli.errors import RuntimeUnavailableError, UnknownSizeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from memplan_cli.core.progress import Progress
@@ -60,16 +58,6 @@ def prediction_conditions(bound_settings: Settings) -> PredictionConditions:
     )
 
 
-@contextmanager
-def hint_to_optimize(path: Path) -> Iterator[None]:
-    """Add a hint to the error of an impossible prediction: `optimize` observes the process."""
-    try:
-        yield
-    except UnknownSizeError as error:
-        hint = f"`memplan optimize {quote(str(path))}` runs it, and its plan has what was observed"
-        raise UnknownSizeError(error.message, hint=hint) from error
-
-
 def predicted_process(path: Path, bound_settings: Settings) -> PredictedProcess:
     """Predict the memory of a process that runs a model as it is.
 
@@ -89,8 +77,11 @@ def predicted_process(path: Path, bound_settings: Settings) -> PredictedProcess:
     conditions = prediction_conditions(bound_settings)
     # A file that memplan wrote is loaded with its recorded settings, as `memplan_cli.load` does.
     run = replace(conditions.run, opened_by_memplan=recorded is not None)
-    with hint_to_optimize(path):
+    try:
         return predict_process(path, runtime_settings, replace(conditions, run=run))
+    except UnknownSizeError as error:
+        hint = f"`memplan optimize {quote(str(path))}` runs it, and its plan has what was observed"
+        raise UnknownSizeError(error.message, hint=hint) from error
 
 
 def _recorded_settings(path: Path) -> RecordedSettings | None:

@@ -7,15 +7,15 @@ from pathlib import Path
 import click
 import pytest
 
+from documents.reference import reference, with_reference
 from memplan_cli.cli import COMMANDS, main
-from memplan_cli.cli.reference import reference, with_reference
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 
 
 def test_page_holds_the_reference_as_it_is() -> None:
     text = PAGE.read_text()
-    assert with_reference(text) == text, "run `python -m memplan_cli.cli.reference`"
+    assert with_reference(text) == text, "run `python -m tests.documents.reference`"
 
 
 def test_page_that_misses_an_option_is_noticed() -> None:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from memplan_cli.analysis.dim_constraints import DimConstraint
     from memplan_cli.core.bindings import FeedSpec, Provenance
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.onnx_io.load import LazyModel
@@ -222,14 +221,13 @@ class _SizeSearch:
         if not self.free_dims:
             return {}
         if not self.may_run:  # the constraints of the ops decide alone
-            return self._smallest_dims(dim_constraints(loaded.program))
-        return self.first_candidate(loaded) if probing == "defer" else None
+            return self._smallest_dims(loaded.program)
+        return self.first_candidate(loaded.program) if probing == "defer" else None
 
-    def _smallest_dims(self, constraints: Sequence[DimConstraint]) -> Dims:
-        """Return the smallest free dims that satisfy the constraints."""
-        return smallest_satisfying_dims(
-            constraints, UnboundDims(self.free_dims, self.fixed_dims)
-        )
+    def _smallest_dims(self, program: Program) -> Dims:
+        """Return the smallest free dims that satisfy the constraints of the ops."""
+        dims = UnboundDims(self.free_dims, self.fixed_dims)
+        return smallest_satisfying_dims(dim_constraints(program), dims)
 
     def run(self, loaded: Loaded, assumed: Mapping[str, int] | None) -> ResolvedModel:
         """Run the model with one candidate after the other; return the sizes of the first success.
@@ -247,19 +245,21 @@ class _SizeSearch:
             RuntimeUnavailableError: the model does not run on input data of the user's, which
                 decides sizes.
         """
+        from memplan_cli.onnx_io.shapes.numbered_nodes import number_nodes
+        from memplan_cli.runtime.run.size_probe import first_that_runs
+
         unresolved = self.unresolved(loaded.program)  # their sizes are observed in the run
-        has_choice = assumed is None and bool(self.free_dims)
-        constraints = dim_constraints(loaded.program) if has_choice else ()
         if assumed is not None:
             candidates = [dict(assumed)]
         else:
-            candidates = list(self._default_candidates(constraints))
+            candidates = list(self._candidates(loaded.program))
         # If every candidate has an empty tensor, all are tried: an empty tensor may be intended.
         candidates = _without_empty(candidates, loaded.program, self.fixed_dims) or candidates
         trials = self._trials(candidates)
-        result = self._first_that_runs(trials, unresolved)
+        profiled_copy = number_nodes(self.source.model) if unresolved else None
+        result = first_that_runs(self.path, [trial.specs for trial in trials], profiled_copy)
         if not result.ran:
-            return self._assume_smallest(loaded, constraints, result, unresolved)
+            return self._assume_smallest(loaded, result, unresolved)
         dims = trials[result.ran[0]].dims
         if not result.known:  # no sizes were observed
             return ResolvedModel(_with_assumed(self.settings, dims), loaded)
@@ -269,33 +269,17 @@ class _SizeSearch:
         observed = read_observed(self.source, bindings, result.known, loaded.program, inputs)
         return ResolvedModel(settings, observed)
 
-    def _first_that_runs(
-        self, trials: Sequence[_Trial], unresolved: Sequence[VarId] = ()
-    ) -> ProbeResult:
-        """Run the model with one trial after the other, until one runs.
-
-        Sizes are observed in that run if some are ``unresolved``.
-        """
-        from memplan_cli.onnx_io.shapes.numbered_nodes import number_nodes
-        from memplan_cli.runtime.run.size_probe import first_that_runs
-
-        profiled_copy = number_nodes(self.source.model) if unresolved else None
-        return first_that_runs(self.path, [trial.specs for trial in trials], profiled_copy)
-
-    def first_candidate(self, loaded: Loaded) -> Dims:
+    def first_candidate(self, program: Program) -> Dims:
         """Return the candidate that `run` would try first: the first one without an empty tensor.
 
         If all candidates have an empty tensor, `run` tries all of them, and the first one is all 1.
         """
-        program = loaded.program
-        # Mostly 1 will do: the constraints of the ops are then not collected.
-        ones = dict.fromkeys(self.free_dims, 1)
-        if _without_empty([ones], program, self.fixed_dims):
-            return ones
-        for dims in self._default_candidates(dim_constraints(program)):
-            if _without_empty([dims], program, self.fixed_dims):
-                return dims
-        return ones
+        usable = (
+            dims
+            for dims in self._candidates(program)
+            if _without_empty([dims], program, self.fixed_dims)
+        )
+        return next(usable, dict.fromkeys(self.free_dims, 1))
 
     @property
     def _has_data(self) -> bool:
@@ -321,10 +305,10 @@ class _SizeSearch:
                 trials[key] = specs
         return [_Trial(dict(key), specs) for key, specs in trials.items()]
 
-    def _default_candidates(self, constraints: Sequence[DimConstraint]) -> Iterator[Dims]:
+    def _candidates(self, program: Program) -> Iterator[Dims]:
         """Yield candidates for the free dims, roughly by size.
 
-        1. All dims are 1. Without free dims this candidate is empty, and the only one.
+        1. All dims are 1, which mostly will do. Without free dims this candidate is empty, and the only one.
         2. The smallest dims that satisfy the constraints.
         3. Each common length for all dims but those that lead a shape, which are 1.
         4. A small length for all dims, also for those that lead a shape.
@@ -332,7 +316,7 @@ class _SizeSearch:
         yield dict.fromkeys(self.free_dims, 1)
         if not self.free_dims:
             return
-        yield self._smallest_dims(constraints)
+        yield self._smallest_dims(program)
         for length in COMMON_LENGTHS[1:]:
             yield {name: 1 if leads else length for name, leads in self.free_dims.items()}
         for length in (2, 4, 8, 16):
@@ -341,7 +325,6 @@ class _SizeSearch:
     def _assume_smallest(
         self,
         loaded: Loaded,
-        constraints: Sequence[DimConstraint],
         probing: ProbeResult,
         unresolved: Sequence[str],
     ) -> ResolvedModel:
@@ -362,7 +345,7 @@ class _SizeSearch:
                 f"{self.path} could not be run for its shapes{inputs}: {reason}",
                 hint="--no-run plans without a run; give other inputs",
             )
-        dims = self._smallest_dims(constraints)
+        dims = self._smallest_dims(loaded.program)
         sizes = binding_text({**self.fixed_dims, **dims})
         where = f" at {sizes}" if sizes else ""
         if not probing.loaded:

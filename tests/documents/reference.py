@@ -1,6 +1,6 @@
 """The reference of all commands and options in Markdown, generated from their help.
 
-python -m memplan_cli.cli.reference     write the reference into docs/commands.md
+python -m tests.documents.reference     write the reference into docs/commands.md
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def reference() -> str:
     commands: dict[str, tuple[click.Command, list[_Line]]] = {}
     for name in COMMANDS:
         command = main.get_command(context, name)
-        assert isinstance(command, GroupedCommand)  # noqa: S101 - as all commands of the table
+        assert isinstance(command, GroupedCommand)
         with click.Context(command, info_name=name, parent=context) as command_context:
             commands[name] = command, _option_lines(command, command_context)
     uses = Counter(line.text for _, lines in commands.values() for line in lines)
