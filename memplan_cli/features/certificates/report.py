@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.results.certificate import VERIFIED, CertificateVerdict, PartVerdict
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import renderers, result_json
+from memplan_cli.reporting.media import result_renderers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,7 +53,6 @@ def _row(part: PartVerdict) -> tuple[str, str, str, str]:
     return part.part, format_size(part.bound) + unit, part.status, proof_or_reason
 
 
-VERIFY: Mapping[str, Callable[[CertificateVerdict], str]] = {
-    **renderers(document, "text"),
-    "json": lambda certified: result_json("verified", certified),
-}
+VERIFY: Mapping[str, Callable[[CertificateVerdict], str]] = result_renderers(
+    "verified", document, "text"
+)

@@ -16,7 +16,7 @@ from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read 
 from memplan_cli.features.training.train_step import TrainStep  # noqa: TC001 - a type to read by
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.hints import budget_message
-from memplan_cli.reporting.media import renderers, result_line
+from memplan_cli.reporting.media import result_renderers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -218,7 +218,6 @@ def _memory(written: WrittenStep) -> Iterator[doc.Block]:
     yield from doc.section("Memory of the training step, in this node order", *blocks)
 
 
-TRAIN_STEP: Mapping[str, Callable[[WrittenStep], str]] = {
-    **renderers(document, "text"),
-    "json": lambda written: result_line("train-step", written),
-}
+TRAIN_STEP: Mapping[str, Callable[[WrittenStep], str]] = result_renderers(
+    "train-step", document, "text"
+)

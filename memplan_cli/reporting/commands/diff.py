@@ -16,7 +16,7 @@ from memplan_cli.core.quantities import format_change, format_share, format_size
 from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read by
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import shortened, terminal
-from memplan_cli.reporting.media import renderers, result_json
+from memplan_cli.reporting.media import result_renderers
 from memplan_cli.reporting.snapshot import Snapshot, dims_text, known_share
 
 if TYPE_CHECKING:
@@ -388,7 +388,6 @@ def _metric_cells(metric: MetricChange) -> tuple[str, str, str, str]:
     return metric.name, before, after, format_change(metric.change) + share
 
 
-RENDERERS: Mapping[str, Callable[[Difference], str]] = {
-    **renderers(difference_document, "text", "markdown"),
-    "json": lambda difference: result_json("diff", difference),
-}
+RENDERERS: Mapping[str, Callable[[Difference], str]] = result_renderers(
+    "diff", difference_document, "text", "markdown"
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import renderers, result_json
+from memplan_cli.reporting.media import result_renderers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,7 +42,6 @@ def diagnosis_document(diagnosis: Diagnosis) -> doc.Document:
     )
 
 
-DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = {
-    **renderers(diagnosis_document, "text"),
-    "json": lambda diagnosis: result_json("doctor", diagnosis),
-}
+DOCTOR: Mapping[str, Callable[[Diagnosis], str]] = result_renderers(
+    "doctor", diagnosis_document, "text"
+)

@@ -8,7 +8,7 @@ from memplan_cli.core.quantities import format_size
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.totals import expression
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import renderers, result_line
+from memplan_cli.reporting.media import result_renderers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -147,7 +147,4 @@ def _confirmation(fit: Fit) -> Iterator[doc.Block]:
     )
 
 
-FIT: Mapping[str, Callable[[Fit], str]] = {
-    **renderers(fit_document, "text"),
-    "json": lambda fit: result_line("fit", fit),
-}
+FIT: Mapping[str, Callable[[Fit], str]] = result_renderers("fit", fit_document, "text")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import counted, format_size
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import renderers, result_line
+from memplan_cli.reporting.media import result_renderers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -46,7 +46,6 @@ def _checks(result: PackingResult) -> Iterator[doc.Block]:
         yield doc.Note("note", "a smaller layout may exist: the height is not proved")
 
 
-PACK: Mapping[str, Callable[[PackingResult], str]] = {
-    **renderers(packing_document, "text"),
-    "json": lambda result: result_line("pack", result),
-}
+PACK: Mapping[str, Callable[[PackingResult], str]] = result_renderers(
+    "pack", packing_document, "text"
+)

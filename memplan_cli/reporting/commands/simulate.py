@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.quantities import format_size
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import renderers, result_json
+from memplan_cli.reporting.media import result_renderers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,7 +44,6 @@ def comparison_document(comparison: AllocatorComparison) -> doc.Document:
     )
 
 
-SIMULATE: Mapping[str, Callable[[AllocatorComparison], str]] = {
-    **renderers(comparison_document, "text"),
-    "json": lambda comparison: result_json("simulate", comparison),
-}
+SIMULATE: Mapping[str, Callable[[AllocatorComparison], str]] = result_renderers(
+    "simulate", comparison_document, "text"
+)

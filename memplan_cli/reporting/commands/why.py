@@ -26,7 +26,7 @@ from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.print_log import reuses, why_not
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
-from memplan_cli.reporting.media import renderers, result_json
+from memplan_cli.reporting.media import result_renderers
 from memplan_cli.reporting.snapshot import known_share
 
 if TYPE_CHECKING:
@@ -427,12 +427,10 @@ def _name_list(names: tuple[str, ...]) -> tuple[str | doc.Name, ...]:
     return (*parts, f" and {hidden} more") if hidden > 0 else tuple(parts)
 
 
-PEAK_RENDERERS: Mapping[str, Callable[[PeakExplanation], str]] = {
-    **renderers(peak_document, "text", "markdown"),
-    "json": lambda explanation: result_json("why-peak", explanation),
-}
+PEAK_RENDERERS: Mapping[str, Callable[[PeakExplanation], str]] = result_renderers(
+    "why-peak", peak_document, "text", "markdown"
+)
 
-TENSOR_RENDERERS: Mapping[str, Callable[[TensorExplanation], str]] = {
-    **renderers(tensor_document, "text", "markdown"),
-    "json": lambda explanation: result_json("why-tensor", explanation),
-}
+TENSOR_RENDERERS: Mapping[str, Callable[[TensorExplanation], str]] = result_renderers(
+    "why-tensor", tensor_document, "text", "markdown"
+)

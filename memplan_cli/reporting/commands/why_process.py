@@ -12,7 +12,7 @@ from memplan_cli.core.results.observations import ProcessBytes  # noqa: TC001 - 
 from memplan_cli.core.serialization import SORTED, SPARSE
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.hints import assumed_lines
-from memplan_cli.reporting.media import renderers, result_json
+from memplan_cli.reporting.media import result_renderers
 from memplan_cli.runtime.process.parts import Part, kept_bytes, whole_process
 from memplan_cli.runtime.profile.record import PROFILE
 
@@ -111,7 +111,6 @@ def _size_or_dash(size: int) -> str:
     return format_size(size) if size else "-"
 
 
-PROCESS_RENDERERS: Mapping[str, Callable[[ProcessBreakdown], str]] = {
-    **renderers(process_document, "text", "markdown"),
-    "json": lambda breakdown: result_json("why-process", breakdown),
-}
+PROCESS_RENDERERS: Mapping[str, Callable[[ProcessBreakdown], str]] = result_renderers(
+    "why-process", process_document, "text", "markdown"
+)

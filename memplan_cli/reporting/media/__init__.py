@@ -39,6 +39,16 @@ def _renderer(
     return lambda result: draw_document(make_document(result), medium)
 
 
+def result_renderers(
+    name: str, make_document: Callable[[Result], Document], *media: Medium
+) -> Mapping[str, Callable[[Result], str]]:
+    """Return a renderer for each medium, and one for JSON; `memplan schema NAME` describes that."""
+    return {
+        **renderers(make_document, *media),
+        "json": lambda result: result_json(name, result),
+    }
+
+
 def json_text(content: Json) -> str:
     """Return indented JSON in ASCII, with a newline at the end."""
     return json.dumps(content, indent=2, ensure_ascii=True) + "\n"
@@ -46,13 +56,4 @@ def json_text(content: Json) -> str:
 
 def result_json(name: str, result: object) -> str:
     """Return the record of a command's result as JSON; `memplan schema NAME` describes it."""
-    return json_text(_with_schema(name, result))
-
-
-def result_line(name: str, result: object) -> str:
-    """Return the record of a command's result as JSON on one line."""
-    return json.dumps(_with_schema(name, result))
-
-
-def _with_schema(name: str, result: object) -> Json:
-    return {"schema": f"memplan.{name}/1", **to_json(result)}
+    return json_text({"schema": f"memplan.{name}/1", **to_json(result)})
