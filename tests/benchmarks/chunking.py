@@ -2,9 +2,12 @@
 
     python -m tests.benchmarks.chunking [MODEL ...]
 
-Weights are seeded. Each model is optimized with ``--target cpu --chunk auto`` under a budget,
-which proves equal bits and measures both files in ONNX Runtime with one thread; then both are
-run in turn in one process for their times. Each row goes into docs/measurements/chunking.md when it is there; rows of other models stay.
+Without models, all are run; the names are those of `CASES` and `microcontrollers.NETWORKS`. Weights
+are seeded. Each model is optimized with ``--target cpu --chunk auto`` under a budget, which proves
+equal bits and measures both files in ONNX Runtime with one thread; then both are run in turn in one
+process for their times. If no plan is within the budget, the least found is measured. Each row goes
+into docs/measurements/chunking.md when it is there; rows of other models stay. If a model fails, its
+error is printed, and the next one follows.
 
 Guards the claim of docs/measurements/chunking.md: the first run of a model in pieces needs
 a fraction of the memory at about the same time, with the same bits.
@@ -13,11 +16,11 @@ a fraction of the memory at about the same time, with the same bits.
 from __future__ import annotations
 
 import argparse
-import re
 import runpy
 import shutil
 import tempfile
 import time
+import traceback
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,12 +37,14 @@ from memplan_cli.loading.session import load_session
 from memplan_cli.runtime.graph.dumps import executed_graph
 from memplan_cli.runtime.simulate.predict import predict_peaks
 
+from . import microcontrollers
 from .chunking_models import GENERATED
+from .microcontrollers import NETWORKS, network_rows
 from .models import ROOT, SHARED
 from .pages import MEASUREMENTS, replace_figures
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from memplan_cli.core.results.plan import Plan
 
@@ -122,26 +127,55 @@ HEADS = (
 )  # fmt: skip
 
 
+WORDS = frozenset({"model", "network", "bits"})
+"""The columns that are no numbers."""
+
+
 def main() -> None:
-    """Measure the models that are named, or all, and write the table row by row."""
+    """Measure the models that are named, or all, and write the tables row by row."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="as the table names them")
-    for name in parser.parse_args().models or CASES:
-        with tempfile.TemporaryDirectory() as folder:
-            words = row(Path(folder), name, CASES[name])
-        print(" | ".join(words), flush=True)
-        write(words)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="as the tables name them")
+    for name in parser.parse_args().models or (*NETWORKS, *CASES):
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                measure(Path(folder), name)
+        except Exception:  # noqa: BLE001 - the other models are measured all the same
+            print(f"{name} failed:\n{traceback.format_exc()}", flush=True)
 
 
-def write(words: list[str]) -> None:
-    """Put a row into the page, in the order of the cases."""
-    page = TABLE.read_text("utf-8")
-    rows = {line.split(" | ")[0][2:]: line for line in page.splitlines() if _is_row(line)}
-    rows[words[0]] = f"| {' | '.join(words)} |"
-    lines = [rows[name] for name in CASES if name in rows]
-    rule = "|".join("---" if head in {"model", "bits"} else "---:" for head in HEADS)
-    table = "\n".join([f"| {' | '.join(HEADS)} |", f"|{rule}|", *lines])
-    replace_figures(TABLE, f"{table}\n\n{means(lines)}")
+def measure(folder: Path, name: str) -> None:
+    """Measure a model, print its rows, and put them into its table."""
+    if name in NETWORKS:
+        rows = network_rows(folder, name)
+        lines = written_rows(NETWORKS, microcontrollers.HEADS, name, rows)
+        figures = table(microcontrollers.HEADS, lines)
+        replace_figures(TABLE, figures, "microcontrollers")
+    else:
+        rows = [f"| {' | '.join(row(folder, name, CASES[name]))} |"]
+        lines = written_rows(CASES, HEADS, name, rows)
+        replace_figures(TABLE, f"{table(HEADS, lines)}\n\n{means(lines)}")
+    print(*rows, sep="\n", flush=True)
+
+
+def written_rows(
+    names: Iterable[str], heads: Sequence[str], name: str, rows: Sequence[str]
+) -> list[str]:
+    """Return a table's rows of the page, with these ones for one model, in the order of the names."""
+    columns = len(heads) + 2  # nothing stands before the first bar and behind the last one
+    cells = [line.split("|") for line in TABLE.read_text("utf-8").splitlines()]
+    written = [line for line in cells if len(line) == columns]
+    lines = {
+        other: ["|".join(line) for line in written if line[1].strip() == other]
+        for other in names
+    }
+    lines[name] = [*rows]
+    return [line for group in lines.values() for line in group]
+
+
+def table(heads: Sequence[str], lines: Sequence[str]) -> str:
+    """Return a table in Markdown."""
+    rule = "|".join("---" if head in WORDS else "---:" for head in heads)
+    return "\n".join([f"| {' | '.join(heads)} |", f"|{rule}|", *lines])
 
 
 def means(lines: Sequence[str]) -> str:
@@ -158,12 +192,6 @@ def means(lines: Sequence[str]) -> str:
     )
 
 
-def _is_row(line: str) -> bool:
-    return bool(re.match(rf"\| ({'|'.join(CASES)}) \|", line)) and line.count("|") == (
-        len(HEADS) + 1
-    )
-
-
 def row(folder: Path, name: str, case: Case) -> list[str]:
     """Return the words of a model's row."""
     path = folder / f"{name}.onnx"
@@ -175,7 +203,7 @@ def row(folder: Path, name: str, case: Case) -> list[str]:
         fill = runpy.run_path(str(SHARED / "fill_weights.py"))["fill"]
         fill(str(SHARED / f"{name}.onnx"), str(path))
     began = time.perf_counter()
-    asked = Settings(chunk="auto", budget=case.asked, target="cpu")
+    asked = Settings(chunk="auto", budget=case.asked, best_effort=True, target="cpu")
     plan = api.optimize(path, asked, check=Check(timeout=3600)).plan
     seconds = time.perf_counter() - began
     alone = predict_peaks(executed_graph(path, OPTIMIZED, {}), OPTIMIZED).first_run_peak

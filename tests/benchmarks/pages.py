@@ -17,14 +17,13 @@ MEASUREMENTS = ROOT / "docs" / "measurements"
 FULL_TABLES = ROOT / "out" / "tables"
 """Where programs write tables with a row for each thing tried; pages have the sums only."""
 
-_BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"
 
-
-def replace_figures(page: Path, figures: str) -> None:
-    """Replace what stands between the marks of a page; its other text stays."""
-    before, rest = page.read_text(encoding="utf-8").split(_BEGIN, 1)
-    after = rest.split(_END, 1)[1]
-    page.write_text(f"{before}{_BEGIN}\n{figures.strip()}\n{_END}{after}", encoding="utf-8")
+def replace_figures(page: Path, figures: str, name: str = "figures") -> None:
+    """Replace what stands between the two marks of a page with this name; its other text stays."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, rest = page.read_text(encoding="utf-8").split(begin, 1)
+    after = rest.split(end, 1)[1]
+    page.write_text(f"{before}{begin}\n{figures.strip()}\n{end}{after}", encoding="utf-8")
 
 
 def write_check(check: str, lines: Iterable[str], sums: str) -> None:

@@ -15,6 +15,7 @@ from memplan_cli.analysis.storage import live_peak, result_sizes
 from memplan_cli.core.program import VarId
 from memplan_cli.features.chunking.anytime import SearchResult, search
 from memplan_cli.features.chunking.bound import lower_bound
+from memplan_cli.features.chunking.ranges import fewest_chunks
 from memplan_cli.features.chunking.region import regions_from
 from memplan_cli.features.chunking.rewrite import ChunkedProgram, rewrite_in_chunks
 from memplan_cli.features.chunking.search import Limit, Search, State, _op_peaks
@@ -221,6 +222,26 @@ def test_a_search_ends_where_no_region_lowers_the_peak() -> None:
     )
     assert result.best.peak < result.before
     assert not result.ended_early
+
+
+def test_the_input_of_the_graph_does_not_count_where_regions_grow() -> None:
+    make = Maker()
+    narrow = make.node("Conv", "x", make.weight(2, 3, 3, 3), pads=(1, 1, 1, 1))
+    wide = make.node("Conv", narrow, make.weight(64, 2, 1, 1))
+    x = make.node("Conv", wide, make.weight(2, 64, 4, 4), strides=(4, 4))
+    graph = graph_of(make.model({"x": (1, 3, 64, 64)}, x))
+    # The input has more bytes than the narrow tensor, but is no tensor of the plan.
+    *_, last = regions_from(graph, VarId(wide), 2)
+    assert {*last.splits} == {0, 1, 2}
+    assert not last.inputs
+
+
+@pytest.mark.parametrize(("count", "fewest"), [(2, 2), (4, 4), (8, 6), (16, 9), (32, 18)])
+def test_no_more_chunks_are_tried_than_their_length_needs(count: int, fewest: int) -> None:
+    make = Maker()
+    graph = graph_of(make.model({"x": (1, 18, 64)}, make.node("Tanh", make.node("Abs", "x"))))
+    region = list(regions_from(graph, graph.ops[0].outputs[0], 1))[-1]
+    assert fewest_chunks(graph, region, count) == fewest
 
 
 def test_layers_that_are_alike_are_cut_alike() -> None:
