@@ -58,7 +58,6 @@ def write_copies(
     values: Values,
     recomputed_at: Sequence[Collection[Place]],
     sizes: Mapping[VarId, Size],
-    required: Mapping[Place, Sequence[VarId]] | None = None,
 ) -> RecomputedProgram:
     """Return the base program with copies.
 
@@ -67,10 +66,8 @@ def write_copies(
         recomputed_at: for each value the places from which on ops read a new copy of it. A copy is
             written just before the first op that reads it, and not at all if none does.
         sizes: the sizes of the base program's planned vars.
-        required: by place, vars whose copy is written right there, even if the op there does not
-            read it.
     """
-    return _CopyWriter(values, recomputed_at, sizes).write(required or {})
+    return _CopyWriter(values, recomputed_at, sizes).write()
 
 
 class _PlacedOp(NamedTuple):
@@ -120,16 +117,11 @@ class _CopyWriter:
         self._ops: list[_PlacedOp] = []
         self._current_place: Place = 0
 
-    def write(self, required: Mapping[Place, Sequence[VarId]]) -> RecomputedProgram:
-        """Return the program with copies. An instance writes only one program.
-
-        ``required`` has, by place, vars whose copy is written right there, even if the op does not read it.
-        """
+    def write(self) -> RecomputedProgram:
+        """Return the program with copies. An instance writes only one program."""
         program = self._values.program
         for place, op in enumerate(program.body.ops):
             self._current_place = place
-            for var in required.get(place, ()):
-                self._ensure_copy(var, place)
             self._emit_base_op(op, place)
         # Final names by provisional name. The first copy of an original that nothing reads replaces the
         # original and gets its names: the value is computed later, not twice. So this copy is not counted as

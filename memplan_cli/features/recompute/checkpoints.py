@@ -4,7 +4,7 @@ Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", in the form o
 Fluid's RecomputeOptimizer.
 
 The forward part is cut into segments, each of which ends with a checkpoint. A segment runs
-again just before its backward part. Checkpoints, and values that cross segments, are kept, so that
+again in its backward part, each op where its result is first read. Checkpoints, and values that cross segments, are kept, so that
 each segment can run again without another one. Ops after the last checkpoint do not run again, as
 their backward part follows at once.
 """
@@ -50,7 +50,7 @@ class CheckpointedProgram:
 def recompute_segments(
     program: Program, planned_vars: PlannedVars, names: Sequence[str], phases: Phases
 ) -> CheckpointedProgram:
-    """Return a training step in which each segment runs again before its backward part.
+    """Return a training step in which each segment runs again in its backward part.
 
     ``names`` are the tensors that end segments, in any order.
 
@@ -71,9 +71,7 @@ def recompute_segments(
     )
     segments = _Segments(values, phases, checkpoint_vars)
     recomputed_at = segments.recomputed_at()
-    written = write_copies(
-        values, recomputed_at, planned_vars.sizes, segments.vars_by_place(recomputed_at)
-    )
+    written = write_copies(values, recomputed_at, planned_vars.sizes)
     return CheckpointedProgram(
         written.program,
         written.sizes,
@@ -155,10 +153,10 @@ class _Segments:
         return bool(segments) and segments[0] != segments[-1]
 
     def recomputed_at(self) -> list[set[Place]]:
-        """Return for each value the places at which it is made again.
+        """Return for each value the places from which on a new copy of it is read.
 
-        Those of a segment are all made again at one place: where the backward part first reads one
-        of them. They are the values that it reads, and the values that these are computed from.
+        All values of a segment have the same place: where the backward part first reads one of them. They
+        are the values that it reads, and the values that these are computed from.
         """
         values = self._values
         # For each segment its values that the backward part reads, each with the first such place.
@@ -204,20 +202,6 @@ class _Segments:
                     closure.add(input_value)
                     stack.append(input_value)
         return closure
-
-    def vars_by_place(self, recomputed_at: Sequence[set[Place]]) -> dict[Place, list[VarId]]:
-        """Return, for each place, the vars whose copies run right before the op there, in order.
-
-        `write_copies` alone would copy a value where an op first reads the copy, but a segment runs
-        again as a whole.
-        """
-        vars_by_place: dict[Place, list[VarId]] = {}
-        for var, value in self._values.value_of.items():
-            if self._values.dataflow.producer[var] != self._values.made_at[value]:
-                continue  # a view, which another op makes: it is copied only if an op reads it
-            for place in recomputed_at[value]:
-                vars_by_place.setdefault(place, []).append(var)
-        return vars_by_place
 
     def ineffective_checkpoints(self, recomputed_at: Sequence[set[Place]]) -> dict[str, str]:
         """Return the names of checkpoints that save nothing, each with the reason."""
