@@ -388,7 +388,7 @@ RULES = (
     rule("the process: the heap shrinks at its end",
          "Heap.free", drop("align"), "test_process_heap"),
     rule("the process: a page counts once written, and once",
-         "_mark_pages", operand("end - first - pages.count(1, first, end)", 0), "test_process_heap"),
+         "_mark_pages", operand("end - first - pages.count(first, end)", 0), "test_process_heap"),
     rule("the process: a panel has whole columns",
          "panel_bytes", replace("rows * -(-columns // PROFILE.matrix_panel) * PROFILE.matrix_panel", "rows * columns"), "test_process_prediction"),
     rule("the process: kernels whose packing nobody measured are not guessed",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli.runtime.process.parts import HEAP_SLACK
-from memplan_cli.runtime.process.simulated_memory import PAGE, Heap, SimulatedMemory
+from memplan_cli.runtime.process.simulated_memory import PAGE, Heap, PageSet, SimulatedMemory
 
 if TYPE_CHECKING:
     from random import Random
@@ -106,6 +106,33 @@ def test_a_page_counts_once_however_often_it_is_written() -> None:
     assert process.live == {"arena": 2 * PAGE}
 
 
+@given(
+    ranges=st.lists(
+        st.tuples(st.booleans(), st.integers(0, 20), st.integers(1, 8)), max_size=12
+    )
+)
+def test_a_page_set_holds_what_was_added_and_not_removed_since(
+    ranges: list[tuple[bool, int, int]],
+) -> None:
+    pages, expected = PageSet(), set[int]()
+    for is_added, first, length in ranges:
+        numbers = set(range(first, first + length))
+        assert pages.count(first, first + length) == len(expected & numbers)
+        if is_added:
+            pages.add(first, first + length)
+            expected |= numbers
+        else:
+            pages.discard(first, first + length)
+            expected -= numbers
+        assert pages.count() == len(expected)
+
+
+def test_a_block_of_an_exbibyte_is_simulated_like_a_small_one() -> None:
+    process = SimulatedMemory()
+    process.allocate("arena", 1 << 60)
+    assert process.anonymous == 1 << 60
+
+
 def test_the_highest_is_attributed_to_what_was_there_then() -> None:
     process = SimulatedMemory()
     process.free(process.allocate("parsed", 40 << 20))
@@ -155,7 +182,7 @@ def test_what_is_given_back_is_every_whole_free_page_and_nothing_in_use(
         for start, block in on_heap.items()
         for page in range(start // PAGE, (start + block.size - 1) // PAGE + 1)
     }
-    mapped = sum(block.pages.count(1) * PAGE for block in live if block.address is None)
+    mapped = sum(block.pages.count() * PAGE for block in live if block.address is None)
     left = (process.anonymous - mapped) // PAGE
     # A free chunk keeps the page that says how large it is, and small objects what was cut off.
     assert len(used) <= left <= len(used) + 2 * len(sizes) + 2

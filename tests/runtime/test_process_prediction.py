@@ -490,3 +490,13 @@ def test_a_prediction_without_copies_of_filters_that_nodes_make_says_so(
     said = [text for text in warnings if "predicted process may be far too low" in text]
     assert bool(said) == warned
     assert all("make 36.00 MiB of its filters at load" in text for text in said)
+
+
+def test_a_dim_of_ten_trillion_is_predicted_as_fast_as_a_small_one(tmp_path: Path) -> None:
+    path = tmp_path / "layers.onnx"
+    onnx.save(layers("MatMul"), path)
+    report = plan_with_prediction(path, Settings(dims={"batch": 10**13})).report
+    assert report.runtime is not None
+    process = report.runtime.predicted["original"].process
+    assert process is not None
+    assert process.run > 2 * 10**13 * WIDTH * 4  # the input and the output of a layer

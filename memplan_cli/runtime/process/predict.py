@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.simulate.predict import ExecutedGraph
     from memplan_cli.runtime.simulate.trace import AllocationTrace
 
-_MAPPINGS = 1 << 46
+_MAPPINGS = 1 << 64
 """Mappings lie below this address, far above those of the heap."""
 
 

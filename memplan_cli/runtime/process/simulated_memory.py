@@ -10,7 +10,8 @@ Each block has a purpose (`parts`), by which resident bytes are reported.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+import sys
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -193,6 +194,46 @@ class Heap:
 
 
 @dataclass(slots=True)
+class PageSet:
+    """A set of page numbers, as half-open ranges: a range of any length takes two numbers.
+
+    Attributes:
+        _bounds: first page and end of each range, in turn, ascending. Between two pages of the set an even
+            number of bounds lies, so that a page with an odd number of bounds up to it is in the set.
+    """
+
+    _bounds: list[int] = field(default_factory=list)
+
+    def count(self, first: int = 0, end: int = sys.maxsize) -> int:
+        """Return how many pages from ``first`` up to ``end`` are in the set."""
+        start, stop = bisect_right(self._bounds, first), bisect_left(self._bounds, end)
+        inside = self._bounds[start:stop]
+        if start % 2:
+            inside.insert(0, first)
+        if stop % 2:
+            inside.append(end)
+        return sum(inside[1::2]) - sum(inside[::2])
+
+    def add(self, first: int, end: int) -> None:
+        """Add the pages from ``first`` up to ``end``, at least one."""
+        self._replace(first, end, parity=0)
+
+    def discard(self, first: int, end: int = sys.maxsize) -> None:
+        """Remove the pages from ``first`` up to ``end``, at least one."""
+        self._replace(first, end, parity=1)
+
+    def _replace(self, first: int, end: int, parity: int) -> None:
+        """Drop the bounds of a range, and add those that it needs itself.
+
+        It needs one where the state changes: after an even number of bounds (``parity`` 0) to add pages,
+        after an odd one to remove them.
+        """
+        start, stop = bisect_left(self._bounds, first), bisect_right(self._bounds, end)
+        new = [first] * (start % 2 == parity) + [end] * (stop % 2 == parity)
+        self._bounds[start:stop] = new
+
+
+@dataclass(slots=True)
 class MemoryBlock:
     """An allocated block.
 
@@ -200,13 +241,13 @@ class MemoryBlock:
         purpose: by which its bytes are reported.
         size: its bytes.
         address: of its chunk on the heap; None if it is a mapping.
-        pages: for each page of the block, counted from its first byte, 1 if the block was written there.
+        pages: the pages where the block was written, counted from its first byte.
     """
 
     purpose: str
     size: int
     address: int | None
-    pages: bytearray
+    pages: PageSet = field(default_factory=PageSet)
 
 
 @dataclass(slots=True)
@@ -221,7 +262,7 @@ class SimulatedMemory:
         peak_bytes: the most resident bytes so far.
         peak_parts: the parts of ``peak_bytes``, by purpose.
         _mapping_bytes: resident bytes of mappings and of small objects.
-        _heap_pages: for each page of the heap, 1 if it is resident.
+        _heap_pages: the resident pages of the heap.
         _heap_bytes: resident bytes of the heap.
     """
 
@@ -231,7 +272,7 @@ class SimulatedMemory:
     peak_bytes: int = 0
     peak_parts: Counter[str] = field(default_factory=Counter)
     _mapping_bytes: int = 0
-    _heap_pages: bytearray = field(default_factory=bytearray)
+    _heap_pages: PageSet = field(default_factory=PageSet)
     _heap_bytes: int = 0
 
     @property
@@ -257,7 +298,7 @@ class SimulatedMemory:
     ) -> MemoryBlock:
         """Allocate a block without writing to it."""
         address = self.heap.allocate(size, alignment)
-        return MemoryBlock(purpose, size, address, bytearray(-(-size // PAGE) + 1))
+        return MemoryBlock(purpose, size, address)
 
     def touch(self, block: MemoryBlock, start: int, size: int) -> None:
         """Simulate a write of ``size`` bytes from byte ``start`` of a block.
@@ -279,17 +320,14 @@ class SimulatedMemory:
 
         A freed mapping also raises the size from which later requests get a mapping.
         """
-        freed = block.pages.count(1) * PAGE  # what `touch` has counted for this block
+        freed = block.pages.count() * PAGE  # what `touch` has counted for this block
         self.live[block.purpose] -= freed
         if block.address is None:
             self._mapping_bytes -= freed
             self.heap.raise_threshold(block.size)
             return
         self.heap.free(block.address)
-        end_page = -(-self.heap.end // PAGE)
-        if end_page < len(self._heap_pages):
-            self._heap_bytes -= self._heap_pages.count(1, end_page) * PAGE
-            del self._heap_pages[end_page:]
+        self._release_heap(-(-self.heap.end // PAGE))
 
     def add_objects(self, purpose: str, size: int) -> None:
         """Add the bytes of many small objects that are never freed."""
@@ -309,9 +347,7 @@ class SimulatedMemory:
     def trim(self) -> None:
         """Return whole free pages of the heap to the system."""
         for first, end in self.heap.trim():
-            self._heap_bytes -= self._heap_pages.count(1, first, end) * PAGE
-            count = max(min(end, len(self._heap_pages)) - first, 0)
-            self._heap_pages[first : first + count] = bytes(count)
+            self._release_heap(first, end)
 
     def anonymous_parts(self) -> Counter[str]:
         """Return the anonymous bytes by purpose, with the free memory that the heap keeps (`HEAP_SLACK`).
@@ -327,6 +363,11 @@ class SimulatedMemory:
             excess -= reduction
         return parts
 
+    def _release_heap(self, first: int, end: int = sys.maxsize) -> None:
+        """Return the resident pages of the heap from ``first`` up to ``end`` to the system."""
+        self._heap_bytes -= self._heap_pages.count(first, end) * PAGE
+        self._heap_pages.discard(first, end)
+
     def _update_peak(self) -> None:
         """Set ``peak_bytes`` and ``peak_parts`` if more bytes are resident than ever before."""
         resident = self.resident
@@ -335,11 +376,9 @@ class SimulatedMemory:
             self.peak_parts = self.anonymous_parts() + self.file
 
 
-def _mark_pages(pages: bytearray, start: int, size: int) -> int:
-    """Set the pages of a range of bytes to 1, and return the bytes of those that were 0."""
+def _mark_pages(pages: PageSet, start: int, size: int) -> int:
+    """Add the pages of a range of bytes, and return the bytes of those that were not in the set."""
     first, end = start // PAGE, (start + size - 1) // PAGE + 1
-    if end > len(pages):
-        pages.extend(bytes(end - len(pages)))
-    new_bytes = (end - first - pages.count(1, first, end)) * PAGE
-    pages[first:end] = b"\x01" * (end - first)
+    new_bytes = (end - first - pages.count(first, end)) * PAGE
+    pages.add(first, end)
     return new_bytes

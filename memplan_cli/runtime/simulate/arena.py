@@ -11,7 +11,6 @@ exceed a limit, where the simulation stops.
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.observations import Setting
     from memplan_cli.runtime.simulate.trace import AllocationTrace, TraceStep
 
-UNLIMITED = sys.maxsize
+UNLIMITED = 1 << 64
 """A number of bytes that no arena holds."""
 
 AfterRun = Literal["keep", "shrink"]
@@ -38,7 +37,7 @@ PlaceRegion = Callable[[int], int]
 Addresses decide between free chunks of equal size. Chunks of two regions are never merged,
 wherever the regions lie."""
 
-_ENDLESS = 1 << 50
+_ENDLESS = 1 << 64
 """Bytes of a region that no run fills."""
 
 
