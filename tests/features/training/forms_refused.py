@@ -76,6 +76,7 @@ REFUSED: Forms = {
     "Upsample-opset-9": form(
         "y = Upsample(x, n)", x=single(1, 1, 2, 3), n=[1.0, 1.0, 2.0, 2.0], how={"opset": 9}
     ),
+    "Einsum-broadcast": form('y = Einsum<equation="ij,ij->i">(a, b)', a=(2, 1), b=(2, 3)),
     "Einsum-diagonal": form('y = Einsum<equation="ii->i">(a)', a=(3, 3)),
     "GroupNormalization-scaled-by-group": form(
         "y = GroupNormalization<num_groups=2>(x, s, b)", x=(2, 4, 3), s=(2,), b=(2,)

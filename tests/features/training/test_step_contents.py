@@ -84,14 +84,6 @@ def test_a_loss_of_unknown_rank_is_declared_without_a_shape() -> None:
     assert not output.type.tensor_type.HasField("shape")
 
 
-def test_an_einsum_with_a_symbol_and_a_one_finds_its_axes_before_the_run() -> None:
-    model = parse(f"""{HEADER} g (float[N,3] x, float[1,3] z) => (float loss) <float[1] w = {{1}}> {{
-        h = Mul(x, w)  y = Einsum<equation="ij,ij->ij">(h, z)
-        loss = ReduceSum<keepdims=0>(y) }}""")
-    kinds = {node.op_type for node in make_train_step(model, Recipe("loss")).model.graph.node}
-    assert "NonZero" not in kinds
-
-
 def test_fixed_weights_are_those_that_are_read_and_not_updated() -> None:
     model = parse(NORMALIZED.replace("<float[2] s", "<float[2] unread = {1, 2}, float[2] s"))
     assert make_train_step(model, mse()).fixed == {}
@@ -106,16 +98,6 @@ def test_a_slice_with_constant_bounds_has_a_gradient_without_scatter(axes: str) 
     given = bounds | {name: more[name] for name in more if name in axes}
     case = form(f"y = Slice(x, starts, ends{axes})", x=(4, 3), **given)
     assert not [kind for kind in kinds_of(case) if kind.startswith("Scatter")]
-
-
-def test_a_gradient_of_an_einsum_is_repeated_only_where_all_other_operands_are_shorter() -> (
-    None
-):
-    body = 'y = Einsum<equation="ai,bi,ci->abc">(a, b, c)'
-    case = form(body, a=(2, 3), b=(2, 3), c=(2, 1))
-    assert kinds_of(case).count("Expand") == 1, "the gradient of the sum of y"
-    case = form(body, a=(2, 3), b=(2, 1), c=(2, 1))
-    assert kinds_of(case).count("Expand") == 2
 
 
 def test_only_resized_axes_are_multiplied() -> None:

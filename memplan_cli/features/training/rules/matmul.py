@@ -9,7 +9,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.features.training.rules.broadcast import sum_to_shape, unbroadcast
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from memplan_cli.core.program import Dim
     from memplan_cli.features.training.tape import Call, Rule, Tape
@@ -148,16 +148,29 @@ def einsum(call: Call) -> Gradients:
     """Y = sum of products over named axes: dX is the same with Y's and X's names exchanged.
 
     Raises:
-        ModelError: X has a name twice, so that Y is made of its diagonal.
+        ModelError: X has a name twice, so that Y is made of its diagonal, or an axis of size 1 is broadcast.
     """
     equation = _equation(call)
-    gradients: list[str] = []
-    for index in range(len(equation.operands)):
-        gradient = ""
-        if call.wants(index):
-            gradient = _einsum_gradient(call, equation, index)
-        gradients.append(gradient)
-    return tuple(gradients)
+    _reject_broadcast(call, equation)
+    return tuple(
+        _einsum_gradient(call, equation, index) if call.wants(index) else ""
+        for index in range(len(equation.operands))
+    )
+
+
+def _reject_broadcast(call: Call, equation: _Equation) -> None:
+    """Raise ModelError if an axis has size 1 in one operand and another size in another one.
+
+    Different symbols for one axis are taken to be equal.
+    """
+    dims: dict[str, set[Dim]] = {}
+    for index, letters in enumerate(equation.operands):
+        for letter, dim in zip(letters, call.tape.shape(call.input(index)), strict=True):
+            dims.setdefault(letter, set()).add(dim)
+    if any(1 in different and len(different) > 1 for different in dims.values()):
+        raise ModelError(
+            f"Einsum {call.label!r} broadcasts an axis of size 1: it has no gradient rule for that"
+        )
 
 
 def _equation(call: Call) -> _Equation:
@@ -190,7 +203,7 @@ def _equation(call: Call) -> _Equation:
 def _einsum_gradient(call: Call, equation: _Equation, index: int) -> str:
     """Return the gradient of one operand: an Einsum of dY and the other operands, in its shape.
 
-    Axes of the operand that none of them has are missing in the result of the Einsum, and added.
+    Along an axis of the operand that none of them has, such as ``j`` in ``ij->i``, the result is repeated.
     """
     tape, own_letters = call.tape, equation.operands[index]
     if len(set(own_letters)) < len(own_letters):
@@ -206,49 +219,10 @@ def _einsum_gradient(call: Call, equation: _Equation, index: int) -> str:
     shared = "".join(letter for letter in own_letters if letter in left)
     product = tape.emit("Einsum", *tensors, equation=f"{left}->{shared}")
     missing_axes = [axis for axis, letter in enumerate(own_letters) if letter not in left]
-    if missing_axes:
-        product = tape.emit("Unsqueeze", product, tape.ints(*missing_axes))
-    return _in_operand_shape(call, equation, index, product)
-
-
-def _in_operand_shape(call: Call, equation: _Equation, index: int, product: str) -> str:
-    """Return the gradient of an operand in the operand's shape, from ``product``, which has its axes.
-
-    ``product`` is an Einsum of dY and the other operands, so two kinds of axes may differ in size:
-
-    - The operand has more than 1 and the product has 1, because no other operand has more than 1 or has
-      the axis at all (``j`` in ``ij->i``). The product is repeated along the axis.
-    - The operand has 1 and another operand has more. The product is summed along the axis.
-    """
-    tape, name, own_letters = call.tape, call.input(index), equation.operands[index]
-    other_dims: dict[str, list[Dim]] = {letter: [] for letter in own_letters}
-    for i, letters in enumerate(equation.operands):
-        if i != index:
-            for letter, dim in zip(letters, tape.shape(call.input(i)), strict=True):
-                other_dims.setdefault(letter, []).append(dim)
-    may_need_repetition = False
-    product_shape: list[Dim] = []  # after the repetition
-    for letter, dim in zip(own_letters, tape.shape(name), strict=True):
-        product_shape.append(_broadcast_dim([dim, *other_dims[letter]]))
-        # On an axis of Y, the product has the size of Y.
-        if letter not in equation.result and dim != 1:
-            has_equal_operand = dim is not None and dim in other_dims[letter]
-            may_need_repetition |= not has_equal_operand
-    if may_need_repetition:
-        product = tape.emit("Expand", product, tape.shape_of(name))
-    return sum_to_shape(tape, product, tuple(product_shape), name)
-
-
-def _broadcast_dim(dims: Sequence[Dim]) -> Dim:
-    """Return the size of an axis on which operands with these dims are broadcast; None: unknown."""
-    distinct = set(dims) - {1}
-    for dim in distinct:
-        if isinstance(dim, int):
-            return dim  # each other dim is equal to it, or 1
-    if not distinct:
-        return 1
-    # Of two symbols, or a symbol and None, either may be 1.
-    return distinct.pop() if len(distinct) == 1 else None
+    if not missing_axes:
+        return product
+    product = tape.emit("Unsqueeze", product, tape.ints(*missing_axes))
+    return tape.emit("Expand", product, tape.shape_of(call.input(index)))
 
 
 RULES: Mapping[str, Rule] = {
