@@ -158,9 +158,7 @@ def _choose_measured(
 
 
 def simple_orders(
-    program: Program,
-    planned_vars: PlannedVars,
-    schedulers: Mapping[str, Scheduler] = SCHEDULERS,
+    program: Program, planned_vars: PlannedVars, schedulers: Mapping[str, Scheduler]
 ) -> Iterator[tuple[str, Program]]:
     """Yield the program in the order of each scheduler but the file's, with the scheduler's name."""
     meter = _PeakMeter(planned_vars, _sampled_sizes(planned_vars.sizes, SAMPLE))

@@ -128,8 +128,8 @@ def order_block(
     ``progress`` is called with the best peak and the bound after each method.
     """
     best = BlockOrder(graph, max(local_bounds(graph), default=graph.initial_bytes))
-    for name in ("file", "runtime_default"):
-        best.offer(name, SCHEDULERS[name](graph))
+    for name, scheduler in SCHEDULERS.items():
+        best.offer(name, scheduler(graph))
     if best.proved and best.chosen == "file":
         return best
     search = _ClusterSearch(best, contract(graph))

@@ -17,8 +17,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from memplan_cli.ordering.list_orders import Scheduler
     from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 NO_LIMIT = 1 << 62
@@ -293,3 +294,17 @@ class _SweepState:
             for op in dict.fromkeys(affected)
             if not self._blockers[op] and not self._done[op]
         ]
+
+
+def _along_longest_path(graph: TaskGraph, direction: Direction) -> Order:
+    """Return the order in which the ops of a longest path are demanded first."""
+    return sweep(graph, Sweep(direction, longest_path(graph)))
+
+
+DEMAND_SCHEDULERS: Mapping[str, Scheduler] = {
+    "demand_forward": lambda graph: sweep(graph, Sweep(Direction.FORWARD)),
+    "demand_backward": lambda graph: sweep(graph, Sweep(Direction.BACKWARD)),
+    "path_forward": lambda graph: _along_longest_path(graph, Direction.FORWARD),
+    "path_backward": lambda graph: _along_longest_path(graph, Direction.BACKWARD),
+}
+"""Demand-driven orders by name, without slack or limit: candidates of a plan at levels 0 and 1."""

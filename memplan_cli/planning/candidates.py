@@ -142,9 +142,12 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
     # order with a higher live peak may need fewer slots. Level 2 places single bytes.
     if settings.level < 2 and has_peaks:
         from memplan_cli.ordering.best_order import simple_orders
+        from memplan_cli.ordering.demand_orders import DEMAND_SCHEDULERS
+        from memplan_cli.ordering.list_orders import SCHEDULERS
 
         bodies = [best.program.body, program.body]
-        for name, ordered in simple_orders(program, task.planned_vars):
+        schedulers = {**SCHEDULERS, **DEMAND_SCHEDULERS}
+        for name, ordered in simple_orders(program, task.planned_vars, schedulers):
             if ordered.body not in bodies:
                 bodies.append(ordered.body)
                 yield _reordered(task, best, name, ordered)

@@ -241,7 +241,7 @@ def test_nothing_more_is_tried_once_an_order_is_proved() -> None:
 
 
 def test_each_simple_order_but_the_files_can_be_had() -> None:
-    made = dict(simple_orders(TWO_BRANCHES, PlannedVars(BIG_THEN_SMALL)))
+    made = dict(simple_orders(TWO_BRANCHES, PlannedVars(BIG_THEN_SMALL), SCHEDULERS))
     assert made.keys() == SCHEDULERS.keys() - {"file"}
 
 

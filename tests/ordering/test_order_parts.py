@@ -8,12 +8,15 @@ from memplan_cli.ordering import exact_search
 from memplan_cli.ordering.block_search import BlockOrder, order_block
 from memplan_cli.ordering.contraction import contract, uncontracted
 from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds
+from memplan_cli.ordering.demand_orders import DEMAND_SCHEDULERS
 from memplan_cli.ordering.exact_search import best_first, states_below
 from memplan_cli.ordering.list_orders import SCHEDULERS, runtime_default
 from memplan_cli.ordering.task_graph import TaskGraph, peak, trace
 from memplan_cli.ordering.witnesses import states_witness
 from memplan_cli.ordering.work_budget import WorkBudget
 from order_graphs import GRAPHS, graph_of, orders
+
+CANDIDATES = {**SCHEDULERS, **DEMAND_SCHEDULERS}
 
 
 def test_the_runtime_s_default_order_is_depth_first_from_the_last_leaf() -> None:
@@ -22,46 +25,13 @@ def test_the_runtime_s_default_order_is_depth_first_from_the_last_leaf() -> None
     assert runtime_default(graph) == [6, 7, 4, 5, 2, 3, 0, 1, 8]
 
 
-@pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.parametrize("name", CANDIDATES)
 def test_every_candidate_respects_every_edge(name: str) -> None:
     for graph in GRAPHS:
-        order = SCHEDULERS[name](graph)
+        order = CANDIDATES[name](graph)
         assert sorted(order) == list(range(graph.size))
         place = {op: at for at, op in enumerate(order)}
         assert all(place[p] < place[op] for op in order for p in graph.preds[op])
-
-
-def test_greedy_backward_runs_what_only_waits_just_before_its_reader() -> None:
-    # Op 0 depends on nothing and is read by the last op only.
-    graph = graph_of([[], [], [1], [2], [0, 3]], [9, 1, 1, 1, 1])
-    assert SCHEDULERS["greedy_backward"](graph) == [1, 2, 3, 0, 4]
-
-
-def test_greedy_backward_frees_no_bytes_before_an_output_that_no_op_reads() -> None:
-    # The output of op 1 dies at once, so op 1 is no reason to keep the result of op 2 meanwhile.
-    graph = graph_of([[], [0], []], [5, 9, 3], outlives=[2])
-    assert SCHEDULERS["greedy_backward"](graph) == [0, 1, 2]
-
-
-def test_greedy_backward_takes_the_last_of_the_ops_that_raise_live_bytes_least() -> None:
-    for graph in GRAPHS:
-        live = {tensor for tensor, is_result in enumerate(graph.is_result) if is_result}
-        outlasting = graph.outlasting_bytes()
-        order: list[int] = []
-        while len(order) < graph.size:
-            changes = {
-                op: sum(
-                    graph.tensor_bytes[tensor]
-                    for tensor in {*graph.accesses[op]} - {*graph.defines[op]} - live
-                )
-                - outlasting[op]
-                for op in range(graph.size)
-                if op not in order and {*graph.succs[op]} <= {*order}
-            }
-            op = min(changes, key=lambda op: (changes[op], -op))
-            order.append(op)
-            live |= {*graph.accesses[op]} - {*graph.defines[op]}
-        assert SCHEDULERS["greedy_backward"](graph) == order[::-1]
 
 
 def test_an_order_without_a_witness_says_why() -> None:
@@ -138,12 +108,6 @@ def test_what_the_first_op_takes_for_a_moment_is_no_room_for_the_second() -> Non
         initial_bytes=0,
     )
     assert contract(graph).members == ((0,), (1,))
-
-
-def test_greedy_knows_what_the_last_reader_frees() -> None:
-    # Op 2 makes 8 and frees 5, which is less than the 6 that op 1 makes.
-    graph = graph_of([[], [], [0], [1], [2, 3]], [5, 6, 8, 1, 1])
-    assert SCHEDULERS["greedy"](graph) == [0, 2, 1, 3, 4]
 
 
 def test_what_the_second_op_of_a_cluster_reads_is_not_replaced_by_the_first() -> None:
