@@ -5,7 +5,7 @@ does not depend on their order, so two ways to one set differ in their peaks alo
 search over these sets follows the dynamic programs of Serenity (Ahn et al., MLSys 2020) and
 HMCOS (Wang et al., DAC 2022).
 
-Three rules leave out moves without losing an optimum. They rest on the live bytes being a
+Two rules leave out moves without losing an optimum. They rest on the live bytes being a
 submodular function of the set: the more has run, the less an op adds to what is live.
 
 *Free*: an op that does not raise the live bytes, and whose step fits under the peak so far, runs
@@ -13,8 +13,6 @@ at once. (Take an order that runs it later and move it to the front: no step bet
 
 *Commit*: if an op, together with the free ops that depend on it, does not raise the live bytes
 and all their steps fit, no other move is tried.
-
-*Late*: an op that frees nothing runs only just before an op that waits for it.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.core.results.certificate import Move
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from memplan_cli.ordering.task_graph import Order, TaskGraph
 
@@ -71,17 +69,17 @@ class Transition(NamedTuple):
     """A move from one state to another.
 
     Attributes:
-        ops: the ops that were chosen to run, in order.
-        after: the state after them and after the free ops that follow; its ``ran`` has both.
+        op: the op that was chosen to run.
+        after: the state after it and after the free ops that follow; its ``ran`` has all of them.
     """
 
-    ops: tuple[int, ...]
+    op: int
     after: State
 
     @property
     def free_ops(self) -> tuple[int, ...]:
-        """The free ops that ran after the chosen ones, in order."""
-        return self.after.ran[len(self.ops) :]
+        """The free ops that ran after the chosen one, in order."""
+        return self.after.ran[1:]
 
 
 class _FreeRun(NamedTuple):
@@ -116,7 +114,6 @@ class StateSpace:
         _in_place_users: the users of each tensor that it may write over.
         _sharing_ops: the other ops that access one of its tensors.
         _descendants: the op and the ops that depend on it.
-        _late: the ops that free nothing, so that they run only just before an op that waits for them.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -145,7 +142,6 @@ class StateSpace:
         for op in reversed(range(size)):  # the masks of successors are complete then
             for succ in self._succs[op]:
                 self._descendants[op] |= self._descendants[succ]
-        self._late = {op for op in range(size) if _is_late(graph, op)}
 
     def initial_state(self, lowest_peak: int) -> State:
         """Return the state in which only free ops have run.
@@ -230,63 +226,40 @@ class StateSpace:
         the only one (the commit rule).
         """
         transitions = []
-        for ops in self._choices(state):
-            child = self._after(state, ops, limit)
+        for op in state.ready:
+            child = self._after(state, op, limit)
             if child is None:
                 continue
-            if len(ops) == 1 and child.peak == state.peak and child.live <= state.live:
+            if child.peak == state.peak and child.live <= state.live:
                 ran = state.remaining ^ child.remaining
-                others = ran & ~self._descendants[ops[0]]
+                others = ran & ~self._descendants[op]
                 # The commit rule holds if all that ran depends on the op (or is the op itself). Any
                 # other op could run before it in some order, and what it frees would be missing then.
                 if not others:
-                    return [Transition(ops, child)]
-            transitions.append(Transition(ops, child))
+                    return [Transition(op, child)]
+            transitions.append(Transition(op, child))
         return transitions
 
-    def _choices(self, state: State) -> Iterator[tuple[int, ...]]:
-        """Yield the ops to run next: one that is not late, or some late ones and one that waits for them.
-
-        A late op frees nothing, so it need not run before an op that waits for it can follow. There is
-        such an op for every late op (`_is_late`); it may be late itself.
-        """
-        late = [op for op in state.ready if op in self._late]
-        for op in state.ready:
-            if op not in self._late:
-                yield (op,)
-        late_mask = sum(self._bit[op] for op in late)
-        for waiting in dict.fromkeys(succ for op in late for succ in self._succs[op]):
-            missing = self._preds[waiting] & state.remaining
-            if not missing & ~late_mask:  # it waits for ready late ops only
-                yield (*(op for op in late if missing & self._bit[op]), waiting)
-
-    def _after(self, state: State, ops: tuple[int, ...], limit: int) -> State | None:
-        """Return the state after some ops and the free ops that follow.
+    def _after(self, state: State, op: int, limit: int) -> State | None:
+        """Return the state after an op and the free ops that follow.
 
         An op is free if it raises neither the live bytes nor the peak (`_run_free`). The result is None if
-        a step of ``ops`` needs ``limit`` bytes or more.
+        the step of ``op`` needs ``limit`` bytes or more.
         """
-        remaining, live, peak = state.remaining, state.live, state.peak
-        ready = [op for op in state.ready if op not in ops]
-        self.work += self._work_per_move + len(ready) // 8  # to copy the list
-        # Ops that may have become free: those that wait no longer, and those that access a tensor of ``ops``,
+        ready = [other for other in state.ready if other != op]
+        self.work += 1 + self._work_per_move + len(ready) // 8  # to copy the list
+        step, change = self._step_and_change(op, state.remaining)
+        peak = max(state.peak, state.live + step)
+        if peak >= limit:
+            return None
+        remaining = state.remaining ^ self._bit[op]
+        live = state.live + change
+        unblocked = [s for s in self._succs[op] if not self._preds[s] & remaining]
+        ready += unblocked
+        # Ops that may have become free: those that wait no longer, and those that access a tensor of ``op``,
         # because they may now be the first to need it or the last to read it. `_run_free` skips those
         # that are not ready or have run.
-        candidates: list[int] = []
-        for op in ops:
-            self.work += 1
-            step, change = self._step_and_change(op, remaining)
-            peak = max(peak, live + step)
-            if peak >= limit:
-                return None
-            remaining ^= self._bit[op]
-            live += change
-            unblocked = [
-                s for s in self._succs[op] if not self._preds[s] & remaining and s not in ops
-            ]
-            ready += unblocked
-            candidates += unblocked
-            candidates += self._sharing_ops[op]
+        candidates = [*unblocked, *self._sharing_ops[op]]
         if peak > state.peak or live < state.live:
             candidates = [*ready]  # any ready op may fit below the peak now
         free = self._run_free(remaining, live, ready, peak, candidates)
@@ -295,7 +268,7 @@ class StateSpace:
             remaining=free.remaining,
             live=free.live,
             ready=tuple(free.ready),
-            ran=(*ops, *free.ran),
+            ran=(op, *free.ran),
             parent=state,
         )
 
@@ -312,30 +285,6 @@ def _user_masks(graph: TaskGraph) -> list[int]:
         for tensor in accessed:
             users[tensor] |= 1 << op
     return users
-
-
-def _is_late(graph: TaskGraph, op: int) -> bool:
-    """Return whether it is best to run an op just before the first op that waits for it.
-
-    That holds if the op frees nothing in any order: an earlier run then only raises the live bytes.
-    And its step must need no more bytes than the op leaves behind: else the step could raise the peak
-    at the later place.
-    """
-
-    def may_free(tensor: int) -> bool:
-        """Whether the op is the last one that accesses a tensor, in some order."""
-        if graph.is_result[tensor]:  # live to the end
-            return False
-        is_input = tensor not in graph.defines[op]
-        return is_input or graph.access_counts[tensor] == 1  # an output that no other op reads
-
-    has_waiting_ops = bool(graph.succs[op])
-    return (
-        has_waiting_ops
-        and not any(map(may_free, graph.accesses[op]))
-        and not graph.in_place_inputs[op]  # to write over an input frees it
-        and graph.step_bytes[op] <= graph.defined_bytes[op]
-    )
 
 
 def _ops_with_common_tensors(graph: TaskGraph) -> list[list[int]]:
@@ -431,7 +380,7 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
             if child.remaining not in moves_of:
                 moves_of[child.remaining] = []
                 states.append(child)
-            move = _UnnumberedMove(transition.ops, transition.free_ops, child.remaining)
+            move = _UnnumberedMove(transition.op, transition.free_ops, child.remaining)
             moves_of[state.remaining].append(move)
             entries += len(child.ran)
         if len(states) > MOST_STATES or entries > MOST_ENTRIES:
@@ -441,7 +390,7 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
     number = {state.remaining: index for index, state in enumerate(states, 1)}
     rows = [
         tuple(
-            Move(move.ops, move.free_ops, number[move.remaining])
+            Move((move.op,), move.free_ops, number[move.remaining])
             for move in moves_of[state.remaining]
         )
         for state in states
@@ -452,6 +401,6 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
 class _UnnumberedMove(NamedTuple):
     """A `Move` that names the state after it by the mask of the ops that have not run there."""
 
-    ops: tuple[int, ...]
+    op: int
     free_ops: tuple[int, ...]
     remaining: int

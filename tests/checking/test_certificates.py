@@ -221,12 +221,12 @@ def test_what_is_written_over_no_operand_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_free_group_may_wait_for_a_free_group() -> None:
-    """Ops 1 and 2 run freely after 0, which leaves nothing live, so 3 needs no move beside it."""
+    """Ops 1 and 2 run freely after 0, which leaves nothing live, so 3 needs no move beside it at first."""
     tasks = tasks_of(graph_of([[], [0], [1], [], [2, 3]], [4, 1, 0, 1, 20], outlives=[4]))
-    states = ((Move((), (), 1),), (Move((0,), (1, 2), 2),), ())
+    states = ((Move((), (), 1),), (Move((0,), (1, 2), 2),), (Move((3,), (), 3),), ())
     check_search(tasks, states, 21)
-    with pytest.raises(ProofError, match="no move for 1"):
-        check_search(tasks, (states[0], (Move((0,), (1,), 2),), ()), 21)
+    with pytest.raises(ProofError, match="no move for 3"):
+        check_search(tasks, (states[0], (Move((0,), (1,), 2),), *states[2:]), 21)
 
 
 @pytest.mark.parametrize("seed", range(50))

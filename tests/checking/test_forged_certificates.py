@@ -143,7 +143,7 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
     "held before who is not there": (
         "cut", add(f"{DUAL}.holds", hold(0, 99, 5)), "holds 0 before 99",
     ),
-    "held too much": ("cut", add(f"{DUAL}.holds", hold(0, 6, 999)), "bytes only"),
+    "held too much": ("cut", add(f"{DUAL}.holds", hold(0, 7, 999)), "bytes only"),
     "replacing what cannot be": ("cut", put(f"{DUAL}.replaced", 0), "not have one dual for each"),
     "no dual": ("cut", put("order.cuts.0.duals", []), "not have one dual for each"),
     "one order taken for granted": ("cut", put("order.cuts.0.after", 7), "assumes an order"),
@@ -180,8 +180,8 @@ FORGED: dict[str, tuple[str, Forge, str]] = {
     "a node too early": ("search", put("order.states.1.0.nodes", [5]), "too early"),
     "a node that is not there": ("search", put("order.states.1.0.nodes", [77]), "too early"),
     "a node twice": ("search", put("order.states.1.0.nodes", [0, 0]), "too early"),
-    "for free, and it is not": ("search", put("order.states.1.0.free", [5]), "as a free group|takes"),
-    "a move of nothing": ("search", put("order.states.1.0.nodes", []), "no nodes|as a free group|early"),
+    "for free, and it is not": ("search", put("order.states.1.0.free", [3]), "as a free group|takes"),
+    "a move of nothing": ("search", put("order.states.1.0.nodes", []), "not one node"),
     "a fusion that is none": (
         "search", put("order.fusions", [{"node": 0, "into": 1, "rule": "late"}]), "other groups wait",
     ),

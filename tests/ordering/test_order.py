@@ -77,7 +77,7 @@ def test_a_tie_goes_to_the_order_of_the_file() -> None:
 def test_an_empty_program_has_an_order() -> None:
     program = program_of("", "x")
     assert best_order(program, {}) == Ordering(
-        program, {"file": 0, "runtime_default": 0}, "file", 0, proved=True
+        program, dict.fromkeys(SCHEDULERS, 0), "file", 0, proved=True
     )
 
 
@@ -236,7 +236,7 @@ def test_progress_of_the_order_search_is_one_line_each() -> None:
 def test_nothing_more_is_tried_once_an_order_is_proved() -> None:
     lines: list[str] = []
     assert best_order(TWO_BRANCHES, BIG_THEN_SMALL, progress=lines.append).proved
-    assert lines[-1] == "order: 102 bytes by tightened, none below 102"
+    assert lines[-1] == "order: 102 bytes by reverse_post_order, none below 102"
     assert all("none below 101" in line for line in lines[:-1])
 
 

@@ -6,9 +6,7 @@ needs less than ``bound`` bytes. Steps, needs and savings are those of `groups`.
 
 The moves of a state are complete if every order that stays below the bound can be changed, without
 a step of ``bound`` bytes, to one that continues from the state with one of them. They are complete
-if there is one for every group that can run next below the bound. Three rules allow fewer moves:
-
-*Late* groups have no moves of their own (see `_OrderSimulator._possible_moves`).
+if there is one for every group that can run next below the bound. Two rules allow fewer moves:
 
 *Free* groups run at the end of a move, below the bound, and leave no more live than before. What a
 group adds to the live bytes, produced - freed, can only shrink if more groups run before it. So
@@ -26,12 +24,12 @@ Groups are named by number, as in `GroupGraph.groups`: `Move.nodes` are numbers 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.checking.certificates.planned_graph import ProofError, require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from memplan_cli.checking.certificates.groups import GroupGraph
     from memplan_cli.core.results.certificate import Move
@@ -43,22 +41,6 @@ class _State:
 
     remaining: int
     live: int
-
-
-class _PossibleMove(NamedTuple):
-    """A move that a proof must list, unless a step of it needs ``bound`` bytes.
-
-    The ``nodes`` of a `Move` are the late groups, in any order, and then the last group.
-
-    Attributes:
-        late_groups: bit set of the late groups that run first, often empty.
-        last_group: number of the group that waits for them.
-        step_bytes: bytes of the highest step.
-    """
-
-    late_groups: int
-    last_group: int
-    step_bytes: int
 
 
 def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
@@ -94,7 +76,10 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
         )
         results = [simulator.run_move(state, move, title) for move in moves]
         if index > 0:
-            require(all(move.nodes for move in moves), f"a move of {title} has no nodes")
+            require(
+                all(len(move.nodes) == 1 for move in moves),
+                f"a move of {title} has not one node",
+            )
             # Other possible moves need not be listed if any order below the bound can begin with this one.
             is_enough = len(moves) == 1 and simulator.is_enough(state, moves[0], results[0])
             if not is_enough:
@@ -128,7 +113,6 @@ class _OrderSimulator:
         _predecessors: the set of groups that must run before each group.
         _users: the set of groups, and of the end of the block, that produce or read each tensor.
         _produced: the bytes that each group produces for others.
-        _late: the numbers of the late groups, which only add bytes that other groups wait for.
     """
 
     def __init__(self, graph: GroupGraph, bound: int) -> None:
@@ -141,16 +125,6 @@ class _OrderSimulator:
         }
         self._users = {tensor: self._bit_set(users) for tensor, users in graph.users.items()}
         self._produced = {number: graph.produced_bytes(number) for number in graph.groups}
-        # These groups free nothing and need no more than they produce, for groups that wait for
-        # them. So any order can run them later, just before the first group that waits for them:
-        # the steps between need less. There must be one, because they run in its moves only.
-        self._late = {
-            number
-            for number, group in graph.groups.items()
-            if group.successors
-            and graph.frees_nothing(number)
-            and group.need <= self._produced[number]
-        }
         everything = self._bit_set(graph.groups) | self._end_bit
         self.start = _State(everything, graph.pinned_bytes)
 
@@ -215,7 +189,7 @@ class _OrderSimulator:
         the whole move or free groups alone. If these ran before the step, no more bytes would be
         live at it. So any order below the bound can run the whole move first.
         """
-        if len(move.nodes) != 1 or result.live > state.live:
+        if result.live > state.live:
             return False
         earlier = self._bits[move.nodes[0]]
         for number in move.free:
@@ -225,55 +199,18 @@ class _OrderSimulator:
         return True
 
     def check_complete(self, state: _State, moves: Sequence[Move], title: str) -> None:
-        """Check that the moves of a state include every possible move below the bound.
+        """Check that a state has a move for each group that can run next below the bound.
 
-        An order below the bound then continues with one of them. A listed move has
-        the nodes of a possible one: its late groups, and then its last group. It may run free
-        groups after these. ``title`` names the state in errors.
+        An order below the bound then continues with one of them. ``title`` names the state in errors.
 
         Raises:
-            ProofError: naming a missing move.
+            ProofError: naming a group without a move.
         """
-        listed = {(self._bit_set(move.nodes[:-1]), move.nodes[-1]) for move in moves}
-        for move in self._possible_moves(state):
-            require(
-                move.step_bytes >= self._bound
-                or (move.late_groups, move.last_group) in listed,
-                f"{title} has no move for {move.last_group}, which takes {move.step_bytes} bytes",
-            )
-
-    def _possible_moves(self, state: _State) -> Iterator[_PossibleMove]:
-        """Yield the moves of a state that can be the next ones of an order.
-
-        A *late* group only adds bytes, for the groups that wait for it: it is never better to run it earlier
-        than just before the first of these. So a move runs a ready group that is not late, or a group that
-        waits for ready late groups only, after these.
-        """
-        ready = [number for number in self._bits if self._is_ready(number, state.remaining)]
-        late = [number for number in ready if number in self._late]
-        for number in ready:
-            if number not in self._late:
+        listed = {move.nodes[0] for move in moves}
+        for number in self._bits:
+            if number not in listed and self._is_ready(number, state.remaining):
                 step, _ = self._run_group(number, state)
-                yield _PossibleMove(late_groups=0, last_group=number, step_bytes=step)
-        late_set = self._bit_set(late)
-        waiting = {
-            successor for number in late for successor in self._graph.groups[number].successors
-        }
-        for number in sorted(waiting):
-            awaited = self._predecessors[number] & state.remaining
-            if not awaited & ~late_set:  # it waits for no other group
-                late_groups = [n for n in late if self._bits[n] & awaited]
-                yield self._move_after_late(late_groups, number, state)
-
-    def _move_after_late(
-        self, late_groups: Sequence[int], last_group: int, state: _State
-    ) -> _PossibleMove:
-        """Return the move that runs late groups and then the group that waits for them, which may be late too."""
-        bits = self._bit_set(late_groups)
-        produced = sum(self._produced[number] for number in late_groups)
-        # Each late group needs at most what it produces, and the bytes live only grow. So no
-        # step of theirs needs more than what is live after the last of them.
-        after_late = _State(state.remaining & ~bits, state.live + produced)
-        step, _ = self._run_group(last_group, after_late)
-        step_bytes = max(step, after_late.live)
-        return _PossibleMove(late_groups=bits, last_group=last_group, step_bytes=step_bytes)
+                require(
+                    step >= self._bound,
+                    f"{title} has no move for {number}, which takes {step} bytes",
+                )

@@ -102,7 +102,7 @@ class Move(NamedTuple):
     """A transition between two states of the search.
 
     Attributes:
-        nodes: the nodes that run.
+        nodes: the node that runs; none in the first move of a search.
         free: nodes that run after them without increasing the live bytes.
         to: the index of the next state.
     """
