@@ -15,7 +15,6 @@ from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.light_model import block_paths
 from memplan_cli.runtime.graph.dumps import read_dump, with_distinct_names
 from memplan_cli.runtime.graph.offline import GENERATED_NUMBER
-from memplan_cli.runtime.profile.type_names import dtype_of
 from memplan_cli.runtime.simulate.observation import OpExecution, observation_of
 from memplan_cli.runtime.simulate.planner import default_order
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_observation
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Op, Program
-    from memplan_cli.runtime.run.run_model import RunRecord, RuntimeShapes
+    from memplan_cli.runtime.run.run_model import RunRecord
     from memplan_cli.runtime.workers.session_profile import Kernel
 
 
@@ -46,10 +45,7 @@ def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
     model = load_model(file)
     # `read_dump` renames values in the same way, so their names in `nodes` and in `graph` are the same.
     nodes = _nodes_by_name(with_distinct_names(model) or model)
-    shapes = record.shapes
-    if not shapes:  # the runtime could infer none
-        shapes = _shapes_of_run(nodes or {}, kernels)
-    graph = read_dump(file, shapes, session, dims)
+    graph = read_dump(file, record.shapes or {}, session, dims)
     if nodes is not None and needs_observation(graph):
         observed = observation_of(graph.program, _executions_by_name(nodes, kernels))
         graph = replace(graph, observed=observed)
@@ -125,23 +121,6 @@ def _executions_by_name(
 def _is_ambiguous(kernel: Kernel) -> bool:
     """Return whether the name of a kernel's node has a number that differs between sessions."""
     return GENERATED_NUMBER.search(kernel.node) is not None
-
-
-def _shapes_of_run(nodes: Mapping[str, _DumpNode], kernels: Sequence[Kernel]) -> RuntimeShapes:
-    """Return the dtype and shape of the main graph's values in a run, by name.
-
-    Values of a node are left out if its kernel lists more or fewer tensors than it has outputs: it is
-    not known then which is which.
-    """
-    main_nodes = {name: node for name, node in nodes.items() if not node.path}
-    shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for execution in _executions_by_name(main_nodes, kernels):
-        if len(execution.outputs) == len(execution.wrote):
-            for value, (type_name, dims) in zip(
-                execution.outputs, execution.wrote, strict=True
-            ):
-                shapes[value] = dtype_of(type_name), tuple(dims)
-    return shapes
 
 
 def with_recorded_order(graph: ExecutedGraph, record: RunRecord) -> ExecutedGraph | None:
