@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.report import RuntimeSummary
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
     from memplan_cli.runtime.process.parts import PredictedProcess
-    from memplan_cli.runtime.settings_search.model_prediction import PredictionConditions
+    from memplan_cli.runtime.workers.spec import RunConditions
     from memplan_cli.settings.settings import Settings
 
 
@@ -44,18 +44,11 @@ def settings_of_run(path: Path, settings: Settings, plan: Plan | None = None) ->
     return bind_all_dims(read_model(path), sizes)
 
 
-def prediction_conditions(bound_settings: Settings) -> PredictionConditions:
+def prediction_conditions(bound_settings: Settings) -> RunConditions:
     """Return how a process is predicted: on the CPU, at the sizes of bound settings."""
-    from memplan_cli.runtime.settings_search.model_prediction import (
-        PredictionConditions,
-        RunPolicy,
-    )
     from memplan_cli.runtime.workers.spec import RunConditions
 
-    run = RunConditions(CPU, binding_of(bound_settings))
-    return PredictionConditions(
-        run, RunPolicy.FOR_SIZES if bound_settings.run else RunPolicy.NEVER
-    )
+    return RunConditions(CPU, binding_of(bound_settings), may_run=bound_settings.run)
 
 
 def predicted_process(path: Path, bound_settings: Settings) -> PredictedProcess:
@@ -74,11 +67,12 @@ def predicted_process(path: Path, bound_settings: Settings) -> PredictedProcess:
 
     recorded = _recorded_settings(path)
     runtime_settings = recorded.settings if recorded else DEFAULTS
-    conditions = prediction_conditions(bound_settings)
     # A file that memplan wrote is loaded with its recorded settings, as `memplan_cli.load` does.
-    run = replace(conditions.run, opened_by_memplan=recorded is not None)
+    conditions = replace(
+        prediction_conditions(bound_settings), opened_by_memplan=recorded is not None
+    )
     try:
-        return predict_process(path, runtime_settings, replace(conditions, run=run))
+        return predict_process(path, runtime_settings, conditions)
     except UnknownSizeError as error:
         hint = f"`memplan optimize {quote(str(path))}` runs it, and its plan has what was observed"
         raise UnknownSizeError(error.message, hint=hint) from error

@@ -45,7 +45,6 @@ from memplan_cli.runtime.process.parts import PredictedProcess  # noqa: TC001 - 
 from memplan_cli.runtime.process.predict import simulate_process
 from memplan_cli.runtime.run.run_model import process_of_run
 from memplan_cli.runtime.settings_search.model_prediction import (
-    PredictionConditions,
     executed_or_observed_graph,
 )
 from memplan_cli.runtime.simulate.predict import ARENA_REUSE_ONLY
@@ -226,7 +225,7 @@ def _widths(kind: str, random: np.random.Generator) -> Iterator[tuple[int, ...]]
 
 def row(name: str, model: Path, way: str, trial: RunConditions, runs: int) -> Row:
     settings, stored = WAYS[way], stored_model(model)
-    executed = executed_or_observed_graph(model, settings, PredictionConditions(trial))
+    executed = executed_or_observed_graph(model, settings, trial)
     found = simulate_process(stored, executed, settings)
     seen = []
     for _ in range(runs):

@@ -146,14 +146,14 @@ def _predicted_facts(rewriting: Rewriting) -> RuntimeSummary:
     """
     from memplan_cli.api.models.model_file import bind_all_dims
     from memplan_cli.api.process import prediction_conditions
-    from memplan_cli.runtime.settings_search.model_prediction import RunPolicy, predicted_facts
+    from memplan_cli.runtime.settings_search.model_prediction import predicted_facts
 
     file = rewriting.original_file
     conditions = prediction_conditions(bind_all_dims(file, rewriting.settings))
     return predicted_facts(
         file.path,
         rewriting.planned.program,
-        replace(conditions, policy=RunPolicy.NEVER),
+        replace(conditions, may_run=False),
         [node.name for node in file.model.graph.node],
         None,
         optimization="off" if rewriting.unoptimized_only else "on",

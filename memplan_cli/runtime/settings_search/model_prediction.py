@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
@@ -32,7 +31,7 @@ from memplan_cli.runtime.simulate.regions import OWN_INITIALIZERS
 from memplan_cli.runtime.workers.session_graph import graph_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     from memplan_cli.core.program import Program
@@ -48,33 +47,8 @@ Optimization = Literal["on", "off", "any"]
 """Whether ONNX Runtime optimizes the graph of a file when it loads it; ``any``: as needs less memory."""
 
 
-class RunPolicy(Enum):
-    """Whether a prediction may run the model."""
-
-    NEVER = "never"
-    FOR_SIZES = "where data decides sizes"
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionConditions:
-    """The dims and inputs of a prediction, and whether it may run the model.
-
-    Attributes:
-        run: where and on which inputs the model would run.
-        policy: whether it may run.
-    """
-
-    run: RunConditions
-    policy: RunPolicy = RunPolicy.FOR_SIZES
-
-    @property
-    def dims(self) -> Mapping[str, int]:
-        """The values of symbolic dims."""
-        return self.run.dims
-
-
 def predict_process(
-    path: Path, settings: RuntimeSettings, conditions: PredictionConditions
+    path: Path, settings: RuntimeSettings, conditions: RunConditions
 ) -> PredictedProcess:
     """Return the predicted process memory of a model, with its parts.
 
@@ -88,7 +62,7 @@ def predict_process(
     executed = executed_or_observed_graph(path, settings, conditions)
     if obstacle := prediction_obstacle(executed, settings):
         raise UnknownSizeError(f"the process of {path} cannot be predicted: {obstacle}")
-    measurements = ProcessMeasurements(opened_by_memplan=conditions.run.opened_by_memplan)
+    measurements = ProcessMeasurements(opened_by_memplan=conditions.opened_by_memplan)
     process = simulate_process(
         stored_model(path), executed, settings, measurements=measurements
     )
@@ -98,26 +72,26 @@ def predict_process(
 
 
 def executed_or_observed_graph(
-    path: Path, settings: RuntimeSettings, conditions: PredictionConditions
+    path: Path, settings: RuntimeSettings, conditions: RunConditions
 ) -> ExecutedGraph:
     """Return the graph that a session of a model executes.
 
-    If the process could not be predicted from it, the model is run once, unless the policy forbids
-    runs; sizes that depend on data are then those of that run.
+    If the process could not be predicted from it, the model is run once, unless the conditions forbid
+    that; sizes that depend on data are then those of that run.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load, or not run.
     """
     executed = executed_graph(path, settings, conditions.dims)
-    if conditions.policy is RunPolicy.NEVER or not prediction_obstacle(executed, settings):
+    if not conditions.may_run or not prediction_obstacle(executed, settings):
         return executed
-    return observed_graph(path, settings, conditions.run, executed)
+    return observed_graph(path, settings, conditions, executed)
 
 
 def predicted_facts(
     path: Path,
     program: Program,
-    conditions: PredictionConditions,
+    conditions: RunConditions,
     nodes: Sequence[str],
     recorded: RuntimeSettings | None,
     *,
@@ -146,7 +120,7 @@ def predicted_facts(
     original = executed_or_observed_graph(path, DEFAULTS, conditions)
     written = ExecutedGraph(program, conditions.dims)
     optimized = with_file_order(original, nodes, program)
-    assumed = conditions.run.binding.assumed
+    assumed = conditions.binding.assumed
     choice = _best_settings(original, optimized, written, assumed, optimization)
     stored = stored_model(path)
     # Before, `memplan_cli.load` opens a file with its recorded settings, or the user any other file with none.

@@ -179,6 +179,7 @@ class RunConditions:
         timeout: seconds for each worker process.
         opened_by_memplan: create sessions as `memplan_cli.load` does.
         specs: how inputs are drawn; None: as the model and the binding require.
+        may_run: whether a prediction may run the model where data decides sizes.
     """
 
     provider: str = CPU
@@ -186,6 +187,7 @@ class RunConditions:
     timeout: float = DEFAULT_TIMEOUT
     opened_by_memplan: bool = False
     specs: tuple[FeedSpec, ...] | None = None
+    may_run: bool = True
 
     @classmethod
     def of_check(cls, check: Check, binding: Binding) -> RunConditions:
