@@ -62,11 +62,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of sizes before and after; every bar is relative to its own size before.
+    """A chart of sizes before and after.
 
     Attributes:
         legend: what the colors mean: of the whole bar, of its colored part and of the dark part.
         note: how and when the figures were measured.
+        full: the size of a bar of the full width; None if each row's size before has it.
     """
 
     title: str
@@ -74,6 +75,7 @@ class Chart:
     bars: tuple[Bar, ...]
     legend: tuple[str, ...]
     note: str
+    full: float | None = None
 
 
 def main() -> None:
@@ -194,12 +196,37 @@ def caches_chart() -> Chart:
     )
 
 
+def runtimes_chart() -> Chart:
+    """Return the highest memory of runs in each runtime, in percent of ONNX Runtime's defaults."""
+    page = (MEASUREMENTS / "runtimes.md").read_text(encoding="utf-8")
+    rows = [*table_rows(page, "runtime", "networks", "run", "private")]
+    bars = [
+        Bar(
+            f"{row['runtime'].replace('`', '')} ({row['networks']})",
+            before=100,
+            after=100 * float(row["run"]),
+            remark=f"private {100 * float(row['private']):.0f}",
+        )
+        for row in rows
+    ]
+    return Chart(
+        title="Memory of runs by runtime",
+        unit="% of the defaults'",
+        bars=tuple(bars),
+        legend=("ONNX Runtime's defaults", "this runtime"),
+        note=f"{conditions(page)}. Highest memory beyond the imported runtime; geometric means, "
+        "in brackets of how many networks.",
+        full=max(bar.after for bar in bars),
+    )
+
+
 CHARTS: Mapping[str, Callable[[], Chart]] = {
     "process": process_chart,
     "chunking": chunking_chart,
     "serving": serving_chart,
     "ordering": ordering_chart,
     "caches": caches_chart,
+    "runtimes": runtimes_chart,
 }
 """The charts by the name of their file."""
 
@@ -250,7 +277,7 @@ def svg(chart: Chart) -> str:
     ]
     lines += _legend(chart.legend)
     for index, bar in enumerate(chart.bars):
-        lines += _bar(bar, top + _ROW_HEIGHT * index)
+        lines += _bar(bar, top + _ROW_HEIGHT * index, chart.full or bar.before)
     bottom = top + _ROW_HEIGHT * len(chart.bars) + 14
     lines += [
         _text(_MARGIN, bottom + 18 * index, line, size=12, color="#57606a")
@@ -259,9 +286,9 @@ def svg(chart: Chart) -> str:
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
-def _bar(bar: Bar, top: int) -> list[str]:
-    """Return the elements of one row: its text, and the bars below."""
-    full = _WIDTH - 2 * _MARGIN
+def _bar(bar: Bar, top: int, full: float) -> list[str]:
+    """Return the elements of one row: its text, and the bars below; ``full`` has the whole width."""
+    scale = (_WIDTH - 2 * _MARGIN) / full
     numbers = f"{_rounded(bar.before)} → {_rounded(bar.after)}"
     if bar.remark:
         numbers += f", {bar.remark}"
@@ -269,13 +296,11 @@ def _bar(bar: Bar, top: int) -> list[str]:
     shapes = [
         _text(_MARGIN, top + 14, bar.name, size=14, bold=True),
         _text(_WIDTH - _MARGIN, top + 14, numbers, size=14, anchor="end"),
-        _rectangle(y, full, _BEFORE),
-        _rectangle(
-            y, min(1.0, bar.after / bar.before) * full, _AFTER if bar.private else _PRIVATE
-        ),
+        _rectangle(y, bar.before * scale, _BEFORE),
+        _rectangle(y, min(full, bar.after) * scale, _AFTER if bar.private else _PRIVATE),
     ]
     if bar.private:
-        shapes.append(_rectangle(y, bar.private / bar.before * full, _PRIVATE))
+        shapes.append(_rectangle(y, bar.private * scale, _PRIVATE))
     return shapes
 
 

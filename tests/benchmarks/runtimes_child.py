@@ -213,6 +213,10 @@ def ncnn() -> Load:
         def run(feed: Feed) -> list[Any]:
             extractor = net.create_extractor()
             for name, array in zip(net.input_names(), feed.values(), strict=True):
+                if len(array) != 1:
+                    raise ValueError(
+                        f"an input is a batch of {len(array)}, and ncnn has no batches"
+                    )
                 values = array.astype(np.int32) if array.dtype == np.int64 else array
                 extractor.input(name, runtime.Mat(np.ascontiguousarray(values[0])).clone())
             results = [extractor.extract(name) for name in net.output_names()]

@@ -44,7 +44,11 @@ def write_page(folder: Path) -> None:
 
 def tables(rows: Sequence[Json]) -> Iterator[str]:
     """Yield the lines of all tables."""
-    for table in (summary, lower_elsewhere, failures, processes):
+    yield from summary(rows, BASE, "runtime")
+    yield ""
+    yield from summary(rows, "memplan", "against memplan")
+    yield ""
+    for table in (lower_elsewhere, failures, processes):
         yield from table(rows)
         yield ""
 
@@ -60,13 +64,15 @@ def figure(row: Json, name: str, key: str) -> float | None:
     return value if key == "create" else value / 1e6
 
 
-def summary(rows: Sequence[Json]) -> Iterator[str]:
-    """Yield the geometric means against the defaults, of the networks that a runtime has run."""
-    yield f"| runtime | networks | {' | '.join(KEYS.values())} | largest difference |"
+def summary(rows: Sequence[Json], base: str, title: str) -> Iterator[str]:
+    """Yield geometric means against one runtime, of the networks that each of the others has run."""
+    yield f"| {title} | networks | {' | '.join(KEYS.values())} | largest difference |"
     yield "|---|--:|" + "--:|" * (len(KEYS) + 1)
     for name, runtime in RUNTIMES.items():
+        if name == base:
+            continue
         done = [row for row in rows if "error" not in row[name]]
-        cells = [mean(done, name, key, BASE) for key in KEYS]
+        cells = [mean(done, name, key, base) for key in KEYS]
         texts = ["-" if cell is None else f"{cell:.3f}" for cell in cells]
         largest = max((row[name]["difference"] for row in done), default=0.0)
         is_same = all(row[name]["bits"] == row[BASE]["bits"] for row in done)
@@ -106,10 +112,11 @@ def failures(rows: Sequence[Json]) -> Iterator[str]:
 
 
 def _reason(error: str) -> str:
-    """Return the last line of an error without addresses, paths and characters of tables."""
-    line = [each for each in error.splitlines() if each.strip()][-1]
-    line = re.sub(r"(/[\w.+-]+){2,}/", "", line)
-    return line.replace("|", "/").strip()[:160]
+    """Return the last message of an error without paths and characters of tables."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    messages = [line for line in lines if re.match(r"[\w.]+Error: ", line)]
+    line = re.sub(r"(/[\w.+-]+){2,}/", "", (messages or lines)[-1])
+    return line.replace("|", "/")[:160]
 
 
 def processes(rows: Sequence[Json]) -> Iterator[str]:
