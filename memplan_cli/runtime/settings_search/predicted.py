@@ -68,9 +68,6 @@ _MIN_SAVED_TIME_SHARE = 0.01
 _NEAR_LOWEST = 1.05
 """Orders whose peak is within this factor of the lowest are candidates."""
 
-_MARGIN = 1.08
-"""Factor by which a single region is larger than predicted."""
-
 _DEVICE_WORKSPACE = 64 << 20
 """Bytes of the limit of a device's arena beyond weights and tensors: twice the workspace with which
 convolutions search for an algorithm (``AlgoSearchWorkspaceSize``, core/providers/cuda/nn/conv_8.h)."""
@@ -179,47 +176,6 @@ def predict_settings(
             settings, Peaks(None, None), notes=(_UNKNOWN_SIZES,), provider=executed.provider
         )
     return choice if workspace is not None else replace(choice, notes=(_NO_WORKSPACE,))
-
-
-def predict_arena(
-    executed: ExecutedGraph, settings: RuntimeSettings, workspace: Mapping[str, int]
-) -> SettingsChoice | None:
-    """Return settings with their best arena; None if sizes are unknown.
-
-    All other settings stay. A memory pattern that is off stays off; else `_with_pattern` decides whether it
-    is on, because the arena may hold less without it. ``workspace`` is the bytes that kernels request besides
-    their outputs, by node.
-    """
-    may_have_pattern = bool(settings.session.get("enable_mem_pattern", True))
-    settings = without_pattern(settings)
-    try:
-        traces = session_traces(executed, settings, workspace)
-        arena = best_arena(_served_runs(executed, traces))
-        choice = _in_arena(executed, settings, traces, arena)
-        return _with_pattern(executed, choice, workspace) if may_have_pattern else choice
-    except UnknownBytesError:
-        return None
-
-
-def has_several_regions(choice: SettingsChoice) -> bool:
-    """Return whether the arena of a choice is predicted to hold more than its first region.
-
-    False under exact growth, where the first region has no size of its own.
-    """
-    first = int(choice.settings.arena.get("initial_chunk_size_bytes", 0))
-    return 0 < first < (choice.predicted.held or 0)
-
-
-def in_one_region(choice: SettingsChoice) -> SettingsChoice:
-    """Return the choice with an arena of one region: the bytes that it is predicted to hold, times `_MARGIN`."""
-    held = choice.predicted.held
-    assert held is not None  # noqa: S101 - without a prediction, no region can be sized
-    size = rounded_up(held * _MARGIN)
-    return replace(
-        choice,
-        settings=replace(choice.settings, arena=one_region(size)),
-        predicted=replace(choice.predicted, held=size),
-    )
 
 
 def with_limit(choice: SettingsChoice, executed: ExecutedGraph) -> SettingsChoice:

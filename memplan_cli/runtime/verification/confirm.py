@@ -1,7 +1,8 @@
 """Runs of a written model that confirm its settings.
 
-The model runs under predicted settings. It runs again only where that run contradicts the
-prediction; each further run is stated in a note. A search by measurement runs every choice.
+The model runs under predicted settings. It runs again, with the runtime's optimization, if that run has other
+outputs or takes longer than allowed, and to show nodes that the file does not have. Each further run is stated
+in a note. A search by measurement runs every choice.
 """
 
 from __future__ import annotations
@@ -26,12 +27,9 @@ from memplan_cli.runtime.run.timing import (
     time_ratio,
 )
 from memplan_cli.runtime.settings_search.predicted import (
-    has_several_regions,
     has_unpredictable_order,
     held_without_weights,
-    in_one_region,
     peak_plus_arena,
-    predict_arena,
     released_between_runs,
 )
 from memplan_cli.runtime.simulate.predict import (
@@ -48,8 +46,8 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.settings_search.predicted import SettingsChoice
     from memplan_cli.runtime.settings_search.written_model import Prediction
 
-_WORTH = 0.98
-"""Another run must be predicted to reduce what the arena holds to at most this share."""
+_MAX_RISE = 1.02
+"""The highest memory of a run may rise by this factor if its arena is released between runs."""
 
 _WORTH_RELEASING = 1 << 20
 """Bytes of an arena from which it is worth a run to find out what releasing it costs. An empty session has
@@ -107,15 +105,15 @@ class Confirmation:
             self._optimize_for_equal_outputs()
         if self.passed:
             self._optimize_if_slower()
-            self._confirm_memory()
+            self._read_graph_of_other_nodes()
 
     def confirm_at_same_level(self) -> None:
-        """Confirm memory as `confirm` does, but keep optimization on or off as it is.
+        """Confirm the prediction as `confirm` does, but keep optimization on or off as it is.
 
         For a search that runs the model both with and without optimization.
         """
         if self.passed:
-            self._confirm_memory()
+            self._read_graph_of_other_nodes()
 
     def choose_idle(self, progress: Progress) -> None:
         """Report a run that releases the arena at its end, if the check asks for that or it costs little.
@@ -166,7 +164,7 @@ class Confirmation:
         time = release_time_ratio(session, inputs, check.timeout)
         is_worth_it = (
             kept.private - released.private >= _WORTH_RELEASING
-            and released.run <= kept.run / _WORTH
+            and released.run <= kept.run * _MAX_RISE
             and time is not None
             and not time.is_slower
         )
@@ -186,11 +184,6 @@ class Confirmation:
     def _verdict_on(self, run: WrittenRun) -> Validation:
         """Return the verdict on a run: its own, unless the verdict was known before."""
         return self._written.known_verdict or run.verdict
-
-    def _confirm_memory(self) -> None:
-        """Run again if the graph or the arena of the reported run differs from the prediction."""
-        self._read_graph_of_other_nodes()
-        self._fit_arena()
 
     def _run(self, choice: SettingsChoice) -> WrittenRun:
         """Run the written model under a choice of settings, and return the run.
@@ -281,57 +274,11 @@ class Confirmation:
         if not self._has_same_outputs(run_with_graph):
             return
         self._has_other_nodes = True
-        self._replace_run(
-            run_with_graph,
+        self.run = replace(run_with_graph, verdict=self.run.verdict)
+        self.notes.append(
             "the runtime runs nodes that the file does not have: predictions are made for its own "
             f"graph, and the written model {RAN_AGAIN} to show that graph",
         )
-
-    def _fit_arena(self) -> None:
-        """Run again if another arena suits the requests of the kernels, and report that run if it holds less."""
-        better = self._better_arena()
-        if better is None:
-            return
-        second_run = self._run(better)
-        held_before, held_after = (
-            held_without_weights(run.record.peaks) for run in (self.run, second_run)
-        )
-        if held_after >= held_before or not self._has_same_outputs(second_run):
-            return
-        is_predicted = self.choice.predicted.held is not None
-        reason = "differs from its prediction" if is_predicted else "was not predictable"
-        self.choice = better
-        self._replace_run(second_run, f"the arena {reason}: the written model {RAN_AGAIN}")
-
-    def _better_arena(self) -> SettingsChoice | None:
-        """Return the settings of the reported run with an arena that fits its requests better; None if none does.
-
-        One is searched only if the run's arena held noticeably more than predicted, and it must be predicted
-        to hold noticeably less than that.
-        """
-        run = self.run
-        held = held_without_weights(run.record.peaks)
-        # From this many bytes on, an arena holds about as much as that of the run.
-        limit = min(int(_WORTH * held), held - _NEGLIGIBLE_BYTES)
-        predicted = self.choice.predicted.held
-        if predicted is not None and predicted >= limit:
-            return None
-        better = predict_arena(self.executed(), run.settings, run.record.workspace or {})
-        if better is None or better.predicted.held is None or better.predicted.held >= limit:
-            return None
-        # Two kinds of arenas may hold more than predicted: the one that just did, and one of several regions.
-        # Kernels request workspace at unknown moments, and sessions may run nodes in different orders, which
-        # can add a region. One region with a margin has room for that. If the margin costs the whole gain,
-        # `_fit_arena` keeps the reported run.
-        is_same_arena = better.settings.arena == run.settings.arena
-        if is_same_arena or has_several_regions(better):
-            return in_one_region(better)
-        return better
-
-    def _replace_run(self, run: WrittenRun, note: str) -> None:
-        """Report another run at the same optimization level, with the verdict of the present one."""
-        self.run = replace(run, verdict=self.run.verdict)
-        self.notes.append(note)
 
     def _has_same_outputs(self, run: WrittenRun) -> bool:
         """Return whether another run gave the outputs of the reported run."""
