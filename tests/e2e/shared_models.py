@@ -38,6 +38,27 @@ def filled(name: str, folder: Path) -> onnx.ModelProto:
     return onnx.load(path)
 
 
+def with_stored_weights(source: Path) -> onnx.ModelProto:
+    """Return a ``light_*`` model with its constant weights stored, which it makes with ConstantOfShape."""
+    model = onnx.load(str(source))
+    shapes = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    for node in nodes:
+        if node.op_type == "ConstantOfShape":
+            (value,) = onnx.numpy_helper.to_array(node.attribute[0].t)
+            data = np.full(tuple(shapes[node.input[0]]), value)
+            model.graph.initializer.append(onnx.numpy_helper.from_array(data, node.output[0]))
+            model.graph.input.append(
+                onnx.helper.make_tensor_value_info(
+                    node.output[0], onnx.TensorProto.FLOAT, data.shape
+                )
+            )
+        else:
+            model.graph.node.append(node)
+    return model
+
+
 def with_random_weights(source: Path, target: Path) -> None:
     """Put seeded data where a ``light_*`` file makes constant weights with ConstantOfShape."""
     model = onnx.load(str(source))

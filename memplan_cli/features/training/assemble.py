@@ -181,9 +181,7 @@ def assemble(
     updated = {p.name: p for p in (*trained.parameters, *trained.running)}
     # New running statistics come from forward nodes, so ``step.outputs`` does not have them.
     outputs = {**step.outputs, **{p.output: p for p in trained.running}}
-    # A ConstantOfShape may compute a weight. The weight becomes an input, so this node is removed.
-    nodes = [node for node in step.nodes if updated.keys().isdisjoint(node.output)]
-    nodes = live_nodes(nodes, [trained.loss, *outputs])
+    nodes = live_nodes(step.nodes, [trained.loss, *outputs])
     # The other inputs and weights that these nodes read are those of the model.
     read_names = {name for node in nodes for name in reads(node)} - updated.keys()
     rename_values(nodes, {name: p.input for name, p in updated.items()})

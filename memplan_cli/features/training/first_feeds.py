@@ -15,7 +15,7 @@ from memplan_cli.onnx_io.constants import constant_tensors
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from onnx import GraphProto, ModelProto, TensorProto
+    from onnx import ModelProto, TensorProto
 
     from memplan_cli.features.training.tensors import Array
     from memplan_cli.features.training.train_step import TrainStep
@@ -34,14 +34,10 @@ def first_feeds(
         ModelError: the data file of a weight cannot be read.
     """
     weights = dict(constant_tensors(model.graph))
-    fill_values = _fill_values(model.graph, weights)
     feeds: dict[str, Array] = {}
     for parameter in (*step.parameters, *step.running):
         if parameter.origin in weights:
             feeds[parameter.input] = _weight_values(weights[parameter.origin], folder)
-        elif parameter.origin in fill_values:
-            value = fill_values[parameter.origin]
-            feeds[parameter.input] = np.full(parameter.sizes, value, value.dtype)
     for name, parameter in step.state.items():
         dtype = helper.tensor_dtype_to_np_dtype(parameter.dtype)
         feeds[name] = np.zeros(parameter.sizes, dtype)
@@ -73,19 +69,3 @@ def _weight_values(tensor: TensorProto, folder: Path | None) -> Array:
             hint="put the data file beside the model",
         ) from error
     return values
-
-
-def _fill_values(graph: GraphProto, weights: dict[str, TensorProto]) -> dict[str, Array]:
-    """Return the fill value, of rank 0, of each ConstantOfShape node whose shape is one of the weights.
-
-    The key is the node's output.
-    """
-    fill_values: dict[str, Array] = {}
-    for node in graph.node:
-        if node.op_type != "ConstantOfShape" or node.input[0] not in weights:
-            continue
-        value: Array = np.zeros((), np.float32)
-        for attribute in node.attribute:  # ``value`` is the only one
-            value = numpy_helper.to_array(attribute.t).reshape(())
-        fill_values[node.output[0]] = value
-    return fill_values

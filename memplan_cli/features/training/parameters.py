@@ -7,8 +7,6 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from onnx import TensorProto, helper, numpy_helper
-
 from memplan_cli.core.operators import EVERY_INPUT, Family, operator
 from memplan_cli.errors import SettingsError
 from memplan_cli.features.training.tensors import FLOATS, tensor_of
@@ -107,29 +105,12 @@ def select_parameters(
 
 
 def float_weights(graph: GraphProto) -> dict[str, Parameter]:
-    """Return the weights of a float type: initializers, and ConstantOfShape outputs of known shape."""
-    weights = {
+    """Return the initializers of a float type."""
+    return {
         tensor.name: Parameter(tensor.name, tensor.data_type, tuple(tensor.dims))
         for tensor in graph.initializer
         if tensor.data_type in FLOATS
     }
-    initializers = {tensor.name: tensor for tensor in graph.initializer}
-    # Exporters store a weight of equal elements as a ConstantOfShape.
-    for node in graph.node:
-        if node.op_type == "ConstantOfShape" and node.input[0] in initializers:
-            dtype = _fill_dtype(node)
-            sizes = tuple(numpy_helper.to_array(initializers[node.input[0]]).tolist())
-            if dtype in FLOATS:
-                weights[node.output[0]] = Parameter(node.output[0], dtype, sizes)
-    return weights
-
-
-def _fill_dtype(node: NodeProto) -> int:
-    """Return the element type of a ConstantOfShape node's output: that of ``value``, or float32."""
-    for attribute in node.attribute:
-        if attribute.name == "value":
-            return int(helper.get_attribute_value(attribute).data_type)
-    return int(TensorProto.FLOAT)
 
 
 def float_inputs(graph: GraphProto) -> dict[str, Parameter]:

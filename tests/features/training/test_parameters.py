@@ -132,13 +132,6 @@ def test_integers_are_no_weights() -> None:
     assert list(float_weights(graph)) == ["other"]
 
 
-@pytest.mark.parametrize("shape", ["known", "computed"])
-def test_a_constant_of_a_shape_is_a_weight_if_its_shape_is_stored(shape: str) -> None:
-    graph = graph_of([helper.make_node("ConstantOfShape", [shape], ["w"])])
-    graph.initializer.append(helper.make_tensor("known", TensorProto.INT64, [2], [2, 2]))
-    assert list(float_weights(graph)) == (["other", "w"] if shape == "known" else ["other"])
-
-
 @pytest.mark.parametrize(
     ("dtype", "shape", "is_there"),
     [
