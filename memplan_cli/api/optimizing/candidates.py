@@ -33,7 +33,7 @@ from memplan_cli.api.output.weight_files import (
 )
 from memplan_cli.api.request_range import with_size_of_run
 from memplan_cli.core.results.report import READ_BY_SHAPE
-from memplan_cli.core.results.rewrites import CANDIDATE_DIFFERED, WEIGHTS_UNPACKED, Fallback
+from memplan_cli.core.results.rewrites import WEIGHTS_UNPACKED, Fallback
 from memplan_cli.core.symbolic.sizes import size_of
 
 if TYPE_CHECKING:
@@ -133,12 +133,10 @@ class TargetCandidates:
     A dump is a file into which ONNX Runtime writes the graph that it optimized, with the weights as
     its kernels want them: packed, and large operands of matrix products cut into pieces.
 
-    The first round has ONNX Runtime's graph, and its graph without the fusions that cost memory. A further
-    round, with other dumps, follows if the outputs change because operands were cut, or if ONNX Runtime
-    cannot run a file with packed weights.
+    The first round has ONNX Runtime's graph, and its graph without the fusions that cost memory. A second
+    round, with other dumps, follows if ONNX Runtime cannot run a file with packed weights.
 
-    Used as a context manager, which removes the dumps at its end. The object keeps the state of the
-    rounds: how weights were packed, and whether operands were cut.
+    Used as a context manager, which removes the dumps at its end. The object keeps how weights were packed.
     """
 
     def __init__(self, request: OptimizeRequest, baseline: BackgroundBaseline) -> None:
@@ -158,9 +156,6 @@ class TargetCandidates:
         self._folder = tempfile.TemporaryDirectory(prefix="memplan-offline-")
         # How weights are packed in the dumps of the latest round; None before the first round.
         self._packing: Packing | None = None
-        # Whether the dumps of the latest round have an operand that is cut into pieces. If outputs
-        # differ then, a round with whole operands follows.
-        self._has_cut_operands = False
         # Types and shapes of values by name, observed in a run of the original if data decides some of
         # them. A dump has values of the same names, so it need not be run to find theirs.
         self._observed: Known = {}
@@ -192,10 +187,10 @@ class TargetCandidates:
         return self._plan_round(packing, starts_original=True)
 
     def next_round(self, result: Optimized) -> list[Rewriting]:
-        """Plan the candidates of a further round; empty if the result of the round before is final.
+        """Plan the candidates of the second round; empty if the result of the round before is final.
 
-        The rounds differ in how ONNX Runtime packs the weights of its graphs, see `_next_packing`. A model
-        that is written in a further round replaces that of an earlier one.
+        The second round follows if no model was written because the file with packed weights did not run.
+        Its files have weights that each session packs, and their reports say so.
 
         Raises:
             RuntimeUnavailableError: weights are missing, or the model does not load.
@@ -203,22 +198,23 @@ class TargetCandidates:
         """
         from memplan_cli.runtime.graph.offline import Packing
 
-        packing = self._next_packing(result)
-        if packing is None:
+        verdict = result.plan.report.validation
+        did_not_run = result.model is None and verdict is not None and verdict.did_not_run
+        if not did_not_run or self._packing is Packing.AT_LOAD:
             return []
-        candidates = self._plan_round(packing)
-        if packing is Packing.AT_LOAD:
-            # The file with packed weights did not run, which the reports of the new plans say.
-            return [_with_unpacked_weights(each, result) for each in candidates]
-        return candidates
+        self._request.progress(
+            "packing weights at load: the file with packed ones does not run"
+        )
+        candidates = self._plan_round(Packing.AT_LOAD)
+        return [_with_unpacked_weights(each, result) for each in candidates]
 
     def _plan_round(
         self, packing: Packing, *, starts_original: bool = False
     ) -> list[Rewriting]:
         """Have ONNX Runtime dump its graphs with this packing of weights, and plan each of them.
 
-        Keeps the packing, and whether operands were cut, for `_next_packing`. Starts the run of the original
-        while ONNX Runtime optimizes the graph, if asked to.
+        Keeps the packing for `next_round`. Starts the run of the original while ONNX Runtime optimizes the
+        graph, if asked to.
         """
         self._packing = packing
         # Without a check nothing is run to compare graphs by, and the first one is written.
@@ -227,34 +223,9 @@ class TargetCandidates:
             if starts_original:
                 self._start_original()
             dumps = dumping.result()
-        self._has_cut_operands = any(dump.cut for dump in dumps)
         self._refuse_foreign_weights([dump.path.name for dump in dumps])
         # The graph without costly fusions needs less memory, and is tried first, if there is one.
         return [self._plan_dump(dump) for dump in reversed(dumps)]
-
-    def _next_packing(self, result: Optimized) -> Packing | None:
-        """Return how weights are packed after a round with this result; None if it is final.
-
-        Further rounds pack less, so that there are at most three:
-
-        - IN_FILE follows IN_PIECES if a candidate had other outputs: a matrix product of an operand that is
-          cut into pieces may round differently.
-        - AT_LOAD follows if no model was written because the file with packed weights did not run.
-        """
-        from memplan_cli.runtime.graph.offline import Packing
-
-        progress, verdict = self._request.progress, result.plan.report.validation
-        were_cut = self._packing is Packing.IN_PIECES and self._has_cut_operands
-        if were_cut and _has_rejected(result):
-            progress(
-                "writing the runtime's graph with whole operands: cut, it gives other outputs"
-            )
-            return Packing.IN_FILE
-        did_not_run = result.model is None and verdict is not None and verdict.did_not_run
-        if did_not_run and self._packing is not Packing.AT_LOAD:
-            progress("packing weights at load: the file with packed ones does not run")
-            return Packing.AT_LOAD
-        return None
 
     def _start_original(self) -> None:
         """Resolve the sizes of the original, keep those that data decides, and start its run."""
@@ -417,9 +388,3 @@ def _with_unpacked_weights(rewriting: Rewriting, failed: Optimized) -> Rewriting
     fallback = Fallback(WEIGHTS_UNPACKED, "weights are not packed into the file", reason)
     plan = rewriting.planned.plan.with_fallbacks(fallback)
     return replace(rewriting, planned=replace(rewriting.planned, plan=plan))
-
-
-def _has_rejected(result: Optimized) -> bool:
-    """Return whether a candidate of the round was rejected: all if no model was written."""
-    codes = {fallback.code for fallback in result.plan.report.fallbacks}
-    return result.model is None or CANDIDATE_DIFFERED in codes

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Mapping  # noqa: TC003 - a type to read by
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.operators import NCHWC
@@ -93,13 +93,6 @@ class OfflineDump:
     in_pieces: bool = False
 
 
-class DumpedGraph(TypedDict):
-    """A graph that was written: its inferred types, and the number of operands that were cut."""
-
-    types: Types
-    cut: int
-
-
 def write_offline_graphs(job: Json) -> Json:
     """Job: write the optimized graph of a model, and the one without costly fusions.
 
@@ -107,8 +100,8 @@ def write_offline_graphs(job: Json) -> Json:
         job: ``dump`` is an `OfflineDump`.
 
     Returns:
-        ``graphs`` has a `DumpedGraph` for each file that was written, by name; ``block`` is the
-        number of channels in a block of the blocked layout, 0 if the graph does not use it.
+        ``types`` has the inferred types of the values of each file that was written, by its name;
+        ``block`` is the number of channels in a block of the blocked layout, 0 if the graph does not use it.
     """
     dump = from_json(OfflineDump, job["dump"], "the job")
     dumped = {dump.fused.name: _write_offline(dump, dump.fused)}
@@ -120,7 +113,7 @@ def write_offline_graphs(job: Json) -> Json:
         without_costly = replace(dump, session=session)
         dumped[dump.unfused.name] = _write_offline(without_costly, dump.unfused)
     is_blocked = any(node.domain == NCHWC for node in nodes)
-    return {"graphs": dumped, "block": block_size() if is_blocked else 0}
+    return {"types": dumped, "block": block_size() if is_blocked else 0}
 
 
 def _with_settings(session: SessionSpec, settings: RuntimeSettings) -> SessionSpec:
@@ -128,24 +121,26 @@ def _with_settings(session: SessionSpec, settings: RuntimeSettings) -> SessionSp
     return replace(session, settings=session.settings.updated(settings))
 
 
-def _write_offline(dump: OfflineDump, out: Path) -> DumpedGraph:
-    """Write one graph with packed weights to a file.
+def _write_offline(dump: OfflineDump, out: Path) -> Types:
+    """Write one graph with packed weights to a file; return the inferred types of its values.
 
     Large constants of one value are replaced by nodes that compute them. If ``dump.in_pieces`` is set, large
     constant operands of matrix products are cut into columns.
     """
-    if dump.in_pieces and (dumped := _write_in_pieces(dump, out)):
-        return dumped
+    if dump.in_pieces:
+        types_with_pieces = _write_in_pieces(dump, out)
+        if types_with_pieces is not None:
+            return types_with_pieces
     write_session_graph(dump.session, out)
     types = inferred_types(out, dump.session.provider)
     model = load_model(out)
     new_types = _replace_uniform_constants(dump, model, out.parent, types)
     if new_types:  # then `model` is no longer the graph in the file
         _overwrite(out, model)
-    return {"types": types | new_types, "cut": 0}
+    return types | new_types
 
 
-def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
+def _write_in_pieces(dump: OfflineDump, out: Path) -> Types | None:
     """Write a graph in which large constant operands are cut into columns before they are packed.
 
     Loading takes less memory then: it holds one piece twice, not a whole operand. A first session optimizes
@@ -153,9 +148,9 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
     and large operands are cut. A second session loads that, optimizes nothing, and packs the weights.
 
     Returns:
-        The types of the values, results of pieces included, and the number of products that were cut.
-        None if there is nothing to cut, and ``out`` is not written: the caller writes it with one session,
-        because a second one may change the order of the nodes.
+        The types of the values, results of pieces included. None if there is nothing to cut, and ``out`` is
+        not written: the caller writes it with one session, because a second one may change the order of the
+        nodes.
     """
     # The second session reads files with the names that it writes, so the first dump has its own folder.
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
@@ -180,8 +175,7 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> DumpedGraph | None:
             dtype, dims = types[whole]
             # No dims mean an unknown rank.
             types[piece] = [dtype, [*dims[:-1], columns] if dims else []]
-    products = {whole for whole, _ in pieces.values()}
-    return {"types": types, "cut": len(products)}
+    return types
 
 
 def _overwrite(dump: Path, changed: ModelProto) -> None:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from memplan_cli.core.program import Program, Var
-    from memplan_cli.runtime.graph.dump_job import DumpedGraph
     from memplan_cli.runtime.run.run_model import RuntimeShapes
+    from memplan_cli.runtime.workers.session_graph import Types
 
 _OFFLINE_JOB = "memplan_cli.runtime.graph.dump_job:write_offline_graphs"
 
@@ -85,13 +85,11 @@ class Dump:
         path: the file; weights are in a file beside it.
         shapes: what the runtime infers for values of the main graph.
         block: channels in a block of the runtime's blocked layouts; 0 if none is used.
-        cut: number of matrix products whose constant operand was cut into pieces.
     """
 
     path: Path
     shapes: RuntimeShapes = field(repr=False)
     block: int = 0
-    cut: int = 0
 
 
 class DumpJob:
@@ -152,14 +150,15 @@ class DumpJob:
         """
         answer = self._job.outcome().require(f"{self._model} does not load")
         # The keys are those of `dump_job.write_offline_graphs`.
-        graph_by_file: Mapping[str, DumpedGraph] = answer["graphs"]
+        types_by_file: Mapping[str, Types] = answer["types"]
         original, provider = load_model(self._model), self._provider
         dumps = []
         for path in self._out:
-            if graph := graph_by_file.get(path.name):
-                shapes = shapes_of_types(graph["types"])
+            types = types_by_file.get(path.name)
+            if types is not None:
+                shapes = shapes_of_types(types)
                 dump = _tidy_dump(path, original, shapes, provider)
-                dumps.append(replace(dump, cut=graph["cut"], block=answer["block"]))
+                dumps.append(replace(dump, block=answer["block"]))
         return tuple(dumps)
 
 
