@@ -30,10 +30,6 @@ EXACT = 1 << 10
 """Factors whose numerator and denominator are below this are multiplied by dims up to 2^14 without rounding,
 since float32 numbers are exact up to 2^24. Dims that a model scales are taken to be no larger."""
 
-_MAX_POWER = 4
-"""Exponents above this give expressions that are too long."""
-
-
 Element = int | float | str | None
 """An element of a tensor: a number, an expression of dims, or unknown."""
 
@@ -157,17 +153,6 @@ def modulo(a: Element, b: Element) -> Element:
     )
 
 
-def power(a: Element, b: Element) -> Element:
-    """Return ``a ** b`` for an integer b from 0 to 4."""
-    exponent = int(b) if isinstance(b, int | float) and b == int(b) else -1
-    if not 0 <= exponent <= _MAX_POWER:
-        return None
-    result: Element = 1
-    for _ in range(exponent):
-        result = multiply(result, a)
-    return result
-
-
 def smaller(a: Element, b: Element) -> Element:
     """Return ``min(a, b)``."""
     return _extreme("min", a, b)
@@ -227,23 +212,6 @@ def opposite(a: Element) -> Element:
     return None if a is None else int(not a)
 
 
-def both(a: Element, b: Element) -> Element:
-    """Return ``a and b``; 0 if either is known to be 0."""
-    if 0 in (a, b):
-        return 0
-    return None if None in (a, b) else 1
-
-
-def either(a: Element, b: Element) -> Element:
-    """Return ``a or b``; 1 if either is known to be 1."""
-    return opposite(both(opposite(a), opposite(b)))
-
-
-def differ(a: Element, b: Element) -> Element:
-    """Return ``a xor b``."""
-    return None if a is None or b is None else int(bool(a) != bool(b))
-
-
 def chosen(which: Element, yes: Element, no: Element) -> Element:
     """Return ``yes if which else no``; for an unknown ``which`` the two must be equal."""
     if which is None:
@@ -271,11 +239,6 @@ def _rounded(function: Callable[[float], int], a: Element) -> Element:
     if isinstance(a, float):
         return function(a) if math.isfinite(a) else None
     return a
-
-
-def magnitude(a: Element) -> Element:
-    """Return ``abs(a)`` of an integer."""
-    return larger(a, negative(a)) if isinstance(a, int | str) else None
 
 
 def is_true(a: Element) -> Element:

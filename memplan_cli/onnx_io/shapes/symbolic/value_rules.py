@@ -46,7 +46,6 @@ ValueRule = Callable[["Values", "NodeProto"], "Value | None"]
 """From the values before a node, and the node, to the value of its only output."""
 
 UNARY: Mapping[str, Callable[[Element], Element]] = {
-    "Abs": elements.magnitude,
     "Ceil": elements.ceiling,
     "Floor": elements.floor,
     "Neg": elements.negative,
@@ -59,7 +58,6 @@ BINARY: Mapping[str, Callable[[Element, Element], Element]] = {
     "Add": elements.add,
     "Sub": elements.subtract,
     "Mul": elements.multiply,
-    "Pow": elements.power,
     # Extremes, of any number of inputs.
     "Min": elements.smaller,
     "Max": elements.larger,
@@ -69,10 +67,6 @@ BINARY: Mapping[str, Callable[[Element, Element], Element]] = {
     "Greater": lambda a, b: elements.less(b, a),
     "LessOrEqual": lambda a, b: elements.opposite(elements.less(b, a)),
     "GreaterOrEqual": lambda a, b: elements.opposite(elements.less(a, b)),
-    # Logic.
-    "And": elements.both,
-    "Or": elements.either,
-    "Xor": elements.differ,
 }
 """The function of each operator on pairs of elements."""
 
@@ -93,7 +87,7 @@ SIZED_BY_DATA = frozenset(names_of(lambda op: op.size_from_data))
 SHAPE_ARITHMETIC = frozenset(
     {
         *MOVES, *BINARY, *REDUCTIONS, *UNARY, *SHAPE_QUERIES,
-        "Cast", "Constant", "ConstantOfShape", "Div", "Mod", "Range", "Sqrt",
+        "Abs", "And", "Cast", "Constant", "ConstantOfShape", "Div", "Mod", "Or", "Pow", "Range", "Sqrt", "Xor",
     }
 )  # fmt: skip
 """Operators with which exporters compute shapes."""
@@ -230,7 +224,7 @@ def _unary(values: Values, node: NodeProto) -> Value | None:
 
 
 def _binary(values: Values, node: NodeProto) -> Value | None:
-    """Apply the function in `BINARY` to broadcast inputs from left to right; comparisons and logic give bools.
+    """Apply the function in `BINARY` to broadcast inputs from left to right; comparisons give bools.
 
     A Min or Max of one input is that input.
     """
@@ -238,7 +232,7 @@ def _binary(values: Values, node: NodeProto) -> Value | None:
     if operands is None:
         return None
     function = BINARY[node.op_type]
-    is_bool = operator(node).family in (Family.COMPARISON, Family.LOGIC)
+    is_bool = operator(node).family is Family.COMPARISON
     elem_type = BOOL if is_bool else operands[0].elem_type
     result = operands[0]
     for operand in operands[1:]:
