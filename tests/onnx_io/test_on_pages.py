@@ -162,3 +162,13 @@ np.save("out.npy", session.run(["y"], feed)[0])
 def ran(folder: Path, name: str) -> Any:  # noqa: ANN401 - an array
     subprocess.run([sys.executable, "-c", RUN, name], cwd=folder, check=True)
     return np.load(folder / "out.npy")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the highest resident size is Linux's")
+def test_the_reproduction_shows_that_a_loop_holds_what_it_packs(tmp_path: Path) -> None:
+    done = reproduce("weights_of_subgraphs.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    main, loop = (int(line.split()[-2]) for line in done.stdout.splitlines())
+    if loop < main + 20:
+        pytest.skip("this runtime gives weights of subgraphs back one by one")
+    assert loop - main >= 40

@@ -1,4 +1,4 @@
-"""Prepacked weights: every blob on pages of its own, and moved from subgraphs to the main graph.
+"""Prepacked weights: every blob on pages of its own.
 
 ONNX Runtime writes prepacked weights behind one another and reads them from the mapped file with
 aligned vector loads: a small blob in front of a larger one crashes it (22 of 52 blobs of a swin
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
-from memplan_cli.onnx_io.traversal import captures, defined, graphs, subgraphs
 from memplan_cli.onnx_io.weights.external_data import (
     data_range,
     entries_of,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from onnx import GraphProto, ModelProto, TensorProto
+    from onnx import ModelProto, TensorProto
 
 _BLOCK = 1 << 20
 """Bytes that are copied at a time."""
@@ -182,38 +181,3 @@ def _parse_blob(location: str, text: str, tensor: TensorProto) -> tuple[Blob, st
     offset, _, rest = text.partition(";")
     length, _, checksum = rest.partition(";")
     return Blob(location, parse_number(offset, tensor), parse_number(length, tensor)), checksum
-
-
-def hoist_packed(model: ModelProto) -> tuple[str, ...]:
-    """Move packed weights from subgraphs of the main graph into it, in place; return their names.
-
-    ONNX Runtime frees the unpacked form of a packed weight only if the weight is the main graph's. A
-    subgraph's own weight stays in memory, read and mapped, beside the packed form.
-
-    A weight stays where it is if another value has its name, if it is an input or output of the
-    subgraph, or if a subgraph within reads it: kernels there do not use packed weights.
-    """
-    packed = [
-        (subgraph, tensor)
-        for node in model.graph.node
-        for _, subgraph in subgraphs(node)
-        for tensor in _packed_for_own_nodes(subgraph)
-    ]
-    if not packed:
-        return ()
-    definitions = Counter(name for graph in graphs(model.graph) for name in defined(graph))
-    moved = [(graph, tensor) for graph, tensor in packed if definitions[tensor.name] == 1]
-    for graph, tensor in moved:
-        model.graph.initializer.append(tensor)
-        graph.initializer.remove(tensor)
-    return tuple(tensor.name for _, tensor in moved)
-
-
-def _packed_for_own_nodes(graph: GraphProto) -> list[TensorProto]:
-    """Return the packed weights of a graph that only its own nodes read."""
-    packed = [tensor for tensor in graph.initializer if any(packed_blobs(tensor))]
-    if not packed:
-        return []
-    other_reads = {value.name for value in graph.output}
-    other_reads.update(name for node in graph.node for name in captures(node))
-    return [tensor for tensor in packed if tensor.name not in other_reads]

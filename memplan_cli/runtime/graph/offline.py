@@ -22,7 +22,7 @@ from memplan_cli.onnx_io.metadata import HARDWARE
 from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_checked
 from memplan_cli.onnx_io.traversal import graphs
-from memplan_cli.onnx_io.weights.prepacked import hoist_packed, write_on_pages
+from memplan_cli.onnx_io.weights.prepacked import write_on_pages
 from memplan_cli.onnx_io.weights.tensor_data import sparse_weights
 from memplan_cli.onnx_io.writing.structure import checked
 from memplan_cli.runtime.graph.dump_job import OfflineDump
@@ -173,8 +173,6 @@ def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider
     """
     model = load_model(dump)
     model = with_distinct_names(model) or model
-    # Packed weights of subgraphs move to the main graph, so names must be distinct.
-    hoist_packed(model)
     renumber_generated_names(model, original)
     drop_inferable_types(model)  # a session holds all declared types
     checked(model, lambda: load_model(dump), fed_like=original)
