@@ -401,8 +401,6 @@ RULES = (
          "requests_from_totals", replace("sum(sizes) != total", "True"), "test_process_prediction"),
     rule("a slower file is warned of above five per cent",
          "TimeRatio.is_slower", replace("SLOWEST", "2"), "test_time_claims"),
-    rule("settings that a run has sized are called observed",
-         "settings_from_runs", drop("initial_chunk_size_bytes"), "test_time_claims"),
     rule("validate --measure times both in turn",
          "_measured", replace("with_time(result.facts, original, written_model.path, conditions)", "(result.facts, ())"), "test_validate"),
     rule("a dry run is at the report's dims",
