@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.bindings import Binding
@@ -22,4 +23,5 @@ def compared(
     original: Path, written: Path, check: Check = ON_CPU, binding: Binding = UNBOUND
 ) -> Validation:
     """Return the verdict on a written model."""
-    return compare_models(original, WrittenModel(written), check, binding).verdict
+    outputs_only = replace(check, depth="outputs")
+    return compare_models(original, WrittenModel(written), outputs_only, binding).verdict

@@ -219,14 +219,17 @@ def _compared(
         # The buffers of donated pairs are bound in the comparison of two steps below.
         recorded_settings=replace(recorded.settings, io_binding={}) if recorded else None,
     )
+    outputs_only = replace(check, depth="outputs")
     with warm_workers():
         if plan is not None and "measure" in extras:
             result = _measured(original, written_model, plan.report, check, binding)
         else:
-            result = compare_models(original, written_model, check, binding)
+            result = compare_models(original, written_model, outputs_only, binding)
         verdict = result.verdict
         if second_dims != first_dims and verdict.passed:
-            other = compare_models(original, written_model, check, binding.at(second_dims))
+            other = compare_models(
+                original, written_model, outputs_only, binding.at(second_dims)
+            )
             verdict = verdict if other.verdict.passed else other.verdict
         if pairs and verdict.passed:
             steps = donated_steps((original, written), pairs, check, binding)
@@ -246,7 +249,7 @@ def _measured(
     The only warnings of the result are on the run time, which is measured if the comparison passed.
     ``report`` is that of the written model's plan.
     """
-    from memplan_cli.runtime.verification.verify import measure_models, with_time
+    from memplan_cli.runtime.verification.verify import compare_models, with_time
     from memplan_cli.runtime.workers.spec import RunConditions
 
     # ONNX Runtime's optimization would merge copies, and change the order in which donated pairs are safe.
@@ -254,8 +257,9 @@ def _measured(
     written_model = replace(written_model, spoiled_by_optimization=bool(is_spoiled))
     # The arena is released after each run if the recorded settings do that, their only option of runs.
     recorded = written_model.recorded_settings
-    check = replace(check, idle="release" if recorded and recorded.run_config else "keep")
-    result = measure_models(original, written_model, check, binding)
+    is_released = recorded is not None and recorded.run_config
+    check = replace(check, depth="full", idle="release" if is_released else "keep")
+    result = compare_models(original, written_model, check, binding)
     if result.facts is None:
         return result
     conditions = RunConditions.of_check(check, binding)

@@ -54,7 +54,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
         return Verification(SAME)
 
     monkeypatch.setattr(verify, "compare_models", compare)
-    monkeypatch.setattr(verify, "measure_models", compare)
     return words
 
 

@@ -138,7 +138,7 @@ def budgets(name: str, model: Path, folder: Path) -> list[Json]:
         if runs and done.model:
             after = best_as_written(out)
             written = WrittenModel(out, spoiled_by_optimization=True)
-            check = replace(ON_CPU, reference="unoptimized")
+            check = replace(ON_CPU, reference="unoptimized", depth="outputs")
             verdict = compare_models(model, written, check, Binding()).verdict
             trials[str(share)] = (out, to_json(after.settings))
             row |= {

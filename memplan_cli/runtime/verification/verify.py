@@ -107,46 +107,26 @@ def verify(
 
 
 def compare_models(
-    original: Path,
-    written: WrittenModel,
-    check: Check,
-    binding: Binding,
+    original: Path, written: WrittenModel, check: Check, binding: Binding
 ) -> Verification:
-    """Run an original and a written model, and compare only their outputs.
+    """Run an original and a written model, and compare their outputs.
+
+    If the check has the depth ``full``, memory is measured too. Settings of the written model are then
+    predicted as `optimize` predicts them.
 
     Raises:
         RuntimeUnavailableError: weights or the provider are missing, or the original does not
             run. A written model that does not run is a failed check, not an error.
         ModelError: the written model does not run, and its inputs differ from the original's.
     """
-    check = replace(check, depth="outputs")
     require_weights(written.path)
-    model = load_model(original)
-    with BaselineRun(original, model, check, binding) as run:
-        verification = verify(run.result(), graph=None, written=written)
-    if verification.verdict.did_not_run:
-        require_same_inputs(original, written.path)
-    return verification
-
-
-def measure_models(
-    original: Path, written: WrittenModel, check: Check, binding: Binding
-) -> Verification:
-    """Run an original and a written model, compare their outputs and measure their memory.
-
-    Settings of the written model are predicted as `optimize` predicts them.
-
-    Raises:
-        RuntimeUnavailableError: weights or the provider are missing, or the original does not
-            run.
-        ModelError: the written model does not run, and its inputs differ from the original's.
-    """
-    check = replace(check, depth="full")
     with BaselineRun(original, load_model(original), check, binding) as run:
-        baseline = run.result()
-        program = offline_program(written.path, binding.dims, baseline.provider)
-        written = replace(written, program=program)
-        verification = verify(baseline, read_baseline_graph(baseline), written)
+        baseline, graph = run.result(), None
+        if check.depth == "full":
+            program = offline_program(written.path, binding.dims, baseline.provider)
+            written = replace(written, program=program)
+            graph = read_baseline_graph(baseline)
+        verification = verify(baseline, graph, written)
     if verification.verdict.did_not_run:
         require_same_inputs(original, written.path)
     return verification

@@ -48,8 +48,6 @@ class NodeEvent:
 
     Attributes:
         name: the node's name, or its operator and index if it has none.
-        op: its operator.
-        provider: where it ran.
         start, end: microseconds since the start of the profile.
         requested: bytes of the arena that were requested and not freed, at its end.
         in_use: the same in whole chunks of the arena.
@@ -59,8 +57,6 @@ class NodeEvent:
     """
 
     name: str
-    op: str
-    provider: str
     start: int
     end: int
     requested: int
@@ -113,8 +109,6 @@ def _node_event(event: Json) -> NodeEvent:
     requested = int(args["mem_bytes_requested_in_use"])
     return NodeEvent(
         name=event["name"].removesuffix(_KERNEL_SUFFIX),
-        op=args["op_name"],
-        provider=args.get("provider", ""),
         start=event["ts"],
         end=event["ts"] + event["dur"],
         requested=requested,
