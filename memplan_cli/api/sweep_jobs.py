@@ -1,8 +1,8 @@
 """The jobs of a sweep: one model at one binding each, done anywhere, with a row as the result.
 
-Jobs are plain data: they are done in this process, in worker processes, or on the workers of a Dask
-cluster. A failure is a row. With a file of rows, an interrupted sweep is resumed: each row is
-written as soon as it is complete, and jobs with a row are not done again.
+Jobs are plain data: they are done in this process or in worker processes. A failure is a row. With a file
+of rows, an interrupted sweep is resumed: each row is written as soon as it is complete, and jobs with a row
+are not done again.
 """
 
 from __future__ import annotations
