@@ -73,8 +73,10 @@ def test_the_process_comes_first_then_the_plan_its_proof_and_the_next_step() -> 
         ["private,", "after", "a", "run", "143.05", "MiB", "71.53", "MiB", "-50%"],
         ["mapped", "files", "(evictable)", "71.53", "MiB", "35.76", "MiB", "-50%"],
     ]
-    topics = [line for line in lines[8:] if line.startswith(("Intermediates", "[ok]", "Save"))]
-    assert [line.split()[0] for line in topics] == ["Intermediates", "[ok]", "Save"]
+    topics = [
+        line for line in lines[8:] if line.startswith(("Intermediates", "[ok]", "Write"))
+    ]
+    assert [line.split()[0] for line in topics] == ["Intermediates", "[ok]", "Write"]
     assert lines[-1] == topics[-1], "the next step is last"
 
 
@@ -99,6 +101,29 @@ def test_no_saving_is_said_with_its_reason(after: int) -> None:
         "of its optimized graph (the table below is for the graph in the file), which" in text
     )
     assert lines[-1].endswith(" why model.onnx --process")
+
+
+def test_no_saving_is_said_with_the_sizes_that_it_holds_for() -> None:
+    peaks = observed(200_000_000, 200_000_000, 9)
+    plan = with_runtime({"original": peaks, "optimized": peaks})
+    bindings = {"batch": BoundDim(1, "assumed")}
+    text = render(plan.with_report(replace(plan.report, bindings=bindings)), "text")
+    assert "\nNo saving at batch=1: ONNX Runtime by itself" in text
+
+
+def test_a_saving_in_the_order_of_the_file_names_its_origin_and_the_command_that_delivers_it() -> (
+    None
+):
+    peaks = {
+        "original": observed(200_000_000, 300_000_000, 0),
+        "optimized": observed(200_000_000, 150_000_000, 0),
+    }
+    plan = with_runtime({}, peaks)
+    text = render(plan, "text")
+    assert "\nSession settings save this, not another order of the nodes.\n" in text
+    assert text.splitlines()[-1].startswith("Write the smaller model:  memplan optimize ")
+    better = plan.with_report(replace(plan.report, original_planned=1 << 20))
+    assert "Session settings save this" not in render(better, "text")
 
 
 def test_a_saving_that_is_small_beside_the_process_is_said_to_be_so() -> None:
@@ -277,7 +302,7 @@ def test_definitions_are_shown_to_those_who_ask() -> None:
     plan = plan_of_text(TEXT)
     details = render(plan, "text", detail="details")
     explained = render(plan, "text", detail="definitions")
-    assert "level 2 *" in details
+    assert "level 2, as planned" in details
     assert "byte offsets in one arena" not in details
     assert "exact: for any data" not in details
     assert "byte offsets in one arena" in explained

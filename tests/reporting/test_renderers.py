@@ -273,11 +273,21 @@ def test_what_the_arena_holds_is_compared_without_weights(form: str) -> None:
         text = RENDERERS[form](plan.with_report(each))
         lines = re.split("\n|<tr>", re.sub("</?t[dh][^>]*>", " ", text))
         (whole,) = (re.findall(r"-(?= )|[\d.]+ MiB", line) for line in lines
-                    if re.match(r"\W*reserved\s[^,]*MiB", line))  # fmt: skip
+                    if re.match(r"\W*arena\s[^,]*MiB", line))  # fmt: skip
         (aside,) = (re.findall(r"-(?= )|[\d.]+ MiB", line) for line in lines
-                    if re.match(r"\W*without weights\b.*MiB", line))  # fmt: skip
+                    if re.match(r"\W*arena, without weights\b.*MiB", line))  # fmt: skip
         assert whole == ["-", "-", "-", "8.00 MiB"], "a prediction knows no weights"
         assert aside == ["-", "-", "3.00 MiB", "3.00 MiB"]
+
+
+def test_without_a_run_no_column_is_for_observed_numbers() -> None:
+    plan = plan_named("branchy")
+    assert plan.report.runtime is not None
+    peaks = {"optimized": Peaks(590120, 590120, held=3 << 20)}
+    runtime = replace(plan.report.runtime, predicted=peaks, observed={})
+    text = RENDERERS["text"](plan.with_report(replace(plan.report, runtime=runtime)))
+    assert "after: predicted" in text
+    assert "observed" not in text.partition("Predicted: ")[2].partition("\n\n")[0]
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "html", "svg"])

@@ -48,14 +48,18 @@ _TRAINING_MEANINGS: Mapping[str, str] = {
 """Key of `Report.training_estimate` -> the definition of its figure."""
 
 
+_PHASES: Mapping[str, str] = {"train": "training", "test": "inference"}
+"""What a model of each phase is used for."""
+
+
 def headline(report: Report) -> str:
-    """Return one line with the phase, the level and the size of the planned graph."""
+    """Return one line with the use of the model, the level and the size of the planned graph."""
     model = report.model
     nodes = counted(model.nodes, "node")
     if model.blocks > 1:
         nodes += f" in {model.blocks} blocks"
     return (
-        f"{report.phase} phase, level {report.level}, {nodes}{_graph_note(report)}, "
+        f"{_PHASES[report.phase]}, level {report.level}, {nodes}{_graph_note(report)}, "
         f"{counted(model.intermediates, 'intermediate')}, {counted(report.reuses, 'reuse')}"
     )
 
@@ -251,6 +255,20 @@ def reason_for_no_saving(report: Report) -> str:
     )
 
 
+def origin_of_saving(report: Report) -> str:
+    """Return what saves memory if the plan needs as much as the file's order; empty if the plan needs less.
+
+    Empty too if the process is unknown or nothing is saved.
+    """
+    is_saved = _comparison(report) is not None and not reason_for_no_saving(report)
+    if not is_saved or report.target != "portable":
+        return ""
+    if report.memory.planned is None or report.memory.planned != report.original_planned:
+        return ""
+    moved = " and weights in a file of their own" if report.external_weights.file else ""
+    return f"Session settings{moved} save this, not another order of the nodes."
+
+
 def _process_sizes(
     report: Report, process: ProcessBytes, predicted: Peaks | None
 ) -> Mapping[str, int]:
@@ -353,12 +371,12 @@ _LONGEST_NUMBER = 24
 def figure_blocks(figures: Sequence[Figure]) -> Iterator[doc.Block]:
     """Yield a table with a row for each figure, and their definitions.
 
-    The level that was planned is marked by an asterisk. Savings and certainties have no column if no figure
+    The level that was planned is marked. Savings and certainties have no column if no figure
     has any.
     """
     has_expression = any(len(figure.value) > _LONGEST_NUMBER for figure in figures)
     cells_by_title = {
-        "": [f"{figure.name} *" if figure.chosen else figure.name for figure in figures],
+        "": [f"{fig.name}, as planned" if fig.chosen else fig.name for fig in figures],
         "size" if has_expression else ">size": [figure.value for figure in figures],
         ">saved": [figure.saved for figure in figures],
         "certainty": [figure.certainty for figure in figures],
@@ -403,14 +421,14 @@ def memory_figures(report: Report) -> tuple[Figure, ...]:
 
 
 def order_note(report: Report) -> str:
-    """Return the node orders that the rows of the memory figures are for."""
-    line = f"All rows are for the planned node order ({report.chosen_order.replace('_', ' ')})"
-    if report.original_planned is not None:
-        owner = "file" if report.target == "portable" else "graph that ONNX Runtime optimized"
-        line += f", except 'file order', which is for the node order of the {owner}"
+    """Return which node orders the rows of the memory figures are for."""
+    owner = "file" if report.target == "portable" else "graph that ONNX Runtime optimized"
     if report.chosen_order == "file":
-        return f"{line}."
-    return f"{line}. A plan for another level may use another order."
+        return f"The nodes stay in the order of the {owner}."
+    line = f"The nodes are planned in another order ({report.chosen_order.replace('_', ' ')})."
+    if report.original_planned is not None:
+        line += f" Only the row 'file order' is for the order of the {owner}."
+    return f"{line} A plan for another level may use another order."
 
 
 def _lower_bound(report: Report) -> Figure:

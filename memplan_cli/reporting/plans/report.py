@@ -14,6 +14,7 @@ from memplan_cli.core.results.report import is_debug_remark
 from memplan_cli.planning.print_log import is_left_alone
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.hints import (
+    dims_summary,
     model_arguments,
     over_budget,
     path_argument,
@@ -23,6 +24,7 @@ from memplan_cli.reporting.hints import (
 from memplan_cli.reporting.plans.memory import (
     idle_sentence,
     intermediates_table,
+    origin_of_saving,
     process_meanings,
     process_table,
     reason_for_no_saving,
@@ -161,7 +163,11 @@ def _answer(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
     if process is not None:
         yield process
     if reason := reason_for_no_saving(report):
-        yield doc.Paragraph(f"No saving: {reason}.")
+        dims = {name: dim.value for name, dim in report.bindings.items()}
+        sizes = f" at {dims_summary(dims)}" if dims else ""
+        yield doc.Paragraph(f"No saving{sizes}: {reason}.")
+    elif origin := origin_of_saving(report):
+        yield doc.Paragraph(origin)
     if sentence := idle_sentence(report):
         yield doc.Paragraph(sentence)
     if process is not None:
@@ -274,9 +280,6 @@ def _next_step(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
         yield doc.NextStep("Compare the outputs", f"memplan validate {models}")
     elif reason_for_no_saving(report):
         yield step("See what takes the memory", "why", "--process")
-    elif report.memory.planned == report.original_planned:
-        # Another order gains nothing, but the settings of the runtime may still lower its memory.
-        yield step("Save memory by settings", "settings")
     else:
         yield step("Write the smaller model", "optimize")
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _MEASURES: Mapping[str, str] = {
     "first run peak": "most bytes of intermediates and outputs live in the first run",
     "steady peak": "the same from the second run on, the memory pattern's block included",
-    "reserved": "what the runtime's arena reserved from the system, weights included",
-    "without weights": "what is reserved, less the weights in it; an arena reserves whole regions",
+    "arena": "what the runtime's arena reserves from the system, in whole regions, weights included",
+    "arena, without weights": "the same, less the weights in it",
     "process, load": "highest resident bytes until the session is created, beyond a process "
     "that has loaded nothing",
     "process, run": "the same including the first runs",
@@ -31,8 +31,6 @@ _MEASURES: Mapping[str, str] = {
     "evictable",
     "process, device": "bytes on CUDA devices after these runs, the context included",
 }
-
-_HEADS = ("", ">before: predicted", ">observed", ">after: predicted", ">observed")
 
 
 def size_or_dash(size: int | None) -> str:
@@ -47,24 +45,25 @@ def evidence(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
     """
     if runtime is None:
         return
-    # Four columns, as in `_HEADS`: predicted and observed for each of the two models.
-    columns: list[Mapping[str, int | None]] = []
-    for side in ("original", "optimized"):
+    columns: dict[str, Mapping[str, int | None]] = {}
+    for name, side in (("before", "original"), ("after", "optimized")):
         predicted, observed = runtime.predicted.get(side), runtime.observed.get(side)
-        columns.append(_predicted_sizes(predicted) if predicted else {})
-        columns.append(_observed_sizes(observed) if observed else {})
+        columns[f">{name}: predicted"] = _predicted_sizes(predicted) if predicted else {}
+        if runtime.observed:
+            columns[f">{name}: observed"] = _observed_sizes(observed) if observed else {}
     rows = tuple(
-        (name, *(size_or_dash(sizes.get(name)) for sizes in columns))
+        (name, *(size_or_dash(sizes.get(name)) for sizes in columns.values()))
         for name in _MEASURES
-        if any(sizes.get(name) is not None for sizes in columns)
+        if any(sizes.get(name) is not None for sizes in columns.values())
     )
     if not rows:
         return
-    title = f"Predicted and observed: {runtime.name} {runtime.version}, {runtime.provider}"
+    kind = "Predicted and observed" if runtime.observed else "Predicted"
+    title = f"{kind}: {runtime.name} {runtime.version}, {runtime.provider}"
     meanings = tuple(f"{name}: {_MEASURES[name]}" for name, *_ in rows)
     yield from doc.section(
         title,
-        doc.Table(doc.columns(*_HEADS), rows),
+        doc.Table(doc.columns("", *columns), rows),
         doc.Meanings(meanings),
         _time_block(runtime),
     )
@@ -87,7 +86,7 @@ def _predicted_sizes(peaks: Peaks) -> Mapping[str, int | None]:
     return {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
-        "without weights": peaks.held,
+        "arena, without weights": peaks.held,
         **_process_sizes(peaks),
     }
 
@@ -100,8 +99,8 @@ def _observed_sizes(peaks: Peaks) -> Mapping[str, int | None]:
     return {
         "first run peak": peaks.first_run_peak,
         "steady peak": peaks.steady_peak,
-        "reserved": peaks.held,
-        "without weights": without_weights,
+        "arena": peaks.held,
+        "arena, without weights": without_weights,
         **_process_sizes(peaks),
     }
 
@@ -129,15 +128,19 @@ def settings_section(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
     written = runtime.observed.get("optimized")
     if written is None or (written.first_run_peak is None and written.process is None):
         title += ", predicted and not confirmed by a run"
-    hint = None
+    hint = reuse = None
     if runtime.provider == CPU:
         hint = doc.Paragraph(
             "memplan.load applies them. Other programs also need "
             f"{LOADING_ENVIRONMENT_TEXT} in their environment.",
             "soft",
         )
+    if runtime.settings.session.get("enable_mem_reuse") is False:
+        reuse = doc.Paragraph(
+            "Without enable_mem_reuse, the arena reuses the memory of freed tensors.", "soft"
+        )
     if lines:
-        yield from doc.section(title, doc.Items(tuple(lines)), hint)
+        yield from doc.section(title, doc.Items(tuple(lines)), reuse, hint)
 
 
 def reason_not_written(report: Report) -> str:
