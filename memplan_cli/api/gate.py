@@ -356,7 +356,7 @@ def _read_baselines(cases: tuple[_Case, ...], call: _Call) -> dict[Path, dict[st
 
 
 def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
-    """Refuse models in whose folder no rule sets a budget or needs a baseline.
+    """Refuse models in whose folder no rule sets a limit or needs a baseline.
 
     It is enough that a rule for another model of the folder does.
     """
@@ -365,8 +365,9 @@ def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
         rules = [book.common, *(book.rules_for(pattern) for pattern in book.special)]
         if all(r.max_memory is None and not r.needs_baseline for r in rules):
             raise SettingsError(
-                f"there is nothing to check {case.model} against: no baseline and no budget",
-                hint="give --max-memory, or write a baseline with --update-baseline",
+                f"there is nothing to check {case.model} against: neither a limit nor a baseline",
+                hint="give --max-memory SIZE, in Python max_memory, or record a baseline with "
+                "--update-baseline",
             )
 
 

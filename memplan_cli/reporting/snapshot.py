@@ -49,6 +49,18 @@ _SMALLEST_SHARE = 1000
 """A baseline leaves out a tensor below 1/1000 of the peak, unless the tensor is live there."""
 
 
+_METRIC_LABELS: Mapping[str, str] = {
+    "process.total": "whole process",
+    "planned": "as planned",
+}
+"""Metric -> its name in the report, for the metrics that are checked by default."""
+
+
+def metric_label(name: str) -> str:
+    """Return the name of a metric in texts; the metric itself if the report has no other name."""
+    return _METRIC_LABELS.get(name, name)
+
+
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
     """One tensor's size and lifetime.

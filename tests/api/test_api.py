@@ -245,7 +245,7 @@ def test_inputs_of_validate_are_a_file_or_tensors_by_name(tmp_path: Path) -> Non
 def test_functions_take_the_options_of_their_commands_by_name(tmp_path: Path) -> None:
     """One rule for all commands: ``--max-memory 1KiB`` is ``max_memory="1KiB"``."""
     text = str(memplan.gate(MODEL, max_memory="1KiB", metric="planned"))
-    assert "[failed] planned is 216.00 KiB; the budget is 1.00 KiB" in text
+    assert "[failed] as planned: 216.00 KiB; the limit is 1.00 KiB" in text
     assert memplan.gate(MODEL, {"metric": "planned"}, max_memory="1GiB").passed
     assert memplan.plan(SYMBOLIC, dim={"batch": 8}) == memplan.plan(
         SYMBOLIC, dims={"batch": 8}

@@ -35,7 +35,7 @@ def test_a_budget_needs_no_baseline() -> None:
     assert memplan("gate", "m/a.onnx", *under("1MiB")).exit_code == 0
     failed = memplan("gate", "m/a.onnx", *under("1KiB"))
     assert failed.exit_code == 1
-    assert "the budget is 1.00 KiB" in failed.stdout
+    assert "the limit is 1.00 KiB" in failed.stdout
 
 
 def test_an_unknown_number_comes_with_the_sizes_and_the_node_that_fails(folder: Path) -> None:

@@ -402,8 +402,8 @@ def test_the_pytest_plugin_limits_models(tmp_path: Path) -> None:
         "test_partial": "PASSED",
         "test_process_too_large": "FAILED",
     }, done.stdout + done.stderr
-    assert "planned is" in done.stdout
-    assert "process.run is" in done.stdout
+    assert "as planned: " in done.stdout
+    assert "process.run: " in done.stdout
     assert "live at the peak" in done.stdout
     assert "checked no model" in done.stdout
     assert "During handling" not in done.stdout
@@ -432,8 +432,8 @@ def test_a_mark_takes_settings_and_limits_of_the_process(tmp_path: Path) -> None
     wrong = {name for name in found if name.startswith("test_")} - passed
     assert len(wrong) == KEYWORD_TESTS.count("def test_") - len(passed)
     for said in (
-        "process.total is",
-        "planned is",
+        "whole process: ",
+        "as planned: ",
         "there is no keyword 'modle'",
         "did you mean",
         "there is no keyword 'levels'",

@@ -42,7 +42,7 @@ def test_the_hook_holds_a_models_budget(samples: Path, tmp_path: Path) -> None:
 
     failed = run("1KiB")
     assert failed.returncode == 1, failed.stdout + failed.stderr
-    assert "planned is 216.00 KiB, the budget is 1.00 KiB" in failed.stdout
+    assert "as planned: 216.00 KiB; the limit is 1.00 KiB" in failed.stdout
     passed = run("1MiB")
     assert passed.returncode == 0, passed.stdout + passed.stderr
     assert "Passed" in passed.stdout

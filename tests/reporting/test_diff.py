@@ -102,6 +102,25 @@ def test_the_largest_effect_comes_first() -> None:
     assert [change.tensor for change in compare(old, new).changes] == ["c", "a"]
 
 
+def test_a_tensor_of_both_peaks_that_lives_longer_is_the_first_cause_of_a_moved_peak() -> None:
+    old = snapshot(stem=facts(8, 4, "r0/Add"), r0_conv=facts(8), r0=facts(8, at_peak=0))
+    new = snapshot(stem=facts(8, 8, "skip/Add"), r0_conv=facts(8, at_peak=0), r0=facts(16))
+    changes = compare(old, replace(new, peak_node="r1_conv")).changes
+    assert [(change.tensor, change.effect) for change in changes] == [
+        ("stem", 0),
+        ("r0", 16),
+        ("r0_conv", -8),
+    ]
+    assert changes[0].kind is Kind.LONGER
+    assert changes[0].reason.startswith("lives until skip/Add, 8 steps; before until r0/Add")
+    assert "stem" not in {change.tensor for change in compare(old, new).changes}
+
+
+def test_a_tensor_that_entered_the_peak_is_said_with_what_keeps_it() -> None:
+    (change,) = compare(snapshot(a=facts(at_peak=0)), snapshot(a=facts())).changes
+    assert change.reason == "live until r; the peak is at top now"
+
+
 def test_equal_snapshots_have_no_difference() -> None:
     found = compare(snapshot(a=facts()), snapshot(a=facts()))
     assert found.changes == ()

@@ -23,6 +23,7 @@ from memplan_cli.reporting.commands.gate import (
     rules_from,
     worth_recording,
 )
+from memplan_cli.reporting.commands.gate_report import RENDERERS
 from memplan_cli.reporting.snapshot import (
     MAX_BASELINE_TENSORS,
     InterfaceSize,
@@ -58,7 +59,7 @@ def test_a_budget_is_broken_only_above_it() -> None:
     assert not verdict.passed
     (result,) = verdict.results
     assert result.finding is Finding.OVER_BUDGET
-    assert result.message == "planned is 1001 B; the budget is 1000 B (+1 B)"
+    assert result.message == "as planned: 1001 B; the limit is 1000 B (+1 B)"
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,21 @@ def test_an_increase_is_held_against_the_baseline(
     verdict = judge(snapshot(planned), snapshot(1000), rules)
     assert verdict.passed == passes
     assert verdict.difference is not None
+
+
+def test_the_verdict_says_the_guessed_sizes_that_it_holds_for() -> None:
+    rules = Rules(metrics=("planned",), max_memory=1000)
+    known = judge(snapshot(), None, rules)
+    guessed = judge(replace(snapshot(), assumed={"batch": 1}), None, rules)
+    first_lines = [
+        RENDERERS["text"](verdicts).splitlines()[0]
+        for verdicts in ((known,), (guessed,), (known, guessed))
+    ]
+    assert first_lines == [
+        "Memory gate: 1 model, 0 failed, 1 passed",
+        "Memory gate: 1 model, 0 failed, 1 passed, at batch=1 (guessed)",
+        "Memory gate: 2 models, 0 failed, 2 passed, at guessed sizes for 1",
+    ]
 
 
 def test_with_a_baseline_and_no_other_word_nothing_may_grow() -> None:
@@ -268,7 +284,7 @@ def test_a_budget_limits_the_whole_process_unless_a_metric_is_named() -> None:
     verdict = judge(taken, None, Rules(max_memory=1999))
     assert not verdict.passed
     assert verdict.checked == ("process.total",)
-    assert verdict.results[0].message.startswith("process.total is 1.95 KiB, of it ")
+    assert verdict.results[0].message.startswith("whole process: 1.95 KiB, of it ")
     assert judge(taken, None, Rules(max_memory=2000)).passed
     assert judge(taken, None, Rules(metrics=("planned",), max_memory=1)).passed
 

@@ -170,7 +170,7 @@ def many(count: int) -> tuple[Verdict, ...]:
 def test_a_step_summary_stays_below_64_kb_whatever_fails() -> None:
     got = gate_report.RENDERERS["markdown"](many(1000))
     assert len(got.encode()) < 64_000
-    assert "Memory gate: 1000 failed, 0 passed" in got
+    assert "Memory gate: 1000 models, 1000 failed, 0 passed" in got
     assert re.search(r"and \d+ more models", got)
 
 

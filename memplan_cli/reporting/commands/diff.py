@@ -17,7 +17,7 @@ from memplan_cli.core.serialization import Keys  # noqa: TC001 - a type to read 
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import shortened, terminal
 from memplan_cli.reporting.media import result_renderers
-from memplan_cli.reporting.snapshot import Snapshot, dims_text, known_share
+from memplan_cli.reporting.snapshot import Snapshot, dims_text, known_share, metric_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -160,8 +160,11 @@ def compare(before: Snapshot, after: Snapshot) -> Difference:
 
 
 def largest_first(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Return changes by the size of their effect, the largest first."""
-    return tuple(sorted(changes, key=lambda change: (-abs(change.effect), change.tensor)))
+    """Return changes by the size of their effect, the largest first, but one without effect before them.
+
+    That one is the cause of a moved peak.
+    """
+    return tuple(sorted(changes, key=lambda c: (c.effect != 0, -abs(c.effect), c.tensor)))
 
 
 def _interface_changes(before: Snapshot, after: Snapshot, kind: str) -> Iterator[Change]:
@@ -201,7 +204,9 @@ def _interface_changes(before: Snapshot, after: Snapshot, kind: str) -> Iterator
 
 
 def _peak_changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
-    """Yield a change for every tensor whose bytes at the peak differ."""
+    """Yield the cause of a moved peak, and a change for every tensor whose bytes at the peak differ."""
+    if cause := _cause_of_moved_peak(before, after):
+        yield cause
     for name in sorted({*before.tensors, *after.tensors}):
         old, new = before.tensors.get(name), after.tensors.get(name)
         effect = (new.at_peak if new else 0) - (old.at_peak if old else 0)
@@ -217,6 +222,29 @@ def _peak_changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
             yield _decrease(name, old, new, after)
 
 
+def _cause_of_moved_peak(before: Snapshot, after: Snapshot) -> Change | None:
+    """Return the change, of no effect of its own, of a tensor that is live at both peaks and lives longer.
+
+    Of several it is the largest. Its longer life raises the step that is the peak now. None if the peak is at
+    the same node, or no such tensor has another last reader.
+    """
+    if before.peak_node == after.peak_node:
+        return None
+    longer = [
+        name
+        for name, new in after.tensors.items()
+        if (old := before.tensors.get(name)) is not None
+        and old.at_peak == new.at_peak > 0
+        and old.read_by != new.read_by
+        and old.steps < new.steps
+    ]
+    if not longer:
+        return None
+    name = max(longer, key=lambda name: (after.tensors[name].at_peak, name))
+    lifetime = _lifetime_change(before.tensors[name], after.tensors[name])
+    return Change(name, Kind.LONGER, 0, f"{lifetime}; it is live at both peaks")
+
+
 def _increase(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) -> Change:
     """Return the change of a tensor that has more bytes at the peak than before.
 
@@ -229,7 +257,8 @@ def _increase(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) ->
         return Change(name, Kind.GREW, effect, reason)
     if new.read_by != old.read_by or new.steps > old.steps:
         return Change(name, Kind.LONGER, effect, _lifetime_change(old, new))
-    return Change(name, Kind.ENTERED, effect, _moved_peak(after))
+    reason = f"live until {_node_text(new.read_by)}; {_moved_peak(after)}"
+    return Change(name, Kind.ENTERED, effect, reason)
 
 
 def _decrease(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) -> Change:
@@ -244,16 +273,16 @@ def _decrease(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) ->
         return Change(name, Kind.SHRANK, effect, reason)
     if new.steps < old.steps:
         return Change(name, Kind.SHORTER, effect, _lifetime_change(old, new))
-    return Change(name, Kind.LEFT, effect, _moved_peak(after))
+    return Change(name, Kind.LEFT, effect, f"unchanged, but {_moved_peak(after)}")
+
+
+def _moved_peak(after: Snapshot) -> str:
+    return f"the peak is at {_node_text(after.peak_node)} now"
 
 
 def _lifetime_change(old: TensorFacts, new: TensorFacts) -> str:
     now = f"lives until {_node_text(new.read_by)}, {new.steps} steps"
     return f"{now}; before until {_node_text(old.read_by)}, {old.steps} steps"
-
-
-def _moved_peak(after: Snapshot) -> str:
-    return f"unchanged, but the peak is at {_node_text(after.peak_node)} now"
 
 
 def _node_text(name: str) -> str:
@@ -382,10 +411,11 @@ def _metric_cells(metric: MetricChange) -> tuple[str, str, str, str]:
         "unknown" if size is None else format_size(size)
         for size in (metric.before, metric.after)
     )
+    name = metric_label(metric.name)
     if metric.change is None or metric.before is None:
-        return metric.name, before, after, ""
+        return name, before, after, ""
     share = f" ({format_share(metric.change, metric.before)})" if metric.change else ""
-    return metric.name, before, after, format_change(metric.change) + share
+    return name, before, after, format_change(metric.change) + share
 
 
 RENDERERS: Mapping[str, Callable[[Difference], str]] = result_renderers(

@@ -22,7 +22,7 @@ from memplan_cli.reporting.commands.diff import (
     is_other_version,
     largest_first,
 )
-from memplan_cli.reporting.snapshot import Snapshot, known_share
+from memplan_cli.reporting.snapshot import Snapshot, known_share, metric_label
 from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
@@ -392,7 +392,7 @@ def _budget_results(snapshot: Snapshot, rules: Rules) -> Iterator[Result]:
             if name == "process.total":
                 parts = f", of it {format_size(PROFILE.imported_process)} the interpreter and the runtime"
             message = (
-                f"{name} is {format_size(value)}{parts}; the budget is "
+                f"{metric_label(name)}: {format_size(value)}{parts}; the limit is "
                 f"{format_size(rules.max_memory)} ({over})"
             )
             yield Result(
@@ -420,7 +420,7 @@ def _baseline_results(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> It
         change = f"{format_change(value - before)} ({_percent(value, before)})"
         if value > limit:
             message = (
-                f"{name} grew from {format_size(before)} to {format_size(value)}, {change}; "
+                f"{metric_label(name)}: from {format_size(before)} to {format_size(value)}, {change}; "
                 f"{allowed} more is allowed"
             )
             yield Result(
@@ -428,8 +428,8 @@ def _baseline_results(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> It
             )
         elif value < before - noise and rules.ratchet:
             message = (
-                f"{name} fell from {format_size(before)} to {format_size(value)}, {change}: "
-                "record it with --update-baseline"
+                f"{metric_label(name)}: from {format_size(before)} to {format_size(value)}, {change}; "
+                "record the gain with --update-baseline"
             )
             yield Result(
                 Finding.NOT_RECORDED, message, name, actual=value, limit=before, before=before

@@ -6,15 +6,15 @@ import hashlib
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from memplan_cli.core.quantities import format_change, format_size
+from memplan_cli.core.quantities import counted, format_change, format_size
 from memplan_cli.core.version import VERSION
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.commands.diff import change_line, change_table
 from memplan_cli.reporting.commands.gate import MEANINGS, Finding, GateVerdicts
 from memplan_cli.reporting.escape import github, github_property, html, terminal
-from memplan_cli.reporting.hints import assumed_lines
+from memplan_cli.reporting.hints import assumed_lines, dims_summary
 from memplan_cli.reporting.media import draw_document, json_text, renderers, result_json
-from memplan_cli.reporting.snapshot import dims_text
+from memplan_cli.reporting.snapshot import dims_text, metric_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -61,9 +61,16 @@ def gate_document(
 
 
 def _headline(verdicts: tuple[Verdict, ...]) -> str:
-    """Return the number of models that failed and that passed."""
+    """Return the number of models that failed and that passed, and assumed sizes at which that holds."""
     failed = sum(not verdict.passed for verdict in verdicts)
-    return f"Memory gate: {failed} failed, {len(verdicts) - failed} passed"
+    models = counted(len(verdicts), "model")
+    assumed = [verdict.snapshot.assumed for verdict in verdicts if verdict.snapshot.assumed]
+    sizes = ""
+    if assumed:
+        is_single = len(verdicts) == 1
+        which = dims_summary(assumed[0]) if is_single else f"guessed sizes for {len(assumed)}"
+        sizes = f", at {which}{' (guessed)' if is_single else ''}"
+    return f"Memory gate: {models}, {failed} failed, {len(verdicts) - failed} passed{sizes}"
 
 
 def _conditions(verdict: Verdict) -> Iterator[doc.Block]:
@@ -95,9 +102,9 @@ def _metric_rows(verdict: Verdict) -> Iterator[tuple[doc.Prose, ...]]:
         now = format_size(after[name]) + partial
         if name in before:
             change = format_change(after[name] - before[name])
-            yield (*head, name, format_size(before[name]), now, change)
+            yield (*head, metric_label(name), format_size(before[name]), now, change)
         else:
-            yield (*head, name, "-", now, "-")
+            yield (*head, metric_label(name), "-", now, "-")
     if not names:
         yield (f"{_mark(passed=verdict.passed)}{recorded}", model, "", "-", "-", "-")
 
