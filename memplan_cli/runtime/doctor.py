@@ -16,7 +16,7 @@ from memplan_cli.loading.settings import RUNTIME
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.metadata import HARDWARE
 from memplan_cli.onnx_io.settings_metadata import recorded_settings
-from memplan_cli.onnx_io.weights.external_data import external_tensors
+from memplan_cli.onnx_io.weights.external_data import external_tensors, locations, missing
 from memplan_cli.onnx_io.weights.prepacked import packed_blobs
 from memplan_cli.runtime.installed import hardware, runtime_wheels, version_of
 from memplan_cli.runtime.workers.session import ProviderProbe, probe_provider
@@ -80,21 +80,23 @@ def diagnose(file: Path | None = None) -> Diagnosis:
 def compare_with_environment(
     file: Path, versions: Mapping[str, str]
 ) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    """Return facts from a model's metadata by label, and how they differ from this environment.
+    """Return facts from a model's metadata by label, and what is wrong with the file in this environment.
 
-    Outputs are right in any environment; another runtime or processor costs memory. ``versions`` are those
+    Files with weights may be missing. Outputs are right in any environment; another runtime or processor costs memory. ``versions`` are those
     of the installed packages.
 
     Raises:
         ModelError: the file cannot be read, or its settings are not memplan's.
     """
     model = load_model(file)
+    weights = tuple(external_tensors(model))
+    problems = [
+        f"{file.name}: its weights are missing: there is no file {file.parent / name}"
+        for name in missing(locations(weights), file.parent)
+    ]
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     blobs = {
-        blob
-        for tensor in external_tensors(model)
-        for _, packed in packed_blobs(tensor)
-        for blob in packed
+        blob for tensor in weights for _, packed in packed_blobs(tensor) for blob in packed
     }
     made_with, made_on = metadata.get(RUNTIME, ""), metadata.get(HARDWARE, "")
     facts = {
@@ -107,13 +109,13 @@ def compare_with_environment(
     facts = {label: text for label, text in facts.items() if text}
     differences = list(_environment_differences(made_with, made_on, versions))
     if not differences:
-        return facts, ()
+        return facts, tuple(problems)
     if blobs:
         differences.append(
             f"{len(blobs)} packed weights may be packed again at each load, in memory of their own"
         )
     remedy = f"memplan optimize MODEL --target ... -o {file.name} makes it for what is here"
-    return facts, (f"{file.name}: {'; '.join(differences)}: {remedy}",)
+    return facts, (*problems, f"{file.name}: {'; '.join(differences)}: {remedy}")
 
 
 def _environment_differences(

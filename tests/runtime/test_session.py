@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
+import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
+from builders import parse
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
 from memplan_cli.core.serialization import to_json
@@ -19,6 +24,9 @@ from memplan_cli.runtime.workers.session import (
     resolve_provider,
     session_options,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def no_cuda(provider: str) -> ProviderProbe:
@@ -93,6 +101,18 @@ def test_the_doctor_sees_that_cpu_works() -> None:
     diagnosis = diagnose()
     assert diagnosis.providers[CPU].works
     assert diagnosis.versions["onnx"]
+
+
+def test_the_doctor_finds_that_the_weights_of_a_file_are_missing(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.ones(4, np.float32), "w")
+    model = parse("g (float[4] x) => (float[4] y) { y = Add(x, w) }")
+    model.graph.initializer.append(weight)
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    assert not diagnose(path).problems
+    (tmp_path / "m.data").unlink()
+    (problem,) = diagnose(path).problems
+    assert problem.startswith("m.onnx: its weights are missing: there is no file ")
 
 
 def test_the_doctor_says_how_large_a_page_is() -> None:
