@@ -81,22 +81,66 @@ def unreadable(path: Path, error: OSError, kind: type[ErrorType]) -> ErrorType:
     return kind(f"{path} cannot be read: {error.strerror}")
 
 
+_OTHER_KINDS = (
+    (b"version https://git-lfs", "a Git LFS pointer", "git lfs pull fetches the model itself"),
+    (b"<", "an HTML or XML page", "download the file itself, not the page that shows it"),
+    (
+        b"{",
+        "a JSON file",
+        "name the model; memplan report shows a plan, whose name ends in .json",
+    ),
+    (
+        b"PK\x03\x04",
+        "a zip archive, such as a checkpoint of PyTorch",
+        "export the model as ONNX",
+    ),
+)
+"""How files begin that are taken for models, what they are, and what to do."""
+
+_MODEL_START = b"\x08"
+"""The first byte of nearly every model: the field with its IR version."""
+
+
+def not_a_model(path: Path, error: Exception) -> ModelError:
+    """Return the error for a file that is no ONNX model, which names its kind where it is recognized.
+
+    ``error`` says why it cannot be parsed.
+    """
+    with path.open("rb") as file:
+        start = file.read(200)
+    for mark, kind, hint in _OTHER_KINDS:
+        if start.lstrip().startswith(mark):
+            return ModelError(f"{path} is not an ONNX model but {kind}", hint=hint)
+    if start.startswith(_MODEL_START):
+        text = f"{path} begins like an ONNX model, but is cut off or damaged"
+        return ModelError(text, hint="copy or download it again, and compare the sizes")
+    lines = str(error).strip().splitlines()
+    reason = lines[0][:200] if lines else type(error).__name__
+    hint = "memplan reads ONNX protobuf files; is it another format?"
+    return ModelError(f"{path} is not an ONNX model: {reason}", hint=hint)
+
+
 def missing(path: Path, kind: type[ErrorType]) -> ErrorType:
     """Return the error of the type ``kind`` for a file that does not exist.
 
-    Its hint names the file of the same folder and suffix whose name is most similar.
+    Its hint names the file of the same folder and suffix whose name is most similar, or the missing folder.
     """
     return kind(f"there is no file {path}", hint=_similar_file(path))
 
 
 def _similar_file(path: Path) -> str:
-    """Return the hint "did you mean FILE?" with a file of the same suffix; empty if none is similar."""
+    """Return the hint "did you mean FILE?" with a file of the same suffix, or that there is no such folder.
+
+    Empty if no file is similar.
+    """
     from difflib import get_close_matches
 
     try:
         names = sorted(
             file.name for file in path.parent.iterdir() if file.suffix == path.suffix
         )
+    except FileNotFoundError:
+        return f"there is no folder {path.parent}"
     except OSError:
         return ""
     similar = get_close_matches(path.name, names, n=1)

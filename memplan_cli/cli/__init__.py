@@ -87,6 +87,10 @@ _SUGGESTED_TIMEOUT = 10 * DEFAULT_TIMEOUT
 _MAX_LISTED_COMMANDS = 3
 """Commands that an error message lists before it counts the others."""
 
+_SIMILAR = 0.77
+"""Similarity (`difflib`) from which one option is taken for a misspelling of another: ``--batch`` is none
+of ``--ratchet``."""
+
 _FIXED_BY_PLAN = frozenset(
     ("validate", name) for name in ("--dim", "--shape", "--bounds", "--inputs", "--input")
 )
@@ -142,7 +146,10 @@ class _CommandGroup(click.Group):
         if name not in self.table and not name.startswith("-"):
             from memplan_cli.core.selection import nearest
 
-            hint = nearest(name, self.table) or "memplan --help lists the commands"
+            if name.endswith((".onnx", ".json")):
+                hint = f"memplan report {name} shows the memory of a model or a plan"
+            else:
+                hint = nearest(name, self.table) or "memplan --help lists the commands"
             ctx.fail(f"there is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
@@ -199,6 +206,10 @@ class _CommandGroup(click.Group):
             raise _CommandError(
                 message + (f"\nHint: {_shortened(without_folder(hint))}" if hint else "")
             ) from error
+        except click.UsageError as error:
+            if error.message.startswith("Got unexpected extra argument"):
+                error.message += " A value with a name is one word, as in --dim NAME=N."
+            raise
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except OSError as error:
@@ -218,7 +229,8 @@ class _CommandGroup(click.Group):
         """Return an error that names the commands that have an option unknown to this command.
 
         For an option of `_FIXED_BY_PLAN`, the error says that the plan has the value instead. If no
-        command has the option, the error names the most similar option of this command, else of others.
+        command has the option, the error names the most similar option of this command, else of others,
+        else the options that most people need.
         """
         option = error.option_name
         from difflib import get_close_matches
@@ -231,9 +243,13 @@ class _CommandGroup(click.Group):
         command_name = (error.ctx.info_name if error.ctx else "") or ""
         owners = [name for name, options in names.items() if option in options]
         if not owners:
-            similar = get_close_matches(option, sorted(set().union(*names.values())), n=1)
-            if error.possibilities or not similar:
-                return error
+            own = names.get(command_name, frozenset())
+            if get_close_matches(option, own, n=1, cutoff=_SIMILAR):
+                return error  # click names it
+            others = sorted(set().union(*names.values()))
+            similar = get_close_matches(option, others, n=1, cutoff=_SIMILAR)
+            if not similar:
+                return click.UsageError(_unlike_any(option, error.ctx), error.ctx)
             (known,) = similar
             owners = [name for name, options in names.items() if known in options]
             text = f"there is no option {option}; {_owners_text(owners)} {known}"
@@ -251,6 +267,17 @@ def _exit_of_signal(error: KeyboardInterrupt) -> SystemExit:
     with suppress(OSError):
         click.echo(f"memplan: {_SIGNAL_TEXTS.get(signal.name, signal.name)}", err=True)
     return SystemExit(signal.exit_code)
+
+
+def _unlike_any(option: str, ctx: click.Context | None) -> str:
+    """Return the message for an option that is like no other: with the most used ones, and how to set a dim."""
+    text = f"there is no option {option}"
+    most_used = getattr(ctx.command, "most_used", ()) if ctx else ()
+    if most_used:
+        text += f"; the most used are {', '.join(most_used)}"
+    if ctx and "--dim" in _option_names(ctx.command):
+        text += f"; a dim of the model is set by --dim {option.lstrip('-')}=N"
+    return text
 
 
 def _owners_text(owners: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.errors import ModelError, refuse_endless, unreadable
+from memplan_cli.errors import ModelError, not_a_model, refuse_endless, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,7 +59,7 @@ def scanned_metadata(path: Path) -> dict[str, str]:
     except OSError as error:
         raise unreadable(path, error, ModelError) from None
     except ValueError as error:
-        raise ModelError(f"{path} is not an ONNX model: {error}") from error
+        raise not_a_model(path, error) from error
     return metadata
 
 

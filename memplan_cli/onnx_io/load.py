@@ -10,7 +10,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import STANDARD_DOMAINS
-from memplan_cli.errors import ModelError, refuse_endless, unreadable
+from memplan_cli.errors import ModelError, not_a_model, refuse_endless, unreadable
 from memplan_cli.onnx_io.functions import inlined, why_endless
 from memplan_cli.onnx_io.interface import forget_constant_inputs
 from memplan_cli.onnx_io.protobuf import messages
@@ -84,10 +84,7 @@ def _parsed(path: Path) -> ModelProto:
     try:
         model.ParseFromString(data)
     except Exception as error:  # protobuf's DecodeError has no stable place to import from
-        raise ModelError(
-            f"{path} is not an ONNX model: {first_line(error)}",
-            hint="memplan reads ONNX protobuf files; is it truncated or another format?",
-        ) from error
+        raise not_a_model(path, error) from error
     if not model.HasField("graph") or not model.opset_import:
         missing = "no opset" if model.HasField("graph") else "no graph"
         raise ModelError(f"{path} is not an ONNX model: it has {missing}")
@@ -229,7 +226,8 @@ def _read_bytes(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except IsADirectoryError as error:
-        raise ModelError(f"{path} is a folder, not a model file") from error
+        hint = "name a model in it; `memplan sweep FOLDER` plans all"
+        raise ModelError(f"{path} is a folder, not a model file", hint=hint) from error
     except OSError as error:
         raise unreadable(path, error, ModelError) from None
     if not data:

@@ -100,11 +100,18 @@ def option_name(key: str) -> str:
     return f"--{_SINGULAR.get(key, key.removeprefix('gate.').replace('_', '-'))}"
 
 
-def _refuse_unknown_key(key: str) -> None:
-    """Raise a SettingsError if a key is neither that of a setting nor that of a table of settings."""
+def _refuse_unknown_key(key: str, value: object) -> None:
+    """Raise a SettingsError if a key is neither that of a setting nor that of a table of settings.
+
+    A key with a whole number is probably the name of a dim.
+    """
     if not any(known == key or known.startswith(f"{key}.") for known in READERS):
-        options = [name for name in (*READERS, "inputs") if "." not in name]
-        raise SettingsError(f"there is no option {key!r}", hint=nearest(key, options))
+        names = (name.removeprefix("gate.") for name in (*READERS, "inputs"))
+        options = [name for name in names if "." not in name]
+        hint = nearest(key, options)
+        if isinstance(value, int):
+            hint = f"a dim of the model is set by dim={{{key!r}: {value}}}; {hint}"
+        raise SettingsError(f"there is no option {key!r}", hint=hint)
 
 
 def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
@@ -125,7 +132,7 @@ def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
     by_name: Any = passed.pop("input", {})
     values: dict[str, object] = {}
     for key, value in passed.items():
-        _refuse_unknown_key(key)
+        _refuse_unknown_key(key, value)
         written = as_value(file_syntax(key, value), Place(option_name(key)))
         converted = read_table(_dotted(key, written), READERS)
         if isinstance(value, float):

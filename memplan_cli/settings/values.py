@@ -72,7 +72,8 @@ def entries(value: Value) -> tuple[Entry, ...]:
         SettingsError: the value is no table, or a key occurs twice.
     """
     if value.kind != "table":
-        raise invalid(value.at, f"expected a table of keys, not {describe(value)}")
+        form = "a table such as {name: value}, in Python a dict"
+        raise invalid(value.at, f"expected {form}, not {describe(value)}")
     written = cast("tuple[Entry, ...]", value.content)
     first: dict[str, Place] = {}
     for entry in written:

@@ -81,9 +81,10 @@ def _reject_unknown_values(model: ModelProto, names: Collection[str]) -> None:
     known = value_names(model) if names else frozenset()
     for name in names:
         if not is_one_of(name, known):
+            inputs = ", ".join(repr(value.name) for value in model.graph.input[:3])
             raise SettingsError(
                 f"a shape is given for {name!r}, which is not a value of the model",
-                hint=nearest(name, known),
+                hint=nearest(name, known) or f"its inputs are {inputs}",
             )
 
 

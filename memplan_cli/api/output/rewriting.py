@@ -109,7 +109,8 @@ class Targets:
 
     def _by_option(self) -> dict[str, Path]:
         """Return the files that are asked for, by the option that names each in messages."""
-        named = {"-o": self.model, "--plan": self.plan}
+        is_default = self.plan == plan_beside(self.model)
+        named = {"-o": self.model, "the plan" if is_default else "--plan": self.plan}
         if self.certificate is not None:
             named["--certificate"] = self.certificate
         options = "--settings-out", "the JSON of --settings-out"

@@ -186,12 +186,16 @@ def optimize(
     """
     from memplan_cli import api
     from memplan_cli.api.models.binding import refuse_run
+    from memplan_cli.api.models.file_names import default_output
     from memplan_cli.api.models.plan_files import named_from_here
     from memplan_cli.api.plan_sections import FEATURE_SECTIONS
+    from memplan_cli.loading.metadata import scanned_metadata
+    from memplan_cli.onnx_io.metadata import PREFIX
     from memplan_cli.reporting import check_detail, render
     from memplan_cli.reporting.hints import over_budget
 
     require_output_file(model, out)
+    overwrites = (out or default_output(model)).exists()
     check_detail(detail, form)
     if no_validate and validate not in (None, "none"):
         raise SettingsError(
@@ -254,7 +258,12 @@ def optimize(
     if budget_message := over_budget(plan.report):
         output.note(f"memplan: {budget_message}: this plan is written (--best-effort)")
     *first_files, last_file = optimized.written
-    output.note(f"memplan: wrote {', '.join(map(str, first_files))} and {last_file}")
+    over = ", over earlier files" if overwrites else ""
+    output.note(f"memplan: wrote {', '.join(map(str, first_files))} and {last_file}{over}")
+    if f"{PREFIX}plan" in scanned_metadata(model):
+        output.note(
+            f"memplan: {model} was written by memplan: both sides above are optimized; give the original"
+        )
 
 
 def _check_options(depth: _Depth, target: TargetChoice, provider: str, output: Output) -> None:

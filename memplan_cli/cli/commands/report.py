@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from memplan_cli.cli.settings_options import (
     several_dims,
 )
 from memplan_cli.cli.values import SourceFile
+from memplan_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from memplan_cli.api.models.profiles import Profiles
@@ -90,6 +92,10 @@ def report(
     from memplan_cli.reporting.plans.exports import c_header
 
     check_detail(detail, form)
+    if form == "html" and out is None and sys.stdout is not None and sys.stdout.isatty():
+        raise SettingsError(
+            "--format html is a page for a browser", hint="write it with -o FILE"
+        )
     path = path or api.newest_plan(Path.cwd())
     is_plan = is_plan_file(path)
     more_options = {"--dim": bool(profiles), "--dry-run": dry_run}

@@ -141,10 +141,8 @@ def _document(
 ) -> doc.Document:
     """Return a document whose subject line has the model, the written model and the runtime."""
     report = plan.report
-    model, written = PurePath(report.model.path or "model"), PurePath(invocation.written)
-    # A model that was written beside the original needs no folder.
-    target = written.name if written.parent == model.parent else str(written)
-    arrow = (" -> ", doc.Name(target)) if invocation.written else ()
+    model = PurePath(report.model.path or "model")
+    arrow = (" -> ", doc.Name(invocation.written)) if invocation.written else ()
     title = (doc.Name(str(model)), *arrow)
     runtime = report.runtime
     context = ""
