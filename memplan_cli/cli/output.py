@@ -128,10 +128,15 @@ def printable(text: str) -> str:
     )
 
 
+def stdout_is_terminal() -> bool:
+    """Return whether results are printed on a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def stdout_has_colors() -> bool:
     """Return whether stdout is a terminal with colors (no-color.org: an empty NO_COLOR is unset)."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return not plain and sys.stdout is not None and sys.stdout.isatty()
+    return not plain and stdout_is_terminal()
 
 
 def _print_to_stderr(text: str) -> None:

@@ -103,14 +103,17 @@ def option_name(key: str) -> str:
 def _refuse_unknown_key(key: str, value: object) -> None:
     """Raise a SettingsError if a key is neither that of a setting nor that of a table of settings.
 
-    A key with a whole number is probably the name of a dim.
+    A key with a whole number that is like no setting is taken for the name of a dim.
     """
     if not any(known == key or known.startswith(f"{key}.") for known in READERS):
-        names = (name.removeprefix("gate.") for name in (*READERS, "inputs"))
-        options = [name for name in names if "." not in name]
-        hint = nearest(key, options)
-        if isinstance(value, int):
-            hint = f"a dim of the model is set by dim={{{key!r}: {value}}}; {hint}"
+        is_number = isinstance(value, int)
+        prefix = (
+            "" if is_number else "gate."
+        )  # no setting of the gate is a number without a unit
+        names = (name.removeprefix(prefix) for name in (*READERS, "inputs"))
+        hint = nearest(key, [name for name in names if "." not in name])
+        if is_number and not hint.startswith("did you mean"):
+            hint = f"a dim of the model is set by dim={{{key!r}: {value}}}"
         raise SettingsError(f"there is no option {key!r}", hint=hint)
 
 

@@ -72,7 +72,7 @@ def entries(value: Value) -> tuple[Entry, ...]:
         SettingsError: the value is no table, or a key occurs twice.
     """
     if value.kind != "table":
-        form = "a table such as {name: value}, in Python a dict"
+        form = "a table of keys ({name: value})"
         raise invalid(value.at, f"expected {form}, not {describe(value)}")
     written = cast("tuple[Entry, ...]", value.content)
     first: dict[str, Place] = {}

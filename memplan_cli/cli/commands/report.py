@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from memplan_cli.cli.options import (
     repeated_options,
     result_option,
 )
-from memplan_cli.cli.output import deliver
+from memplan_cli.cli.output import deliver, stdout_is_terminal
 from memplan_cli.cli.settings_options import (
     expose_option,
     settings_options,
@@ -92,7 +91,7 @@ def report(
     from memplan_cli.reporting.plans.exports import c_header
 
     check_detail(detail, form)
-    if form == "html" and out is None and sys.stdout is not None and sys.stdout.isatty():
+    if form == "html" and out is None and stdout_is_terminal():
         raise SettingsError(
             "--format html is a page for a browser", hint="write it with -o FILE"
         )
