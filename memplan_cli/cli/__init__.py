@@ -207,9 +207,10 @@ class _CommandGroup(click.Group):
                 message + (f"\nHint: {_shortened(without_folder(hint))}" if hint else "")
             ) from error
         except click.UsageError as error:
-            if error.message.startswith("Got unexpected extra argument"):
-                error.message += " A value with a name is one word, as in --dim NAME=N."
-            raise
+            if not error.message.startswith("Got unexpected extra argument"):
+                raise
+            text = f"{error.message}. A value with a name is one word, as in --dim NAME=N."
+            raise click.UsageError(text, error.ctx) from None
         except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except OSError as error:
