@@ -131,7 +131,7 @@ def test_python_compiles(block: CodeBlock) -> None:
 def test_python_blocks_marked_runs_run(
     block: CodeBlock, tmp_path: Path, samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copy(samples / "branchy_cnn.onnx", tmp_path / "model.onnx")
+    shutil.copy(samples / "dynamic_batch.onnx", tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
     exec(compile(block.text, str(block), "exec"), {"__name__": "documents"})  # noqa: S102 - ours
 
