@@ -175,7 +175,7 @@ RULES = (
     rule("declared dtypes are compared",
          "_difference", never("UNKNOWN[0] not in (dtype, declared.dtype) and dtype != declared.dtype"), "test_another_number_rank_or_dtype_is_a_contradiction"),
     rule("values of shapes tell declared results apart",
-         "_NodeInference.key", replace("tuple((bytes(tensor.SerializeToString()) for _, tensor in self._operands(op)))", "()"), "test_ops_that_differ_only_in_what_they_are_told_are_not_taken_for_alike"),
+         "_NodeInference.key", replace("tuple(((at, bytes(tensor.SerializeToString())) for at, tensor in self._operands(op)))", "()"), "test_ops_that_differ_only_in_what_they_are_told_are_not_taken_for_alike"),
     rule("attributes tell declared results apart",
          "_NodeInference.key", replace("op.attributes.items()", "()"), "test_ops_that_differ_only_in_what_they_are_told_are_not_taken_for_alike"),
     rule("a declared Reshape keeps its elements",

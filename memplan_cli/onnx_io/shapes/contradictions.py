@@ -205,7 +205,9 @@ class _NodeInference:
             tuple(self.type_numbers[var] for var in op.inputs),
             tuple(self.type_numbers[var] for var in op.outputs),
             tuple(op.attributes.items()),
-            tuple(bytes(tensor.SerializeToString()) for _, tensor in self._operands(op)),
+            tuple(
+                (at, bytes(tensor.SerializeToString())) for at, tensor in self._operands(op)
+            ),
         )
 
     def output_types(self, op: Op, node: NodeProto) -> Sequence[DeclaredType]:
