@@ -287,7 +287,9 @@ def test_without_a_run_no_column_is_for_observed_numbers() -> None:
     runtime = replace(plan.report.runtime, predicted=peaks, observed={})
     text = RENDERERS["text"](plan.with_report(replace(plan.report, runtime=runtime)))
     assert "after: predicted" in text
-    assert "observed" not in text.partition("Predicted: ")[2].partition("\n\n")[0]
+    section = text.partition("\nPredicted: ")[2].partition("\n\n")[0]
+    assert "first run peak" in section
+    assert "observed" not in section
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "html", "svg"])

@@ -429,7 +429,7 @@ def _baseline_results(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> It
         elif value < before - noise and rules.ratchet:
             message = (
                 f"{metric_label(name)}: from {format_size(before)} to {format_size(value)}, {change}; "
-                "record the gain with --update-baseline"
+                "record it with --update-baseline"
             )
             yield Result(
                 Finding.NOT_RECORDED, message, name, actual=value, limit=before, before=before
