@@ -11,6 +11,7 @@ own options for low memory. Environments of runtimes have NumPy and the runtime 
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -101,6 +102,7 @@ def convert_mnn(folder: Path) -> None:
     """Write mnn.mnn, its weights in a file beside it, and the names of the outputs."""
     import _tools  # MNN's command `mnnconvert` also installs packages and sends a log
 
+    os.chdir(folder)  # the converter leaves a file in the current folder
     source, target = folder / "default.onnx", folder / "mnn.mnn"
     words = ["mnnconvert", "-f", "ONNX", "--modelFile", str(source), "--MNNModel", str(target)]
     _tools.mnnconvert([*words, "--saveExternalData"])
