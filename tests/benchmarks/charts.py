@@ -32,7 +32,7 @@ KNOWN_NETWORKS = {
     "efficientnet_b0": "EfficientNet-B0",
     "swin_tiny": "Swin-T",
     "segformer_b0": "SegFormer-B0",
-    "sd15_unet": "Stable Diffusion 1.5, UNet",
+    "sd15_unet": "Stable Diffusion",
 }
 """The models of the process chart with the names that people know them by.
 
