@@ -281,15 +281,18 @@ def _with_proved_subgraphs(block: Block, facts: StorageFacts) -> _ProvedBlock:
 
 
 def _prove_subgraph(body: Block, facts: StorageFacts) -> tuple[tuple[BlockProof, ...], int]:
-    """Return the proofs of the subgraphs inside ``body`` and of ``body`` itself, and its bound.
+    """Prove a lower bound on the peak of all orders of a subgraph, ``body``.
 
-    The largest bound is tried first: the peak of the present order, then a bound by cuts. If
-    neither has a witness, the bound is 0 and the proof of ``body``, which is the last, is missing.
+    Returns:
+        The proofs of all subgraphs inside ``body``, then that of ``body``; and the bound in bytes. If no
+        bound has a witness that can be checked, the proof of ``body`` is missing and the bound is 0.
     """
     nested = _with_proved_subgraphs(body, facts)
     order = range(nested.graph.size)
+    # No bound is larger than the peak of the present order. The bound by cuts is smaller or equal.
     order_peak = max(trace(nested.graph, order), default=0)
     for candidate in (order_peak, cut_bound(nested.graph, order)):
+        # The peak of a subgraph is part of the peak of ``body``, so its bound holds for ``body`` too.
         bound = max(candidate, nested.largest.bound)
         proof = nested.witness(bound)
         if bound and proof.method != NOT_CHECKABLE:

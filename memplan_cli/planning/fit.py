@@ -431,10 +431,11 @@ def _is_extrapolated(value: int, samples: Samples) -> bool:
 
 
 def _extrapolate(samples: Samples, value: int) -> Need:
-    """Return the need of a value above all that were run, each at twice the value of the one before.
+    """Return the need at a value of a dim that is above the values of all samples.
 
-    Each part is extrapolated for itself, from the last `_MAX_SAMPLES` runs. The result has a process only
-    if all of these runs have one.
+    Samples are runs at values that double. Weights, inputs, outputs, planned bytes and process memory are
+    extrapolated separately, from the last `_MAX_SAMPLES` samples. The process memory is None unless all of
+    these have one.
     """
     needs = [sample.need for sample in samples[-_MAX_SAMPLES:]]
     parts = (

@@ -204,11 +204,15 @@ class _Segments:
         return closure
 
     def ineffective_checkpoints(self, recomputed_at: Sequence[set[Place]]) -> dict[str, str]:
-        """Return the names of checkpoints that save nothing, each with the reason."""
+        """Return the names of checkpoints that save nothing, each with the reason.
+
+        ``recomputed_at`` is the result of the method of that name: for each value the places from which on
+        a copy is read; empty if the value is not recomputed.
+        """
         values = self._values
         recomputed_segments = {
-            self._segment(values.made_at[value])
-            for value, places in enumerate(recomputed_at)
+            self._segment(made_at)
+            for made_at, places in zip(values.made_at, recomputed_at, strict=True)
             if places
         }
         reasons = {}

@@ -199,9 +199,10 @@ def without_needless_copies(
     if len(copies) * len(trial.written.program.body.ops) > _PRUNING_WORK:
         return trial
     variables = trial.written.program.vars
-    # A copy that makes an original tensor stands in for its original, which was dropped: it stays.
     for copy in sorted(copies, key=lambda op: -op_cost(op, variables).work):
-        if base.vars.keys().isdisjoint(filter(None, copy.outputs)):
+        # The outputs of a copy have new names, unless the original op was removed: such a copy has to stay.
+        replaces_original = any(output in base.vars for output in copy.outputs)
+        if not replaces_original:
             trial = _without_copy_if_fits(trial, copy, planned_vars, max_peak)
     return trial
 

@@ -92,20 +92,23 @@ def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str
 
 
 def _unused_reader_outputs(graph: GraphProto) -> Iterator[str]:
-    """Yield the unused results of Shape nodes that follow the naming of added readers."""
-    outputs = [
-        node.output[0]
-        for node in graph.node
-        if (node.op_type, node.domain, len(node.input), len(node.output))
-        == ("Shape", "", 1, 1)
-        and not node.attribute
-        and node.output[0].startswith(node.input[0])
-        and _READER_SUFFIX.fullmatch(node.output[0].removeprefix(node.input[0]))
-    ]
+    """Yield the unused results of readers: Shape nodes that memplan adds to keep a value alive."""
+    outputs = [node.output[0] for node in graph.node if _has_form_of_reader(node)]
     if outputs:
         read = {name for inner in graphs(graph) for node in inner.node for name in node.input}
         read.update(value.name for inner in graphs(graph) for value in inner.output)
         yield from (name for name in outputs if name not in read)
+
+
+def _has_form_of_reader(node: NodeProto) -> bool:
+    """Whether a node is a Shape from ``<name>`` to ``<name>__memplan_read``, maybe with a number behind."""
+    if node.op_type != "Shape" or node.domain or node.attribute:
+        return False
+    if len(node.input) != 1 or len(node.output) != 1:
+        return False
+    value, result = node.input[0], node.output[0]
+    suffix = result.removeprefix(value)
+    return result.startswith(value) and _READER_SUFFIX.fullmatch(suffix) is not None
 
 
 def _outputs_by_computation(keys: Iterable[NodeKey]) -> dict[NodeKey, list[tuple[str, ...]]]:

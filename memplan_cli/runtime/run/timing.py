@@ -46,18 +46,20 @@ def time_ratio(
 ) -> TimeRatio | None:
     """Return the ratio of run times ``after / before`` of two sessions that are timed in turn.
 
-    None if a round measured no time.
+    None if a round measured no time, or a time of 0 before.
 
     Raises:
         RuntimeUnavailableError: a model that has run does not run again.
     """
     ratios = []
     for _ in range(ROUNDS):
-        peaks = [_measure_times(session, inputs, timeout) for session in (before, after)]
-        time_before, time_after = comparable_times(*peaks)
-        if time_before and time_after is not None:
-            ratios.append(time_after / time_before)
-    return None if len(ratios) < ROUNDS else _median_ratio(ratios)
+        measured_before = _measure_times(before, inputs, timeout)
+        measured_after = _measure_times(after, inputs, timeout)
+        time_before, time_after = comparable_times(measured_before, measured_after)
+        if not time_before or time_after is None:
+            return None
+        ratios.append(time_after / time_before)
+    return _median_ratio(ratios)
 
 
 def release_time_ratio(

@@ -328,14 +328,21 @@ def _resize_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _resized_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
-    """Return which elements a Resize reads along an axis; None if chunks would get other values."""
+    """Return which input elements a Resize reads along an axis; None if chunks would get other values.
+
+    ``scale`` is the length of the output divided by that of the input.
+    """
     coordinates = node.string_attribute("coordinate_transformation_mode", "half_pixel")
     rounding = node.string_attribute("nearest_mode", "round_prefer_floor")
     is_nearest = node.string_attribute("mode", "nearest") == "nearest"
+    # Upsample of the NCHWC domain has no ``nearest_mode``: with nearest, it always repeats.
     repeats = (coordinates, rounding) in _REPEATING_NEAREST or node.op.domain == NCHWC
     if scale == 1 or (is_nearest and repeats):
-        return AxisMap(axis)
+        return AxisMap(
+            axis
+        )  # ``scale`` output elements for each input element, without a halo
     halo = _interpolation_halo(node)
+    # With another scale, ``index / scale`` is rounded, so a chunk could get other weights than the whole.
     if halo is None or not _is_power_of_two(scale):
         return None
     before, after = halo
