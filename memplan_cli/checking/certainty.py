@@ -64,12 +64,18 @@ def _interface_certainty(
 ) -> str:
     """Return how certain the bytes of the model's inputs, or of its outputs, are.
 
-    If the plan has sizes that were observed in a run, the model does not tell whether these are among
-    them: then the ``recorded`` certainty decides between observed and exact.
+    Args:
+        planned: the model, with its plan.
+        values: the inputs, or the outputs.
+        recorded: the certainty that the plan's report gives. It cannot be derived from the model whether a
+            run observed the sizes of ``values``. So if the plan has any observed sizes, ``recorded`` is
+            believed between observed and exact.
     """
     types = [planned.type_of(value) for value in values]
+    # Strings and sequences are left out of the sum. A value whose type the model does not state is not:
+    # its size was observed, or the report has no sum, which `certainty_figures` handles.
     if any(dtype not in (*ELEMENT_BITS, "unknown") for dtype, _ in types):
-        return PARTIAL  # a string or a sequence
+        return PARTIAL
     if any(_is_bounded(shape, dtype, planned.bounds) for dtype, shape in types):
         return BOUND
     was_observed = planned.plan.settings.get("profile_shapes") and recorded == OBSERVED

@@ -25,7 +25,7 @@ from memplan_cli.checking.live_bytes import (
     sample_dims,
     tensor_bytes,
 )
-from memplan_cli.checking.operators import ELEMENT_BITS
+from memplan_cli.checking.operators import ELEMENT_BITS, STANDARD
 from memplan_cli.checking.order import (
     COPY_MARK,
     is_in_file_order,
@@ -312,7 +312,7 @@ def _constants(timeline: Timeline) -> Collection[str]:
     }
     for node in timeline.nodes():  # an outer block comes before its subgraphs
         is_repeatable = all(
-            inner.operator and not inner.draws_random_numbers
+            inner.proto.domain in STANDARD and not inner.draws_random_numbers
             for inner in node.with_nodes_inside()
         )
         if is_repeatable and all(value.tensor_id in constants for value in node.reads()):

@@ -124,12 +124,16 @@ def create_locked(path: Path) -> int | None:
 
 
 def clear_run_folders(base: Path) -> None:
-    """Remove the folders of runs in ``base`` whose processes have ended."""
+    """Remove the folders of runs in ``base`` whose processes have ended: their locks are free.
+
+    An empty folder has no lock. Its run ended early, or is about to create its lock file: then it fails
+    to, and creates another folder (`_new_run_folder`).
+    """
     for folder in _own_paths(base, _RUN_FOLDER, stat.S_ISDIR):
         lock = _open(folder / _LOCK_FILE)
         if lock is None:
             with suppress(OSError):
-                folder.rmdir()  # removes only an empty folder: its run ended before it had a lock
+                folder.rmdir()  # fails if the folder is not empty
             continue
         try:
             if _lock(lock, wait=False):

@@ -282,23 +282,28 @@ def metrics_of(report: Report) -> dict[str, int]:
             continue
         if size is not None:
             metrics[name] = size
+    predicted_process = predicted.process if predicted else None
     # Without a run the bytes of the process are predicted.
-    processes = tuple(
-        peaks.process for peaks in (observed, predicted) if peaks and peaks.process
+    process = (observed.process if observed else None) or predicted_process
+    return (
+        metrics | process_metrics(report.memory, process, predicted_process)
+        if process
+        else metrics
     )
-    return metrics | process_metrics(report.memory, *processes) if processes else metrics
 
 
-def process_metrics(memory: Memory, *processes: ProcessBytes) -> dict[str, int]:
+def process_metrics(
+    memory: Memory, process: ProcessBytes, predicted: ProcessBytes | None = None
+) -> dict[str, int]:
     """Return the metrics of a process that runs a model with this memory of inputs and outputs.
 
-    ``process.total`` is the whole process at its highest. The others are bytes beyond a process that
-    has only imported the runtime. ``processes`` are the measured one, then the predicted one, or one of both.
+    ``process.total`` is the whole process at its highest. The others are bytes beyond a process that has
+    only imported the runtime; ``process.kept`` are those of the outputs that its caller keeps. A measured
+    ``process`` does not tell them, so they come from the ``predicted`` one.
     """
     names = ("load", "run", "private", "file")
-    process = processes[0]
     beyond = {f"process.{name}": getattr(process, name) for name in names}
-    kept = kept_bytes(memory.outputs, *processes)
+    kept = kept_bytes(memory.outputs, process, predicted)
     total = whole_process(process, memory.inputs, kept)
     return {"process.total": total, **beyond, "process.kept": kept}
 

@@ -156,6 +156,9 @@ class _OriginalLoop:
     def _find_rules(self) -> tuple[Rules, bool]:
         """Return rules with which steps run, and whether a step can have several new entries.
 
+        Rules name for each free dim of the inputs what its value is: the cache entries before the step
+        (``past``), those it adds (``new``), their sum (``total``), or a constant (``one``, ``five``).
+
         Raises:
             RuntimeUnavailableError: no step runs.
         """
@@ -163,15 +166,16 @@ class _OriginalLoop:
         # Steps with one new entry are tried only if none with two runs.
         for new in (2, 1):
             for rules in islice(self.inputs.candidate_rules(), _MAX_RULES):
-                # A wrong rule may give the right number in one step: 3 past and 2 new entries are
-                # ``five`` in all. So a second step must run too.
+                # ``five`` in place of ``total`` fits a step with 3 past and 2 new entries. A second step,
+                # with another total, refuses it.
                 reason = self._trial_failure(rules, past=3, new=new) or self._trial_failure(
                     rules, past=5, new=1
                 )
                 if not reason:
                     return rules, new > 1
                 reasons.append(reason)
-        # A step with uneven growth ran, so its rules are more likely right than those of an error.
+        # Rules with which a step ran, though its caches grew unevenly, are more likely right than rules
+        # with which the runtime failed: so that reason is reported.
         reason = _UNEVEN_GROWTH if _UNEVEN_GROWTH in reasons else reasons[0]
         raise RuntimeUnavailableError(f"no decoding step of the model runs: {reason[:400]}")
 

@@ -356,19 +356,21 @@ class GreedyChooser:
         return lowest_ratio
 
     def _take_best(self) -> int:
-        """Take the best candidate if its ratio still holds, else put it back with the new one.
+        """Take the first candidate of the heap if it is still the best at its present gain per work.
+
+        Otherwise it is put back, at its present ratio. A candidate without a gain is dropped. If one is
+        taken, `price` becomes the lowest ratio that any had, for `run`.
 
         Returns:
             The number of candidates that were taken, 1 or 0.
         """
-        negative_ratio, value, end = heappop(self._heap)
+        _, value, end = heappop(self._heap)
         gap = self.schedule.kept_gap_before(value, end)
         candidate = self._evaluate(value, gap) if gap else None
         if not candidate:
             return 0
-        is_stale = candidate.ratio < -negative_ratio
-        # Put back only if another candidate may be better now.
-        if self._heap and is_stale and candidate.ratio < -self._heap[0][0]:
+        # Candidates taken meanwhile may have lowered the ratio below that of the next one.
+        if self._heap and candidate.ratio < -self._heap[0][0]:
             heappush(self._heap, (-candidate.ratio, value, end))
             return 0
         self.price = min(self.price, candidate.ratio)

@@ -155,7 +155,7 @@ class Requirements:
     """
 
     def __init__(self, model: ModelProto, names_taken: Collection[str]) -> None:
-        """Collect the consumers, shapes and integer constants of all graphs.
+        """Collect the readers, shapes and integer constants of all graphs.
 
         Args:
             model: The model.
@@ -171,13 +171,17 @@ class Requirements:
             self._add_graph(graph)
 
     def _add_graph(self, graph: GraphProto) -> None:
-        """Collect consumers, shapes and integer constants of a graph; weights count before declarations."""
-        for tensor in graph.initializer:
-            self._add_tensor(tensor.name, tensor)
+        """Collect the readers, shapes and integer constants of a graph.
+
+        An initializer or the value of a Constant tells its own shape, which counts before a declared one.
+        """
         for value in (*graph.input, *graph.value_info, *graph.output):
             if value.type.tensor_type.HasField("shape"):
+                # A dim without a name gets one that is not taken.
                 dims = tensor_dims(value, value.type.tensor_type, self._names_taken)
                 self._shapes.setdefault(value.name, dims)
+        for tensor in graph.initializer:  # replaces the shape, if one is declared
+            self._add_tensor(tensor.name, tensor)
         for node in graph.node:
             for position, name in enumerate(node.input):
                 self._readers[name].append((node, position))

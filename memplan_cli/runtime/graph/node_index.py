@@ -177,20 +177,20 @@ class _Sorter:
 
 
 def _products(node: NodeProto) -> list[_Product]:
-    """Return the products of a node, with names that are equal in the dump and in the repeated inlining.
+    """Return the operator of a node with each of its outputs, by their names in the model.
 
-    The dump has other names around a kernel without float16. For a node that computes ``y`` from ``x``, the
-    runtime inserts two Casts there:
+    By these a node that the runtime dumped is found among the model's nodes. The dump has other names
+    around an operator without a kernel for float16: if it computes ``y`` from ``x``, the runtime inserts
+    two Casts.
 
         Cast:  x -> InsertedPrecisionFreeCast_x
         node:  InsertedPrecisionFreeCast_x -> InsertedPrecisionFreeCast_y
         Cast:  InsertedPrecisionFreeCast_y -> y
 
-    The product of the node is ``y``, as in the model. A Cast keeps the name of its output: the first one
-    is no producer of ``x``.
+    The node's output is ``y`` in the model, so the prefix is removed.
     """
     kind = kind_of(node)
-    if node.op_type == "Cast":
+    if node.op_type == "Cast":  # without its prefix the first Cast would seem to compute ``x``
         return [(kind, node.output[0])]
     return [(kind, name.removeprefix(_OTHER_PRECISION)) for name in node.output if name]
 

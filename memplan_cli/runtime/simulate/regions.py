@@ -127,16 +127,18 @@ def regions(first: int, later: int) -> dict[str, Setting]:
 def best_arena(trace: AllocationTrace) -> ArenaChoice:
     """Return the arena that holds least after two runs, of those that are tried.
 
-    Exact growth, one region and several regions are tried.
+    Exact growth is tried first, then one region, then several regions.
     """
     best = _held_by(trace, EXACT)
     count = _trials(trace, _WORK, _MAX_ONE_REGION_TRIALS)
     for size in _one_region_sizes(trace.peak, max(best.held, trace.peak), count):
-        if size >= min(best.held, _LARGEST_REGION):
+        if size >= min(best.held, _LARGEST_REGION):  # the arena holds its region at least
             break
-        choice = _held_by(trace, one_region(size), best.held)
+        choice = _held_by(trace, one_region(size), limit=best.held)
         best = min(best, choice, key=lambda choice: choice.held)
     first_sizes = _first_region_sizes(trace)
+    # An arena of several regions holds their total if it never grows further. Totals ascend, so the
+    # first arena that does not grow holds least.
     candidates = (
         (total, arena)
         for total in _totals(trace.peak, best.held, _TOTAL_STEP)
@@ -144,7 +146,7 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
         for arena in _several_regions(first, total)
     )
     trials = _trials(trace, _WORK, _MAX_SEVERAL_REGIONS_TRIALS)
-    return _first_fit(trace, islice(candidates, trials), best.held) or best
+    return _first_fit(trace, islice(candidates, trials), upper_bound=best.held) or best
 
 
 def is_tight(held: int, lowest: int) -> bool:
