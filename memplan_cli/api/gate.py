@@ -430,25 +430,27 @@ def take_snapshot(
 ) -> Snapshot:
     """Return the numbers of a model or plan file, with all checked metrics.
 
-    The process of a model is predicted, which takes a session, unless nothing is recorded or compared
-    with a baseline and the rules name other metrics only.
+    The memory of a model's process is predicted only if it is recorded, compared with a baseline or
+    among the metrics of the rules, because the prediction takes a session. If it fails, the snapshot has
+    the reason instead.
 
     Args:
         path: the file.
         plan: the plan in it, or of the model in it.
-        key: its name in a baseline.
-        request: the settings.
-        rules: its rules.
-        earlier: its entry in the baseline, if there is one.
-        is_recorded: whether the numbers are recorded in a baseline.
+        key: the name of the file in a baseline.
+        request: the settings that the model is loaded with.
+        rules: which metrics are checked.
+        earlier: the file's entry in the baseline; None if it has none.
+        is_recorded: whether the snapshot will be an entry of a baseline.
 
     Raises:
         MemplanError: a checked metric is computed from the model, and the model does not load.
     """
+    metrics = rules.metrics or DEFAULT_METRICS
+    is_checked = any(name.startswith("process.") for name in metrics)
+    needs_process = is_recorded or earlier is not None or is_checked
     process, obstacle = None, ""
-    names = rules.metrics or DEFAULT_METRICS
-    is_asked_for = any(name.startswith("process.") for name in names)
-    if (is_recorded or earlier or is_asked_for) and not is_plan_file(path):
+    if needs_process and not is_plan_file(path):
         process, obstacle = process_or_obstacle(path, request.load(path), plan)
     layers = file_layers(path, request.config_file)
     files = tuple(os.path.relpath(layer.source) for layer in layers if layer.values)

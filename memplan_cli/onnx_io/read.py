@@ -220,19 +220,20 @@ class _Reader:
         return path
 
     def _may_be_value_id(self, path: str, outer: str) -> bool:
-        """Whether some ``path/name`` may be the id of a value outside of the block at ``path``.
+        """Whether a value of the block at ``path`` may get the id of a value of a block around it.
 
-        For example, a value ``a/b`` of the main graph has the id that a value ``b`` of a block ``a``
-        would have. ``outer`` is the path of the block around it, and the start of ``path``.
+        An id is ``path/name``, or only ``name`` in the main graph, and names may have slashes: a value
+        ``b`` of a block ``a`` has the id of a value ``a/b`` of the main graph. The names of the whole
+        model are examined, so the result may be True for a name of another block.
+
+        ``outer`` is the path of the innermost block around, a prefix of ``path``; empty for the main graph.
         """
-        if self._begins_a_name(f"{path}/"):  # a value of the main graph
-            return True
         while outer:
-            # A value of this block has the id ``outer/name``.
-            if self._begins_a_name(f"{path.removeprefix(f'{outer}/')}/"):
+            path_in_outer = path.removeprefix(f"{outer}/")
+            if self._begins_a_name(f"{path_in_outer}/"):
                 return True
             outer = self.outer_paths[outer]
-        return False
+        return self._begins_a_name(f"{path}/")
 
     def _begins_a_name(self, prefix: str) -> bool:
         """Whether the name of a value begins with ``prefix``, which has a slash."""

@@ -347,21 +347,23 @@ def _covers(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
 def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
     """Whether the first sum is proved to be at least the second, for all dims of 1 or more.
 
+    A sum has the positive coefficient of each unit, an expression: ``{"n*min(n, 4)": 8, "n": 2}``.
+
     The proof takes the difference of both sums. It writes each atom, a symbol or a call such as
     ``min(n, 4)``, as its least value plus a rest that is not negative. If no coefficient is negative
     then, the difference is not negative either. If one is, there is no proof, and the result is False.
 
-    Some calls of ``min`` in the second sum are replaced by larger expressions first. That makes the
+    Some calls of ``min`` that are subtracted are replaced by larger expressions first. That makes the
     difference smaller, so the proof holds for the sums as they are.
     """
     if _covers(larger, smaller):
         return True
-    # A unit of both sums is subtracted as it is: in the difference it may have either sign.
-    only_larger = {unit: value for unit, value in larger.items() if unit not in smaller}
+    # Units of both sums cancel out first. What remains of one may be positive, so its calls of ``min``
+    # must not be replaced: it belongs to the minuend, with either sign.
+    remainder = {unit: value - smaller.get(unit, 0) for unit, value in larger.items()}
     only_smaller = {unit: value for unit, value in smaller.items() if unit not in larger}
-    common = {unit: larger[unit] - smaller[unit] for unit in larger.keys() & smaller.keys()}
     try:
-        minuend = _polynomial(only_larger | common)
+        minuend = _polynomial(remainder)
         subtrahend = _with_fewer_minima(_polynomial(only_smaller))
         difference = add_polynomials([minuend, multiply_polynomials([subtrahend], -1)])
         shifted = add_polynomials(
@@ -370,7 +372,7 @@ def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
         )
     except ValueError:  # the polynomial has too many terms
         return False
-    return all(value > 0 for value in shifted.values())  # a polynomial has no zero terms
+    return all(coefficient >= 0 for coefficient in shifted.values())
 
 
 def _polynomial(total: Mapping[str, int]) -> Polynomial:

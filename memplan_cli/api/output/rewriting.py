@@ -201,22 +201,27 @@ class RewrittenFiles(OutputFiles):
             raise
 
     def _write_weights_and_serialize(self) -> Sequence[bytes]:
-        """Create the weight files; return the bytes of the rewritten model, which refers to them.
+        """Create the weight files; return the rewritten model, which refers to them, serialized in parts.
 
-        The files are added to those of the object. Sets ``_moved``.
+        The files are added to the object's ``_created`` and ``_used_weights``. If weights are moved out of
+        the model, ``_moved`` is set.
         """
         from memplan_cli.onnx_io.metadata import WEIGHTS, donation_note
         from memplan_cli.onnx_io.writing.write import written_model
 
         rewriting, plan = self._rewriting, self._rewriting.planned.plan
+        # The notes are metadata of the written model.
         notes = {**rewriting.notes, **donation_note(plan.report.donated.pairs)}
-        model, program = self._fold_and_chunk(notes)
+        model, program = self._fold_and_chunk(notes)  # adds a note about folded constants
         # If ONNX Runtime wrote the graph, the weights are in files already.
         if not rewriting.optimized_offline and rewriting.settings.external_weights != "keep":
-            output = self._targets.model
-            moved = move_beside(model, output, self._used_weights, self._earlier_weights)
+            # The new file must not have the name of a used one. It may replace one of an earlier output.
+            moved = move_beside(
+                model, self._targets.model, self._used_weights, self._earlier_weights
+            )
             self._add_weights(moved.created)
-            self._moved, model = moved.facts, moved.model
+            model = moved.model
+            self._moved = moved.facts
             if moved.created:
                 notes[WEIGHTS] = f"{moved.facts.bytes} bytes in {moved.facts.file}"
         return written_model(model, program, plan, notes)

@@ -184,21 +184,41 @@ def _compare_within_noise(
 ) -> Validation:
     """Compare all runs, with a tolerance widened by the differences of the original's own runs.
 
-    The original runs again if ``original_settings`` are others than the baseline's; these outputs are
-    saved in ``folder``. ``path`` and ``settings`` are those of the written model.
+    Args:
+        baseline: the original's runs, under the settings of the baseline.
+        path: the written model.
+        settings: of its session.
+        original_settings: of the original's runs to compare with. If they are not the baseline's, the
+            original runs again.
+        folder: where the outputs of these runs are saved.
     """
-    inputs, record, runs = baseline.inputs, baseline.record, baseline.check.runs
-    timeout = baseline.check.timeout
+    inputs, original_runs = baseline.inputs, baseline.record
     if original_settings != baseline.settings:
         inputs = _saved_in(folder, "noisy", inputs)
-        original_runs = baseline.run_spec(baseline.path, original_settings, inputs)
-        record = run_model(_outputs_only(original_runs, runs), timeout=timeout)
-        record = record.require(f"{baseline.path}: the original's own runs")
-    noise = record.differences
+        original_runs = _run_original(baseline, original_settings, inputs)
+    noise = original_runs.differences  # between repeated runs of the original
     tolerance = widened(baseline.check.tolerance, noise)
-    spec = compared_spec(baseline, path, settings, inputs)
-    spec = _outputs_only(replace(spec, tolerance=tolerance), runs)
-    return verdict_of(run_model(spec, timeout=timeout), baseline.provider, tolerance, noise)
+    # The inputs have the folders of the original's outputs, which are compared with.
+    comparing = compared_spec(baseline, path, settings, inputs)
+    comparing = _outputs_only(replace(comparing, tolerance=tolerance), baseline.check.runs)
+    written_runs = run_model(comparing, timeout=baseline.check.timeout)
+    return verdict_of(written_runs, baseline.provider, tolerance, noise)
+
+
+def _run_original(
+    baseline: Baseline, settings: RuntimeSettings, inputs: tuple[InputSet, ...]
+) -> RunRecord:
+    """Run the original as often as the check asks for; return the record of these runs.
+
+    The outputs are saved in the ``save_to`` folders of the inputs.
+
+    Raises:
+        RuntimeUnavailableError: the original does not run.
+    """
+    saving = baseline.run_spec(baseline.path, settings, inputs)
+    saving = _outputs_only(saving, baseline.check.runs)
+    record = run_model(saving, timeout=baseline.check.timeout)
+    return record.require(f"{baseline.path}: the original's own runs")
 
 
 def _outputs_only(spec: RunSpec, runs: int) -> RunSpec:
