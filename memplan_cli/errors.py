@@ -111,11 +111,11 @@ def not_a_model(path: Path, error: Exception) -> ModelError:
     for mark, kind, hint in _OTHER_KINDS:
         if start.lstrip().startswith(mark):
             return ModelError(f"{path} is not an ONNX model but {kind}", hint=hint)
-    if start.startswith(_MODEL_START):
-        text = f"{path} begins like an ONNX model, but is cut off or damaged"
-        return ModelError(text, hint="copy or download it again, and compare the sizes")
     lines = str(error).strip().splitlines()
     reason = lines[0][:200] if lines else type(error).__name__
+    if start.startswith(_MODEL_START):
+        text = f"{path} begins like an ONNX model, but is cut off or damaged: {reason}"
+        return ModelError(text, hint="copy or download it again, and compare the sizes")
     hint = "memplan reads ONNX protobuf files; is it another format?"
     return ModelError(f"{path} is not an ONNX model: {reason}", hint=hint)
 

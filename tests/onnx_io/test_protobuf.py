@@ -67,7 +67,7 @@ ALONE.set(True)
 node = messages().NodeProto(op_type="Abs", input=["x"], output=["y"])
 float32 = messages().TypeProto()
 float32.tensor_type.elem_type = 1
-types = infer_node(node, {"x": float32}, {}, 17)
+types = infer_node(node, {"x": float32}, {}, {"": 17})
 print(types["y"].tensor_type.elem_type, "onnx" in sys.modules)
 """
     assert python(code) == "1 False\n"

@@ -96,7 +96,8 @@ def test_the_arena_is_released_if_a_run_gets_at_most_5_percent_longer(
     assert runtime.idle is not None
     assert runtime.settings is not None
     assert runtime.idle.after_run == after_run
-    assert runtime.idle.release.private < runtime.idle.keep.private - 4 * MIB
+    # One region of 4 MiB is released; other pages of a process differ by some 0.1 MiB from run to run.
+    assert runtime.idle.release.private < runtime.idle.keep.private - 3.5 * MIB
     assert runtime.settings.run_config == (RELEASE_AFTER_RUN if after_run == "release" else {})
     assert file_settings(model) == runtime.settings
     report = " ".join(memplan("report", model.with_suffix(".memplan.json")).stdout.split())

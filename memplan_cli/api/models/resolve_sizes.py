@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 MAX_OBSERVED_OPS = 20_000
 """Larger models are not run to observe sizes: profiling such a run takes too long."""
 
+_SMALL_LENGTHS = (2, 4, 8, 16)
+
 _MAX_INPUT_ELEMENTS = 2**24
 """A candidate whose inputs have more elements in total is not tried."""
 
@@ -310,16 +312,20 @@ class _SizeSearch:
 
         1. All dims are 1, which mostly will do. Without free dims this candidate is empty, and the only one.
         2. The smallest dims that satisfy the constraints.
-        3. Each common length for all dims but those that lead a shape, which are 1.
-        4. A small length for all dims, also for those that lead a shape.
+        3. A small length for one dim, 1 for the others: a past that is longer than what is added to it.
+        4. Each common length for all dims but those that lead a shape, which are 1.
+        5. A small length for all dims, also for those that lead a shape.
         """
         yield dict.fromkeys(self.free_dims, 1)
         if not self.free_dims:
             return
         yield self._smallest_dims(program)
+        for length in _SMALL_LENGTHS:
+            for longer in self.free_dims:
+                yield {name: length if name == longer else 1 for name in self.free_dims}
         for length in COMMON_LENGTHS[1:]:
             yield {name: 1 if leads else length for name, leads in self.free_dims.items()}
-        for length in (2, 4, 8, 16):
+        for length in _SMALL_LENGTHS:
             yield dict.fromkeys(self.free_dims, length)
 
     def _assume_smallest(

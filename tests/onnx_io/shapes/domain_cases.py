@@ -240,6 +240,8 @@ RUNTIME_CASES = (
     Case("Attention", {"q": real(2, 6, 5, 8), "k": real(2, 3, 7, 8), "v": real(2, 3, 7, 12)}, domain="", opset=23),
     Case("Attention", {"q": real(2, 5, 24), "k": real(2, 7, 8), "v": real(2, 7, 12), "pk": real(2, 2, 3, 4), "pv": real(2, 2, 3, 6)}, {}, {"q_num_heads": 6, "kv_num_heads": 2}, "q k v  pk pv", 4, "", 23, numbers=(8, 12, 24, 4, 6)),
     Case("Dropout", X, outputs=2, domain=""),
+    Case("GroupNormalization", IMAGE, {"g": real(3), "h": real(3)}, {"num_groups": 3}, domain="", opset=21),
+    Case("MeanVarianceNormalization", IMAGE, {}, {"axes": [0, 2, 3]}, domain="", opset=13),
     Case("SimplifiedLayerNormalization", CUBE, {"g": real(8)}, {"axis": -1}, domain=""),
 )  # fmt: skip
 
