@@ -169,20 +169,23 @@ def _write_best_candidate(request: OptimizeRequest) -> Optimized:
 def _write_plainer(
     result: Optimized, request: OptimizeRequest, baseline: BackgroundBaseline
 ) -> Optimized:
-    """Return the result, or that of a plainer candidate if the outputs of the others differ.
+    """Return the result, or that of the first `plainer_settings` with which the comparison passes.
 
-    For a target, a graph that does not run is replaced as well: then the file is not optimized for it.
+    They are tried if no model was written because its outputs differ. For a target they are also tried
+    if it did not run: the written model is portable then, in place of one that is optimized for the target.
     """
     is_for_target = request.settings.target != "portable"
     rejected: list[Plan] = []
     for settings in plainer_settings(request.settings):
         verdict = result.plan.report.validation
-        if result.model is not None or verdict is None:  # written, or over the budget
+        # A plan over the budget has no verdict: its model was not run.
+        if result.model is not None or verdict is None:
             break
-        if not is_for_target and not verdict.has_other_outputs:
+        is_replaceable = verdict.has_other_outputs or is_for_target
+        if not is_replaceable:
             break
         rejected.append(result.plan)
-        request.progress("planning again: the outputs of the written model differ")
+        request.progress("planning again: the written model did not pass the comparison")
         plainer = replace(request, settings=settings)
         candidate = plan_portable(plainer, baseline)
         result = _write_best_of([candidate], plainer, baseline, rejected)

@@ -126,8 +126,8 @@ def create_locked(path: Path) -> int | None:
 def clear_run_folders(base: Path) -> None:
     """Remove the folders of runs in ``base`` whose processes have ended: their locks are free.
 
-    An empty folder has no lock. Its run ended early, or is about to create its lock file: then it fails
-    to, and creates another folder (`_new_run_folder`).
+    Empty folders are removed too. If the run of one is only about to create its lock file, it creates
+    another folder (`_new_run_folder`).
     """
     for folder in _own_paths(base, _RUN_FOLDER, stat.S_ISDIR):
         lock = _open(folder / _LOCK_FILE)

@@ -169,6 +169,13 @@ def test_without_a_check_the_file_is_written_too(tmp_path: Path) -> None:
     assert memplan("validate", found.model, "--original", path).exit_code == 0
 
 
+def test_a_plan_records_that_the_user_allowed_no_run(tmp_path: Path) -> None:
+    path = saved(tmp_path, decoder())
+    assert "run" not in api.optimize(path, IN_PLACE, check=None).plan.settings
+    found = api.optimize(path, replace(IN_PLACE, run=False), out=tmp_path / "without_run.onnx")
+    assert found.plan.settings["run"] is False
+
+
 def test_outputs_that_differ_write_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

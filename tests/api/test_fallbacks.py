@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -192,6 +193,26 @@ def test_weights_that_are_not_packed_are_said(samples: Path, tmp_path: Path) -> 
         rewriting, failed
     ).planned.plan.report.fallbacks
     assert (found.code, found.why) == ("weights-unpacked", crashed.notes[0])
+
+
+def test_a_model_that_did_not_run_is_not_said_to_have_other_outputs(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ModelFile.of(samples / "branchy_cnn.onnx", onnx.load(samples / "branchy_cnn.onnx"))
+    plan = plan_model(file, Settings()).plan
+    crashed = Validation("failed", CPU, notes=("the runtime's process died of SIGSEGV",))
+    failed = Optimized(plan.with_report(replace(plan.report, validation=crashed)), None, None)
+    stages: list[str] = []
+    optimizing = import_module("memplan_cli.api.optimize")  # the function has the same name
+    targets = Targets.of(file.path, tmp_path / "o.onnx")
+    request = candidates.OptimizeRequest(
+        file, Settings(target="cpu"), targets, None, stages.append
+    )
+    monkeypatch.setattr(optimizing, "plan_portable", lambda *_: None)
+    monkeypatch.setattr(optimizing, "_write_best_of", lambda *_: failed)
+    optimizing._write_plainer(failed, request, optimizing.BackgroundBaseline(None))
+    assert stages
+    assert not [stage for stage in stages if "outputs" in stage]
 
 
 def _is_slower(after: Peaks, before: Peaks) -> bool:

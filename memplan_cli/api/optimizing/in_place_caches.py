@@ -208,15 +208,18 @@ class _DecoderPlanner:
         )
 
     def _as_plan_of_original(self, plan: Plan, caches: CacheSummary) -> Plan:
-        """Return the plan of a rewritten graph as one of the original, with the caches in its report."""
+        """Return the plan of a rewritten graph as one of the original, with the caches in its report.
+
+        The rewritten graph was planned without runs. The setting ``run`` of the result is the user's.
+        """
         from memplan_cli.onnx_io.load import graph_digest
 
+        settings = dict(plan.settings)
+        if self.bound_settings.run:  # a plan records only ``"run": False``
+            settings.pop("run", None)
         plan = plan.with_report(replace(plan.report, caches=caches))
         return replace(
-            plan,
-            # ``run`` was set for resolving sizes only: it is no setting of the user.
-            settings={key: value for key, value in plan.settings.items() if key != "run"},
-            graph_sha256=graph_digest(self.request.file.model),
+            plan, settings=settings, graph_sha256=graph_digest(self.request.file.model)
         )
 
     def _with_figures(

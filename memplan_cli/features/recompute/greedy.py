@@ -358,8 +358,8 @@ class GreedyChooser:
     def _take_best(self) -> int:
         """Take the first candidate of the heap if it is still the best at its present gain per work.
 
-        Otherwise it is put back, at its present ratio. A candidate without a gain is dropped. If one is
-        taken, `price` becomes the lowest ratio that any had, for `run`.
+        Otherwise it is put back at its present ratio, or dropped if it has no gain. `price` is the lowest
+        ratio that was taken so far: `run` derives from it which candidates are too poor.
 
         Returns:
             The number of candidates that were taken, 1 or 0.

@@ -173,14 +173,14 @@ class Requirements:
     def _add_graph(self, graph: GraphProto) -> None:
         """Collect the readers, shapes and integer constants of a graph.
 
-        An initializer or the value of a Constant tells its own shape, which counts before a declared one.
+        The shape of an initializer or of a Constant's value replaces a declared shape.
         """
         for value in (*graph.input, *graph.value_info, *graph.output):
             if value.type.tensor_type.HasField("shape"):
                 # A dim without a name gets one that is not taken.
                 dims = tensor_dims(value, value.type.tensor_type, self._names_taken)
                 self._shapes.setdefault(value.name, dims)
-        for tensor in graph.initializer:  # replaces the shape, if one is declared
+        for tensor in graph.initializer:
             self._add_tensor(tensor.name, tensor)
         for node in graph.node:
             for position, name in enumerate(node.input):
