@@ -85,33 +85,45 @@ def _infer_subgraphs_of(
 ) -> dict[str, TypeProto]:
     """Infer the subgraphs of one node, and return the types of its outputs that were unknown or wrong.
 
-    ONNX's inference believes the declared shape of a *state*, a value that a Loop or Scan carries from one
-    iteration to the next. If that is wrong, so may be all types of the node's outputs.
+    A *state* is a value that a Loop or Scan carries from one iteration to the next. ONNX's inference keeps
+    its declared shape. If that is wrong, the types of all outputs of the node may be wrong too.
 
     Args:
-        node: From the model before inference. Wrongly declared shapes of its states are removed: else the
-            next round would find wrong types again.
-        inferred_node: The same node after inference. It gets the inferred subgraphs, and a mark on a subgraph
-            that is never run.
+        node: The node before ONNX's inference. Wrongly declared shapes of its states are removed, so that
+            inference in the next round does not use them again.
+        inferred_node: The same node after ONNX's inference. It gets the inferred subgraphs, and a mark on a
+            subgraph that is never run.
         outer: The graph around the node. It gets the returned types, because later nodes may read the outputs.
     """
-    _mark_never_run(inferred_node, _never_run_branch(node, outer))
+    output_types: dict[str, TypeProto] = {}
     wrong_states = _wrongly_declared_states(node, inferred_node, outer)
-    if not wrong_states and _has_all_types(inferred_node, outer):
-        return {}
-    bodies, results = _RULES[node.op_type](node, outer)
-    for attribute in inferred_node.attribute:
-        if attribute.name in bodies:
-            attribute.g.CopyFrom(bodies[attribute.name])
-    output_types = {}
-    for name, result in zip(node.output, results, strict=False):
-        known = None if wrong_states else outer.types.get(name)
+    if wrong_states or not _has_all_types(inferred_node, outer):
+        bodies, results = _RULES[node.op_type](node, outer)
+        for attribute in inferred_node.attribute:
+            if attribute.name in bodies:
+                attribute.g.CopyFrom(bodies[attribute.name])
+        output_types = _new_types(node.output, results, {} if wrong_states else outer.types)
+        outer.types.update(output_types)
+    _mark_never_run(inferred_node, _never_run_branch(node, outer))
+    for declared in wrong_states:  # the inputs of the subgraph in ``node``
+        declared.type.CopyFrom(with_shape(declared.type, None))
+    return output_types
+
+
+def _new_types(
+    names: Iterable[str], results: Iterable[TypeProto], known_types: Mapping[str, TypeProto]
+) -> dict[str, TypeProto]:
+    """Return the types of outputs, known and inferred parts merged, that differ from the known types.
+
+    An invalid model may have more or fewer outputs than results: those without a partner are left out.
+    """
+    new_types = {}
+    for name, result in zip(names, results, strict=False):
+        known = known_types.get(name)
         combined = result if known is None else merged(known, result)
         if name and combined != known:
-            output_types[name] = outer.types[name] = combined
-    for value in wrong_states:  # values of ``node``
-        value.type.CopyFrom(with_shape(value.type, None))
-    return output_types
+            new_types[name] = combined
+    return new_types
 
 
 def _has_all_types(node: NodeProto, outer: OuterGraph) -> bool:
