@@ -202,7 +202,7 @@ class Search:
     def write_state(self, choices: Sequence[Choice]) -> State | None:
         """Return the program with these regions in chunks, with its measured live bytes.
 
-        None if `rewrite_in_chunks` cannot write it. Counts the ops of the program.
+        None if `rewrite_in_chunks` cannot write it. Adds the ops of the program to those of ``self.limit``.
         """
         chunked = rewrite_in_chunks(
             self.graph, [(choice.region, choice.count) for choice in choices]
@@ -214,20 +214,21 @@ class Search:
         measurement = measured(
             chunked.program, sizes, self.planned_vars.pinned, self.planned_vars.aliasing
         )
-        buffers = measurement.storage.buffers_by_unit.get(FIXED_UNIT, ())
-        live_bytes = tuple(pressure(Problem(buffers)))
+        fixed_buffers = measurement.storage.buffers_by_unit.get(FIXED_UNIT, ())
+        # Pairs of a tick and the bytes that are live from it on.
+        pressure_by_tick = tuple(pressure(Problem(fixed_buffers)))
         # Steps of the top block have an empty path; those of subgraphs belong to the op before.
         op_ticks = [step.start for step in measurement.timeline.steps if not step.block.path]
-        op_peaks = _op_peaks(live_bytes, op_ticks)
-        # The earliest tick with the most live bytes.
-        peak_tick, _ = max(live_bytes, key=lambda entry: (entry[1], -entry[0]), default=(0, 0))
+        op_peaks = _op_peaks(pressure_by_tick, op_ticks)  # one for each op of the top block
         return State(
             choices=tuple(choices),
             chunked=chunked,
             sizes=sizes,
             op_peaks=op_peaks,
             peak_op=chunked.program.body.ops[op_peaks.index(max(op_peaks))],
-            peak_vars=_vars_live_at(peak_tick, measurement.storage, sizes),
+            peak_vars=_vars_live_at(
+                _first_peak_tick(pressure_by_tick), measurement.storage, sizes
+            ),
         )
 
     def with_measured_choices(self, choices: Iterable[Choice]) -> State | None:
@@ -500,6 +501,12 @@ def _op_peaks(
             live_bytes, position = next_bytes, position + 1
         op_peaks.append(max(peak, live_bytes))
     return tuple(op_peaks)
+
+
+def _first_peak_tick(pressure_by_tick: Sequence[tuple[int, int]]) -> int:
+    """Return the first tick with the most live bytes; 0 without ticks. Ticks ascend, as in `pressure`."""
+    tick, _ = max(pressure_by_tick, key=lambda entry: entry[1], default=(0, 0))
+    return tick
 
 
 def _vars_live_at(

@@ -248,12 +248,12 @@ class _OriginalLoop:
         return {cache.input: self.state[cache.input] for cache in self.caches.growing}
 
     def observations(self) -> Json:
-        """Return how steps are fed, and how many entries they added.
+        """Return how steps are fed, and how many entries of the growing caches they added.
 
         Returns:
-            ``rules`` and ``lengths``: the attributes; ``start``: entries before the first step;
-            ``steps``: entries that each step added; ``tokens``: ``[input, axis]`` of an input that is
-            as long as the new entries, in a list that is empty if there is none.
+            ``rules``: how the value of each dim follows from past and new entries; ``start``: entries before
+            the first step; ``steps``: entries that each step added; ``lengths``: new entries of each step;
+            ``tokens``: a list of `_token_axis` as ``[input, axis]``, empty if there is none.
         """
         tokens = self._token_axis()
         return {

@@ -177,27 +177,30 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
         before  output = MatMul(left[B, heads * times, ..], repeat(right[B, heads, 1, ..]))
         after   output = Reshape(MatMul(Reshape(left)[B, heads, times, ..], right[B, heads, 1, ..]))
 
-    The nodes that repeated the heads have no consumer then, and are dropped.
+    A scaling right behind the MatMul stays there, before the last Reshape. The nodes that repeated the
+    heads have no consumer then, and are dropped.
     """
     edit = GraphEditor(model)
     replaced: set[str] = set()  # results of the nodes that are replaced
     for repeat in repeats:
-        right = _moved_heads(edit, repeat)
-        left, output = repeat.product.input[0], repeat.product.output[0]
-        grouped_heads = (repeat.heads, repeat.times)
-        shape = _shape_with_heads(edit, left, grouped_heads, rank=_RANK, like=left)
-        grouped_left = _add_node(edit, "Reshape", [left, shape], like=left)
-        result = _add_node(edit, "MatMul", [grouped_left, right], like=output)
-        replaced.add(output)
-        if (scale := repeat.scale) is not None:  # scales the product by one number
-            output, number = scale.output[0], scale.input[1]
-            result = _add_node(edit, scale.op_type, [result, number], like=output)
-            replaced.add(output)
-        query_heads = repeat.heads * repeat.times
-        shape = _shape_with_heads(edit, result, (query_heads,), rank=_RANK + 1, like=output)
-        edit.add_named_node("Reshape", [result, shape], output)
-    nodes = [node for node in model.graph.node if node.output[0] not in replaced]
-    edit.set_nodes(nodes)  # with the added nodes, in order, without unused ones
+        grouped = _add_grouped_product(edit, repeat)
+        last = repeat.product if repeat.scale is None else repeat.scale
+        output, query_heads = last.output[0], repeat.heads * repeat.times
+        _add_reshape(edit, grouped, (query_heads,), rank=_RANK + 1, result=output)
+        replaced |= {repeat.product.output[0], output}
+    # The added nodes are not in the graph yet: `set_nodes` puts them in order, and drops unused ones.
+    edit.set_nodes([node for node in model.graph.node if node.output[0] not in replaced])
+
+
+def _add_grouped_product(edit: GraphEditor, repeat: _Repeat) -> str:
+    """Add the scaled product of rank 5, ``[B, heads, times, ..]``, and return its name."""
+    right = _moved_heads(edit, repeat)
+    left, output = repeat.product.input[0], repeat.product.output[0]
+    grouped_left = _add_reshape(edit, left, (repeat.heads, repeat.times), rank=_RANK)
+    result = _add_node(edit, "MatMul", [grouped_left, right], output)
+    if (scale := repeat.scale) is None:
+        return result
+    return _add_node(edit, scale.op_type, [result, scale.input[1]], scale.output[0])
 
 
 def _moved_heads(edit: GraphEditor, repeat: _Repeat) -> str:
@@ -211,17 +214,22 @@ def _moved_heads(edit: GraphEditor, repeat: _Repeat) -> str:
     return heads
 
 
-def _shape_with_heads(
-    edit: GraphEditor, name: str, heads: Sequence[int], *, rank: int, like: str
+def _add_reshape(
+    edit: GraphEditor, name: str, heads: Sequence[int], *, rank: int, result: str = ""
 ) -> str:
-    """Add the shape ``[batch, *heads, ..]`` for a Reshape of a value of this rank, with its last two dims.
+    """Add a Reshape of a value to ``[batch, *heads, ..]`` with its last two dims; return its result's name.
 
-    New values are named after ``like``.
+    ``rank`` is that of the value before. A ``result`` without a name is named after the value.
     """
+    like = result or name
     matrix_dims = _add_node(edit, "Shape", [name], like, start=rank - 2, end=rank)
     # In the shape of a Reshape, 0 keeps the batch.
     head_dims = edit.add_constant(f"{like}.grouped", [0, *heads])
-    return _add_node(edit, "Concat", [head_dims, matrix_dims], like, axis=0)
+    shape = _add_node(edit, "Concat", [head_dims, matrix_dims], like, axis=0)
+    if not result:
+        return _add_node(edit, "Reshape", [name, shape], like)
+    edit.add_named_node("Reshape", [name, shape], result)
+    return result
 
 
 def _add_node(

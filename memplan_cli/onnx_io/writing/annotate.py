@@ -22,7 +22,7 @@ from memplan_cli.onnx_io.types import element_type
 from memplan_cli.onnx_io.wire_format import Entries, field, head
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
@@ -46,57 +46,51 @@ def annotated(
     If the plan's settings keep the notes in the plan file, the model's metadata says so, and nodes and
     values get none. The model, whose nodes are in the program's order, is not changed.
     """
-    graph = model.graph
+    graph, rest = model.graph, _without_nodes_and_values(model)
     if plan.settings.get("notes") == IN_PLAN:
         return _assembled(
-            model,
+            rest,
             nodes=map(_serialized, graph.node),
             values=map(_serialized, graph.value_info),
-            pop_interface_notes=lambda _name: b"",
             metadata={**metadata, NOTES: IN_PLAN},
         )
     notes = PlanNotes.of(program, plan)
     value_notes = ValueNotes(notes, path="")
+    for value in (*rest.graph.input, *rest.graph.output):
+        value.MergeFromString(value_notes.pop(value.name))
     return _assembled(
-        model,
+        rest,
         nodes=_annotated_nodes(graph, program, notes),
-        # Not iterated before the graph inputs and outputs have popped their notes.
-        values=value_notes.annotated(graph.value_info),
-        pop_interface_notes=value_notes.pop,
+        values=value_notes.annotated(graph.value_info),  # with the notes that were not popped
         metadata=metadata,
     )
 
 
 def _assembled(
-    model: ModelProto,
+    rest: ModelProto,
     nodes: Iterator[bytes],
     values: Iterator[bytes],
-    pop_interface_notes: Callable[[str], bytes],
     metadata: Mapping[str, str],
 ) -> list[bytes]:
-    """Return the bytes of a model, in parts, with other nodes, values and metadata.
+    """Return the bytes of a model, in parts, from serialized nodes and values and the rest of the model.
 
     As in a message that protobuf writes, fields are in the order of their numbers.
 
     Args:
-        model: The model; nodes and value_info of its main graph are left out.
+        rest: The model without nodes and value_info of its main graph. Its fields are moved to the result.
         nodes: The serialized nodes of the main graph.
-        values: The serialized value_info of the main graph. They are read last: a value whose notes
-            ``pop_interface_notes`` has returned is not among them.
-        pop_interface_notes: Returns the encoded notes on the graph input or output of a name, once.
-        metadata: Replaces entries with the same keys.
+        values: The serialized value_info of the main graph.
+        metadata: Entries to add; they replace entries of the model with the same keys.
     """
-    rest = _without_nodes_and_values(model)
-    for value in (*rest.graph.input, *rest.graph.output):
-        value.MergeFromString(pop_interface_notes(value.name))
+    model_type = type(rest)
     graph_parts = _graph_parts(rest.graph, nodes, values)
-    graph_head = head(type(model).GRAPH_FIELD_NUMBER, sum(map(len, graph_parts)))
+    tag_and_length = head(model_type.GRAPH_FIELD_NUMBER, sum(map(len, graph_parts)))
     rest.ClearField("graph")
     for key, text in metadata.items():
         _set_metadata(rest, key, text)
-    after_graph = _pop_fields_after(rest, type(model).GRAPH_FIELD_NUMBER)
+    after_graph = _pop_fields_after(rest, model_type.GRAPH_FIELD_NUMBER)
     before_graph = rest.SerializeToString(deterministic=True)
-    return [before_graph + graph_head, *graph_parts, after_graph]
+    return [before_graph + tag_and_length, *graph_parts, after_graph]
 
 
 def _graph_parts(
