@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.api.models.binding import bind
 from memplan_cli.api.models.model_file import read_model
-from memplan_cli.api.models.profiles import refuse_settings_of_one_size
+from memplan_cli.api.models.profiles import refuse_conflicts_with_profiles
 from memplan_cli.api.models.sources import is_path, model_paths
 from memplan_cli.api.optimizing.candidates import (
     OptimizeRequest,
@@ -278,7 +278,7 @@ def _refuse_combined(
             hint="give each dim one number",
         )
     if profiles:
-        refuse_settings_of_one_size(settings, profiles)
+        refuse_conflicts_with_profiles(settings, profiles)
     if check is not None and settings.target != "portable":
         _refuse_check_of_target(settings.target, check)
 

@@ -113,9 +113,12 @@ def type_hints(function_or_class: object) -> dict[str, TypeHint]:
 
 
 def _read_record(record_class: TypeHint, data: object, **other_fields: object) -> Any:  # noqa: ANN401 - of that class
-    """Read a record, and compare the values of computed keys with the record's."""
+    """Read a record, whose computed keys must have the values that follow from its fields.
+
+    ``other_fields`` has the values of fields without a key in the data.
+    """
     values = dict(other_fields)
-    _read_keys(values, data, _key_readers(record_class))
+    _read_keys(values, data, _key_readers(record_class))  # adds the fields with a key
     record = record_class(**values)
     for key in _computed_keys(record_class):
         _refuse_other_value(key, record, data)

@@ -82,16 +82,21 @@ def compare_with_model(model: ModelProto, plan: Plan, original: Path) -> PlanCom
     Sizes are inferred from the written model's graph at the plan's dims and shapes: the shapes that
     its file declares count only where no node contradicts them.
 
+    ``original`` is the path of the model that the plan was made from.
+
     Raises:
         ModelError: one of the files is no model, or the written model has settings for ONNX Runtime
             that `memplan.load` refuses.
-        PlanError: the plan's settings do not contain the sizes it was made for.
+        PlanError: the plan does not have the dims and shapes that it was made for, or they are not those
+            of the written model.
     """
     from memplan_cli.checking.check import compare_plan
     from memplan_cli.onnx_io.metadata import metadata_of
     from memplan_cli.onnx_io.settings_metadata import recorded_settings
 
-    recorded_settings(metadata_of(model))
+    recorded_settings(
+        metadata_of(model)
+    )  # raises an error if `memplan.load` refuses the settings
     loaded = read_as_planned(model, plan)
     source = _original_model(model, plan, original)
     return compare_plan(model, plan, types_by_block(loaded), bounds_of(plan), source)

@@ -42,15 +42,16 @@ def combinations(profiles: Profiles) -> tuple[Mapping[str, int], ...]:
     )
 
 
-def refuse_settings_of_one_size(settings: Settings, profiles: Profiles) -> None:
-    """Refuse settings that hold for one size only if dims have several values.
+def refuse_conflicts_with_profiles(settings: Settings, profiles: Profiles) -> None:
+    """Refuse settings that cannot be combined with dims of several values.
 
     Raises:
-        SettingsError: a dim has bounds as well, or the target is a provider.
+        SettingsError: a dim of ``profiles`` also has bounds in the settings, or the target is one
+            provider, for which a model can be planned at one size only.
     """
-    twice = next((name for name in profiles if name in settings.bounds), None)
-    if twice is not None:
-        raise SettingsError(f"dim {twice!r} has both numbers and bounds")
+    bounded = next((name for name in profiles if name in settings.bounds), None)
+    if bounded is not None:
+        raise SettingsError(f"dim {bounded!r} has both numbers and bounds")
     if settings.target != "portable" and profiles:
         raise SettingsError(
             f"--target {settings.target} orders the runtime's graph of one size, and --dim "
@@ -63,9 +64,9 @@ def with_bounds_of(settings: Settings, profiles: Profiles) -> Settings:
     """Return settings for one plan that holds for all values between the given ones.
 
     Raises:
-        SettingsError: other settings hold for one size only.
+        SettingsError: other settings cannot be combined with several values.
     """
-    refuse_settings_of_one_size(settings, profiles)
+    refuse_conflicts_with_profiles(settings, profiles)
     bounds = {name: DimRange(min(values), max(values)) for name, values in profiles.items()}
     dims = {name: value for name, value in settings.dims.items() if name not in profiles}
     return replace(settings, dims=dims, bounds={**settings.bounds, **bounds})

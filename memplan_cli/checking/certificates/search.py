@@ -12,7 +12,7 @@ if there is one for every group that can run next below the bound. Two rules all
 group adds to the live bytes, produced - freed, can only shrink if more groups run before it. So
 any order can run a free group as early as that.
 
-*One move is enough* for a state if any order can run it first (see `_OrderSimulator.is_enough`).
+*One move is enough* for a state if any order can run it first (see `_OrderSimulator._is_enough`).
 
 Example: 8 bytes are live, the bound is 13. Group 1 needs and produces 4, and group 2, which waits
 for it, frees 6: steps of 12 and 12 bytes, then 6 live. With group 2 as its free group, the move of
@@ -46,10 +46,12 @@ class _State:
 def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
     """Check that no order of the groups stays below a bound.
 
-    ``states`` has the moves of each state. A move runs groups, first its ``nodes``, then its ``free``
-    ones, with steps below the bound, and leads to a state with a higher index. If an order below the
-    bound exists, one exists that goes from state to state by these moves. But it cannot end, since in
-    each of the states a group remains. So there is none.
+    ``states`` has the moves of each state. A move runs groups below the bound, its ``nodes`` and then its
+    ``free`` ones, which leave no more bytes live than before. It leads to a state with a higher index.
+
+    The moves of each state are complete: if an order below the bound exists, one exists that goes from
+    state to state by these moves. But a group remains in every state, so the moves never run all groups,
+    and no such order exists.
 
     Raises:
         ProofError: the moves of a state are wrong or not complete, or all groups can run.
@@ -76,14 +78,7 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
         )
         results = [simulator.run_move(state, move, title) for move in moves]
         if index > 0:
-            require(
-                all(len(move.nodes) == 1 for move in moves),
-                f"a move of {title} has not one node",
-            )
-            # Other possible moves need not be listed if any order below the bound can begin with this one.
-            is_enough = len(moves) == 1 and simulator.is_enough(state, moves[0], results[0])
-            if not is_enough:
-                simulator.check_complete(state, moves, title)
+            simulator.check_complete(state, moves, results, title)
         for move, result in zip(moves, results, strict=True):
             require(
                 index < move.to < len(states),
@@ -93,7 +88,8 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
             if target is None:
                 reached[move.to] = result
             else:
-                # The bytes live are then equal too: they depend only on which groups have run.
+                # An earlier move leads to this index too. Both must leave the same groups; the bytes live
+                # are then equal, because they depend only on which groups have run.
                 require(
                     target.remaining == result.remaining,
                     f"a move of {title} leads to another state",
@@ -180,7 +176,7 @@ class _OrderSimulator:
         is_remaining = bool(self._bits.get(number, 0) & remaining)
         return is_remaining and not self._predecessors[number] & remaining
 
-    def is_enough(self, state: _State, move: Move, result: _State) -> bool:
+    def _is_enough(self, state: _State, move: Move, result: _State) -> bool:
         """Return whether a state needs no move besides this one, which leads to ``result``.
 
         The move runs one group and then its free groups, and leaves no more bytes live than before.
@@ -198,14 +194,24 @@ class _OrderSimulator:
             earlier |= self._bits[number]
         return True
 
-    def check_complete(self, state: _State, moves: Sequence[Move], title: str) -> None:
-        """Check that a state has a move for each group that can run next below the bound.
+    def check_complete(
+        self, state: _State, moves: Sequence[Move], results: Sequence[_State], title: str
+    ) -> None:
+        """Check that any order below the bound can continue from a state with one of its moves.
 
-        An order below the bound then continues with one of them. ``title`` names the state in errors.
+        There is one move that is enough, or a move for each group that can run next below the bound. No
+        move is complete if no group can. ``results`` are the states after the moves; ``title`` names the
+        state in errors.
 
         Raises:
-            ProofError: naming a group without a move.
+            ProofError: a group has no move, or the ``nodes`` of a move are not one group.
         """
+        require(
+            all(len(move.nodes) == 1 for move in moves),
+            f"a move of {title} has not one node",
+        )
+        if len(moves) == 1 and self._is_enough(state, moves[0], results[0]):
+            return
         listed = {move.nodes[0] for move in moves}
         for number in self._bits:
             if number not in listed and self._is_ready(number, state.remaining):

@@ -141,7 +141,11 @@ class _CopyWriter:
         )
 
     def _emit_base_op(self, op: Op, place: Place) -> None:
-        """Emit an op of the base program so that it reads copies, after copies that are missing."""
+        """Emit an op of the base program, with the copies of recomputed values as its inputs.
+
+        Copies that it reads and that do not exist yet are emitted before it. Other values have no copy
+        at ``place``: the op reads them as they are.
+        """
         names = {
             var: self._ensure_copy(var, place) for var in self._values.dataflow.reads[place]
         }

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -150,8 +150,9 @@ def reads_large_inside(model: ModelProto) -> bool:
 def cut_columns(
     model: ModelProto, data: Path, value_bytes: Mapping[str, int]
 ) -> dict[str, tuple[str, int]]:
-    """Replace products with a large constant by products with pieces of it, in place.
+    """Compute matrix products with a large constant in pieces of its columns; change the model in place.
 
+    While ONNX Runtime loads the model, only a piece of the constant is in memory twice, not all of it.
     Products of all graphs are cut, if their constant operand is one of the main graph.
 
     Args:
@@ -169,13 +170,16 @@ def cut_columns(
         return {}
     with data.open("wb") as file:
         store = DataFile(data.name, file).store
-        cutter = _Cutter(model.graph, data.parent, store, fresh_names(model), {}, {})
+        cutter = _Cutter(model.graph, data.parent, store, fresh_names(model))
         replacements = {
             id(product.node): cutter.pieces(product, product.bounds(best.piece_bytes))
             for product in best.products
         }
     _replace_by_id(model, replacements)
-    constants = [tensor for each in best.products for tensor in (each.weight, each.bias)]
+    # The cut products read pieces of these.
+    constants = [
+        tensor for product in best.products for tensor in (product.weight, product.bias)
+    ]
     drop_unread(model.graph, {tensor.name for tensor in constants if tensor is not None})
     return cutter.columns
 
@@ -337,8 +341,10 @@ class _Cutter:
     folder: Path
     store: Store
     names: FreshNames
-    cut_weights: dict[tuple[str, int, tuple[int, ...]], list[str]]
-    columns: dict[str, tuple[str, int]]
+    cut_weights: dict[tuple[str, int, tuple[int, ...]], list[str]] = field(
+        default_factory=dict
+    )
+    columns: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def pieces(self, product: _Product, bounds: tuple[int, ...]) -> list[NodeProto]:
         """Return a node for each piece of a product, then the Concat of their results.

@@ -98,7 +98,12 @@ def split(piece: PieceArrays, state: SearchState, left: int, right: int) -> int:
 
 @compiled
 def find_valleys(state: SearchState, left: int, right: int) -> None:
-    """Fill the scratch rows BEGIN, STOP and CAP of [left, right)."""
+    """Find the valleys among the sections [left, right), whose ends are walls of any height.
+
+    Fills three scratch rows for each section: BEGIN and STOP, the first section of its interval of equal
+    floor and the section after its last; and CAP, the lower of both walls, or -1 if the interval is no
+    valley, because the floor on one side is lower.
+    """
     scratch, floor = state.scratch, state.floor
     begin = left
     while begin < right:

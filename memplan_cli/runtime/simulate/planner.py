@@ -201,7 +201,12 @@ class _Walk:
             self.buffer[var] = var
 
     def place(self, op: Op, results: frozenset[VarId]) -> None:
-        """Decide where the outputs of an op lie; ``results`` are the outputs of the block."""
+        """Give each output of an op its kind, and let it share a buffer if the runtime does.
+
+        ``results`` are the outputs of the block. They have memory of their own, except states that a Loop
+        passes on unchanged. Any other output uses the buffer of an input, a buffer that is free, or a new
+        one.
+        """
         for position, var in enumerate(op.outputs):
             if not var:
                 continue

@@ -233,12 +233,14 @@ def _first_region_sizes(trace: AllocationTrace) -> list[int]:
 def _several_regions(first: int, total: int) -> Iterator[Mapping[str, Setting]]:
     """Yield the settings of arenas with ``total`` bytes: a first region, and one or two later ones.
 
-    Later regions have equal sizes. A size above twice the first region is left out: ONNX Runtime
-    makes the second region at most twice as large as the first (`regions`).
+    Later regions have equal sizes, so only the second one has to obey ONNX Runtime's rule (`regions`):
+    a region is at most twice as large as the one before.
     """
+    if first > _LARGEST_REGION:  # the setting for the first region cannot be larger
+        return
     for later_count in (1, 2):
         later_size = rounded_up((total - first) / later_count)
-        if first <= _LARGEST_REGION and 0 < later_size <= 2 * first:
+        if 0 < later_size <= 2 * first:
             yield regions(first, later_size)
 
 
