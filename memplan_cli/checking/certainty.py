@@ -67,9 +67,8 @@ def _interface_certainty(
     Args:
         planned: the model, with its plan.
         values: the inputs, or the outputs.
-        recorded: the certainty that the plan's report gives. It cannot be derived from the model whether a
-            run observed the sizes of ``values``. So if the plan has any observed sizes, ``recorded`` is
-            believed between observed and exact.
+        recorded: the certainty in the plan's report. Which sizes a run observed cannot be derived from
+            the model. So if the plan has observed sizes, ``recorded`` decides between observed and exact.
     """
     types = [planned.type_of(value) for value in values]
     # Strings and sequences are left out of the sum. A value whose type the model does not state is not:

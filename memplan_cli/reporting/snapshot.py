@@ -285,11 +285,9 @@ def metrics_of(report: Report) -> dict[str, int]:
     predicted_process = predicted.process if predicted else None
     # Without a run the bytes of the process are predicted.
     process = (observed.process if observed else None) or predicted_process
-    return (
-        metrics | process_metrics(report.memory, process, predicted_process)
-        if process
-        else metrics
-    )
+    if process:
+        metrics |= process_metrics(report.memory, process, predicted_process)
+    return metrics
 
 
 def process_metrics(

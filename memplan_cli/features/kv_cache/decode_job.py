@@ -174,8 +174,8 @@ class _OriginalLoop:
                 if not reason:
                     return rules, new > 1
                 reasons.append(reason)
-        # Rules with which a step ran, though its caches grew unevenly, are more likely right than rules
-        # with which the runtime failed: so that reason is reported.
+        # One reason is reported. Rules with which a step ran, though its caches grew unevenly, are more
+        # likely right than rules with which the runtime failed.
         reason = _UNEVEN_GROWTH if _UNEVEN_GROWTH in reasons else reasons[0]
         raise RuntimeUnavailableError(f"no decoding step of the model runs: {reason[:400]}")
 
