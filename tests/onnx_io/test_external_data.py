@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -290,3 +292,24 @@ def test_a_failure_after_the_copy_takes_the_copy_back(
     with pytest.raises(ModelError, match=r"^no$"):
         api.optimize(path, out=tmp_path / "there" / "m.onnx", check=None)
     assert files(tmp_path / "there") == set()
+
+
+def test_a_folder_is_removed_if_the_next_one_in_it_cannot_be_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = tmp_path / "source" / "outer" / "inner" / "w"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"1")
+    target = tmp_path / "target"
+    target.mkdir()
+    create_folder = os.mkdir
+
+    def fail_inside(path: Path, mode: int = 0o777) -> None:
+        if path.name == "inner" and path.parent.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        create_folder(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", fail_inside)
+    with pytest.raises(ModelError, match="No space left"):
+        copy_along(["outer/inner/w"], tmp_path / "source", target)
+    assert not list(target.iterdir())

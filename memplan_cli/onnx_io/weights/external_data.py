@@ -330,8 +330,9 @@ def _copy_file(source: Path, target: Path) -> Iterator[Path]:
                 hint="write the model into another folder, or beside its source",
             )
         fresh = [folder for folder in target.parents if not folder.exists()]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        yield from reversed(fresh)
+        for folder in reversed(fresh):
+            folder.mkdir(exist_ok=True)
+            yield folder
         with temporary_beside(target) as partial:
             _clone(source, partial)
             partial.chmod(file_mode(target))
