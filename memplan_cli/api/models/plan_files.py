@@ -82,8 +82,6 @@ def compare_with_model(model: ModelProto, plan: Plan, original: Path) -> PlanCom
     Sizes are inferred from the written model's graph at the plan's dims and shapes: the shapes that
     its file declares count only where no node contradicts them.
 
-    ``original`` is the path of the model that the plan was made from.
-
     Raises:
         ModelError: one of the files is no model, or the written model has settings for ONNX Runtime
             that `memplan.load` refuses.
@@ -94,9 +92,7 @@ def compare_with_model(model: ModelProto, plan: Plan, original: Path) -> PlanCom
     from memplan_cli.onnx_io.metadata import metadata_of
     from memplan_cli.onnx_io.settings_metadata import recorded_settings
 
-    recorded_settings(
-        metadata_of(model)
-    )  # raises an error if `memplan.load` refuses the settings
+    recorded_settings(metadata_of(model))  # called for its ModelError only
     loaded = read_as_planned(model, plan)
     source = _original_model(model, plan, original)
     return compare_plan(model, plan, types_by_block(loaded), bounds_of(plan), source)

@@ -199,9 +199,9 @@ class _OrderSimulator:
     ) -> None:
         """Check that any order below the bound can continue from a state with one of its moves.
 
-        There is one move that is enough, or a move for each group that can run next below the bound. No
-        move is complete if no group can. ``results`` are the states after the moves; ``title`` names the
-        state in errors.
+        Either the state has a single move, which is enough, or a move for each group that can run next
+        below the bound. Without moves it is a dead end: no group can. ``results`` are the states after the
+        moves; ``title`` names the state in errors.
 
         Raises:
             ProofError: a group has no move, or the ``nodes`` of a move are not one group.
