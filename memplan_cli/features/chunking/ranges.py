@@ -125,20 +125,16 @@ def _propagate(
     all ops for which this saves work.
     """
     chunks: list[ChunkRanges] = []
-    made_stops: Mapping[int, int] = {}
+    held: Mapping[int, Range] = {}
     for chunk_outputs in outputs:
-        previous = _PreviousChunk(made_stops, carrying_ops) if chunks else None
+        previous = _PreviousChunk(held, carrying_ops) if chunks else None
         ranges = _backward_ranges(graph, region, chunk_outputs, previous)
         if ranges is None:
             return None
         if previous is not None and carrying_ops is None:
             # The second chunk has chosen them; all later chunks carry the same.
             carrying_ops = ranges.carrying_ops
-        # Of an op that computes nothing here, the rows of the previous chunk are carried on.
-        made_stops = {
-            op_index: ranges.computed.get(op_index, (0, made_stops.get(op_index, 0)))[1]
-            for op_index in ranges.computed.keys() | ranges.carrying_ops
-        }
+        held = ranges.op_ranges
         carried = _carried_ranges(graph, region, ranges)
         chunks.append(ChunkRanges(ranges.computed, chunk_outputs, carried))
     return tuple(chunks)
@@ -148,11 +144,11 @@ class _PreviousChunk(NamedTuple):
     """The previous chunk.
 
     Attributes:
-        made_stops: the index of its split up to which each op is computed that the chunk needed.
+        held: the range of its split that the chunk needed of each op, and so can hand over.
         carrying_ops: the ops that begin where the previous chunk ended; None: not decided yet.
     """
 
-    made_stops: Mapping[int, int]
+    held: Mapping[int, Range]
     carrying_ops: Collection[int] | None
 
     def should_carry(self, graph: Graph, op_index: int, needed: Range) -> bool:
@@ -162,12 +158,14 @@ class _PreviousChunk(NamedTuple):
         Concat that joins the carried rows with the new ones. ``needed`` is the range of its split
         that this chunk needs, overlap included.
         """
-        if op_index not in self.made_stops:
+        if op_index not in self.held:
             return False
+        op, (previous_start, previous_stop) = graph.ops[op_index], self.held[op_index]
+        start, stop = needed
+        if start < previous_start:
+            return False  # the previous chunk does not have the first rows
         if self.carrying_ops is not None:
             return op_index in self.carrying_ops
-        op, previous_stop = graph.ops[op_index], self.made_stops[op_index]
-        start, stop = needed
         if stop <= previous_stop:
             return True  # there is nothing to join
         # Both are the work of one index times the extent: for a comparison that is enough.
@@ -177,22 +175,22 @@ class _PreviousChunk(NamedTuple):
         return overlap_work > concat_work
 
     def remaining_range(self, op_index: int, needed: Range) -> Range:
-        """Return the part of a needed range that no chunk has computed; its start may be its stop."""
+        """Return the part of a needed range that the previous chunk does not have; it may be empty."""
         start, stop = needed
-        return min(max(start, self.made_stops[op_index]), stop), stop
+        return min(max(start, self.held[op_index][1]), stop), stop
 
 
 class _BackwardRanges(NamedTuple):
     """Ranges of one chunk, propagated from the region's outputs to its inputs.
 
     Attributes:
-        computed: the range of its split that each op computes; ops that compute nothing are left out.
-        needed: the range of each tensor that its consumers in this chunk read.
+        op_ranges: the range of its split that this chunk needs of each op.
+        computed: the part of it that each op computes; ops that compute nothing are left out.
         carrying_ops: the ops that begin where the previous chunk ended.
     """
 
+    op_ranges: dict[int, Range]
     computed: dict[int, Range]
-    needed: dict[VarId, Range]
     carrying_ops: frozenset[int]
 
 
@@ -211,6 +209,7 @@ def _backward_ranges(
     ``outputs`` are the ranges of the region's outputs that the chunk contributes; ``previous`` is
     None for the first chunk, to which nothing is carried.
     """
+    op_ranges: dict[int, Range] = {}
     computed: dict[int, Range] = {}
     needed = dict(outputs)
     carrying_ops = set()
@@ -219,6 +218,7 @@ def _backward_ranges(
         op_range = _range_for_outputs(op, split, needed)
         if op_range is None:  # of an input that a Concat omits in this chunk
             continue
+        op_ranges[op_index] = op_range
         if previous is not None and previous.should_carry(graph, op_index, op_range):
             carrying_ops.add(op_index)
             op_range = previous.remaining_range(op_index, op_range)
@@ -233,7 +233,7 @@ def _backward_ranges(
         for var, read in reads:
             if graph.dataflow.producer.get(var) in region.splits:
                 needed[var] = _hull(needed.get(var, read), read)
-    return _BackwardRanges(computed, needed, frozenset(carrying_ops))
+    return _BackwardRanges(op_ranges, computed, frozenset(carrying_ops))
 
 
 def _read_ranges(
@@ -268,18 +268,19 @@ def _range_for_outputs(op: Op, split: Split, needed: Mapping[VarId, Range]) -> R
 def _carried_ranges(
     graph: Graph, region: Region, ranges: _BackwardRanges
 ) -> dict[VarId, Range]:
-    """Return for each tensor the range that this chunk reads but the previous one made.
+    """Return for each tensor the range that this chunk needs but the previous one made.
 
     A tensor needed at rows 14..34, of which this chunk makes 18..34, is carried at 14..18. All that
-    is needed is carried if the op makes nothing here.
+    is needed is carried if the op makes nothing here. Whole indices of the split are needed, of all
+    outputs of an op: the next chunk may read rows of them that this one does not read.
     """
     carried = {}
     for op_index in ranges.carrying_ops:
         op, split = graph.ops[op_index], region.splits[op_index]
         for var, axis_map in zip(op.outputs, split.outputs, strict=True):
-            if var in ranges.needed and axis_map is not None:
+            if var and axis_map is not None:
                 dim = graph.dims(var)[axis_map.axis]
-                needed_start, needed_stop = ranges.needed[var]
+                needed_start, needed_stop = axis_map.range(ranges.op_ranges[op_index], dim)
                 made_start = needed_stop
                 if op_index in ranges.computed:
                     made_start = axis_map.range(ranges.computed[op_index], dim)[0]
