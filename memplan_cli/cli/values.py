@@ -174,12 +174,12 @@ def parse_whole_number(text: str) -> int | None:
 
 
 def parse_dims(texts: Iterable[str]) -> dict[str, int]:
-    """Read ``NAME=N`` texts of ``--dim`` as `_table`."""
+    """Read ``NAME=N`` texts of ``--dim`` as `_table` does."""
     return _table(texts, "--dim takes NAME=N, where N is 0 or more", _dim)
 
 
 def parse_dim_lists(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Read ``NAME=N,N,..`` texts of ``--dim`` as `_table`; each value is kept once."""
+    """Read ``NAME=N,N,..`` texts of ``--dim`` as `_table` does; each value is kept once."""
 
     def dims(text: str) -> tuple[int, ...] | None:
         numbers = [_dim(part.strip()) for part in text.split(",")]
@@ -190,31 +190,41 @@ def parse_dim_lists(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_bounds(texts: Iterable[str]) -> dict[str, str]:
-    """Split ``NAME=A..B[:STEP]`` texts of ``--bounds`` as `_table`; the settings read the range."""
+    """Split ``NAME=A..B[:STEP]`` texts of ``--bounds`` as `_table` does; the settings read the range."""
     return _table(texts, "--bounds takes NAME=A..B or NAME=A..B:STEP", str)
 
 
 def parse_donations(texts: Iterable[str]) -> dict[str, str]:
-    """Read ``INPUT=OUTPUT`` texts of ``--donate`` as `_table`."""
+    """Read ``INPUT=OUTPUT`` texts of ``--donate`` as `_table` does."""
     return _table(
         texts, "--donate takes INPUT=OUTPUT", lambda text: text or None, str.partition
     )
 
 
 def parse_shapes(texts: Iterable[str]) -> dict[str, list[int | str]]:
-    """Read ``NAME=D,D,..`` texts of ``--shape`` as `_table`; a dim is a number or a symbol."""
+    """Return the shape of each name in ``NAME=D,D,..`` texts of ``--shape``.
+
+    A dim is a number, or else a symbol. Without any dim (``NAME=``) the shape is that of a scalar.
+
+    Raises:
+        SettingsError: a text has another form, such as an empty dim, or a name is given twice.
+    """
+
+    def dim(text: str) -> int | str:
+        number = parse_whole_number(text)
+        return text if number is None else number
 
     def shape(text: str) -> list[int | str] | None:
-        parts = [part.strip() for part in text.split(",")] if text.strip() else []
-        numbers = [parse_whole_number(part) for part in parts]
-        dims = [part if n is None else n for part, n in zip(parts, numbers, strict=True)]
-        return dims if all(parts) else None
+        if not text.strip():
+            return []
+        parts = [part.strip() for part in text.split(",")]
+        return [dim(part) for part in parts] if all(parts) else None
 
     return _table(texts, "--shape takes NAME=D,D,..", shape)
 
 
 def parse_values(texts: Iterable[str]) -> dict[str, object]:
-    """Read ``NAME=VALUE`` texts of ``--input`` as `_table`: a number, ``true``, text, or a list with commas."""
+    """Read ``NAME=VALUE`` texts of ``--input`` as `_table` does: a number, ``true``, text, or a list with commas."""
 
     def value(text: str) -> object:
         return _parse_value(text) if text else None

@@ -392,11 +392,15 @@ def feed_specs(
 
 
 def _given_spec(drawn: FeedSpec, feed: Feed) -> FeedSpec:
-    """Return ``drawn`` with what the user gave: one value for any shape, only a shape, or arrays."""
-    if feed.shape is None:  # one value, in the only file, which fills the drawn shape
+    """Return ``drawn`` with what the user gave for the input.
+
+    That is a single value, which fills the drawn shape; a tensor's shape, whose elements stay drawn; or
+    data in files. A sequence without files is data too: it is empty.
+    """
+    if feed.shape is None:  # a single value
         return replace(drawn, kind="fill", files=feed.files)
-    # A sequence without files is no shape either: it was given, and is empty.
-    if not feed.files and feed.container == "tensor":
+    is_only_shape = feed.container == "tensor" and not feed.files
+    if is_only_shape:
         return replace(drawn, shape=feed.shape)
     return replace(
         drawn, shape=feed.shape, kind="file", container=feed.container, files=feed.files

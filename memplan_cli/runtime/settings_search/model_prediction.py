@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from memplan_cli.core.program import Program
+    from memplan_cli.core.results.observations import ProcessBytes
     from memplan_cli.runtime.process.parts import PredictedProcess
     from memplan_cli.runtime.settings_search.predicted import SettingsChoice
     from memplan_cli.runtime.workers.spec import RunConditions
@@ -115,23 +116,16 @@ def predicted_facts(
     Raises:
         RuntimeUnavailableError: weights are missing, or it does not load.
     """
-    # Three graphs: the one that ONNX Runtime makes of the model, the one in the written file, and the one
-    # that it makes of the written file.
+    # The graph that ONNX Runtime makes of the model, the one in the written file, and the one that it makes
+    # of the written file.
     original = executed_or_observed_graph(path, DEFAULTS, conditions)
     written = ExecutedGraph(program, conditions.dims)
     optimized = with_file_order(original, nodes, program)
     assumed = conditions.binding.assumed
     choice = _best_settings(original, optimized, written, assumed, optimization)
-    stored = stored_model(path)
-    # Before, `memplan_cli.load` opens a file with its recorded settings, or the user any other file with none.
-    settings_before = DEFAULTS if recorded is None else recorded
-    graph_before = original
-    if not _makes_default_graph(settings_before):
-        graph_before = executed_or_observed_graph(path, settings_before, conditions)
-    opening = ProcessMeasurements(opened_by_memplan=recorded is not None)
-    process_before = predict_process_bytes(stored, graph_before, settings_before, opening)
+    process_before = _process_as_opened(path, original, recorded, conditions)
     process_after = predict_process_bytes(
-        stored_model(weights) if weights else stored,
+        stored_model(weights or path),
         written if choice.settings.is_unoptimized else optimized,
         choice.settings,
         _OPENED_BY_MEMPLAN,
@@ -141,6 +135,7 @@ def predicted_facts(
         name="onnxruntime",
         version=required_version(),
         provider=CPU,
+        # Intermediates are compared with the defaults, a process with one that opens the model as it is.
         predicted={
             "original": replace(predict_peaks(original, DEFAULTS), process=process_before),
             "optimized": replace(choice.predicted, process=process_after),
@@ -148,6 +143,25 @@ def predicted_facts(
         observed={"original": not_observed, "optimized": not_observed},
         settings=choice.settings,
     )
+
+
+def _process_as_opened(
+    path: Path,
+    default_graph: ExecutedGraph,
+    recorded: RuntimeSettings | None,
+    conditions: RunConditions,
+) -> ProcessBytes | None:
+    """Return the predicted memory of a process that opens a model as users do.
+
+    `memplan_cli.load` opens a file that memplan wrote, with the settings ``recorded`` in it. Any other
+    model (None) is opened by ONNX Runtime with its defaults, which make the ``default_graph`` of it.
+    """
+    settings = DEFAULTS if recorded is None else recorded
+    graph = default_graph
+    if not _makes_default_graph(settings):
+        graph = executed_or_observed_graph(path, settings, conditions)
+    opening = ProcessMeasurements(opened_by_memplan=recorded is not None)
+    return predict_process_bytes(stored_model(path), graph, settings, opening)
 
 
 def _makes_default_graph(settings: RuntimeSettings) -> bool:

@@ -257,16 +257,17 @@ class Confirmation:
         return time_ratio(*sessions, before.spec.inputs[0], timeout)
 
     def _read_graph_of_other_nodes(self) -> None:
-        """Run again to see the runtime's graph, if an unoptimized run requested more than predicted.
+        """Run again to write the executed graph, if a run without optimization held more than predicted.
 
-        Then the runtime ran nodes that are not in the file: it replaces an operator without a kernel
-        by the nodes of its function, and puts Casts around kernels without 16-bit types.
+        Such a run has other nodes than the file: ONNX Runtime replaces an operator without a kernel by the
+        nodes of its function, and puts Casts around kernels without 16-bit types. The further run is
+        reported from then on, so that predictions are made for the graph that it wrote.
 
-        Nothing changes if the further run fails or has other outputs: the first run stays the reported one.
+        If the further run fails or has other outputs, the first run stays the reported one.
         """
         run = self.run
         if run.record.spec.graph is not None:
-            return  # the graph is known: each optimized run writes it, and some unoptimized ones (`_run`)
+            return  # this run has written the executed graph
         peak = predict_peaks(self.prediction.file_graph(), run.settings).first_run_peak
         if peak is None or (run.record.peaks.first_run_peak or 0) <= peak + _NEGLIGIBLE_BYTES:
             return
@@ -274,7 +275,8 @@ class Confirmation:
         if not self._has_same_outputs(run_with_graph):
             return
         self._has_other_nodes = True
-        self.run = replace(run_with_graph, verdict=self.run.verdict)
+        # The outputs are those of the first run. Its verdict also holds where outputs were compared before.
+        self.run = replace(run_with_graph, verdict=run.verdict)
         self.notes.append(
             "the runtime runs nodes that the file does not have: predictions are made for its own "
             f"graph, and the written model {RAN_AGAIN} to show that graph",
