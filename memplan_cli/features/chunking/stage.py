@@ -30,8 +30,9 @@ peak then take about as long to find as one that is searched with this peak dire
 _TIME_PER_WORK = 0.4
 """Longer time of a run for each unit of added work, both as shares of the original's.
 
-The largest ratio of the eight models in docs/measurements/chunking.md is 0.38 (a ViT: 5.3 % more
-work, 2 % more time). Slices that are read again are mostly in a cache, but counted as moved."""
+The largest ratio of eight models on November 23 was 0.38 (a ViT: 5.3 % more work, 2 % more time);
+docs/measurements/chunking.md has larger ones. Slices that are read again are mostly in a cache, but
+counted as moved."""
 
 
 @dataclass(frozen=True, slots=True)
