@@ -82,8 +82,8 @@ def compare_with_environment(
 ) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Return facts from a model's metadata by label, and what is wrong with the file in this environment.
 
-    Files with weights may be missing. Outputs are right in any environment; another runtime or processor costs memory. ``versions`` are those
-    of the installed packages.
+    Data files may be missing. Under another runtime or processor than the file was made for, the outputs
+    are right, but runs may need more memory. ``versions`` are those of the installed packages.
 
     Raises:
         ModelError: the file cannot be read, or its settings are not memplan's.
@@ -108,14 +108,16 @@ def compare_with_environment(
     }
     facts = {label: text for label, text in facts.items() if text}
     differences = list(_environment_differences(made_with, made_on, versions))
-    if not differences:
-        return facts, tuple(problems)
-    if blobs:
+    if differences and blobs:
         differences.append(
             f"{len(blobs)} packed weights may be packed again at each load, in memory of their own"
         )
-    remedy = f"memplan optimize MODEL --target ... -o {file.name} makes it for what is here"
-    return facts, (*problems, f"{file.name}: {'; '.join(differences)}: {remedy}")
+    if differences:
+        remedy = (
+            f"memplan optimize MODEL --target ... -o {file.name} makes it for what is here"
+        )
+        problems.append(f"{file.name}: {'; '.join(differences)}: {remedy}")
+    return facts, tuple(problems)
 
 
 def _environment_differences(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import onnx
+import onnx.parser
 
 from memplan_cli.api.models.reading import missing_sizes
 from memplan_cli.api.models.resolve_sizes import resolve_sizes
@@ -41,7 +41,6 @@ GROWING = """<ir_version: 9, opset_import: ["": 20]>
 
 
 def model(text: str) -> ModelProto:
-
     parsed: ModelProto = onnx.parser.parse_model(text)
     return parsed
 

@@ -163,10 +163,10 @@ def move_beside(
         ModelError: a file is in the way or cannot be written.
     """
     from memplan_cli.onnx_io.weights.external_data import create
-    from memplan_cli.onnx_io.weights.inline import WORTH, inline_bytes, moved_outside
+    from memplan_cli.onnx_io.weights.inline import MIN_MOVED_BYTES, inline_bytes, moved_outside
 
     size = inline_bytes(model)
-    if size < WORTH:
+    if size < MIN_MOVED_BYTES:
         return MovedModel(model)
     name = f"{dump_name(out, taken, MOVED)}.data"
     refuse_foreign_weights(out, [name], own)

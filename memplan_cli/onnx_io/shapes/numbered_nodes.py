@@ -7,15 +7,12 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.shapes.light_model import (
-    block_paths,
-)
+from memplan_cli.onnx_io.shapes.light_model import block_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from onnx import ModelProto
-
 
 _NUMBERED_NODE = re.compile(r"(?<=['(])node\d+(?=[')])")
 """A node of a numbered model in ONNX Runtime's messages: ``Name:'node7'``, ``Node (node7)``."""

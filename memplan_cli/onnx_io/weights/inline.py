@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto, TensorProto
 
-WORTH = 1 << 20
+MIN_MOVED_BYTES = 1 << 20
 """Least bytes of weights in the model file that are moved out of it."""
 
 

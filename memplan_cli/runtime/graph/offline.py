@@ -152,14 +152,12 @@ class DumpJob:
         # The keys are those of `dump_job.write_offline_graphs`.
         types_by_file: Mapping[str, Types] = answer["types"]
         original, provider = load_model(self._model), self._provider
-        dumps = []
-        for path in self._out:
-            types = types_by_file.get(path.name)
-            if types is not None:
-                shapes = shapes_of_types(types)
-                dump = _tidy_dump(path, original, shapes, provider)
-                dumps.append(replace(dump, block=answer["block"]))
-        return tuple(dumps)
+        dumps = (
+            _tidy_dump(path, original, shapes_of_types(types_by_file[path.name]), provider)
+            for path in self._out
+            if path.name in types_by_file
+        )
+        return tuple(replace(dump, block=answer["block"]) for dump in dumps)
 
 
 def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider: str) -> Dump:

@@ -28,7 +28,7 @@ from memplan_cli.runtime.simulate.arena import (
 from memplan_cli.runtime.simulate.trace import CHUNK, AllocationTrace, rounded_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.results.observations import Setting
 
@@ -130,23 +130,27 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
     Exact growth is tried first, then one region, then several regions.
     """
     best = _held_by(trace, EXACT)
-    count = _trials(trace, _WORK, _MAX_ONE_REGION_TRIALS)
+    count = _trials(trace, _MAX_ONE_REGION_TRIALS)
     for size in _one_region_sizes(trace.peak, max(best.held, trace.peak), count):
         if size >= min(best.held, _LARGEST_REGION):  # the arena holds its region at least
             break
         choice = _held_by(trace, one_region(size), limit=best.held)
         best = min(best, choice, key=lambda choice: choice.held)
     first_sizes = _first_region_sizes(trace)
-    # An arena of several regions holds their total if it never grows further. Totals ascend, so the
-    # first arena that does not grow holds least.
     candidates = (
         (total, arena)
-        for total in _totals(trace.peak, best.held, _TOTAL_STEP)
+        for total in _totals(trace.peak, best.held)
         for first in first_sizes
         for arena in _several_regions(first, total)
     )
-    trials = _trials(trace, _WORK, _MAX_SEVERAL_REGIONS_TRIALS)
-    return _first_fit(trace, islice(candidates, trials), upper_bound=best.held) or best
+    for total, arena in islice(candidates, _trials(trace, _MAX_SEVERAL_REGIONS_TRIALS)):
+        # An arena that never grows further holds its total, and up to two chunks more: sizes of later regions
+        # are rounded up. Totals ascend, so the first such arena holds least.
+        limit = min(total + 2 * CHUNK, best.held - 1)
+        choice = _held_by(trace, arena, limit)
+        if choice.held <= limit:
+            return choice
+    return best
 
 
 def is_tight(held: int, lowest: int) -> bool:
@@ -154,33 +158,10 @@ def is_tight(held: int, lowest: int) -> bool:
     return held - lowest <= max(_NEGLIGIBLE_BYTES, lowest >> _NEGLIGIBLE_SHIFT)
 
 
-def _trials(trace: AllocationTrace, work: int, most: int) -> int:
-    """Return the number of trials whose requests are about ``work``, but at most ``most``."""
+def _trials(trace: AllocationTrace, most: int) -> int:
+    """Return the number of trials whose requests are about `_WORK`, but at most ``most``."""
     requests = 2 * len(trace.sizes)  # each tensor is allocated and freed
-    return max(_MIN_TRIALS, min(most, work // max(requests, 1)))
-
-
-def _first_fit(
-    trace: AllocationTrace,
-    candidates: Iterable[tuple[int, Mapping[str, Setting]]],
-    upper_bound: int,
-) -> ArenaChoice | None:
-    """Return the first arena that holds at most its total and two chunks; None if there is none.
-
-    The two chunks are for up to two later regions, whose sizes are rounded up.
-
-    Args:
-        trace: the requests of the run.
-        candidates: the total bytes of the regions of an arena, and its settings. Totals ascend, so that
-            the first fit is the best.
-        upper_bound: bytes; the result holds fewer.
-    """
-    for total, arena in candidates:
-        limit = min(total + 2 * CHUNK, upper_bound - 1)
-        choice = _held_by(trace, arena, limit)
-        if choice.held <= limit:
-            return choice
-    return None
+    return max(_MIN_TRIALS, min(most, _WORK // max(requests, 1)))
 
 
 def _held_by(
@@ -195,12 +176,12 @@ def _held_by(
     )
 
 
-def _totals(lowest: int, highest: float, ratio: float) -> Iterator[int]:
-    """Yield totals from ``lowest`` to below ``highest`` bytes, each ``ratio`` times the one before."""
+def _totals(lowest: int, highest: int) -> Iterator[int]:
+    """Yield totals from ``lowest`` to below ``highest`` bytes, each `_TOTAL_STEP` times the one before."""
     total = lowest
     while total < highest:
         yield total
-        total = max(rounded_up(total * ratio), total + CHUNK)
+        total = max(rounded_up(total * _TOTAL_STEP), total + CHUNK)
 
 
 def _one_region_sizes(lowest: int, highest: int, count: int) -> list[int]:

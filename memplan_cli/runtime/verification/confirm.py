@@ -99,7 +99,10 @@ class Confirmation:
         return self.run.ran and self.verdict.passed
 
     def confirm(self) -> None:
-        """Run the model again where its run contradicts the prediction; update ``run`` and ``notes``."""
+        """Run the model again if its outputs differ, it is slower than allowed, or it runs other nodes.
+
+        Updates ``choice``, ``run``, ``time`` and ``notes``.
+        """
         may_be_optimized = self.run.is_unoptimized and not self.prediction.unoptimized_only
         if self._has_other_outputs and may_be_optimized:
             self._optimize_for_equal_outputs()
@@ -279,7 +282,7 @@ class Confirmation:
         self.run = replace(run_with_graph, verdict=run.verdict)
         self.notes.append(
             "the runtime runs nodes that the file does not have: predictions are made for its own "
-            f"graph, and the written model {RAN_AGAIN} to show that graph",
+            f"graph, and the written model {RAN_AGAIN} to show that graph"
         )
 
     def _has_same_outputs(self, run: WrittenRun) -> bool:
