@@ -19,10 +19,7 @@ from memplan_cli.analysis.dim_constraints import (
     smallest_satisfying_dims,
 )
 from memplan_cli.api.models.binding import bind, binding_of
-from memplan_cli.api.models.reading import (
-    read_observed,
-    unresolved_results,
-)
+from memplan_cli.api.models.reading import read_observed, unresolved_results
 from memplan_cli.core.results.report import MODEL_DOES_NOT
 from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
 from memplan_cli.errors import RuntimeUnavailableError
@@ -44,6 +41,9 @@ MAX_OBSERVED_OPS = 20_000
 """Larger models are not run to observe sizes: profiling such a run takes too long."""
 
 _SMALL_LENGTHS = (2, 4, 8, 16)
+
+_MAX_DIMS_ALONE = 16
+"""With more free dims, no candidate has a small length for one dim alone: there would be too many."""
 
 _MAX_INPUT_ELEMENTS = 2**24
 """A candidate whose inputs have more elements in total is not tried."""
@@ -256,8 +256,8 @@ class _SizeSearch:
         else:
             candidates = list(self._candidates(loaded.program))
         # If every candidate has an empty tensor, all are tried: an empty tensor may be intended.
-        candidates = _without_empty(candidates, loaded.program, self.fixed_dims) or candidates
-        trials = self._trials(candidates)
+        usable = list(_without_empty(candidates, loaded.program, self.fixed_dims))
+        trials = self._trials(usable or candidates)
         profiled_copy = number_nodes(self.source.model) if unresolved else None
         result = first_that_runs(self.path, [trial.specs for trial in trials], profiled_copy)
         if not result.ran:
@@ -276,11 +276,7 @@ class _SizeSearch:
 
         If all candidates have an empty tensor, `run` tries all of them, and the first one is all 1.
         """
-        usable = (
-            dims
-            for dims in self._candidates(program)
-            if _without_empty([dims], program, self.fixed_dims)
-        )
+        usable = _without_empty(self._candidates(program), program, self.fixed_dims)
         return next(usable, dict.fromkeys(self.free_dims, 1))
 
     @property
@@ -312,7 +308,8 @@ class _SizeSearch:
 
         1. All dims are 1, which mostly will do. Without free dims this candidate is empty, and the only one.
         2. The smallest dims that satisfy the constraints.
-        3. A small length for one dim, 1 for the others: a past that is longer than what is added to it.
+        3. If the dims are few: a small length for one, 1 for the others. For a past that is longer than
+           what is added to it.
         4. Each common length for all dims but those that lead a shape, which are 1.
         5. A small length for all dims, also for those that lead a shape.
         """
@@ -320,8 +317,9 @@ class _SizeSearch:
         if not self.free_dims:
             return
         yield self._smallest_dims(program)
+        alone = self.free_dims if len(self.free_dims) <= _MAX_DIMS_ALONE else ()
         for length in _SMALL_LENGTHS:
-            for longer in self.free_dims:
+            for longer in alone:
                 yield {name: length if name == longer else 1 for name in self.free_dims}
         for length in COMMON_LENGTHS[1:]:
             yield {name: 1 if leads else length for name, leads in self.free_dims.items()}
@@ -378,17 +376,16 @@ class _SizeSearch:
 
 
 def _without_empty(
-    candidates: Sequence[Dims], program: Program, fixed: Mapping[str, int]
-) -> list[Dims]:
-    """Return the candidates at which no symbolic dim of the program is 0: no tensor is empty.
+    candidates: Iterable[Dims], program: Program, fixed: Mapping[str, int]
+) -> Iterator[Dims]:
+    """Yield the candidates at which no symbolic dim of the program is 0: no tensor is empty.
 
     A pooling window larger than its input gives 0 by the formula for output shapes, and 1 in some
     kernels; such sizes would be predicted wrongly.
     """
     shapes = {var.shape for var in program.vars.values() if var.shape}
     symbolic = {dim for shape in shapes for dim in shape if isinstance(dim, str)}
-    return [
-        dims
-        for dims in candidates
-        if all(bind_dim(dim, {**fixed, **dims}) != 0 for dim in symbolic)
-    ]
+    for dims in candidates:
+        numbers = {**fixed, **dims}
+        if all(bind_dim(dim, numbers) != 0 for dim in symbolic):
+            yield dims
