@@ -357,7 +357,7 @@ def command_line(table: Mapping[str, CommandEntry]) -> click.Group:
     @click.group(
         cls=_CommandGroup,
         table=table,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     )
     @click.version_option(VERSION, prog_name="memplan")
     @click.pass_context

@@ -49,7 +49,6 @@ provider_option = click.option(
     "--provider",
     type=click.Choice(["auto", *PROVIDERS]),
     default="auto",
-    show_default=True,
     help="Execution provider that runs the model; auto is CUDA if it works, else the CPU.",
 )
 
@@ -57,7 +56,6 @@ timeout_option = click.option(
     "--timeout",
     type=Finite(0, min_open=True),
     default=DEFAULT_TIMEOUT,
-    show_default=True,
     metavar="S",
     help="Time limit in seconds of each process that runs a model.",
 )
@@ -70,7 +68,6 @@ def format_option(*formats: str) -> Callable[[Command], Command]:
         "form",
         type=click.Choice(formats),
         default=formats[0],
-        show_default=True,
         metavar="FORMAT",
         help=f"Format of the result: {', '.join(formats[:-1])} or {formats[-1]}.",
     )

@@ -45,7 +45,7 @@ def reference() -> str:
     """Return the reference: a section for each command, and one for the options of many commands."""
     # click keeps in a command the help options of its first context, so this one has those of `main`. Else
     # ``-h`` would be missing here, and whenever this process calls `main` later.
-    context = click.Context(main, info_name="memplan", help_option_names=["-h", "--help"])
+    context = click.Context(main, info_name="memplan", **main.context_settings)
     commands: dict[str, tuple[click.Command, list[_Line]]] = {}
     for name in COMMANDS:
         command = main.get_command(context, name)

@@ -70,7 +70,6 @@ _DEPTHS = get_args(_Depth)
     "--target",
     type=click.Choice(get_args(TargetChoice)),
     default="portable",
-    show_default=True,
     help=(
         "Keep the nodes of the file (portable), or let ONNX Runtime optimize the graph for this "
         "provider first. The file then depends on the runtime version and the hardware."
@@ -128,7 +127,6 @@ _DEPTHS = get_args(_Depth)
     "--reference",
     type=click.Choice(get_args(Reference)),
     default="defaults",
-    show_default=True,
     help=(
         "The run of the original whose outputs the written model must have: under ONNX "
         "Runtime's default options, or with graph optimization disabled."

@@ -40,14 +40,12 @@ _SEQUENCES = ("random", "growing", "shrinking", "alternating")
     type=click.IntRange(1, 1_000_000),
     metavar="N",
     default=1000,
-    show_default=True,
     help="Number of requests under each configuration.",
 )
 @click.option(
     "--sequence",
     type=click.Choice(_SEQUENCES),
     default=_SEQUENCES[0],
-    show_default=True,
     help="How the sizes of the requests follow one another.",
 )
 @click.option(
@@ -55,14 +53,12 @@ _SEQUENCES = ("random", "growing", "shrinking", "alternating")
     type=click.IntRange(0),
     metavar="N",
     default=0,
-    show_default=True,
     help="Random seed of the sizes and of the inputs.",
 )
 @click.option(
     "--time-limit",
     type=Finite(0, min_open=True),
     default=300.0,
-    show_default=True,
     metavar="S",
     help="Start no further request of a configuration after this many seconds.",
 )

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     metavar="N",
     default=2,
-    show_default=True,
     help="Number of runs of each model.",
 )
 @click.option(
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
     type=Finite(0),
     metavar="X",
     default=0.0,
-    show_default=True,
     help="Relative tolerance of outputs. If --rtol and --atol are 0, outputs must be bit-identical.",
 )
 @click.option(
@@ -64,7 +62,6 @@ if TYPE_CHECKING:
     type=Finite(0),
     metavar="X",
     default=0.0,
-    show_default=True,
     help="Absolute tolerance of outputs.",
 )
 @inputs_option
