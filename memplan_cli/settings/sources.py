@@ -106,10 +106,9 @@ def _refuse_unknown_key(key: str, value: object) -> None:
     A key with a whole number that is like no setting is taken for the name of a dim.
     """
     if not any(known == key or known.startswith(f"{key}.") for known in READERS):
-        is_number = isinstance(value, int)
-        prefix = (
-            "" if is_number else "gate."
-        )  # no setting of the gate is a number without a unit
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        # No setting of the gate is a number without a unit.
+        prefix = "" if is_number else "gate."
         names = (name.removeprefix(prefix) for name in (*READERS, "inputs"))
         hint = nearest(key, [name for name in names if "." not in name])
         if is_number and not hint.startswith("did you mean"):

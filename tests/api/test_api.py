@@ -247,6 +247,8 @@ def test_an_unknown_keyword_is_refused_before_there_is_anything_to_check() -> No
         memplan.gate(MODEL, max_mem="1MiB")
     with pytest.raises(SettingsError, match=r"is set by dim=\{'batch': 512\}"):
         memplan.plan(MODEL, batch=512)
+    with pytest.raises(SettingsError, match=r"no option 'quick'\nHint: .*level"):
+        memplan.plan(MODEL, quick=True)
 
 
 def test_functions_take_the_options_of_their_commands_by_name(tmp_path: Path) -> None:
