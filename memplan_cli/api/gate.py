@@ -212,9 +212,7 @@ def gate(
     updates = mode == "update-baseline"
     call = _Call(read_rules(rules or {}), baseline, updates, files)
     request = request_of(config, options, progress, warn)
-    read_overrides(
-        request.overrides
-    )  # raises for an unknown name, also if there is nothing to check
+    read_overrides(request.overrides)  # refuses unknown names before anything else
     if isinstance(models, list | tuple):
         return Verdicts(_judge_files(expanded(tuple(map(Path, models))), call, request))
     model = cast("ModelSource", models)

@@ -97,9 +97,7 @@ def report(
         )
     path = path or api.newest_plan(Path.cwd())
     is_plan = is_plan_file(path)
-    more_options = {"--dim": bool(profiles), "--dry-run": dry_run}
-    given = (option for option, is_given in more_options.items() if is_given)
-    reject_settings_of_plans((path,), (*request.option_names, *given))
+    reject_settings_of_plans((path,), request.option_names)
     refuse_targets({"-o": out}, (path,))
     model_settings = None if is_plan else request.load(path)
     extras: list[ReportExtra] = ["dry-run"] if dry_run else []

@@ -23,7 +23,7 @@ const put = (tag, text, kind) => {
   return made;
 };
 
-// A sum of products of symbols and functions: as `evaluable.py` writes it.
+// A sum of products of symbols and functions: as `evaluable` in page_data.py writes it.
 const FUNCTIONS = {
   floor: (a, b) => Math.floor(a / b), ceiling: (a, b) => Math.ceil(a / b),
   mod: (a, b) => a - b * Math.floor(a / b), min: Math.min, max: Math.max,
