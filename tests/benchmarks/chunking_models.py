@@ -173,36 +173,6 @@ def bert(path: Path, layers: int = 4, hidden: int = 768, length: int = 2048) -> 
     add.save(path, {"input_ids": (1, length), "mask": (1, 1, 1, length)}, x)
 
 
-def bert_of_any_length(
-    path: Path, layers: int = 1, hidden: int = 64, heads: int = 2, longest: int = 8192
-) -> None:
-    """A text encoder of dynamic axes with a mask of its tokens: narrow, its attention as long."""
-    add, width = Writer(), hidden // heads
-    x = add("Gather", add.matrix(1000, hidden), "input_ids")
-    length = add("Shape", "input_ids", start=1, end=2)
-    places = add("Slice", add.matrix(longest, hidden), add.shape(0), length, add.shape(0))
-    x = _norm(add, add("Add", x, places), hidden)
-    there = add("Unsqueeze", add("Cast", "mask_ids", to=TensorProto.FLOAT), add.shape(1, 2))
-    mask = add("Mul", add("Sub", add.number(1.0), there), add.number(-10000.0))
-    for _ in range(layers):
-        given = [
-            add(
-                "Transpose",
-                add(
-                    "Reshape", _linear(add, x, hidden, hidden), add.shape(0, -1, heads, width)
-                ),
-                perm=(0, 2, 1, 3),
-            )
-            for _ in range(3)
-        ]
-        mixed = _attention(add, given, mask, width)
-        flat = add("Reshape", mixed, add.shape(0, -1, hidden))
-        x = _norm(add, add("Add", x, _linear(add, flat, hidden, hidden)), hidden)
-        x = _norm(add, add("Add", x, _mlp(add, x, hidden)), hidden)
-    sizes = ("batch", "seq")
-    add.save(path, {"input_ids": sizes, "mask_ids": sizes}, x)
-
-
 def _rms(add: Writer, x: str, width: int) -> str:
     square = add("ReduceMean", add("Pow", x, add.number(2.0)), add.shape(-1))
     root = add("Sqrt", add("Add", square, add.number(1e-5)))

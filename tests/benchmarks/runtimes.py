@@ -128,10 +128,10 @@ def environment(name: str) -> Path:
 
 
 def _run(command: Sequence[str], timeout: float | None = None) -> None:
-    """Run a command in an environment without user's packages.
+    """Run a command at the root of the repository.
 
     Raises:
-        RuntimeError: it failed, with the last of what it printed.
+        RuntimeError: it failed; the message has the end of its output.
     """
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=timeout
