@@ -74,16 +74,10 @@ def test_a_branch_that_is_not_taken_needs_no_memory(given: dict[str, Any], live:
 
 
 def test_the_body_of_a_loop_without_iterations_needs_no_memory() -> None:
-    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 18]>
-        g (float[4] x, bool c) => (r, rows) <int64 none = {0}> {
-            r, rows = Loop (none, c, x) <body = b (int64 i, bool on, h) => (on2, h2, row) {
-                on2 = Identity (on)
-                inside = Neg (h)
-                h2 = Exp (inside)
-                row = Abs (h2)
-            }>
-        }""")
-    variables = read_checked(model, Bindings()).program.vars.values()
+    body = """r, rows = Loop (zero, c, x) <
+        body = b (int64 i, bool on, h) => (on2, h2, row) {
+            on2 = Identity (on) inside = Neg (h) h2 = Exp (inside) row = Abs (h2) }>"""
+    variables = program(body).vars.values()
     assert [var.shape for var in variables if var.name == "inside"] == [(0,)]
 
 
