@@ -15,7 +15,7 @@ from memplan_cli.features.training.cheap_tensors import recompute_cheap_tensors
 from memplan_cli.features.training.expansion.expand import expand
 from memplan_cli.features.training.rules import RULES
 from memplan_cli.features.training.tape import ConstantPool, Phase, Tape, set_phase
-from memplan_cli.features.training.tensors import constant_values, infer_tensors
+from memplan_cli.features.training.tensors import constant_values
 from memplan_cli.onnx_io.graph_editor import live_nodes, names_in, rename_values
 from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.shapes.generated_names import is_generated_name
@@ -66,13 +66,13 @@ def differentiate(
         NoRuleError: an operator between a parameter and the loss has no rule.
     """
     # Operators without a rule become operators that have one.
-    expand(model, loss, parameters, rules)
+    tensors = expand(model, loss, parameters, rules)
     graph = model.graph
     nodes = live_nodes(graph.node, [loss, *results])
     if not any(loss in node.output for node in nodes):
         raise _unknown_loss(loss, graph)
     tape = Tape(
-        infer_tensors(model),
+        tensors,
         constant_values(graph),
         ConstantPool(names_in(graph)),
         opset=standard_opset(model),

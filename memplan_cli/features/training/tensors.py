@@ -102,31 +102,30 @@ def is_stored_in_model(tensor: TensorProto) -> bool:
 _FOLDED_TYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL})
 
 
-def fold_shapes(model: ModelProto) -> None:
+def fold_shapes(model: ModelProto) -> dict[str, Tensor]:
     """Replace nodes that compute small integer tensors from known values by initializers, in place.
 
     Exported models and function bodies compute the target of a Reshape by Shape, Gather and Concat. Gradient
-    rules need such operands as constants.
+    rules need such operands as constants. Returns the types of all tensors after that, by name.
     """
     inferred, _ = infer(model, Bindings())
     tensors = _tensors_of(inferred)
-    foldable = {
+    foldable = [
         node.output[0]
         for node in model.graph.node
         if len(node.output) == 1
         and node.op_type not in CONTROL_FLOW
         and tensors.get(node.output[0], UNKNOWN).dtype in _FOLDED_TYPES
-    }
-    if not foldable:
-        return
-    known = interpret(inferred, foldable).values
+    ]
+    known = interpret(inferred, foldable).values if foldable else {}
     folded = {
         name: known[name].array for name in foldable if name in known and known[name].is_known
     }
-    for node in model.graph.node:
-        name = node.output[0]
-        if name in folded:
-            model.graph.initializer.append(numpy_helper.from_array(folded[name], name))
+    if not folded:
+        return tensors
+    for name, value in folded.items():
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
     replace_nodes(
         model.graph, [node for node in model.graph.node if node.output[0] not in folded]
     )
+    return infer_tensors(model)  # knows the results of a Reshape by its target

@@ -17,11 +17,7 @@ from memplan_cli.features.training.expansion.attention import attention
 from memplan_cli.features.training.expansion.recurrent import gru, lstm, rnn
 from memplan_cli.features.training.prepare import OLDEST_OPSET
 from memplan_cli.features.training.tape import Call, ConstantPool, Phase, Tape, set_phase
-from memplan_cli.features.training.tensors import (
-    constant_values,
-    fold_shapes,
-    infer_tensors,
-)
+from memplan_cli.features.training.tensors import constant_values, fold_shapes
 from memplan_cli.onnx_io.constants import named_constant
 from memplan_cli.onnx_io.functions import schema_function, with_attribute_values
 from memplan_cli.onnx_io.graph_editor import live_nodes, names_in, rename_values, replace_nodes
@@ -34,6 +30,7 @@ if TYPE_CHECKING:
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
     from memplan_cli.features.training.tape import Rule
+    from memplan_cli.features.training.tensors import Tensor
 
 Expansion = Callable[[Call], None]
 """Writes nodes that compute the outputs of a call's node to the call's tape."""
@@ -51,19 +48,19 @@ _MAX_ROUNDS = 8
 
 def expand(
     model: ModelProto, loss: str, parameters: Sequence[str], rules: Mapping[str, Rule]
-) -> None:
+) -> dict[str, Tensor]:
     """Replace the nodes between the parameters and the loss that have no gradient rule, in place.
 
     The nodes in place of such a node may have no rule either, so this is repeated up to `_MAX_ROUNDS`
-    times. Operators for which no expansion is known stay.
+    times. Operators for which no expansion is known stay. Returns the types of all tensors, by name.
 
     Raises:
         ModelError: a recurrence has no fixed length, or an operator has a form that is not supported.
     """
-    fold_shapes(model)
+    tensors = fold_shapes(model)
     for _ in range(_MAX_ROUNDS):
         tape = Tape(
-            infer_tensors(model),
+            tensors,
             constant_values(model.graph),
             ConstantPool(names_in(model.graph)),
             Phase.FORWARD,
@@ -79,8 +76,9 @@ def expand(
         changed = _expand_nodes(model.graph, tape, on_path)
         model.graph.initializer.extend(tape.pool.initializers)
         if not changed:
-            return
-        fold_shapes(model)
+            break
+        tensors = fold_shapes(model)
+    return tensors
 
 
 def _expand_nodes(graph: GraphProto, tape: Tape, on_path: Collection[str]) -> bool:
