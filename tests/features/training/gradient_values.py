@@ -48,16 +48,6 @@ def positive(draw: Draw, *dims: int) -> Array:
     return np.asarray((0.5 + 2 * rng.permutation(count) / max(count, 1)).reshape(dims))
 
 
-def inside(draw: Draw, *dims: int) -> Array:
-    """Return values between -0.8 and 0.8."""
-    return np.asarray(np.tanh(values(draw, *dims)) * 0.8)
-
-
-def outside(draw: Draw, *dims: int) -> Array:
-    """Return values between 1.5 and 3.5."""
-    return positive(draw, *dims) + 1.0
-
-
 def broadcast_pair(draw: Draw) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return two shapes that broadcast, with axes of size 1 and missing ones."""
     full = shape(draw, 1, 4)

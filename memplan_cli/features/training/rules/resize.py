@@ -46,12 +46,12 @@ def resize(call: Call) -> Gradients:
     """Y = R X along each resized axis: dX = R^T dY.
 
     Raises:
-        ModelError: the coordinate transformation mode is not supported.
+        ModelError: the mode or the coordinate transformation mode is not supported.
     """
     tape, x = call.tape, call.input(0)
     transformation = call.attribute("coordinate_transformation_mode", "half_pixel")
     if transformation not in _COORDINATES:
-        raise ModelError(f"Resize {call.node.name!r}: {transformation} has no gradient rule")
+        raise ModelError(f"Resize {call.label!r}: {transformation} has no gradient rule")
     why = "the weights of a resize are computed beforehand"
     input_sizes, output_sizes = tape.sizes(x, why), tape.sizes(call.output(), why)
     scales = _scales(call, input_sizes, output_sizes)
@@ -183,7 +183,7 @@ def _input_weights(call: Call, coordinate: float) -> dict[int, float]:
         rounding = _ROUNDINGS[call.attribute("nearest_mode", "round_prefer_floor")]
         return {rounding(coordinate): 1.0}
     if mode != "linear":
-        raise ModelError(f"Resize {call.node.name!r}: {mode} has no gradient rule")
+        raise ModelError(f"Resize {call.label!r}: {mode} has no gradient rule")
     low = floor(coordinate)
     fraction = coordinate - low
     return {low: 1 - fraction, low + 1: fraction}
