@@ -269,7 +269,7 @@ class Search:
             # A trial may have been measured without the other regions, so the whole program is
             # written and measured before it is taken.
             next_state = self.with_measured_choices(trial.choices)
-            # The peak of the program may stay, as another op may be as high, but then fewer ticks have
+            # The peak of the program may stay, as another op may be as high, but then fewer ops have
             # it. Else two regions that overlap, and lower one op each, would replace each other forever.
             if next_state is None or next_state.height >= state.height:
                 continue

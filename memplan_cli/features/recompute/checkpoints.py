@@ -4,9 +4,9 @@ Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost", in the form o
 Fluid's RecomputeOptimizer.
 
 The forward part is cut into segments, each of which ends with a checkpoint. A segment runs
-again in its backward part, each op where its result is first read. Checkpoints, and values that cross segments, are kept, so that
-each segment can run again without another one. Ops after the last checkpoint do not run again, as
-their backward part follows at once.
+again in its backward part, each op where its result is first read. Checkpoints, and values that cross
+segments, are kept, so that each segment can run again without another one. Ops after the last
+checkpoint do not run again, as their backward part follows at once.
 """
 
 from __future__ import annotations

@@ -338,9 +338,8 @@ def _resized_axis_map(node: Node, axis: int, scale: int) -> AxisMap | None:
     # Upsample of the NCHWC domain has no ``nearest_mode``: with nearest, it always repeats.
     repeats = (coordinates, rounding) in _REPEATING_NEAREST or node.op.domain == NCHWC
     if scale == 1 or (is_nearest and repeats):
-        return AxisMap(
-            axis
-        )  # ``scale`` output elements for each input element, without a halo
+        # ``scale`` output elements for each input element, without a halo.
+        return AxisMap(axis)
     halo = _interpolation_halo(node)
     # With another scale, ``index / scale`` is rounded, so a chunk could get other weights than the whole.
     if halo is None or not _is_power_of_two(scale):
