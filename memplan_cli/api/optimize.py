@@ -150,7 +150,7 @@ def _optimize_file(request: OptimizeRequest) -> Optimized:
 def _write_best_candidate(request: OptimizeRequest) -> Optimized:
     """Plan candidates while the original runs in the background; write the best of them.
 
-    For a provider, further rounds of candidates follow if ONNX Runtime fails with those before.
+    For a provider, a second round of candidates follows if ONNX Runtime cannot run those of the first.
 
     Raises:
         SizesRefusedError: the original does not run at sizes that were assumed.
@@ -161,7 +161,7 @@ def _write_best_candidate(request: OptimizeRequest) -> Optimized:
         else:
             with TargetCandidates(request, baseline) as rounds:
                 result = _write_best_of(rounds.first_round(), request, baseline)
-                while candidates := rounds.next_round(result):
+                if candidates := rounds.second_round(result):
                     result = _write_best_of(candidates, request, baseline)
         return _write_plainer(result, request, baseline)
 

@@ -128,7 +128,7 @@ def plainer_settings(settings: Settings) -> Iterator[Settings]:
 
 
 class TargetCandidates:
-    """The candidates for one provider of the installed ONNX Runtime, in rounds.
+    """The candidates for one provider of the installed ONNX Runtime, in at most two rounds.
 
     A dump is a file into which ONNX Runtime writes the graph that it optimized, with the weights as
     its kernels want them: packed, and large operands of matrix products cut into pieces.
@@ -136,7 +136,7 @@ class TargetCandidates:
     The first round has ONNX Runtime's graph, and its graph without the fusions that cost memory. A second
     round, with other dumps, follows if ONNX Runtime cannot run a file with packed weights.
 
-    Used as a context manager, which removes the dumps at its end. The object keeps how weights were packed.
+    Used as a context manager, which removes the dumps at its end.
     """
 
     def __init__(self, request: OptimizeRequest, baseline: BackgroundBaseline) -> None:
@@ -146,6 +146,7 @@ class TargetCandidates:
             RuntimeUnavailableError: the provider does not work here.
             ModelError: an output would be written over the model's weights.
         """
+        from memplan_cli.runtime.graph.offline import Packing, packing_for
         from memplan_cli.runtime.workers.session import resolve_provider
 
         self._provider = resolve_provider(request.settings.target)
@@ -154,8 +155,11 @@ class TargetCandidates:
         self._file, self._targets = request.file, request.targets
         self._settings = request.settings
         self._folder = tempfile.TemporaryDirectory(prefix="memplan-offline-")
-        # How weights are packed in the dumps of the latest round; None before the first round.
-        self._packing: Packing | None = None
+        # How weights are packed in the first round. Without a check, nothing is run that would show whether
+        # ONNX Runtime can run a file with packed weights, so each session packs them.
+        self._packing = Packing.AT_LOAD
+        if request.check is not None:
+            self._packing = packing_for(self._provider, request.file.model)
         # Types and shapes of values by name, observed in a run of the original if data decides some of
         # them. A dump has values of the same names, so it need not be run to find theirs.
         self._observed: Known = {}
@@ -169,25 +173,17 @@ class TargetCandidates:
     def first_round(self) -> list[Rewriting]:
         """Bind the sizes, plan the candidates of the first round, and start the run of the original.
 
-        Without a check, nothing is run that would show whether ONNX Runtime can run a file with packed
-        weights, so each session packs them.
-
         Raises:
             RuntimeUnavailableError: weights are missing, or the model does not load.
             ModelError: a file is in the way.
         """
-        from memplan_cli.runtime.graph.offline import Packing, packing_for
-
         request = self._request
         request.progress("optimizing the graph for the runtime")
         self._settings = bind_all_dims(self._file, self._settings, request.probing)
-        if request.check is None:
-            return self._plan_round(Packing.AT_LOAD)
-        packing = packing_for(self._provider, self._file.model)
-        return self._plan_round(packing, starts_original=True)
+        return self._plan_round(self._packing, starts_original=request.check is not None)
 
-    def next_round(self, result: Optimized) -> list[Rewriting]:
-        """Plan the candidates of the second round; empty if the result of the round before is final.
+    def second_round(self, result: Optimized) -> list[Rewriting]:
+        """Plan the candidates of the second round; empty if the result of the first one is final.
 
         The second round follows if no model was written because the file with packed weights did not run.
         Its files have weights that each session packs, and their reports say so.
@@ -213,10 +209,8 @@ class TargetCandidates:
     ) -> list[Rewriting]:
         """Have ONNX Runtime dump its graphs with this packing of weights, and plan each of them.
 
-        Keeps the packing for `next_round`. Starts the run of the original while ONNX Runtime optimizes the
-        graph, if asked to.
+        Starts the run of the original while ONNX Runtime optimizes the graph, if asked to.
         """
-        self._packing = packing
         # Without a check nothing is run to compare graphs by, and the first one is written.
         kinds = (FUSED,) if self._request.check is None else (FUSED, UNFUSED)
         with self._start_dump(packing, kinds) as dumping:
@@ -238,9 +232,8 @@ class TargetCandidates:
         resolved = resolve_sizes(file.lazy, file.path, settings)
         if resolved.loaded.observed:
             self._observed = numeric_types(resolved.loaded.program)
-        if (
-            settings.bounds
-        ):  # a plan tells whether the machine has the memory for a run at the largest size
+        if settings.bounds:
+            # A plan tells whether the machine has the memory for a run at the largest size.
             planned = plan_resolved(file, resolved, self._request.progress)
             settings = with_size_of_run(settings, planned.plan.report.memory)
             self._settings = replace(settings, target=self._settings.target)
