@@ -62,12 +62,13 @@ def test_the_types_of_one_node_are_inferred_without_the_package() -> None:
     code = """
 import sys
 from memplan_cli.onnx_io.protobuf import ALONE, messages
-from memplan_cli.onnx_io.shapes.onnx_inference import infer_node
+from memplan_cli.onnx_io.shapes.interpret import interpret
 ALONE.set(True)
-node = messages().NodeProto(op_type="Abs", input=["x"], output=["y"])
-float32 = messages().TypeProto()
-float32.tensor_type.elem_type = 1
-types = infer_node(node, {"x": float32}, {}, {"": 17})
+model = messages().ModelProto()
+model.opset_import.add(version=17)
+model.graph.input.add(name="x").type.tensor_type.elem_type = 1
+model.graph.node.add(op_type="Abs", input=["x"], output=["y"])
+types = interpret(model).types
 print(types["y"].tensor_type.elem_type, "onnx" in sys.modules)
 """
     assert python(code) == "1 False\n"

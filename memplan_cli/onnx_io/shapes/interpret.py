@@ -278,11 +278,11 @@ def _types_from_onnx(values: Values, node: NodeProto) -> Mapping[str, TypeProto]
     if node.op_type in _NOT_INFERRED_ALONE or len(types) < len(inputs):
         return {}
     takes_all = node.op_type in _INFERRED_FROM_ALL_VALUES
-    from onnx import numpy_helper
-
     tensors = {}
     for name, type_proto in types.items():
         value = values.value_of(name) if takes_all or _may_be_dims(type_proto) else None
         if value is not None and value.is_known:
+            from onnx import numpy_helper  # imports the whole package
+
             tensors[name] = numpy_helper.from_array(value.array, name)
     return infer_node(node, types, tensors, {"": values.opset})
