@@ -73,9 +73,7 @@ class Step:
 def steps(page: Path) -> Iterator[Step]:
     """Yield the steps of a page in order; a block of settings is the file memplan.yaml.
 
-    Programs are steps if they write a model.
-
-    Commands other than ``memplan`` and ``cp``, such as ``pip``, are no steps.
+    Programs that write a model are steps. Commands other than ``memplan`` and ``cp``, such as ``pip``, are no steps.
     """
     blocks = list(blocks_of(page))
     for index, block in enumerate(blocks):
@@ -94,8 +92,8 @@ def steps(page: Path) -> Iterator[Step]:
                 yield Step(words, code, output, page, block.line)
 
 
-def write_or_copy(step: Step, folder: Path) -> bool:
-    """Carry out a step that writes or copies a file in a folder, or runs a program; return whether it is one."""
+def prepare_files(step: Step, folder: Path) -> bool:
+    """Write or copy a file, or run a program, as a step says; False if it is a memplan command."""
     kind, *rest = step.words
     if kind == "write":
         (folder / rest[0]).write_text(rest[1], encoding="utf-8")
@@ -149,7 +147,7 @@ def write_outputs(page: Path, folder: Path) -> None:
     copy_models(page, folder)
     outputs: dict[int, str] = {}
     for step in steps(page):
-        if write_or_copy(step, folder):
+        if prepare_files(step, folder):
             continue
         print(f"{page.name}:{step.line} {shlex.join(step.words)}", flush=True)
         printed = printed_by(step.words, folder, step.code)

@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from documents.page_outputs import PAGES_WITH_OUTPUTS, TUTORIALS, steps, write_or_copy
+from documents.page_outputs import PAGES_WITH_OUTPUTS, TUTORIALS, prepare_files, steps
 from documents.pages import ROOT
 from story import memplan
 
@@ -91,7 +91,7 @@ def test_the_commands_of_a_page_have_the_results_that_it_shows(
     shutil.copytree(ROOT / "sample_models", "sample_models")
     omitted = OMITTED_OPTIONS.get(page.name, ())
     for step in steps(page):
-        if write_or_copy(step, tmp_path):
+        if prepare_files(step, tmp_path):
             continue
         command, *words = step.words
         assert command == "memplan"
