@@ -369,7 +369,8 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
     first = space.initial_state(lowest_peak=bound - 1)
     if first.peak >= bound:
         return None
-    moves_of: dict[int, list[_UnnumberedMove]] = {first.remaining: []}
+    # Until all states are known, moves name a state by the mask of its remaining ops.
+    moves_of: dict[int, list[Move]] = {first.remaining: []}
     states = [first]
     entries = 0
     for state in states:  # which grows while it is read
@@ -380,7 +381,7 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
             if child.remaining not in moves_of:
                 moves_of[child.remaining] = []
                 states.append(child)
-            move = _UnnumberedMove(transition.op, transition.free_ops, child.remaining)
+            move = Move((transition.op,), transition.free_ops, to=child.remaining)
             moves_of[state.remaining].append(move)
             entries += len(child.ran)
         if len(states) > MOST_STATES or entries > MOST_ENTRIES:
@@ -389,18 +390,7 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
     states.sort(key=lambda state: -state.remaining.bit_count())
     number = {state.remaining: index for index, state in enumerate(states, 1)}
     rows = [
-        tuple(
-            Move((move.op,), move.free_ops, number[move.remaining])
-            for move in moves_of[state.remaining]
-        )
+        tuple(move._replace(to=number[move.to]) for move in moves_of[state.remaining])
         for state in states
     ]
     return ((Move((), first.ran, 1),), *rows)
-
-
-class _UnnumberedMove(NamedTuple):
-    """A `Move` that names the state after it by the mask of the ops that have not run there."""
-
-    op: int
-    free_ops: tuple[int, ...]
-    remaining: int

@@ -103,7 +103,7 @@ class Move(NamedTuple):
 
     Attributes:
         nodes: the node that runs; none in the first move of a search.
-        free: nodes that run after them without increasing the live bytes.
+        free: nodes that run after it without increasing the live bytes.
         to: the index of the next state.
     """
 
