@@ -36,7 +36,7 @@ class ChunkRanges:
         computed: the range of its split that each op computes, by op index; ops are left out of which
         the chunk needs nothing, or only what the previous chunk made.
         outputs: the range of each region output that this chunk contributes.
-        carried: the range of each tensor that is read here but made by the previous chunk.
+        carried: the range of each tensor that is needed here but that the previous chunk hands over.
     """
 
     computed: Mapping[int, Range]
