@@ -70,16 +70,6 @@ def why_not(plan: Plan, reuse: Reuse) -> str:
     return reuse.reason
 
 
-def without_reuse(tensors: Sequence[Placement]) -> Iterator[tuple[Placement, str]]:
-    """Yield each tensor that reuses no memory, by its start tick, and why.
-
-    Reasons are those of a plan of level 1 or 2.
-    """
-    for reuse in reuses(tensors):
-        if reuse.donor is None:
-            yield reuse.tensor, reuse.reason
-
-
 def reuses(tensors: Sequence[Placement], level: int = 1) -> Iterator[Reuse]:
     """Yield the reuse of each tensor of a plan of this level, by the tensor's start tick.
 

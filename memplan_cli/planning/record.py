@@ -12,7 +12,7 @@ from memplan_cli.core.program import VarId, blocks, own_name
 from memplan_cli.core.results.placements import BlockOrder, Placement, PlannedArena, Release
 from memplan_cli.core.results.plan import Plan
 from memplan_cli.core.version import VERSION
-from memplan_cli.planning.print_log import without_reuse
+from memplan_cli.planning.print_log import reuses
 from memplan_cli.planning.report import report_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
     # The report first: its buffers and the tensors of the plan are not in memory at the same time.
     report = report_of(decision, foldable_tensors)
     tensors = _placements(decision)
-    without_donor = sum(1 for _ in without_reuse(tensors))
     return Plan(
         version=VERSION,
         graph_sha256=decision.source.graph_sha256,
@@ -45,7 +44,9 @@ def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
         ),
         tensors=tensors,
         releases=releases(decision.needs.timeline, decision.needs.unpinned),
-        report=replace(report, reuses=len(tensors) - without_donor),
+        report=replace(
+            report, reuses=sum(reuse.donor is not None for reuse in reuses(tensors))
+        ),
     )
 
 

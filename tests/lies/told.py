@@ -22,7 +22,7 @@ from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.errors import MemplanError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.planning.plan_file import plan_from_json
-from memplan_cli.planning.print_log import without_reuse
+from memplan_cli.planning.print_log import reuses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -181,7 +181,7 @@ class Told:
         )
         tensors = [{"name": name, "bytes": -size} for size, name in live_at_peak]
         self.report["peak"] = {"step": step, "node": names[step], "tensors": tensors}
-        self.report["reuses"] = len(rows) - sum(1 for _ in without_reuse(plan.tensors))
+        self.report["reuses"] = sum(reuse.donor is not None for reuse in reuses(plan.tensors))
         totals = ("naive", "live_peak", "planned", "total")
         self.note(**{name: memory[name] for name in totals})
         self.renote()

@@ -13,7 +13,7 @@ from memplan_cli.core.results.report import ALL_SIZES
 from memplan_cli.core.results.timeline import curve, main_arena, nodes_at, peak_tick
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.plan_file import bounds_of
-from memplan_cli.planning.print_log import is_left_alone, without_reuse
+from memplan_cli.planning.print_log import is_left_alone, reuses
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import per_unit
 from memplan_cli.reporting.hints import (
@@ -294,9 +294,10 @@ def _not_reused_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
     """
     fixed_arenas = {arena.id for arena in plan.arenas if arena.unit == "1"}
     tensors_by_reason: dict[str, list[tuple[int, str]]] = {}
-    for tensor, reason in without_reuse(plan.tensors):
-        size = tensor.bytes if tensor.arena in fixed_arenas else 0
-        tensors_by_reason.setdefault(reason, []).append((size, tensor.id))
+    for reuse in reuses(plan.tensors):
+        if reuse.donor is None:
+            size = reuse.tensor.bytes if reuse.tensor.arena in fixed_arenas else 0
+            tensors_by_reason.setdefault(reuse.reason, []).append((size, reuse.tensor.id))
     for refusal in plan.report.unplanned:
         if refusal.name not in plan.by_id:  # a placed tensor has its reason above
             tensors_by_reason.setdefault(refusal.reason, []).append((0, refusal.name))
