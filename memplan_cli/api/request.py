@@ -37,7 +37,7 @@ class Request:
 
     @property
     def option_names(self) -> tuple[str, ...]:
-        """The options of these settings on a command line, for errors.
+        """The options of these settings on a command line, for errors; empty settings have none.
 
         A flag that is off, ``skip_grads=False``, is the option ``--no-skip-grads``.
         """
@@ -45,8 +45,9 @@ class Request:
 
         names = [] if self.config is None else ["--config"]
         for setting, value in self.overrides.items():
-            option = option_name(setting)
-            names.append(option.replace("--", "--no-", 1) if value is False else option)
+            if value not in (None, (), [], {}):
+                option = option_name(setting)
+                names.append(option.replace("--", "--no-", 1) if value is False else option)
         return tuple(names)
 
     def load(self, model: Path) -> Settings:

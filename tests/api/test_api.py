@@ -58,7 +58,8 @@ def test_a_finished_plan_takes_no_settings_and_no_extras(
 ) -> None:
     plan_file = tmp_path / "net.memplan.json"
     plan_file.write_text(memplan.plan(SYMBOLIC).dumps())
-    assert memplan.report(plan_file).report.model.nodes
+    assert memplan.report(plan_file, level=None, dims={}).report.model.nodes
+    assert not memplan.diff(plan_file, plan_file, level=None, exclude=[]).changes
     with pytest.raises(SettingsError, match="has no effect"):
         memplan.report(plan_file, **arguments)
 
