@@ -207,7 +207,8 @@ class _CommandGroup(click.Group):
                 message + (f"\nHint: {_shortened(without_folder(hint))}" if hint else "")
             ) from error
         except click.UsageError as error:
-            if not error.message.startswith("Got unexpected extra argument"):
+            is_extra = error.message.startswith("Got unexpected extra argument")
+            if not is_extra or "--dim" not in _running_option_names(ctx):
                 raise
             text = f"{error.message}. A value with a name is one word, as in --dim NAME=N."
             raise click.UsageError(text, error.ctx) from None

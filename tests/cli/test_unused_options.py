@@ -290,6 +290,7 @@ def test_the_next_step_of_a_report_repeats_all_options_that_it_takes() -> None:
         ("gate a.onnx --limit 1MiB", "the most used are --max-memory, --baseline, "),
         ("gate a.onnx --batch 8", "a dim of the model is set by --dim batch=N"),
         ("report a.onnx --dim batch 8", "is one word, as in --dim NAME=N"),
+        ("pack a.csv b.csv", "unexpected extra argument (b.csv)\n"),
         ("a.onnx", "memplan report a.onnx shows the memory of a model or a plan"),
     ],
 )
