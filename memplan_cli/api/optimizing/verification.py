@@ -166,9 +166,8 @@ class Verifier:
             )
         if self.failure:
             plan = plan.with_warnings(f"the runtime's memory was not measured: {self.failure}")
-        verdict = (
-            plan.report.validation
-        )  # its notes name no folders, unlike those of `_compare`
+        # Its notes name no folders, unlike those of `_compare`.
+        verdict = plan.report.validation
         return plan.with_warnings(*(verdict.notes if verdict else ()))
 
     def _compare(self, candidate: Rewriting, path: Path) -> Verification:

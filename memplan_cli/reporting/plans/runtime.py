@@ -149,9 +149,7 @@ def reason_not_written(report: Report) -> str:
     if budget_message := over_budget(report):
         return budget_message
     assert validation is not None  # noqa: S101 - without one, a model within its budget is written
-    if (
-        validation.status == "passed"
-    ):  # in one run; the further check of donated outputs failed
+    if validation.status == "passed":  # the further check of donated outputs failed
         return "two steps with donated outputs in the buffers of their inputs fail or differ"
     if validation.max_abs_diff is None:  # nothing was compared, and a note says why
         return validation.notes[0]
