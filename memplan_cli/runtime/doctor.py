@@ -95,9 +95,7 @@ def compare_with_environment(
         for name in missing(locations(weights), file.parent)
     ]
     metadata = {entry.key: entry.value for entry in model.metadata_props}
-    blobs = {
-        blob for tensor in weights for _, packed in packed_blobs(tensor) for blob in packed
-    }
+    blobs = {blob for tensor in weights for blob in packed_blobs(tensor)}
     made_with, made_on = metadata.get(RUNTIME, ""), metadata.get(HARDWARE, "")
     facts = {
         "file": str(file),

@@ -48,11 +48,11 @@ class Blob:
     length: int
 
 
-def packed_blobs(tensor: TensorProto) -> Iterator[tuple[str, tuple[Blob, ...]]]:
-    """Yield the key that ONNX Runtime gives each packed form of a weight, and its blobs.
+def packed_blobs(tensor: TensorProto) -> Iterator[Blob]:
+    """Yield the blobs of all packed forms of a weight.
 
-    For example, the entry ``prepacked_0`` with the value ``MatMul+12|4096;512;77`` has the key ``MatMul+12``
-    and one blob: 512 bytes at offset 4096. Its checksum 77 is left out.
+    For example, the entry ``prepacked_0`` with the value ``MatMul+12|4096;512;77`` has one blob: 512 bytes at
+    offset 4096.
 
     Raises:
         ModelError: an entry does not have the form that ONNX Runtime writes.
@@ -60,10 +60,9 @@ def packed_blobs(tensor: TensorProto) -> Iterator[tuple[str, tuple[Blob, ...]]]:
     entries = entries_of(tensor)
     for name, value in entries.items():
         if name.startswith(_PREPACKED):
-            key, *blob_texts = value.split("|")
-            location = entries.get("location", "")
-            parsed = [_parse_blob(location, text, tensor) for text in blob_texts]
-            yield key, tuple(blob for blob, _checksum in parsed)
+            _key, *blob_texts = value.split("|")
+            for text in blob_texts:
+                yield _parse_blob(entries.get("location", ""), text, tensor)[0]
 
 
 def write_on_pages(model: ModelProto, data: Path) -> None:
@@ -92,8 +91,7 @@ def write_on_pages(model: ModelProto, data: Path) -> None:
 def _blobs(tensor: TensorProto) -> Iterator[Blob]:
     """Yield the blob of a tensor's own data, then its packed blobs."""
     yield _own_blob(tensor)
-    for _, blobs in packed_blobs(tensor):
-        yield from blobs
+    yield from packed_blobs(tensor)
 
 
 def _own_blob(tensor: TensorProto) -> Blob:

@@ -111,5 +111,5 @@ def _stored(name: str, tensor: TensorProto) -> StoredWeight:
     if tensor.data_location != tensor.EXTERNAL:
         typed = sum(len(getattr(tensor, field)) * size for field, size in TYPED_FIELDS.items())
         return StoredWeight(name, len(tensor.raw_data) or typed, inside=True)
-    packed = sum(blob.length for _, blobs in packed_blobs(tensor) for blob in blobs)
+    packed = sum(blob.length for blob in packed_blobs(tensor))
     return StoredWeight(name, tensor_bytes(tensor), inside=False, packed_in_file=packed)
