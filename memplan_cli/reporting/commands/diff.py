@@ -160,10 +160,7 @@ def compare(before: Snapshot, after: Snapshot) -> Difference:
 
 
 def largest_first(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """Return changes by the size of their effect, the largest first, but one without effect before them.
-
-    That one is the cause of a moved peak.
-    """
+    """Return the cause of a moved peak, which has no effect of its own, then the largest effects first."""
     return tuple(sorted(changes, key=lambda c: (c.effect != 0, -abs(c.effect), c.tensor)))
 
 

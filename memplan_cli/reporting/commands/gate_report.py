@@ -61,15 +61,16 @@ def gate_document(
 
 
 def _headline(verdicts: tuple[Verdict, ...]) -> str:
-    """Return the number of models that failed and that passed, and assumed sizes at which that holds."""
+    """Return the number of models that failed and that passed, and the assumed sizes it holds for."""
     failed = sum(not verdict.passed for verdict in verdicts)
     models = counted(len(verdicts), "model")
     assumed = [verdict.snapshot.assumed for verdict in verdicts if verdict.snapshot.assumed]
-    sizes = ""
-    if assumed:
-        is_single = len(verdicts) == 1
-        which = dims_summary(assumed[0]) if is_single else f"guessed sizes for {len(assumed)}"
-        sizes = f", at {which}{' (guessed)' if is_single else ''}"
+    if not assumed:
+        sizes = ""
+    elif len(verdicts) == 1:
+        sizes = f", at {dims_summary(assumed[0])} (guessed)"
+    else:
+        sizes = f", at guessed sizes for {len(assumed)}"
     return f"Memory gate: {models}, {failed} failed, {len(verdicts) - failed} passed{sizes}"
 
 
