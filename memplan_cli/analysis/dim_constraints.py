@@ -7,6 +7,7 @@ dims if no runtime can be asked, and are the first ones that a runtime is asked 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from math import prod
@@ -181,9 +182,10 @@ def smallest_satisfying_dims(
     """
     is_leading = dims.free
     values = dict.fromkeys(dims.free, 1)
-    constraints_on = {
-        name: [c for c in constraints if name in c.symbols] for name in dims.free
-    }
+    constraints_on: dict[str, list[DimConstraint]] = defaultdict(list)
+    for constraint in constraints:
+        for name in constraint.symbols:
+            constraints_on[name].append(constraint)
     abandoned: set[DimConstraint] = set()
     for _ in range(_MAX_ROUNDS):  # changes may violate each other in turn, without an end
         all_values = {**dims.bound, **values}
