@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -101,8 +100,14 @@ def _forward_nodes(
 
     Additions that read graph inputs come first: there is no producer that they could follow.
     """
-    additions = [tape.forward_additions.get(value.name, ()) for value in graph.input]
-    return [*chain.from_iterable(additions), *tape.forward_nodes(nodes)]
+    additions = tape.forward_additions
+    result = [node for value in graph.input for node in additions.get(value.name, ())]
+    for node in nodes:
+        for new in tape.replacements.get(node.output[0], [node]):
+            result.append(new)
+            for name in new.output:
+                result.extend(additions.get(name, ()))
+    return result
 
 
 def _unknown_loss(loss: str, graph: GraphProto) -> SettingsError:

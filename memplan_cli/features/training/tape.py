@@ -90,7 +90,7 @@ class Tape:
     Attributes:
         tensors: dtype and shape of the forward tensors, by name.
         values: the values of the small constants among them.
-        pool: names and constants, shared by all tapes of the model.
+        pool: the new names and constants.
         phase: the phase of the nodes that are added.
         nodes: the new nodes in order; they run after the whole forward pass.
         forward_additions: new nodes of the forward pass, by the tensor whose producer they follow.
@@ -150,19 +150,6 @@ class Tape:
         """Add a node to the forward pass, right behind the producer of the tensor ``name``."""
         set_phase(node, Phase.FORWARD)
         self.forward_additions.setdefault(name, []).append(node)
-
-    def forward_nodes(self, nodes: Iterable[NodeProto]) -> list[NodeProto]:
-        """Return forward nodes with the replacements and additions of this tape put in.
-
-        Additions behind a tensor that none of these nodes computes, such as a graph input, are left out.
-        """
-        result: list[NodeProto] = []
-        for node in nodes:
-            for new in self.replacements.get(node.output[0], [node]):
-                result.append(new)
-                for name in new.output:
-                    result.extend(self.forward_additions.get(name, ()))
-        return result
 
     # What is known of forward tensors
 
@@ -271,17 +258,17 @@ class Tape:
         """Return zeros of the type and shape of a forward tensor."""
         return self.emit("Expand", self.scalar(0, name), self.shape_of(name))
 
-    def unstack(self, name: str, count: int, axis: int) -> list[str]:
-        """Split a tensor into its ``count`` slices along an axis, which the slices do not have."""
+    def unstack(self, name: str, count: int) -> list[str]:
+        """Split a tensor into its ``count`` slices along the first axis, which the slices do not have."""
         if count == 1:
-            return [self.emit("Squeeze", name, self.ints(axis))]
-        parts = self.emit_many("Split", [name], count, axis=axis, num_outputs=count)
-        return [self.emit("Squeeze", part, self.ints(axis)) for part in parts]
+            return [self.emit("Squeeze", name, self.ints(0))]
+        parts = self.emit_many("Split", [name], count, axis=0, num_outputs=count)
+        return [self.emit("Squeeze", part, self.ints(0)) for part in parts]
 
-    def stack(self, names: Sequence[str], axis: int) -> str:
-        """Concatenate tensors of one shape along a new axis."""
-        parts = [self.emit("Unsqueeze", name, self.ints(axis)) for name in names]
-        return self.emit("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
+    def stack(self, names: Sequence[str]) -> str:
+        """Concatenate tensors of one shape along a new first axis."""
+        parts = [self.emit("Unsqueeze", name, self.ints(0)) for name in names]
+        return self.emit("Concat", *parts, axis=0) if len(parts) > 1 else parts[0]
 
     # Division by counts
 

@@ -85,11 +85,10 @@ def _tensors_of(model: ModelProto) -> dict[str, Tensor]:
 
 
 def constant_values(graph: GraphProto) -> dict[str, Array]:
-    """Return the values of small initializers of a graph and its subgraphs, by name."""
+    """Return the values of a graph's small initializers, by name."""
     return {
         tensor.name: numpy_helper.to_array(tensor)
-        for inner in graphs(graph)
-        for tensor in inner.initializer
+        for tensor in graph.initializer
         if prod(tensor.dims) <= _MAX_CONSTANT_ELEMENTS and is_stored_in_model(tensor)
     }
 

@@ -98,11 +98,11 @@ def _unroll(call: Call, operator: RecurrentOperator) -> None:
         sequences.append(hidden_states[::-1] if backwards else hidden_states)
         final_states.append(state)
     if node.output[0]:
-        steps = [tape.stack(parts, 0) for parts in zip(*sequences, strict=True)]
-        tape.copy_to(node.output[0], tape.stack(steps, 0))
+        steps = [tape.stack(parts) for parts in zip(*sequences, strict=True)]
+        tape.copy_to(node.output[0], tape.stack(steps))
     for index, name in enumerate(node.output[1:]):
         if name:
-            tape.copy_to(name, tape.stack([state[index] for state in final_states], 0))
+            tape.copy_to(name, tape.stack([state[index] for state in final_states]))
 
 
 def _cell(
@@ -126,7 +126,7 @@ def _cell(
             input_bias, recurrent_bias = tape.emit("Add", input_bias, recurrent_bias), ""
         product = tape.emit("Add", product, input_bias)
     cell = Cell(call, recurrent, recurrent_bias, _activations(call, operator, direction))
-    return cell, tape.unstack(product, length, 0)
+    return cell, tape.unstack(product, length)
 
 
 def _activations(call: Call, operator: RecurrentOperator, direction: int) -> tuple[str, ...]:
