@@ -224,12 +224,12 @@ def kib(size: float) -> str:
 
 
 def model_table(rows: list[Row]) -> list[str]:
-    columns = "model ops sharing file runtime-default greedy best by of-file bound proved"
+    columns = "model ops sharing file runtime-default best by of-file bound proved"
     columns += " best/bound seconds process"
     heads = columns.split()
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in rows:
-        shown = [row.candidates.get(name) for name in ("file", "runtime_default", "greedy")]
+        shown = [row.candidates.get(name) for name in ("file", "runtime_default")]
         cells = " | ".join("-" if size is None else kib(size) for size in shown)
         share = f"{row.peak / row.file:.3f}" if row.file else "-"
         gap = f"{row.peak / row.bound:.4f}" if row.bound else "-"
