@@ -223,6 +223,11 @@ RUNTIME_CASES = (
     runtime("GatherBlockQuantized", {"i": whole(2, 3)}, "d i s", constants={"d": whole(9, 4, 16, dtype="uint8", high=256), "s": real(9, 4, 2)}, bits=4, block_size=16, gather_axis=0, quantize_axis=2),
     runtime("DynamicQuantizeLSTM", {"x": real(5, 2, 3)}, "x w r      t u v y", 3, constants={"w": whole(2, 3, 16, dtype="uint8"), "r": whole(2, 4, 16, dtype="uint8"), "t": np.full(2, 0.1, F), "u": np.zeros(2, "uint8"), "v": np.full(2, 0.1, F), "y": np.zeros(2, "uint8")}, hidden_size=4, direction="bidirectional"),
     # Attention.
+    runtime("Attention", CUBE, "x w b", 2, constants={"w": real(8, 24), "b": real(24)}, num_heads=2),
+    runtime("Attention", CUBE, "x w b", constants={"w": real(8, 28), "b": real(28)}, num_heads=2, qkv_hidden_sizes=[8, 8, 12]),
+    runtime("Attention", {**CUBE, "p": real(2, 2, 2, 3, 4)}, "x w b  p", 2, constants={"w": real(8, 24), "b": real(24)}, num_heads=2, unidirectional=1),
+    runtime("QAttention", {"x": whole(2, 5, 8, dtype="uint8")}, "x w b s s  z z", 1, constants={**QUANTIZED, "w": whole(8, 24, dtype="uint8"), "b": real(24)}, num_heads=2),
+    runtime("QAttention", {"x": whole(2, 5, 8, dtype="uint8"), "p": real(2, 2, 2, 3, 4)}, "x w b s s  z z p", 2, constants={**QUANTIZED, "w": whole(8, 24, dtype="uint8"), "b": real(24)}, num_heads=2, unidirectional=1),
     runtime("MultiHeadAttention", HEADS, num_heads=2),
     runtime("MultiHeadAttention", {"q": real(2, 5, 8), "k": real(2, 5, 8), "v": real(2, 5, 8), **CACHE}, "q k v    pk pv", 3, num_heads=2),
     runtime("MultiHeadAttention", {"q": real(2, 5, 8), "k": real(2, 2, 7, 4), "v": real(2, 2, 7, 4)}, num_heads=2),

@@ -111,7 +111,7 @@ def test_a_rule_that_knows_less_says_nothing_false(at: int) -> None:
 
 
 ONLY_WITH_DIMS = {
-    "ArrayFeatureExtractor", "DynamicQuantizeLSTM", "EmbedLayerNormalization",
+    "ArrayFeatureExtractor", "Attention", "DynamicQuantizeLSTM", "EmbedLayerNormalization",
     "GroupQueryAttention", "QEmbedLayerNormalization",
     "QLinearGlobalAveragePool", "RestorePadding",
 }  # fmt: skip

@@ -6,6 +6,7 @@ g of heads of keys and values, d the size of a head, e that of a value head.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.shapes.domains.rule_node import (
@@ -32,6 +33,36 @@ _SEPARATE_HEADS_RANK = 4
 
 _MERGED_HEADS_RANK = 3
 """Dims of (batch, length, heads * head size)."""
+
+
+def _fused_attention(node: RuleNode, *, past: int, like: int) -> Sequence[OutputType]:
+    """An attention that computes queries, keys and values from one input.
+
+    x (n, s, i), weights (i, 3 h d) -> (n, s, h d), present cache (2, n, h, p + s, d). With
+    ``past_present_share_buffer`` the cache keeps the length of the past buffer. The attribute
+    ``qkv_hidden_sizes`` has the width of queries, keys and values; the cache is unknown if they differ.
+
+    (n: batch, s: queries, p: past keys, h: heads, d: head size)
+
+    Args:
+        node: the node.
+        past: index of the past cache (2, n, h, p, d), which may be left out.
+        like: index of the input whose element type the outputs have.
+    """
+    shape, weights = node.shape_of_rank(0, 3), node.shape_of_rank(1, 2)
+    heads, sizes = node.int_attribute("num_heads"), node.ints_attribute("qkv_hidden_sizes")
+    hidden: Dim = sizes[2] if len(sizes) == 3 else None
+    if not sizes and weights is not None:
+        hidden = part(weights[1], 3)
+    elem_type = node.elem_type(like)
+    past_shape = node.shape_of_rank(past, 5) if node.has_input(past) else None
+    if shape is None or len(set(sizes)) > 1 or (node.has_input(past) and past_shape is None):
+        return [OutputType(elem_type, last_as(shape, hidden)), OutputType(elem_type, None)]
+    length = shape[1] if past_shape is None else sum_dims((past_shape[3], shape[1]))
+    if node.int_attribute("past_present_share_buffer"):
+        length = past_shape[3] if past_shape is not None else None
+    present = (2, shape[0], heads or None, length, part(hidden, heads))
+    return [OutputType(elem_type, last_as(shape, hidden)), OutputType(elem_type, present)]
 
 
 def _multi_head_attention(node: RuleNode) -> Sequence[OutputType]:
@@ -193,9 +224,11 @@ def _skip_layer_norm(node: RuleNode) -> Sequence[OutputType]:
 
 
 RULES: Mapping[str, Rule] = {
+    "Attention": partial(_fused_attention, past=4, like=0),
     "EmbedLayerNormalization": _embed_layer_norm,
     "GroupQueryAttention": _group_query_attention,
     "MultiHeadAttention": _multi_head_attention,
+    "QAttention": partial(_fused_attention, past=8, like=3),
     "RotaryEmbedding": same_type(0),
     "SkipLayerNormalization": _skip_layer_norm,
     "SkipSimplifiedLayerNormalization": _skip_layer_norm,
