@@ -58,6 +58,7 @@ MOST_SECONDS = 15.0
 
 DIMS = {
     "bert_base_dyn": {"batch": 2, "seq": 64},
+    "bert_base_dyn_ts": {"batch": 2, "seq": 64},
     "llama_1b_dyn": {"batch": 2, "new": 8, "past": 24, "total": 32},
     "mobilenetv2_ts": {"batch": 2},
     "resnet50_dynbatch": {"batch": 2},
