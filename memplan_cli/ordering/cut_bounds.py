@@ -194,7 +194,7 @@ class CutBounds:
         return replace(lowest, examined_edges=sum(cut.examined_edges for cut in cuts))
 
     def cuts_by_overwritten_input(
-        self, op: int, max_edges: int, earlier: Sequence[int] = (), later: Sequence[int] = ()
+        self, op: int, max_edges: int, earlier: Sequence[int], later: Sequence[int]
     ) -> list[CutAtOp]:
         """Return a cut at an op's step for each input that it may write over.
 

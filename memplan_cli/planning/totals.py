@@ -191,7 +191,7 @@ def live_peak_of(buffers: Iterable[Buffer] | None) -> int | None:
 
 
 def resident_buffers_by_unit(
-    needs: Needs, bounds: Bounds, donated: Collection[str] = ()
+    needs: Needs, bounds: Bounds, donated: Collection[str]
 ) -> Mapping[str, tuple[Buffer, ...]]:
     """Return the buffers of intermediates and graph outputs, which a runtime holds, by unit.
 

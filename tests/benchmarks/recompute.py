@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli import Settings, api
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.check import Check
-from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.core.results.observations import CPU
 from memplan_cli.core.serialization import to_json
 from memplan_cli.features.donation.proof import donated_steps
 from memplan_cli.onnx_io.load import load_model
@@ -63,7 +63,6 @@ DONATING = ("train_mlp_adam", "train_cnn_adam", "train_resnet18_momentum", "trai
 SHARES = (0.8, 0.6, 0.4)
 ALL = {"in.*": "new.*"}
 
-OFF = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
 ON_CPU = Check("cpu")
 
 Json = dict[str, Any]

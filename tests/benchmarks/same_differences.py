@@ -40,7 +40,6 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*|\[[\w.-]+(?:\|[\w.-]+)+\]")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)")
 
 Key = tuple[str, ...]
-Leaves = dict[Key, Any]
 
 
 @dataclass(frozen=True)

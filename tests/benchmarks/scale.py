@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "models"
 TABLE = MEASUREMENTS / "scale.md"
-TIMEOUT = 1800.0
 
 COMPARED = (
     ("train_lstm_unrolled_128x2", 0.5),

@@ -13,8 +13,6 @@ from memplan_cli.cli import main
 from shared_models import SHARED
 from story import write
 
-ODD = """odd (float["a b",4] "x:0", float["?",4] y) => (float["?",4] z) { u = Neg("x:0")
-    v = Add(u, y) z = Relu(v) }"""
 MODELS = {
     "named": "m (float[batch,4] x) => (float[batch,4] z) { y = Relu(x) z = Neg(y) }",
     "nameless": 'm (float["?",4,"?"] x) => (float["?",4,"?"] z) { y = Relu(x) z = Neg(y) }',

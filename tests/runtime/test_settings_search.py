@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from memplan_cli.runtime.workers.spec import SessionSpec
 
 ON = RuntimeSettings()
-OFF = RuntimeSettings(session={"graph_optimization_level": "ORT_DISABLE_ALL"})
 
 
 def test_weights_are_initializers_and_constants_of_a_known_size() -> None:

@@ -90,7 +90,7 @@ def search_recomputation(
     program: Program,
     planned_vars: PlannedVars,
     phases: Phases,
-    budget: int | None = None,
+    budget: int | None,
     progress: Callable[[str], None] | None = None,
 ) -> Recomputation:
     """Choose an order and the values to recompute in it, with or without a backward part.

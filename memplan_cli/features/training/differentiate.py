@@ -12,7 +12,6 @@ from memplan_cli.errors import SettingsError
 from memplan_cli.features.training.backward import sweep
 from memplan_cli.features.training.cheap_tensors import recompute_cheap_tensors
 from memplan_cli.features.training.expansion.expand import expand
-from memplan_cli.features.training.rules import RULES
 from memplan_cli.features.training.tape import ConstantPool, Phase, Tape, set_phase
 from memplan_cli.features.training.tensors import constant_values
 from memplan_cli.onnx_io.graph_editor import live_nodes, names_in, rename_values
@@ -48,8 +47,8 @@ def differentiate(
     model: ModelProto,
     loss: str,
     parameters: Sequence[str],
-    results: Sequence[str] = (),
-    rules: Mapping[str, Rule] = RULES,
+    results: Sequence[str],
+    rules: Mapping[str, Rule],
 ) -> DifferentiatedModel:
     """Return the forward and backward pass of a prepared model.
 
