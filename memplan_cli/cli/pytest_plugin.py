@@ -22,10 +22,9 @@ limits the predicted memory of the process that runs the model. ``dims``, ``leve
 (files, or values by name) and ``config`` are settings of the plan, as for `memplan report`. File
 names are relative to pytest's root folder.
 
-All marks of a test, its class and its module apply: a mark without a model to every model that the test
-passes to the fixture. A mark that checked no model fails the test, and so does a mark that binds a dim that
-its model does not have. The model is planned; it is run only if
-data decides sizes.
+All marks of a test, its class and its module apply. A mark without a model applies to every model that the
+test passes to the fixture. A mark that checked no model fails the test, and so does a mark that binds a dim
+that its model does not have. The model is planned; it is run only if data decides sizes.
 """
 
 from __future__ import annotations
