@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
@@ -77,7 +77,7 @@ def reuses(tensors: Sequence[Placement], level: int = 1) -> Iterator[Reuse]:
     """
     pools = _slot_pools(tensors, level)
     maps: dict[int, _AddressMap] = {}
-    for tensor in _by_start(tensors):
+    for tensor in sorted(tensors, key=attrgetter("first", "id")):
         if tensor.slot is None:
             yield maps.setdefault(tensor.arena, _AddressMap()).take(tensor)
         else:
@@ -93,11 +93,6 @@ def _slot_pools(tensors: Sequence[Placement], level: int) -> dict[int, _SlotPool
             if sizes.get(tensor.slot, -1) < tensor.bytes:
                 sizes[tensor.slot] = tensor.bytes
     return pools
-
-
-def _by_start(tensors: Iterable[Placement]) -> list[Placement]:
-    """Return tensors by start tick, then by id."""
-    return sorted(tensors, key=attrgetter("first", "id"))
 
 
 def _described(tensor: Placement) -> str:

@@ -215,8 +215,9 @@ class Search:
             chunked.program, sizes, self.planned_vars.pinned, self.planned_vars.aliasing
         )
         fixed_buffers = measurement.storage.buffers_by_unit.get(FIXED_UNIT, ())
-        # Pairs of a tick and the bytes that are live from it on.
+        # Pairs of a tick and the bytes that are live from it on, by ascending tick.
         pressure_by_tick = tuple(pressure(Problem(fixed_buffers)))
+        first_peak_tick, _ = max(pressure_by_tick, key=lambda entry: entry[1], default=(0, 0))
         # Steps of the top block have an empty path; those of subgraphs belong to the op before.
         op_ticks = [step.start for step in measurement.timeline.steps if not step.block.path]
         op_peaks = _op_peaks(pressure_by_tick, op_ticks)  # one for each op of the top block
@@ -226,9 +227,7 @@ class Search:
             sizes=sizes,
             op_peaks=op_peaks,
             peak_op=chunked.program.body.ops[op_peaks.index(max(op_peaks))],
-            peak_vars=_vars_live_at(
-                _first_peak_tick(pressure_by_tick), measurement.storage, sizes
-            ),
+            peak_vars=_vars_live_at(first_peak_tick, measurement.storage, sizes),
         )
 
     def with_measured_choices(self, choices: Iterable[Choice]) -> State | None:
@@ -438,7 +437,7 @@ class Search:
         after = trial_state.region_peak(position)
         work = self._added_work(trial_state, position)
         return _Trial(
-            choices=(*others, replace(choice, after=after, work=work)),
+            choices=(*others, replace(choice, after=after)),
             peak=max(after, trial_state.op_peak(state.peak_op)),
             work=work,
         )
@@ -501,12 +500,6 @@ def _op_peaks(
             live_bytes, position = next_bytes, position + 1
         op_peaks.append(max(peak, live_bytes))
     return tuple(op_peaks)
-
-
-def _first_peak_tick(pressure_by_tick: Sequence[tuple[int, int]]) -> int:
-    """Return the first tick with the most live bytes; 0 without ticks. Ticks ascend, as in `pressure`."""
-    tick, _ = max(pressure_by_tick, key=lambda entry: entry[1], default=(0, 0))
-    return tick
 
 
 def _vars_live_at(
