@@ -230,7 +230,8 @@ def test_a_file_made_with_another_runtime_loads_with_a_warning_that_names_both(
 ) -> None:
     made_with = f"onnxruntime {ort.__version__} ".encode()
     memplan_cli.load(written_for_cpu)
-    assert not [warning for warning in recwarn if "made with" in str(warning.message)]
+    # Other tests' open files, collected now, may give a ResourceWarning.
+    assert not [warning for warning in recwarn if warning.category is UserWarning]
     shutil.copy(f"{written_for_cpu}.data", tmp_path)
     older = tmp_path / "out.onnx"
     # The same length, so that the protobuf stays valid.
