@@ -230,8 +230,8 @@ def test_a_file_made_with_another_runtime_loads_with_a_warning_that_names_both(
 ) -> None:
     made_with = f"onnxruntime {ort.__version__} ".encode()
     memplan_cli.load(written_for_cpu)
-    # Other tests' open files, collected now, may give a ResourceWarning.
-    assert not [warning for warning in recwarn if warning.category is UserWarning]
+    # Objects of other tests, collected now, may give warnings of pytest or Python.
+    assert not [warning for warning in recwarn if "made with" in str(warning.message)]
     shutil.copy(f"{written_for_cpu}.data", tmp_path)
     older = tmp_path / "out.onnx"
     # The same length, so that the protobuf stays valid.
@@ -244,7 +244,8 @@ def test_a_file_made_with_another_runtime_loads_with_a_warning_that_names_both(
     expected = f"made with onnxruntime {'0' * length} .* onnxruntime {ort.__version__}"
     with pytest.warns(UserWarning, match=expected) as warned:
         memplan_cli.load(older)
-    assert {warning.filename for warning in warned} == {__file__}
+    (shown,) = [warning for warning in warned if "made with" in str(warning.message)]
+    assert shown.filename == __file__
 
 
 def test_a_file_moved_without_its_data_says_which_file_is_missing(
