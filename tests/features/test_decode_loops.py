@@ -82,6 +82,19 @@ def test_a_length_of_the_past_is_asked_for_without_a_slice_of_it() -> None:
     assert written.graph.output[-1].name == caches.length
 
 
+def test_other_dims_of_a_past_are_asked_for_without_a_slice_of_it() -> None:
+    model = decoder(Shape(means="grouped", mask="none", opset=23))
+    batch = helper.make_node("Shape", ["a0_past"], ["batch"], start=0, end=1)
+    model.graph.node.append(batch)
+    model.graph.output.append(
+        helper.make_tensor_value_info("batch", onnx.TensorProto.INT64, [1])
+    )
+    written, _ = in_place(model)
+    assert not any(
+        node.op_type == "Slice" and node.input[0] == "a0_past" for node in written.graph.node
+    )
+
+
 def test_only_the_operator_that_writes_a_cache_reads_all_of_it() -> None:
     model = decoder(Shape(means="grouped", mask="none", opset=23))
     also_read(model, "a0_past")

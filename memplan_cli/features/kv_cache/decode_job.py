@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import FeedSpec
     from memplan_cli.core.json_types import Json
     from memplan_cli.core.results.observations import Difference
-    from memplan_cli.core.results.rewrites import CacheBuffer
 
 _MAX_RULES = 400
 """How many assignments of rules to dims are tried."""
@@ -154,10 +153,7 @@ class _OriginalLoop:
         self.lengths = _lengths_with_room(lengths, self.caches.capacity - self.position)
 
     def _find_rules(self) -> tuple[Rules, bool]:
-        """Return rules with which steps run, and whether a step can have several new entries.
-
-        Rules name for each free dim of the inputs what its value is: the cache entries before the step
-        (``past``), those it adds (``new``), their sum (``total``), or a constant (``one``, ``five``).
+        """Return the first candidate rules with which steps run, and whether a step can have several new entries.
 
         Raises:
             RuntimeUnavailableError: no step runs.
@@ -166,11 +162,10 @@ class _OriginalLoop:
         # Steps with one new entry are tried only if none with two runs.
         for new in (2, 1):
             for rules in islice(self.inputs.candidate_rules(), _MAX_RULES):
-                # ``five`` in place of ``total`` fits a step with 3 past and 2 new entries. A second step,
-                # with another total, refuses it.
-                reason = self._trial_failure(rules, past=3, new=new) or self._trial_failure(
-                    rules, past=5, new=1
-                )
+                # One step alone may run by chance: with 3 past and 2 new entries, a total is 5, as a dim
+                # with the rule ``five``. So the second step has other numbers.
+                reason = self._trial_failure(rules, past=3, new=new)
+                reason = reason or self._trial_failure(rules, past=5, new=1)
                 if not reason:
                     return rules, new > 1
                 reasons.append(reason)
@@ -335,65 +330,55 @@ class _WrittenLoop:
 
 
 class _StepInputs:
-    """Draws the inputs of the original's steps, given rules for the values of its dims.
+    """Draws the inputs of the original's steps.
+
+    The value of a dim in a step is known if the user gave it, or if caches grow along the dim: then it is the
+    number of past entries. Each other dim is *free*, and its value follows from the step by a rule, a key of
+    `STEP_NUMBERS`. Dims are named; one that the file fixes has a text like "64", which names no free dim.
 
     Attributes:
-        fixed_dims: values of dims that the user gave.
-        past_dims: dims along which caches grow; their value is the number of past entries.
-        dims_of_growing_caches: all dims of growing caches: also the batch and others that do not grow.
-        dims_of_constant_caches: all dims of constant caches.
-        free_dims: dims that are neither fixed nor past dims: a rule gives their value.
+        fixed_dims: the values that the user gave.
+        past_dims: the dims along which caches grow.
+        free_dims: each free dim with its possible rules, the likeliest first.
         has_ones_masks: whether masks are all ones.
         _user_specs: inputs that the user gave, by name.
     """
 
     def __init__(self, model: Path, caches: CacheSummary, job: Json) -> None:
-        """Load the original, and sort its dims by how their value in a step is found.
-
-        The value of a dim is known if the user gave it, or if caches grow along the dim. The value of any
-        other dim follows from the step by a rule, a key of `STEP_NUMBERS`. Which rules are likely depends on
-        the caches that have the dim (`candidate_rules`). ``job`` has the dims and inputs that the user gave.
-        """
+        """Load the original, and sort its dims. ``job`` has the dims and inputs that the user gave."""
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])
         self._user_specs = {spec.name: spec for spec in InputSet.of_job(job).specs}
         self._feeder = Feeder(original)
         taken_names = names_taken(original)  # nameless dims get other names than these
-        dims = {
-            value.name: tensor_dims(value, container_and_tensor_type(value)[1], taken_names)
+        dims_of = {
+            value.name: [
+                str(dim)
+                for dim in tensor_dims(value, container_and_tensor_type(value)[1], taken_names)
+            ]
             for value in fed_inputs(original)
         }
-
-        # Fixed dims become texts such as "64" in these sets. No name of a free dim is equal to one.
-        def dims_of(buffers: Sequence[CacheBuffer]) -> set[str]:
-            return {str(dim) for buffer in buffers for dim in dims[buffer.input]}
-
-        constant_caches = [cache for cache in caches.buffers if cache.form == "constant"]
-        self.past_dims = {str(dims[cache.input][cache.axis]) for cache in caches.growing}
-        self.dims_of_growing_caches = dims_of(caches.growing)
-        self.dims_of_constant_caches = dims_of(constant_caches)
-        known_dims = self.past_dims | self.fixed_dims.keys()
-        self.free_dims = [name for name in free_dims(original) if name not in known_dims]
-        # A GroupQueryAttention, the operator of ``shared`` caches, takes the sum of a mask for the number
-        # of valid entries. With zeros in the mask, it would write new entries over old ones.
+        self.past_dims = {dims_of[cache.input][cache.axis] for cache in caches.growing}
+        # The rules ``one`` and ``five`` give the same value in every step; any number above 1 would do for five.
+        self.free_dims: dict[str, tuple[str, ...]] = {}
+        for name in free_dims(original):
+            if name in self.past_dims or name in self.fixed_dims:
+                continue
+            forms = {cache.form for cache in caches.buffers if name in dims_of[cache.input]}
+            if forms - {"constant"}:  # a dim of growing caches, such as the batch
+                rules: tuple[str, ...] = ("one", "five")
+            elif forms:  # a dim of constant caches alone, such as an encoder's length
+                rules = ("five", "one")
+            else:  # such as the length of the token ids or of a mask
+                rules = ("new", "total", "one", "past")
+            self.free_dims[name] = rules
+        # A GroupQueryAttention, the operator of ``shared`` caches, reads the number of valid entries from the
+        # sum of a mask. With zeros in the mask, it would write new entries over old ones.
         self.has_ones_masks = any(cache.form == "shared" for cache in caches.buffers)
 
     def candidate_rules(self) -> Iterator[Rules]:
-        """Yield assignments of rules to the free dims, the likely ones first.
-
-        The rules ``one`` and ``five`` (any number above 1 would do) give the same value in every step. The
-        others follow from the cache entries: those before the step (``past``), those that it adds
-        (``new``), or both (``total``).
-        """
-        choices: list[tuple[str, ...]] = []
-        for name in self.free_dims:
-            if name in self.dims_of_growing_caches:  # such as the batch
-                choices.append(("one", "five"))
-            elif name in self.dims_of_constant_caches:  # such as an encoder's length
-                choices.append(("five", "one"))
-            else:  # such as the length of the token ids or of a mask
-                choices.append(("new", "total", "one", "past"))
-        for rules in product(*choices):
+        """Yield assignments of rules to the free dims, the likely ones first."""
+        for rules in product(*self.free_dims.values()):
             yield dict(zip(self.free_dims, rules, strict=True))
 
     def dim_values(self, rules: Rules, past: int, new: int) -> dict[str, int]:

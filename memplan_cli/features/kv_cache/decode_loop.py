@@ -206,7 +206,7 @@ def validate_decoding(
     Args:
         models: the original and the written model.
         caches: the description of the caches in the written model's metadata.
-        plan: the written model's plan, for dims that the user gave.
+        plan: the written model's plan, for the dims that it was made for.
         check: where both run, how the original runs, and what counts as equal.
 
     Raises:
@@ -219,6 +219,7 @@ def validate_decoding(
         RuntimeSettings() if recorded is None else replace(recorded.settings, io_binding={})
     )
     bindings = {} if plan is None else plan.report.bindings
+    # Assumed dims fit one run of the original; the loop finds values that fit each step.
     dims = {name: dim.value for name, dim in bindings.items() if dim.source != "assumed"}
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
         loop = DecodeLoop.of_original(check, Path(folder), dims)
@@ -238,9 +239,8 @@ def decoding_verdict(
 ) -> Validation:
     """Decode with a written model, and return the verdict on its outputs.
 
-    If the original was decoded without graph optimization, and the written model passes, both models are
-    decoded once more, the original under ONNX Runtime's defaults. Users see the outputs of that run: the
-    verdict gets the largest difference from them.
+    Users run the original under ONNX Runtime's defaults. If ``loop`` ran it otherwise, and the written model
+    passes, both are decoded again with the original under the defaults: `Validation.diff_from_defaults`.
 
     Args:
         written: the written model.
@@ -248,21 +248,21 @@ def decoding_verdict(
         decoding: what was observed in the original's decode loop.
         loop: how the original was decoded.
         written_settings: the settings of the written model.
-        reference: the settings of the original, by name, for the report.
+        reference: the name of the settings in ``loop``: ``unoptimized`` or ``defaults``.
 
     Raises:
         RuntimeUnavailableError: no step of the original runs under the defaults.
     """
-    in_place = replace(loop, settings=written_settings)
-    verdict = _verdict(decode_written(written, caches, decoding, in_place), loop, decoding)
-    verdict = replace(verdict, reference=reference)
+    written_loop = replace(loop, settings=written_settings)
+    comparison = decode_written(written, caches, decoding, written_loop)
+    verdict = replace(_verdict(comparison, loop, decoding), reference=reference)
     if reference == "defaults" or not verdict.passed:
         return verdict
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
-        by_default = replace(loop, folder=Path(folder), settings=RuntimeSettings())
-        default_decoding = decode_original(decoding.model, caches, by_default)
-        in_place = replace(in_place, folder=Path(folder))
-        comparison = decode_written(written, caches, default_decoding, in_place)
+        default_loop = replace(loop, folder=Path(folder), settings=RuntimeSettings())
+        default_decoding = decode_original(decoding.model, caches, default_loop)
+        written_loop = replace(written_loop, folder=Path(folder))
+        comparison = decode_written(written, caches, default_decoding, written_loop)
     return replace(verdict, diff_from_defaults=comparison.max_abs_diff)
 
 

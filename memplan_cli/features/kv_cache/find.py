@@ -242,9 +242,9 @@ def _concatenated_cache(
 ) -> CacheMatch | KeptCache | None:
     """Return the cache that a Concat extends; ``after`` is the path from the Concat to the output.
 
-    The first operand of the Concat is the past, a graph input, or the end of a path from it. If it is a
-    Gather or Slice of the past, the cache is a `KeptCache`. None if there is no such past, nothing is
-    appended to it, or the model is invalid.
+    The past is the graph input from which a path leads to the Concat's first operand. None if there is none,
+    if nothing is appended to it, or if the model is invalid. A Gather or Slice of the past may stand in its
+    place: such a cache is kept.
     """
     past, before = index.trace_back(concat.input[0])
     if not index.is_input(past):
@@ -263,22 +263,7 @@ def _concatenated_cache(
     form = "cast" if index.has_cast((*before, *after)) else "concat"
     node = index.producer[concat.output[0]]
     match = CacheMatch(past, output, axes[0] % rank, form, node, before, after)
-    return _with_input_axis(match, index)
-
-
-def _with_input_axis(match: CacheMatch, index: GraphIndex) -> CacheMatch | KeptCache:
-    """Return a match of a growing cache whose ``axis`` is still one of the node that extends it.
-
-    The axis is replaced by that of the graph input. A `KeptCache` with the reason if the cache's input
-    and output must stay two tensors.
-    """
-    rank = index.ranks[match.input]
-    input_axes = index.permutation(match.before, rank)  # by axis of the node
-    has_other_axes = not index.keeps_axes((*match.before, *match.after), rank)
-    if has_other_axes or match.axis >= rank:
-        reason = "the output has its axes in another order"
-        return KeptCache(match.input, match.output, reason)
-    return _checked(replace(match, axis=input_axes[match.axis]), index.graph)
+    return _match_or_kept(match, index)
 
 
 def _operator_cache(
@@ -286,8 +271,8 @@ def _operator_cache(
 ) -> CacheMatch | KeptCache | None:
     """Return the cache that an attention operator extends; ``after`` is the path from ``result`` to ``output``.
 
-    None if ``result`` is no present of the operator, or if the operator's past is omitted or not a graph
-    input. A `KeptCache` with the reason if the cache's input and output must stay two tensors.
+    None if ``result`` is no present of the operator, or if no path leads from a graph input to the operator's
+    past.
     """
     node_index = index.producer[result]
     node = index.nodes[node_index]
@@ -296,31 +281,41 @@ def _operator_cache(
     cache = caches.get(position)
     if cache is None or len(node.input) <= cache.past_input:
         return None
-    # ``before`` is the path from the graph input to the operator; an omitted past has no name.
     past, before = index.trace_back(node.input[cache.past_input])
-    if not index.is_input(past):
+    if not index.is_input(past):  # an omitted past has the name ""
         return None
     # Past and present of the operator can be one buffer only if they are the graph input and output.
     is_shared = _operator_key(node) in SHARED and not before and not after
     form = "shared" if is_shared else "operator"
     match = CacheMatch(past, output, cache.axis, form, node_index, before, after)
-    return _with_input_axis(match, index)
+    return _match_or_kept(match, index)
 
 
-def _checked(match: CacheMatch, graph: GraphProto) -> CacheMatch | KeptCache:
-    """Return the match of a growing cache, or, as a `KeptCache`, why it cannot become a longer buffer."""
-    past = next(value for value in graph.input if value.name == match.input)
-    present = next(value for value in graph.output if value.name == match.output)
+def _match_or_kept(match: CacheMatch, index: GraphIndex) -> CacheMatch | KeptCache:
+    """Return a growing cache if one buffer can hold its input and output, else a `KeptCache` with the reason.
+
+    ``match.axis`` is the axis that grows of the node that extends the cache. In the result it is the axis of
+    the graph input: there may be Transposes in between.
+    """
+    rank = index.ranks[match.input]
+    if not index.keeps_axes((*match.before, *match.after), rank) or match.axis >= rank:
+        reason = "the output has its axes in another order"
+        return KeptCache(match.input, match.output, reason)
+    axis = index.permutation(match.before, rank)[match.axis]
+    past = next(value for value in index.graph.input if value.name == match.input)
+    present = next(value for value in index.graph.output if value.name == match.output)
     past_type, present_type = past.type.tensor_type, present.type.tensor_type
     reason = ""
     if past_type.elem_type != present_type.elem_type:
         reason = "the output has another element type"
-    elif match.axis == 0:
+    elif axis == 0:
         reason = "it grows along its first axis, along which TensorScatter counts rows"
-    elif past_type.shape.dim[match.axis].HasField("dim_value"):
-        length = past_type.shape.dim[match.axis].dim_value
+    elif past_type.shape.dim[axis].HasField("dim_value"):
+        length = past_type.shape.dim[axis].dim_value
         reason = f"the file fixes its length at {length}"
-    return KeptCache(match.input, match.output, reason) if reason else match
+    if reason:
+        return KeptCache(match.input, match.output, reason)
+    return replace(match, axis=axis)
 
 
 def _rearranged_cache(output: str, node: NodeProto, index: GraphIndex) -> KeptCache | None:

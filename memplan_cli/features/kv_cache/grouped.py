@@ -92,19 +92,18 @@ def _repeat_after(
 ) -> _Repeat | None:
     """Return the repetition of heads that begins with an Unsqueeze, or None if none does.
 
-    The caller has checked that the Unsqueeze adds axis 2. The shapes are, for keys or values of a cache:
+    The Unsqueeze adds axis 2. The shapes are, for keys or values of a cache:
 
         Unsqueeze   [batch, heads, 1, length, size]
         Expand      [batch, heads, times, length, size]
         Reshape     [batch, heads * times, length, size]
 
-    Exporters compute batch, length and size from the cache at run time, so only the other elements can be
-    checked here. The only consumer of the Reshape's result must be a MatMul. Transposes and scalings may
-    lie between them, and a scaling may follow the MatMul. ``heads`` is the number of heads in the cache;
+    Exporters compute batch, length and size at run time, so only the other elements are checked. The result of
+    the Reshape must lead to a MatMul alone (`_path_to_product`). ``heads`` is the number of heads in the cache;
     ``readers`` has the consumers of each value.
     """
-    # Without the repetition of a single head, ONNX Runtime would compute one large product of all queries,
-    # which rounds differently than one product for each query head.
+    # A single head stays repeated: without that, ONNX Runtime would compute one large product of all
+    # queries, which rounds differently than one product for each query head.
     if heads < 2:
         return None
     expand = _only(readers, unsqueeze.output[0], "Expand")

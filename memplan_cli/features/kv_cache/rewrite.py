@@ -87,10 +87,10 @@ def _last_line(error: Exception) -> str:
 def with_cache_buffers(
     model: ModelProto, search: CacheSearch, capacity: int
 ) -> tuple[ModelProto, CacheSummary]:
-    """Return a copy of a model whose caches are buffers, and the description of the caches.
+    """Return a copy of a model whose growing caches are buffers, and the description of all caches.
 
-    The model is in an opset with TensorScatter. At least one of its caches grows. Each buffer has
-    ``capacity`` entries.
+    The model is in an opset with TensorScatter. At least one of its caches grows: each of these becomes a
+    buffer of ``capacity`` entries. Constant caches stay as they are: input and output can share memory already.
     """
     copy = type(model)()
     copy.CopyFrom(model)
@@ -110,13 +110,9 @@ def with_cache_buffers(
     )
 
 
-class _CacheShape(NamedTuple):
-    """The shape of the valid part of a buffer: the dims of the buffer, but ``length`` on one axis.
+class _ValidLength(NamedTuple):
+    """The name of the value with the number of valid entries of a buffer, and the axis that they are on."""
 
-    ``length`` is the name of a value.
-    """
-
-    buffer: str
     axis: int
     length: str
 
@@ -139,7 +135,7 @@ class _Rewriting(GraphEditor):
         lengths: the values with the length of each cache after the step; all are equal.
         removed: indices of nodes to remove.
         redirected: value -> the value that its consumers are to read instead.
-        cache_shapes: past or present -> the shape of its valid part, so that a Shape need not read it.
+        valid_lengths: past or present -> its valid length, so that a Shape need not read the valid part.
         whole_buffer_reads: (index of a node, buffer): this node reads the buffer although other consumers
             are redirected to its valid part.
     """
@@ -157,7 +153,7 @@ class _Rewriting(GraphEditor):
         self.lengths: list[str] = []
         self.removed: set[int] = set()
         self.redirected: dict[str, str] = {}
-        self.cache_shapes: dict[str, _CacheShape] = {}
+        self.valid_lengths: dict[str, _ValidLength] = {}
         self.whole_buffer_reads: set[tuple[int, str]] = set()
 
     def axis_constant(self, axis: int) -> str:
@@ -179,12 +175,12 @@ class _Rewriting(GraphEditor):
         """Add the nodes that compute ``position`` plus the length of ``new`` along an axis.
 
         The result, the length of the cache after the step, is returned, added to `lengths` and
-        recorded in `cache_shapes`.
+        recorded in `valid_lengths`.
         """
         grown = self.add_node("Shape", [new], f"{cache.output}.new", start=axis, end=axis + 1)
         length = self.add_node("Add", [self.position, grown], f"{cache.output}.length")
         self.lengths.append(length)
-        self.cache_shapes[cache.output] = _CacheShape(cache.output, cache.axis, length)
+        self.valid_lengths[cache.output] = _ValidLength(cache.axis, length)
         return length
 
     def scatter(self, cache: CacheMatch, new: str) -> str:
@@ -235,19 +231,19 @@ class _Rewriting(GraphEditor):
 
     def redirect_past(self, cache: CacheMatch) -> None:
         """Let the consumers of a past read its valid part, the entries before ``position``."""
-        self.cache_shapes[cache.input] = _CacheShape(cache.input, cache.axis, self.position)
+        self.valid_lengths[cache.input] = _ValidLength(cache.axis, self.position)
         valid = self.valid_part(cache.input, cache.axis, self.position)
         self.redirected.setdefault(cache.input, valid)
 
     def finish(self) -> None:
         """Set the nodes of the graph, and add the input ``position`` and the output ``length``.
 
-        Called once, after one or more caches were rewritten. The nodes are those of the graph before, without
-        the removed ones, and the added ones. Two kinds of the former change:
+        Called once, after one or more caches were rewritten. Of the graph's own nodes, those in `removed` are
+        left out. The others are changed in place to read valid parts instead of buffers (`redirected`), with
+        two exceptions:
 
-        - A Shape of a buffer is replaced by nodes that do not read its entries.
-        - Other consumers of a buffer read its valid part instead (`redirected`). Only an operator that writes
-          into the buffer itself reads the whole buffer (`whole_buffer_reads`).
+        - A Shape of a buffer is replaced by nodes that compute the shape of the valid part.
+        - An operator that writes into a past itself still reads the whole past (`whole_buffer_reads`).
         """
         from onnx import helper
 
@@ -256,47 +252,47 @@ class _Rewriting(GraphEditor):
         for index, node in enumerate(self.index.nodes):
             if index in self.removed:
                 continue
-            replacement = self._without_cache_shape(node)
+            is_shape = node.op_type == "Shape" and node.domain in STANDARD_DOMAINS
+            if is_shape and node.input[0] in self.valid_lengths:
+                nodes.append(self._shape_of_valid_part(node))
+                continue
             redirected = {
                 old: new
                 for old, new in self.redirected.items()
                 if (index, old) not in self.whole_buffer_reads
             }
-            rename_reads([replacement], redirected)
-            nodes.append(replacement)
+            rename_reads([node], redirected)
+            nodes.append(node)
         # The lengths of all caches are equal.
         self.add_named_node("Identity", [self.lengths[0]], self.length)
         graph.input.append(helper.make_tensor_value_info(self.position, INT64, [1]))
         graph.output.append(helper.make_tensor_value_info(self.length, INT64, [1]))
         self.set_nodes(nodes)  # and the added ones, each producer before its consumers
 
-    def _without_cache_shape(self, node: NodeProto) -> NodeProto:
-        """Return a node in place of a Shape of a past or present; any other node itself.
+    def _shape_of_valid_part(self, shape: NodeProto) -> NodeProto:
+        """Return a node in place of a Shape of a past or present; the nodes that it reads are added.
 
-        The new node returns the shape of the valid part without reading the valid part: the dims of the
-        buffer, and the number of valid entries on the growing axis. The nodes that compute them are added
-        to the graph.
+        It returns the dims of the buffer, but the number of valid entries on the growing axis: so it does
+        not read the valid part.
         """
         from onnx import helper
 
-        if node.op_type != "Shape" or node.domain not in STANDARD_DOMAINS:
-            return node
-        if node.input[0] not in self.cache_shapes:
-            return node
-        buffer, axis, length = self.cache_shapes[node.input[0]]
-        rank = _rank(self.graph, buffer)
-        first, last = _span(node, rank)
-        output = node.output[0]
-        if not first <= axis < last:  # the growing axis is not among the dims
-            return with_ends(node, [buffer], output)
+        buffer, output = shape.input[0], shape.output[0]
+        axis, length = self.valid_lengths[buffer]
+        first, last = _span(shape, _rank(self.graph, buffer))
+        if not first <= axis < last:  # the Shape returns dims of other axes only
+            return shape
         parts = [length]
         if first < axis:
-            parts.insert(0, self.add_node("Shape", [buffer], output, start=first, end=axis))
+            dims_before = self.add_node("Shape", [buffer], like=output, start=first, end=axis)
+            parts.insert(0, dims_before)
         if axis + 1 < last:
-            parts.append(self.add_node("Shape", [buffer], output, start=axis + 1, end=last))
+            parts.append(
+                self.add_node("Shape", [buffer], like=output, start=axis + 1, end=last)
+            )
         if len(parts) == 1:
-            return helper.make_node("Identity", parts, [output], node.name)
-        return helper.make_node("Concat", parts, [output], node.name, axis=0)
+            return helper.make_node("Identity", parts, [output], shape.name)
+        return helper.make_node("Concat", parts, [output], shape.name, axis=0)
 
 
 def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
@@ -345,15 +341,15 @@ def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
 
     The Concat stays because its consumers read the new entries before they are rounded:
 
-        original   present = after(Concat(before(past), new))
-        rewritten  Concat(before(valid part of past), new), and present = TensorScatter(past, after(new))
+        original   present = round(Concat(widen(past), new))
+        rewritten  present = TensorScatter(past, round(new))
+                   round(Concat(widen(valid part of past), new)), for the consumers of Concat and present
 
-    ``before`` and ``after`` are the nodes around the Concat: Casts, and maybe Transposes. Those behind it are
-    copied for the new entries; their originals stay for the consumers of the present.
+    ``widen`` and ``round`` are the paths before and behind the Concat: Casts, and maybe Transposes.
     """
     index = edit.index
     new = _new_entries(edit, cache)
-    for node_index in cache.after:  # the nodes behind the Concat, up to the output
+    for node_index in cache.after:  # a copy of the path ``round``, for the new entries
         node = index.nodes[node_index]
         copy = with_ends(node, [new], edit.fresh(f"{cache.output}.new"))
         copy.name = edit.fresh(f"{copy.output[0]}/{copy.op_type}")
@@ -361,8 +357,8 @@ def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
         new = copy.output[0]
     edit.declare_buffers(cache)
     edit.scatter(cache, new)
-    edit.redirect_past(cache)
-    edit.keep_present(cache)
+    edit.redirect_past(cache)  # ``widen`` reads the valid part
+    edit.keep_present(cache)  # the result of ``round`` gets another name than the buffer
 
 
 def _rewrite_operator(edit: _Rewriting, cache: CacheMatch) -> None:
