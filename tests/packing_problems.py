@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from memplan_cli.core.problem import Buffer, BufferId, Layout, LiveRange, Problem, violations
-from memplan_cli.packing.budget import BestPlacement
-from memplan_cli.packing.pieces import Piece, height_of, reduce_problem
+from memplan_cli.packing.pieces import BestPlacement, Piece, height_of, reduce_problem
 from memplan_cli.packing.skyline import best_sweep
 
 

@@ -20,6 +20,7 @@ from memplan_cli.core.problem import Problem, lower_bound
 from memplan_cli.core.program import VarId, walk
 from memplan_cli.core.progress import silent
 from memplan_cli.core.symbolic.sizes import symbols_of
+from memplan_cli.core.work_budget import WorkBudget
 from memplan_cli.ordering.block_graph import (
     StorageFacts,
     SubgraphMemory,
@@ -33,7 +34,6 @@ from memplan_cli.ordering.cut_bounds import cut_bound
 from memplan_cli.ordering.list_orders import SCHEDULERS
 from memplan_cli.ordering.records import Ordering, PlannedVars
 from memplan_cli.ordering.task_graph import displacement
-from memplan_cli.ordering.work_budget import WorkBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from memplan_cli.ordering.task_graph import TaskGraph
 
 DEFAULT_WORK = 4_000_000
-"""Units of work of all searches together: up to six seconds for 1,000 ops."""
+"""Units of work of all searches together: up to six seconds for 1,000 ops.
+
+A unit is one examined step of an order, about a microsecond."""
 
 SAMPLE = 64
 """The value of every symbol while orders with symbolic sizes are compared."""
@@ -77,7 +79,7 @@ def best_order(
         sizes: Sizes of the planned variables; others count no bytes.
         pinned: Variables that keep storage of their own for the whole run.
         aliasing: The rules by which variables share bytes.
-        work: Units of work to spend, see `WorkBudget`.
+        work: Units of work to spend, see `DEFAULT_WORK`.
         time_limit: Seconds after which no new search begins and a running one stops.
         progress: Called with a line about the best order so far.
     """

@@ -31,8 +31,8 @@ from memplan_cli.ordering.task_graph import displacement, peak
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from memplan_cli.core.work_budget import WorkBudget
     from memplan_cli.ordering.task_graph import Order, TaskGraph
-    from memplan_cli.ordering.work_budget import WorkBudget
 
 _SEARCHED_CLUSTERS = 4000
 """Graphs with more clusters are not searched by states or pairs."""
@@ -135,7 +135,7 @@ def order_block(
     search = _ClusterSearch(best, contract(graph))
     search.run_schedulers()
     for method in (search.sweep, search.prove, search.search_states):
-        if best.proved or not budget.in_time:
+        if best.proved or budget.is_over():
             break
         method(budget)
         progress(Detail(f"order: {best.peak} bytes by {best.chosen}, none below {best.bound}"))
@@ -190,14 +190,12 @@ class _ClusterSearch:
             for chain in (path, ())
             for direction in (Direction.BACKWARD, Direction.FORWARD)
         )
-        while waiting and not best.proved and budget.in_time:
+        while waiting and not best.proved and not part.is_over():
             parameters = waiting.popleft()
             part.spend(_SWEEP_WORK_PER_OP * graph.size)
             former_best_peak = best.peak
             order = sweep(graph, parameters)
             order_peak = best.offer_clusters("demand", self._contracted, order)
-            if part.remaining <= 0:
-                return
             is_unlimited = parameters.limit == NO_LIMIT
             if is_unlimited or order_peak < former_best_peak:
                 limit = best.peak - (best.peak >> _LIMIT_SHIFT)
@@ -227,7 +225,7 @@ class _ClusterSearch:
         # In hundredths of a percent of the bound: a gap from 1 % on gets all of the budget.
         gap = 10_000 * (best.peak - best.bound) // max(best.bound, 1)
         work = budget.remaining * min(100, max(_LEAST_PERCENT, gap)) // 100
-        result = best_first(self._graph, best.bound, best.peak, budget.allow(work))
+        result = best_first(self._graph, best.bound, best.peak, budget.part(work))
         best.bound = max(best.bound, result.bound)
         if result.order is not None:
             best.offer_clusters("exact", self._contracted, result.order)

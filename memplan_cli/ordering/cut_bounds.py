@@ -30,8 +30,8 @@ from memplan_cli.ordering.task_graph import trace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan_cli.core.work_budget import WorkBudget
     from memplan_cli.ordering.task_graph import TaskGraph
-    from memplan_cli.ordering.work_budget import WorkBudget
 
 _TRIED_OPS = 24
 """Number of ops whose cuts are tried, at the fullest steps of an order and of the heaviest ops each."""
@@ -385,7 +385,7 @@ class BoundSearch:
 
     def _is_finished(self, best_peak: int, budget: WorkBudget) -> bool:
         """Return whether the bound meets the best peak or the budget is over."""
-        return self.bound >= best_peak or budget.remaining <= 0 or not budget.in_time
+        return self.bound >= best_peak or budget.is_over()
 
     def _cut_at(
         self,

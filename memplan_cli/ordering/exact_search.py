@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.core.results.certificate import Move
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
+    from memplan_cli.core.work_budget import WorkBudget
     from memplan_cli.ordering.task_graph import Order, TaskGraph
 
 MOST_STATES = 50_000
@@ -313,9 +314,7 @@ class SearchResult:
     bound: int
 
 
-def best_first(
-    graph: TaskGraph, bound: int, limit: int, keep_going: Callable[[int], bool]
-) -> SearchResult:
+def best_first(graph: TaskGraph, bound: int, limit: int, budget: WorkBudget) -> SearchResult:
     """Return the order with the least peak among those with a peak below ``limit``.
 
     States are expanded by their peak, then by the number of remaining ops. The first state in
@@ -326,7 +325,7 @@ def best_first(
         graph: The ops.
         bound: A known lower bound on the peak; lower peaks are not told apart.
         limit: Only orders with a smaller peak are searched.
-        keep_going: Called with the work done so far; the search ends when it returns False.
+        budget: Spends a unit for each examined step. The search ends when the budget is over.
     """
     space = StateSpace(graph)
     first = space.initial_state(bound)
@@ -334,14 +333,16 @@ def best_first(
     # A heap of (peak, number of remaining ops, live bytes, count, state). The count is different for
     # each state, so states are never compared.
     queue: list[tuple[int, int, int, int, State]] = [(first.peak, 0, 0, 0, first)]
-    count = 0
+    count = spent = 0
     while queue:
         peak, _, _, _, state = heappop(queue)
         if best_peak[state.remaining] < peak:
             continue  # the same set was reached with a lower peak since
         if not state.ready:  # all ops have run
             return SearchResult(state.order(), peak)
-        if not keep_going(space.work):
+        budget.spend(space.work - spent)
+        spent = space.work
+        if budget.is_over():
             return SearchResult(None, peak)
         for _, child in space.transitions(state, limit):
             if best_peak.get(child.remaining, limit) > child.peak:

@@ -18,14 +18,13 @@ Nothing of this proves a bound: a subset may fit where the whole piece does not.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem
-from memplan_cli.packing.budget import BestPlacement
 from memplan_cli.packing.compiled import compiled
 from memplan_cli.packing.pieces import arena_offsets, height_of, reduce_problem
 from memplan_cli.packing.search.exact import Answer, Searcher
@@ -34,8 +33,8 @@ from memplan_cli.packing.skyline import best_sweep
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from memplan_cli.packing.budget import Budget
-    from memplan_cli.packing.pieces import Piece, Placement, Reduction
+    from memplan_cli.core.work_budget import WorkBudget
+    from memplan_cli.packing.pieces import BestPlacement, Piece, Placement, Reduction
     from memplan_cli.packing.search.state import Ints
 
 _LOAD_SHARES = (0.95, 0.85, 0.0)
@@ -193,44 +192,38 @@ _ORDERS: Sequence[Callable[[Piece], Sequence[int]]] = (
 """Orders in which the other buffers are placed."""
 
 
-def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: Budget) -> BestPlacement:
+def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
     """Return the lowest placement found by placing bottleneck subsets first, or ``best``.
 
     Each subset is placed no higher than the lower bound ``best.bound``, or passed over if no such
-    placement is found. The other buffers then go into the gaps, in several orders. The work is
-    charged to the budget.
+    placement is found. The other buffers then go into the gaps, in several orders.
     """
     start, end = np.array(piece.start, np.int64), np.array(piece.end, np.int64)
     size = np.array(piece.size, np.int64)
     orders = [np.array(order(piece), np.int64) for order in _ORDERS]
     fill_work = len(piece.size) ** 2 // _CHECKS_PER_WORK  # `fill` compares pairs of buffers
     for subset in bottleneck_subsets(piece):
-        if _is_done(best, budget):
+        if best.is_low_enough or budget.is_over():
             break
         bundle_offsets = _bundle_offsets(subset, best.bound, budget)
         if bundle_offsets is None:
             continue
         subset_offsets = subset.unfold(piece, bundle_offsets)  # NOWHERE for all other buffers
         for order in orders:
-            if _is_done(best, budget):
+            if best.is_low_enough or budget.is_over():
                 break
             offsets = subset_offsets.copy()
             by_offset = np.argsort(offsets, kind="stable")
             # Places in ``offsets`` each buffer that is NOWHERE, and keeps ``by_offset`` sorted.
             height = fill(start, end, size, offsets, by_offset, order)
-            budget.charge(fill_work)
+            budget.spend(fill_work)
             if height < best.height:
-                best = BestPlacement(tuple(map(int, offsets)), height, best.bound)
+                best = replace(best, placement=tuple(map(int, offsets)), height=height)
     return best
 
 
-def _is_done(best: BestPlacement, budget: Budget) -> bool:
-    """Return whether the search may stop, or has spent the work that a lower placement is worth."""
-    return budget.is_enough(best) or budget.spent > best.worthwhile_share * budget.work
-
-
 def _bundle_offsets(
-    subset: BottleneckSubset, capacity: int, budget: Budget
+    subset: BottleneckSubset, capacity: int, budget: WorkBudget
 ) -> Mapping[BufferId, int] | None:
     """Return the offsets of a subset's bundles within ``capacity`` units, or None if not found.
 

@@ -85,6 +85,39 @@ class Reduction:
 Placement = tuple[int, ...]
 """Offsets of a piece's buffers, in units and in the order of its columns."""
 
+FULL_WORK_GAP = 0.002
+"""Gap between height and bound, as a share of the bound, that is worth all of the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class BestPlacement:
+    """The lowest placement of a piece found so far. Heights are in units.
+
+    Attributes:
+        placement: The offsets of the buffers.
+        height: Height of the placement.
+        bound: Height that is aimed at. It is raised when heights are ruled out.
+        target_height: Height at which searches may stop; 0 to go as low as possible.
+    """
+
+    placement: Placement
+    height: int
+    bound: int
+    target_height: int = 0
+
+    @property
+    def is_low_enough(self) -> bool:
+        """Whether searches may stop."""
+        return self.height <= max(self.bound, self.target_height)
+
+    @property
+    def worthwhile_share(self) -> float:
+        """The share of a search's work that the gap between height and bound is worth.
+
+        It is proportional to the gap, and 1.0 from `FULL_WORK_GAP` on.
+        """
+        return min(1.0, (self.height - self.bound) / (FULL_WORK_GAP * self.bound))
+
 
 def reduce_problem(problem: Problem) -> Reduction:
     """Divide a problem into pieces. An optimum of each piece is an optimum of the whole."""

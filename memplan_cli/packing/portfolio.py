@@ -12,13 +12,12 @@ numba.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.progress import Detail, silent
-from memplan_cli.packing.budget import BestPlacement, Budget
-from memplan_cli.packing.pieces import height_of, layout_of, reduce_problem
+from memplan_cli.core.work_budget import WorkBudget
+from memplan_cli.packing.pieces import BestPlacement, height_of, layout_of, reduce_problem
 from memplan_cli.packing.skyline import best_sweep
 
 if TYPE_CHECKING:
@@ -29,7 +28,9 @@ if TYPE_CHECKING:
     from memplan_cli.packing.search.exact import Searcher
 
 DEFAULT_WORK = 1_500_000_000
-"""Units of work of the search, see `Budget`: some ten seconds."""
+"""Units of work of the search: some ten seconds.
+
+A unit is about one buffer or one section examined; 150 to 400 million take a second."""
 
 SEARCHED_BUFFERS = 6_000
 """Buffers of the largest piece that is searched exactly; every step examines all of them."""
@@ -66,7 +67,7 @@ def portfolio(
         target_height: Bytes within which any layout will do; 0 to go as low as possible.
         progress: Called with the stage "packing" once a search begins, and with its details.
     """
-    deadline = None if time_limit is None else time.monotonic() + time_limit
+    budget = WorkBudget(work, time_limit)
     reduction = reduce_problem(problem)
     placements = [best_sweep(piece, reduction.load) for piece in reduction.pieces]
     layout = layout_of(reduction, placements)
@@ -74,17 +75,18 @@ def portfolio(
         return layout
     bound = reduction.arena_bytes(reduction.load)
     if layout.height > max(bound, target_height) and work > 0:
-        budget = Budget(work, deadline, target_height=target_height // reduction.unit)
         report = progress or silent
         report("packing")
-        layout, bound = _lower_pieces(reduction, placements, budget, report)
+        target_units = target_height // reduction.unit
+        layout, bound = _lower_pieces(reduction, placements, target_units, budget, report)
     return replace(layout, proved=layout.height <= bound)
 
 
 def _lower_pieces(
     reduction: Reduction,
     placements: list[Placement],
-    budget: Budget,
+    target_units: int,
+    budget: WorkBudget,
     progress: Callable[[str], None],
 ) -> tuple[Layout, int]:
     """Lower the pieces that are above the goal, the tallest first: all quickly, then thoroughly.
@@ -108,7 +110,7 @@ def _lower_pieces(
         for index in sorted(range(len(pieces)), key=lambda i: (-heights[i], i)):
             height = heights[index]
             if height > goal:
-                best = BestPlacement(placements[index], height, goal)
+                best = BestPlacement(placements[index], height, goal, target_units)
                 best = lower(lowerings[index], best, budget)
                 placements[index], height = best.placement, best.height
                 # ``best.bound`` was the goal. If a search has raised it, this piece, and so the
@@ -137,19 +139,19 @@ class Lowering:
     progress: Callable[[str], None]
     _searcher: Searcher | None = field(default=None, init=False)
 
-    def quickly(self, best: BestPlacement, budget: Budget) -> BestPlacement:
+    def quickly(self, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
         """Lower a placement by the methods that take about a second."""
         if self._is_searchable() and not budget.is_over():
             from memplan_cli.packing.search.exact import try_bound
 
             best = try_bound(self._loaded_searcher(), best, budget)
-        if self._has_bottleneck(best) and not budget.is_enough(best):
+        if self._has_bottleneck(best) and not (best.is_low_enough or budget.is_over()):
             best = self._by_bottleneck_subsets(best, budget)
         return best
 
-    def thoroughly(self, best: BestPlacement, budget: Budget) -> BestPlacement:
+    def thoroughly(self, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
         """Lower a placement as far as the share of work that its gap is worth allows."""
-        if budget.is_enough(best) or not self._is_searchable():
+        if best.is_low_enough or budget.is_over() or not self._is_searchable():
             return best
         from memplan_cli.packing.search.exact import shrink
 
@@ -166,7 +168,7 @@ class Lowering:
         self._report(f"searching for a lower layout of {len(self.piece.size)} buffers{first}")
         return self._searcher
 
-    def _by_bottleneck_subsets(self, best: BestPlacement, budget: Budget) -> BestPlacement:
+    def _by_bottleneck_subsets(self, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
         """Lower a placement by searching its bottleneck subsets, with a share of the budget."""
         from memplan_cli.packing.bottleneck import lowered_by_subsets
 

@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 
+from memplan_cli.core.work_budget import WorkBudget
 from memplan_cli.ordering.cut_bounds import BoundSearch, CutBounds
 from memplan_cli.ordering.demand_orders import (
     NO_LIMIT,
@@ -13,7 +14,6 @@ from memplan_cli.ordering.demand_orders import (
     sweep,
 )
 from memplan_cli.ordering.task_graph import TaskGraph, peak, trace
-from memplan_cli.ordering.work_budget import WorkBudget
 from order_graphs import GRAPHS, graph_of, orders, random_graph
 
 MANY = [*GRAPHS, *(random_graph(seed, most=30) for seed in range(200, 230))]

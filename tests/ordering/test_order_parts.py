@@ -4,6 +4,7 @@ import pytest
 
 from memplan_cli.analysis.max_flow import SINK, SOURCE, Network
 from memplan_cli.core.results.certificate import NOT_CHECKABLE
+from memplan_cli.core.work_budget import WorkBudget
 from memplan_cli.ordering import exact_search
 from memplan_cli.ordering.block_search import BlockOrder, order_block
 from memplan_cli.ordering.contraction import contract, uncontracted
@@ -13,7 +14,6 @@ from memplan_cli.ordering.exact_search import best_first, states_below
 from memplan_cli.ordering.list_orders import SCHEDULERS, runtime_default
 from memplan_cli.ordering.task_graph import TaskGraph, peak, trace
 from memplan_cli.ordering.witnesses import states_witness
-from memplan_cli.ordering.work_budget import WorkBudget
 from order_graphs import GRAPHS, graph_of, orders
 
 CANDIDATES = {**SCHEDULERS, **DEMAND_SCHEDULERS}
@@ -138,10 +138,10 @@ def test_a_chain_contracts_to_one_cluster() -> None:
 def test_the_exact_search_proves_that_there_is_nothing_below_the_best() -> None:
     for graph in GRAPHS:
         best = min(peak(graph, order) for order in orders(graph))
-        found = best_first(graph, 0, best + 1, lambda _: True)
+        found = best_first(graph, 0, best + 1, WorkBudget(10**9))
         assert found.order is not None
         assert peak(graph, found.order) == found.bound == best
-        nothing = best_first(graph, 0, best, lambda _: True)
+        nothing = best_first(graph, 0, best, WorkBudget(10**9))
         assert (nothing.order, nothing.bound) == (None, best)
 
 
@@ -160,7 +160,7 @@ def test_the_exact_search_does_not_delay_an_op_that_makes_an_unread_tensor() -> 
         is_result=(False, False, False),
         initial_bytes=0,
     )
-    found = best_first(graph, 0, 100, lambda _: True)
+    found = best_first(graph, 0, 100, WorkBudget(10**9))
     assert (found.order, found.bound) == ([0, 1, 2], 10)
 
 
@@ -168,7 +168,7 @@ def test_a_search_that_is_cut_short_gives_no_bound_that_does_not_hold() -> None:
     for graph in GRAPHS:
         best = min(peak(graph, order) for order in orders(graph))
         for work in (0, 5, 20):
-            found = best_first(graph, 0, best + 5, WorkBudget(work).allow(work))
+            found = best_first(graph, 0, best + 5, WorkBudget(work))
             assert found.bound <= best
 
 
@@ -187,17 +187,16 @@ def test_a_flow_fills_the_narrowest_cut() -> None:
     assert value == 8
 
 
-def test_an_effort_s_parts_draw_on_the_whole() -> None:
+def test_parts_of_a_budget_spend_from_the_whole() -> None:
     whole = WorkBudget(100)
     part = whole.part(60)
-    keep_going = part.allow(50)
-    assert keep_going(30)
-    assert not keep_going(55)
-    part.spend(5)  # elsewhere: does not count as work of the search
-    keep_going(57)
+    part.spend(30)
+    assert not part.is_over()
+    part.share(0.5).spend(32)
+    assert part.is_over()
     assert (part.remaining, whole.remaining) == (-2, 38)
-    assert not WorkBudget(100, seconds=-1.0).in_time
-    assert WorkBudget(100, seconds=600.0).in_time
+    assert WorkBudget(100, seconds=-1.0).part(50).is_over()
+    assert not WorkBudget(100, seconds=600.0).is_over()
 
 
 def test_without_time_the_best_of_the_simple_orders_is_taken() -> None:

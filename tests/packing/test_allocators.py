@@ -18,8 +18,8 @@ from memplan_cli.core.problem import (
     lower_bound,
     violations,
 )
+from memplan_cli.core.work_budget import WorkBudget
 from memplan_cli.packing import ALLOCATORS, portfolio
-from memplan_cli.packing.budget import Budget
 from memplan_cli.packing.pieces import reduce_problem
 from memplan_cli.packing.search.exact import Answer, Searcher
 from packing_problems import full_problems, problems, tiny_problems
@@ -85,7 +85,7 @@ def test_the_search_answers_yes_exactly_if_a_layout_exists(problem: Problem) -> 
     for piece in reduce_problem(problem).pieces:
         searcher = Searcher(piece)  # which remembers failures from one capacity to the next
         for capacity in range(piece.load - 1, piece.load + 3):
-            answer, offsets = searcher.fit(capacity, Budget(10**8))
+            answer, offsets = searcher.fit(capacity, WorkBudget(10**8))
             expected = _fits(_problem(piece), capacity, ())
             assert answer is (Answer.YES if expected else Answer.NO)
             if expected:

@@ -19,6 +19,7 @@ from memplan_cli.core.problem import (
     lower_bound,
     violations,
 )
+from memplan_cli.core.work_budget import WorkBudget
 from memplan_cli.packing import portfolio
 from memplan_cli.packing.bottleneck import (
     NOWHERE,
@@ -27,8 +28,12 @@ from memplan_cli.packing.bottleneck import (
     fill,
     lowered_by_subsets,
 )
-from memplan_cli.packing.budget import BestPlacement, Budget
-from memplan_cli.packing.pieces import arena_offsets, layout_of, reduce_problem
+from memplan_cli.packing.pieces import (
+    BestPlacement,
+    arena_offsets,
+    layout_of,
+    reduce_problem,
+)
 from memplan_cli.packing.search import exact
 from memplan_cli.packing.search.depth_first import search
 from memplan_cli.packing.search.exact import Answer, Searcher
@@ -75,7 +80,7 @@ def test_a_training_step_of_thousands_of_similar_buffers_is_within_a_ten_thousan
 
 def test_a_window_with_two_full_sections_is_filled_with_sections_weighed_by_failures() -> None:
     piece = heaviest(read("training_window.csv.gz"))
-    answer, placement = Searcher(piece).fit(piece.load, Budget(50_000_000))
+    answer, placement = Searcher(piece).fit(piece.load, WorkBudget(50_000_000))
     assert answer is Answer.YES
     assert is_safe(piece, BestPlacement(placement, piece.load, piece.load))
 
@@ -118,7 +123,7 @@ def test_one_of_the_subsets_is_the_whole_piece() -> None:
 def test_lowered_placements_are_safe_and_never_taller(problem: Problem) -> None:
     for piece in reduce_problem(problem).pieces:
         start = start_of(piece)
-        found = lowered_by_subsets(piece, start, Budget(2_000_000))
+        found = lowered_by_subsets(piece, start, WorkBudget(2_000_000))
         assert start.bound <= found.height <= start.height
         assert is_safe(piece, found)
 
@@ -163,7 +168,7 @@ def test_full_stacks_do_not_lengthen_the_undo_log(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(exact, "new_state", with_small_stack)
     piece = heaviest(square(40, seed=3))
-    exact.Searcher(piece).fit(piece.load, Budget(100_000))
+    exact.Searcher(piece).fit(piece.load, WorkBudget(100_000))
     assert len(lengths) > 1
     assert len(set(lengths)) == 1
 

@@ -17,8 +17,8 @@ from memplan_cli.core.problem import (
     lower_bound,
     violations,
 )
+from memplan_cli.core.work_budget import WorkBudget
 from memplan_cli.packing import ALLOCATORS, portfolio
-from memplan_cli.packing.budget import Budget
 from memplan_cli.packing.pieces import height_of, reduce_problem
 from memplan_cli.packing.search.exact import Answer, Searcher
 from memplan_cli.packing.skyline import SWEEPS, best_sweep
@@ -115,7 +115,7 @@ def test_a_failure_at_one_capacity_says_nothing_of_a_larger_one() -> None:
     )  # fmt: skip
     (piece,) = reduce_problem(problem(*spans)).pieces
     searcher = Searcher(piece)
-    answers = [searcher.fit(piece.load + spare, Budget(10**8))[0] for spare in (0, 1, 2)]
+    answers = [searcher.fit(piece.load + spare, WorkBudget(10**8))[0] for spare in (0, 1, 2)]
     assert answers == [Answer.NO, Answer.YES, Answer.YES]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memplan_cli.core.problem import BufferId
-from memplan_cli.packing.budget import BestPlacement, Budget
-from memplan_cli.packing.pieces import Piece, Placement
+from memplan_cli.core.work_budget import WorkBudget
+from memplan_cli.packing.pieces import BestPlacement, Piece, Placement
 from memplan_cli.packing.search.exact import Answer, Searcher, shrink, try_bound
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ class CapacityOracle:
     )
     tried: list[int] = field(default_factory=list)
 
-    def fit(self, capacity: int, budget: Budget) -> tuple[Answer, Placement]:
+    def fit(self, capacity: int, budget: WorkBudget) -> tuple[Answer, Placement]:
         self.tried.append(capacity)
-        budget.charge(min(self.work, budget.work))
+        budget.spend(min(self.work, budget.remaining))
         if capacity >= self.least:
             return Answer.YES, (capacity - 1,)
         return self.answer_below, ()
@@ -54,7 +54,8 @@ def start(height: int, bound: int) -> BestPlacement:
 def shrunk(
     oracle: CapacityOracle, best: BestPlacement, *, enough: int = 0, work: int = WORK
 ) -> BestPlacement:
-    return shrink(cast("Searcher", oracle), best, Budget(work, target_height=enough))
+    best = replace(best, target_height=enough)
+    return shrink(cast("Searcher", oracle), best, WorkBudget(work))
 
 
 def are_sensible(tried: Sequence[int], best: BestPlacement, oracle: CapacityOracle) -> bool:
@@ -88,7 +89,7 @@ def test_the_least_height_is_found_by_halving(
 
 def test_a_refuted_capacity_raises_the_bound_by_one_unit() -> None:
     assert (
-        try_bound(cast("Searcher", CapacityOracle(60)), start(100, 40), Budget(WORK)).bound
+        try_bound(cast("Searcher", CapacityOracle(60)), start(100, 40), WorkBudget(WORK)).bound
         == 41
     )
 
@@ -110,13 +111,14 @@ def test_nothing_is_tried_at_the_bound_or_the_target_or_without_work(
     height: int, enough: int, work: int
 ) -> None:
     oracle, best = CapacityOracle(10), start(height, 10)
-    assert shrunk(oracle, best, enough=enough, work=work) == best
+    found = shrunk(oracle, best, enough=enough, work=work)
+    assert found == replace(best, target_height=enough)
     assert oracle.tried == []
 
 
 def test_shrinking_ends_with_its_budget() -> None:
     oracle = CapacityOracle(10, Answer.UNKNOWN, work=WORK)
-    budget = Budget(WORK)
+    budget = WorkBudget(WORK)
     found = shrink(cast("Searcher", oracle), start(10_000, 9), budget)
     assert budget.is_over()
     assert found.bound == 9

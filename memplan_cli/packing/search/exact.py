@@ -9,7 +9,7 @@ tight capacity leaves the fewest options. If it is not reached, capacities are b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import count
 from random import Random
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memplan_cli.packing.budget import BestPlacement, Budget
 from memplan_cli.packing.compiled import HAS_NUMBA, is_cached
 from memplan_cli.packing.pieces import height_of
 from memplan_cli.packing.search.depth_first import search
@@ -36,7 +35,8 @@ from memplan_cli.packing.search.valleys import has_trail_room
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memplan_cli.packing.pieces import Piece, Placement
+    from memplan_cli.core.work_budget import WorkBudget
+    from memplan_cli.packing.pieces import BestPlacement, Piece, Placement
     from memplan_cli.packing.search.state import Ints, Words
 
 SLICE_WORK = 20_000_000 if HAS_NUMBA else 20_000
@@ -116,7 +116,7 @@ class Searcher:
         self._failed = np.zeros(1 << 19, np.uint64)
         self._failures = np.ones(sections, np.int64)
 
-    def fit(self, capacity: int, budget: Budget) -> tuple[Answer, Placement]:
+    def fit(self, capacity: int, budget: WorkBudget) -> tuple[Answer, Placement]:
         """Return whether the piece fits into ``capacity`` units, and the placement if it does.
 
         The answer is UNKNOWN if the budget is over first; the work done is charged to it.
@@ -139,7 +139,7 @@ class Searcher:
         raise AssertionError  # pragma: no cover - count() does not end
 
     def _search_once(
-        self, capacity: int, restart: int, budget: Budget
+        self, capacity: int, restart: int, budget: WorkBudget
     ) -> tuple[Answer, Placement]:
         """Search with the order of one restart until the budget is over."""
         state = new_state(self.arrays, self._failed, self._failures, self._trail_length)
@@ -159,7 +159,7 @@ class Searcher:
                     option_order.level_bonus,
                     weigh_failures,
                 )
-            budget.charge(allowed - int(state.registers[WORK]))
+            budget.spend(allowed - int(state.registers[WORK]))
             if mode == SOLVED:
                 return Answer.YES, self._placement(state)
             if mode == FAILED:
@@ -207,23 +207,26 @@ def is_compiled() -> bool:
     return not HAS_NUMBA or is_cached(search)
 
 
-def try_bound(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlacement:
+def try_bound(searcher: Searcher, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
     """Return the placement improved by a search at its bound, with a tenth of the work."""
     return _try_capacity(searcher, best.bound, best, budget, share=0.1)
 
 
-def shrink(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlacement:
+def shrink(searcher: Searcher, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
     """Return a placement lowered towards its bound or the target height, as the work allows.
 
     The target height and the bound are tried first. Then capacities between the bound and the
     height are bisected, down to a thousandth of the height. Last, the height is lowered by one
     unit at a time. Each try may spend a share of the remaining work.
     """
-    for capacity in (budget.target_height, best.bound):
-        if not budget.is_enough(best) and best.bound <= capacity < best.height:
+    for capacity in (best.target_height, best.bound):
+        if (
+            not (best.is_low_enough or budget.is_over())
+            and best.bound <= capacity < best.height
+        ):
             best = _try_capacity(searcher, capacity, best, budget, share=0.5)
     low = best.bound  # capacities above this one are bisected: no lower one was successful
-    while not budget.is_enough(best):
+    while not (best.is_low_enough or budget.is_over()):
         gap = best.height - low
         if gap <= max(1, best.height // 1000):
             break
@@ -232,7 +235,7 @@ def shrink(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlace
         if best.height > capacity:  # no placement was found
             low = capacity
         low = max(low, best.bound)
-    while not budget.is_enough(best):
+    while not (best.is_low_enough or budget.is_over()):
         height = best.height
         best = _try_capacity(searcher, height - 1, best, budget, share=1.0)
         if best.height == height:
@@ -241,7 +244,7 @@ def shrink(searcher: Searcher, best: BestPlacement, budget: Budget) -> BestPlace
 
 
 def _try_capacity(
-    searcher: Searcher, capacity: int, best: BestPlacement, budget: Budget, *, share: float
+    searcher: Searcher, capacity: int, best: BestPlacement, budget: WorkBudget, *, share: float
 ) -> BestPlacement:
     """Return ``best`` with a lower placement or a higher bound, if one capacity shows either.
 
@@ -249,7 +252,7 @@ def _try_capacity(
     """
     answer, placement = searcher.fit(capacity, budget.share(share))
     if answer is Answer.YES:
-        return BestPlacement(placement, height_of(searcher.piece, placement), best.bound)
+        return replace(best, placement=placement, height=height_of(searcher.piece, placement))
     if answer is Answer.NO:
-        return BestPlacement(best.placement, best.height, max(best.bound, capacity + 1))
+        return replace(best, bound=max(best.bound, capacity + 1))
     return best
