@@ -112,22 +112,24 @@ def _bundled(piece: Piece, buffers: Sequence[int]) -> BottleneckSubset:
     """Return the subset of these buffers, in bundles: buffers with equal live ranges, placed on top of each other.
 
     Fewer buffers are packed faster, and a layout of the bundles is a layout of the buffers, but perhaps not
-    the lowest. Live ranges count as equal if they have the same sections. A new section begins where a
-    buffer starts after another one has ended: all buffers of a section overlap. Without the other buffers
-    of the piece there are fewer sections, so that more live ranges are equal.
+    the lowest. Live ranges count as equal if they overlap the same buffers of the subset:
+
+        a    ######            a and b overlap each other and c: they become one bundle. Its live
+        b      #######         range is what a and b have in common, which overlaps c too.
+        c     ###############
+        d               #####
+
+    Without the other buffers of the piece, more live ranges are equal.
     """
     members: list[tuple[int, ...]] = []
     # Each buffer's id is its index in the columns of the piece.
     subset = _problem((i, piece.start[i], piece.end[i], piece.size[i]) for i in buffers)
     for part in reduce_problem(subset).pieces:
-        # Starts and ends of a part count sections, not ticks.
+        # The part's own sections: buffers with the same ones overlap the same buffers.
         by_range: dict[tuple[int, int], list[int]] = defaultdict(list)
         for buffer, start, end in zip(part.ids, part.start, part.end, strict=True):
             by_range[start, end].append(int(buffer))
         members += map(tuple, by_range.values())
-    # Buffers overlap if they share a section, and a bundle's buffers have the same sections. So a bundle's
-    # buffers overlap all of another bundle's, or none. The ticks that a bundle's buffers have in common
-    # stand for its live range: they overlap those of the other bundle in the first case only.
     bundles = _problem(
         (
             index,
@@ -203,14 +205,14 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: WorkBudget) ->
     orders = [np.array(order(piece), np.int64) for order in _ORDERS]
     fill_work = len(piece.size) ** 2 // _CHECKS_PER_WORK  # `fill` compares pairs of buffers
     for subset in bottleneck_subsets(piece):
-        if best.is_low_enough or budget.is_over():
+        if best.may_stop(budget):
             break
         bundle_offsets = _bundle_offsets(subset, best.bound, budget)
         if bundle_offsets is None:
             continue
         subset_offsets = subset.unfold(piece, bundle_offsets)  # NOWHERE for all other buffers
         for order in orders:
-            if best.is_low_enough or budget.is_over():
+            if best.may_stop(budget):
                 break
             offsets = subset_offsets.copy()
             by_offset = np.argsort(offsets, kind="stable")

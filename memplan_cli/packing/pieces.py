@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from memplan_cli.core.problem import Buffer, BufferId, Problem
+    from memplan_cli.core.work_budget import WorkBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +106,9 @@ class BestPlacement:
     bound: int
     target_height: int = 0
 
-    @property
-    def is_low_enough(self) -> bool:
-        """Whether searches may stop."""
-        return self.height <= max(self.bound, self.target_height)
+    def may_stop(self, budget: WorkBudget) -> bool:
+        """Return whether a search may stop: the placement is low enough, or the budget is over."""
+        return self.height <= max(self.bound, self.target_height) or budget.is_over()
 
     @property
     def worthwhile_share(self) -> float:

@@ -145,13 +145,13 @@ class Lowering:
             from memplan_cli.packing.search.exact import try_bound
 
             best = try_bound(self._loaded_searcher(), best, budget)
-        if self._has_bottleneck(best) and not (best.is_low_enough or budget.is_over()):
+        if self._has_bottleneck(best) and not best.may_stop(budget):
             best = self._by_bottleneck_subsets(best, budget)
         return best
 
     def thoroughly(self, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
         """Lower a placement as far as the share of work that its gap is worth allows."""
-        if best.is_low_enough or budget.is_over() or not self._is_searchable():
+        if best.may_stop(budget) or not self._is_searchable():
             return best
         from memplan_cli.packing.search.exact import shrink
 

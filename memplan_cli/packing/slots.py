@@ -216,7 +216,7 @@ class _Slot:
     """A slot of a best fit.
 
     Attributes:
-        number: its place in the order in which slots are opened.
+        number: tells the slot from others.
         size: its bytes.
         taken: the sections in which it holds a buffer, as bits.
     """
@@ -231,10 +231,16 @@ def best_fit(
 ) -> BestFitResult:
     """Give each buffer the smallest slot that is free and large enough.
 
-    If there is none, the largest free slot is enlarged; if no slot is free, one is opened.
+    If there is none, the buffer is missed, and gets the largest free slot, which is enlarged. If no
+    slot is free, one is opened.
 
-    ``order`` has the indices of the buffers, in the order in which they are assigned.
-    ``slot_sizes`` are the sizes of slots that exist from the start.
+    Args:
+        buffers: The buffers, all of one kind.
+        order: Their indices, in the order in which they are assigned.
+        slot_sizes: The sizes of slots that exist from the start, in any order.
+
+    Returns:
+        The slot of each buffer, and the missed buffers. The numbers of slots only tell them apart.
     """
     by_size = attrgetter("size")
     slots = [_Slot(number, size) for number, size in enumerate(sorted(slot_sizes))]
@@ -242,6 +248,7 @@ def best_fit(
     missed = []
     for buffer in order:
         size = buffers.sizes[buffer]
+        # One bit for each section of the buffer, as in ``_Slot.taken``.
         live = (1 << buffers.ends[buffer]) - (1 << buffers.starts[buffer])
         first_fitting = bisect_left(slots, size, key=by_size)
         for slot in islice(slots, first_fitting, None):

@@ -234,7 +234,7 @@ def _enter(
 ) -> None:
     """Solve [LEFT, RIGHT) as far as nothing has to be chosen; then set the next mode.
 
-    Buffers that are the only option are placed. At a choice, or if there are several parts, a
+    If there is only one option, it is taken. At a choice, or if there are several parts, a
     frame is opened (NEXT). Otherwise the mode becomes SOLVED, FAILED or OVERFLOWED. After a failure
     the placed buffers stay: the frame below undoes them.
     """
@@ -263,18 +263,26 @@ def _enter(
         if section == DEAD_END or has_full_basin(piece, state, left, right, capacity):
             registers[MODE] = FAILED
             return
-        last = _list_options(piece, state, rank, level_bonus, section)
-        is_only_option = last == base + 1
-        is_buffer = state.options[base] >= 0
-        if is_only_option and is_buffer:
-            place_on_floor(piece, state, state.options[base])
+        options_end = _list_options(piece, state, rank, level_bonus, section)
+        if options_end == base + 1:
+            _take_option(piece, state, section, state.options[base])
             continue
         fingerprint = _fingerprint(piece, state, left, right, capacity)
         if _is_known_failure(state, fingerprint):
             registers[MODE] = FAILED
             return
-        _push_choice(state, section, fingerprint, last)
+        _push_choice(state, section, fingerprint, options_end)
         return
+
+
+@compiled
+def _take_option(piece: PieceArrays, state: SearchState, section: int, option: int) -> None:
+    """Place a buffer on the floor of a section, or leave a hole there."""
+    is_buffer = option >= 0
+    if is_buffer:
+        place_on_floor(piece, state, option)
+    else:
+        raise_floor(state, section, hole_level(option))
 
 
 @compiled
@@ -305,12 +313,7 @@ def _try_next_placement(piece: PieceArrays, state: SearchState) -> None:
     registers[OPTIONS] = frame[END]  # the frames above this one are closed, with their options
     registers[LEFT], registers[RIGHT] = frame[FROM], frame[UNTIL]
     registers[MODE] = ENTER
-    option = state.options[index]
-    is_buffer = option >= 0
-    if is_buffer:
-        place_on_floor(piece, state, option)
-    else:
-        raise_floor(state, frame[SECTION], hole_level(option))
+    _take_option(piece, state, frame[SECTION], state.options[index])
 
 
 @compiled
@@ -335,17 +338,6 @@ def _pop_frame(state: SearchState) -> None:
     """Remove the frame on top, with its options."""
     state.registers[DEPTH] -= 1
     state.registers[OPTIONS] = state.frames[state.registers[DEPTH], FIRST]
-
-
-@compiled
-def _close_frames(state: SearchState, kind: int) -> None:
-    """Close the frames of one kind on top of the stack; the next one continues (mode NEXT)."""
-    registers = state.registers
-    while registers[DEPTH] > 0:
-        if state.frames[registers[DEPTH] - 1, KIND] != kind:
-            registers[MODE] = NEXT
-            return
-        _pop_frame(state)
 
 
 @compiled
@@ -374,12 +366,13 @@ def search(
             _try_next_option(piece, state)
         elif mode == OVERFLOWED:
             return OVERFLOWED
-        elif mode == SOLVED:
-            _close_frames(state, CHOICE)  # one solved option is enough for a choice
-            if registers[DEPTH] == 0:
-                return SOLVED
         else:
-            _close_frames(state, PARTS)  # one failed part is enough to fail all parts
+            # One solved option solves its choice, and one failed part fails all parts. The first frame
+            # of the other kind has further parts to solve, or further options to try.
+            decided = CHOICE if mode == SOLVED else PARTS
+            while registers[DEPTH] > 0 and state.frames[registers[DEPTH] - 1, KIND] == decided:
+                _pop_frame(state)
             if registers[DEPTH] == 0:
-                return FAILED
+                return int(mode)
+            registers[MODE] = NEXT
     return UNFINISHED

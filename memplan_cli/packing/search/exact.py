@@ -84,7 +84,7 @@ _OPTION_ORDERS = (
 _NOISE = 0.17
 """Share of all buffers by which a buffer's rank is changed at most, up or down."""
 
-_WEIGHED_RESTARTS = 2
+_WEIGHED_EVERY = 2
 """Of the restarts with random changes, one in so many weighs sections by their failures."""
 
 
@@ -146,7 +146,7 @@ class Searcher:
         option_order = _OPTION_ORDERS[restart % len(_OPTION_ORDERS)]
         rank = self._rank(option_order, restart)
         noisy_restart = restart - len(_OPTION_ORDERS)  # negative: without random changes
-        weigh_failures = int(noisy_restart >= 0 and noisy_restart % _WEIGHED_RESTARTS == 0)
+        weigh_failures = int(noisy_restart >= 0 and noisy_restart % _WEIGHED_EVERY == 0)
         while not budget.is_over():
             allowed = min(SLICE_WORK, budget.remaining)
             state.registers[WORK] = allowed
@@ -165,8 +165,8 @@ class Searcher:
             if mode == FAILED:
                 return Answer.NO, ()
             if mode == OVERFLOWED:
-                # The next restart gets a longer log if the log was too short: holes may be raised many
-                # times. It gets no larger stacks. A search that fills them leaves one hole after another.
+                # If the log was too short, the next restart gets a longer one. The stacks stay as they are,
+                # because a search that fills them is not worth going on: it leaves one hole after another.
                 if not has_trail_room(state, len(self.arrays.load)):
                     self._trail_length *= 4
                 break
@@ -216,17 +216,15 @@ def shrink(searcher: Searcher, best: BestPlacement, budget: WorkBudget) -> BestP
     """Return a placement lowered towards its bound or the target height, as the work allows.
 
     The target height and the bound are tried first. Then capacities between the bound and the
-    height are bisected, down to a thousandth of the height. Last, the height is lowered by one
-    unit at a time. Each try may spend a share of the remaining work.
+    height are bisected, down to a thousandth of the height. Each try may spend a share of the
+    remaining work, and may end without an answer. Last, the height is lowered by one unit at a
+    time with all of the work that is left.
     """
     for capacity in (best.target_height, best.bound):
-        if (
-            not (best.is_low_enough or budget.is_over())
-            and best.bound <= capacity < best.height
-        ):
+        if not best.may_stop(budget) and best.bound <= capacity < best.height:
             best = _try_capacity(searcher, capacity, best, budget, share=0.5)
-    low = best.bound  # capacities above this one are bisected: no lower one was successful
-    while not (best.is_low_enough or budget.is_over()):
+    low = best.bound  # the highest capacity tried without success, or the bound
+    while not best.may_stop(budget):
         gap = best.height - low
         if gap <= max(1, best.height // 1000):
             break
@@ -235,7 +233,7 @@ def shrink(searcher: Searcher, best: BestPlacement, budget: WorkBudget) -> BestP
         if best.height > capacity:  # no placement was found
             low = capacity
         low = max(low, best.bound)
-    while not (best.is_low_enough or budget.is_over()):
+    while not best.may_stop(budget):
         height = best.height
         best = _try_capacity(searcher, height - 1, best, budget, share=1.0)
         if best.height == height:

@@ -99,23 +99,17 @@ STOP = 2
 """Section after the last of that stretch."""
 CAP = 3
 """Lower wall of the valley that holds the section, in units; -1 if the stretch is no valley."""
-STARTED = 4
-"""Number of inside buffers that start in the section, equal buffers counted once."""
-ENDED = 5
-"""Number of inside buffers whose last section this is, equal buffers counted once."""
-UNITS_IN = 6
-"""Units of the inside buffers that start in the section."""
-UNITS_OUT = 7
-"""Units of the inside buffers whose last section this is."""
-SMALLEST_STARTING = 8
-"""Size of the smallest inside buffer that starts in the section; INFINITE if none does."""
-SMALLEST_ENDING = 9
-"""Size of the smallest inside buffer whose last section this is; INFINITE if there is none."""
-SMALLEST_RIGHT = 10
-"""Size of the smallest inside buffer of the valley that starts further right, or INFINITE."""
-HOLE = 11
+INSIDE_UNITS = 4
+"""Units of the inside buffers that cover the section."""
+INSIDE_COUNT = 5
+"""Number of the inside buffers that cover the section, equal buffers counted once."""
+SMALLEST_LEFT = 6
+"""Size of the smallest inside buffer of the valley that ends before the section, or INFINITE."""
+SMALLEST_RIGHT = 7
+"""Size of the smallest inside buffer of the valley that starts after the section, or INFINITE."""
+HOLE = 8
 """Level up to which a hole at the section reaches, or -1 if there is no slack for a hole."""
-_SCRATCH_ROWS = 12
+_SCRATCH_ROWS = 9
 
 INFINITE = 1 << 60
 """Higher than any arena: the height of the walls at the edges of a part."""
@@ -208,8 +202,8 @@ def new_state(
     # The stacks have room for usual searches; a search that needs more ends with OVERFLOWED.
     max_frames = 4 * (buffers + sections) + 100
     max_options = 64 * (buffers + sections) + 1000
-    # One entry for each section, and one for the end of the last: `_must_exceed_capacity` uses UNITS_IN
-    # as changes from section to section, and buffers may end there.
+    # One entry for each section, and one for the end of the last: buffers are counted as changes at
+    # their start and end.
     scratch_length = sections + 1
     return SearchState(
         floor=np.zeros(sections, np.int64),

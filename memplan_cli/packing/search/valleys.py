@@ -11,9 +11,9 @@ search may branch at the section with the fewest options.
       |    +------+       +---  inside  unplaced buffers that fit between the walls
       |    |      |  cap  |     slack   capacity - floor - unplaced units: what a section may waste
       |    |      +-------+
-      |    |        floor |     An unplaced buffer that covers a section but is not inside goes
-      +----+--------------+->   to ``cap`` or higher. Where there is one, the units from the
-               section          floor to ``cap`` that inside buffers cannot fill are wasted.
+      |    |        floor |     An unplaced buffer that covers a section but is not inside reaches
+      +----+--------------+->   over a wall, so it goes to ``cap`` or higher.
+               section
 
 `find_valleys` and `count_inside` fill scratch rows of `SearchState` for `tightest_section`, which
 leaves the levels of holes for `depth_first`.
@@ -28,18 +28,15 @@ from memplan_cli.packing.search.state import (
     BEGIN,
     CAP,
     CROSSING,
-    ENDED,
     HOLE,
     INFINITE,
+    INSIDE_COUNT,
+    INSIDE_UNITS,
     OPTIONS,
-    SMALLEST_ENDING,
+    SMALLEST_LEFT,
     SMALLEST_RIGHT,
-    SMALLEST_STARTING,
-    STARTED,
     STOP,
     TRAIL,
-    UNITS_IN,
-    UNITS_OUT,
     WORK,
     raise_floor,
 )
@@ -122,32 +119,61 @@ def find_valleys(state: SearchState, left: int, right: int) -> None:
 
 @compiled
 def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) -> None:
-    """Count the inside buffers of all valleys of [left, right) by their first and last section.
+    """Count the inside buffers of all valleys of [left, right), section by section.
 
     A buffer is inside if it is unplaced and lies between the walls of a valley. `find_valleys` has
     written for each section CAP, which is negative outside of valleys, and STOP, the end of its valley.
-    Fills the scratch rows STARTED, ENDED, UNITS_IN, UNITS_OUT, SMALLEST_STARTING and SMALLEST_ENDING.
+    Fills the scratch rows INSIDE_UNITS, INSIDE_COUNT, SMALLEST_LEFT and SMALLEST_RIGHT.
     """
     scratch, is_placed = state.scratch, state.is_placed
     start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
-    for row in (STARTED, ENDED, UNITS_IN, UNITS_OUT):
-        scratch[row, left:right] = 0
-    for row in (SMALLEST_STARTING, SMALLEST_ENDING):
-        scratch[row, left:right] = INFINITE
+    scratch[INSIDE_UNITS, left : right + 1] = 0
+    scratch[INSIDE_COUNT, left : right + 1] = 0
+    scratch[SMALLEST_LEFT, left : right + 1] = INFINITE
+    scratch[SMALLEST_RIGHT, left : right + 1] = INFINITE
+    # Each buffer is noted at its start and end: INSIDE_UNITS and INSIDE_COUNT have changes first.
     for buffer in range(piece.first[left], piece.first[right]):
-        begin, last, size = start[buffer], end[buffer] - 1, sizes[buffer]
-        is_between_walls = scratch[CAP, begin] >= 0 and last < scratch[STOP, begin]
+        begin, stop, size = start[buffer], end[buffer], sizes[buffer]
+        is_between_walls = scratch[CAP, begin] >= 0 and stop <= scratch[STOP, begin]
         if is_placed[buffer] or not is_between_walls:
             continue
-        scratch[UNITS_IN, begin] += size
-        scratch[UNITS_OUT, last] += size
+        scratch[INSIDE_UNITS, begin] += size
+        scratch[INSIDE_UNITS, stop] -= size
         # Of equal buffers only the first is an option: the others give the same layouts. But all of
         # them have to be placed, so all count as units.
         if twin[buffer] < 0 or is_placed[twin[buffer]]:
-            scratch[STARTED, begin] += 1
-            scratch[ENDED, last] += 1
-        scratch[SMALLEST_STARTING, begin] = min(scratch[SMALLEST_STARTING, begin], size)
-        scratch[SMALLEST_ENDING, last] = min(scratch[SMALLEST_ENDING, last], size)
+            scratch[INSIDE_COUNT, begin] += 1
+            scratch[INSIDE_COUNT, stop] -= 1
+        scratch[SMALLEST_LEFT, stop] = min(scratch[SMALLEST_LEFT, stop], size)
+        scratch[SMALLEST_RIGHT, begin] = min(scratch[SMALLEST_RIGHT, begin], size)
+    _accumulate_inside(state, left, right)
+
+
+@compiled
+def _accumulate_inside(state: SearchState, left: int, right: int) -> None:
+    """Turn the notes of `count_inside` at starts and ends of buffers into values of each section.
+
+    Counts are summed from section to section. Sizes become the smallest on each side, in one valley.
+    """
+    scratch = state.scratch
+    units, count, smallest = 0, 0, INFINITE
+    for section in range(left, right):
+        units += scratch[INSIDE_UNITS, section]
+        count += scratch[INSIDE_COUNT, section]
+        scratch[INSIDE_UNITS, section], scratch[INSIDE_COUNT, section] = units, count
+        is_first_of_valley = scratch[BEGIN, section] == section
+        if is_first_of_valley:
+            smallest = INFINITE
+        else:
+            smallest = min(smallest, scratch[SMALLEST_LEFT, section])
+        scratch[SMALLEST_LEFT, section] = smallest
+    for section in range(right - 1, left - 1, -1):
+        is_last_of_valley = scratch[STOP, section] == section + 1
+        if is_last_of_valley:
+            smallest = INFINITE
+        starting_here = scratch[SMALLEST_RIGHT, section]
+        scratch[SMALLEST_RIGHT, section] = smallest
+        smallest = min(smallest, starting_here)
 
 
 @compiled
@@ -156,75 +182,53 @@ def tightest_section(
 ) -> int:
     """Return the section of [left, right) with the fewest options, DEAD_END or RAISED.
 
-    Inside buffers are unplaced and fit between the walls of a valley. The options at a section are to
-    place one of them on the floor, or to leave a hole.
+    The options at a section of a valley are to place one of the inside buffers that cover it on the
+    floor, or to leave a hole. `find_valleys` and `count_inside` have filled their scratch rows for
+    [left, right). Fills the row HOLE for the sections with options.
 
-    DEAD_END: a section must waste more than its slack. Its failure is counted, as are those of
-    sections without any option, which are returned as sections with 0 options.
+    DEAD_END: in some section the buffers must exceed the capacity. Its failure is counted, as are
+    those of sections without any option, which are returned as sections with 0 options.
     RAISED: in some sections no buffer fits between the walls. Their floor was raised to the cap,
     so that the valleys have to be found again.
 
     If ``weigh_failures`` is 1, numbers of options above 1 are divided by the failures of the
     section: sections that often failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
-
-    `find_valleys` and `count_inside` have filled their scratch rows for [left, right). Fills the rows
-    SMALLEST_RIGHT and HOLE for the sections with options.
     """
     scratch, floor, unplaced = state.scratch, state.floor, state.unplaced
-    fewest = INFINITE
-    tightest = DEAD_END  # to be replaced: the lowest floor of all is that of a valley
+    # A section is always found: the sections with the lowest floor of all are a valley.
+    tightest, fewest = DEAD_END, INFINITE
     is_raised = False
-    begin = left
-    while begin < right:
-        # The valley [begin, stop) has one floor. ``cap`` is the lower of its walls, negative if the
-        # sections are no valley.
-        stop, cap, level = scratch[STOP, begin], scratch[CAP, begin], floor[begin]
-        if cap < 0:
-            begin = stop
+    for section in range(left, right):
+        cap = scratch[CAP, section]
+        is_in_valley = cap >= 0
+        if not is_in_valley:
             continue
-        _fill_smallest_right(state, begin, stop)
-        # Units and number of the inside buffers at the section, size of the smallest on its left.
-        inside, count, smallest_left = 0, 0, INFINITE
-        for section in range(begin, stop):
-            inside += scratch[UNITS_IN, section]
-            count += scratch[STARTED, section]
-            slack = capacity - level - unplaced[section]  # units that may stay empty here
-            is_crossed = unplaced[section] > inside  # by a buffer that is not inside
-            # That buffer goes to the cap or higher, so below the cap only inside buffers fill units.
-            empty_below_cap = cap - level - inside
-            if is_crossed and empty_below_cap > slack:
-                state.failures[section] += 1
-                return DEAD_END
-            if inside == 0:
-                raise_floor(state, section, cap)
-                is_raised = True
-            else:
-                # What is above a hole rests on the cap or on an inside buffer beside the section.
-                beside = level + min(smallest_left, scratch[SMALLEST_RIGHT, section])
-                hole = min(cap, beside)
-                is_hole_allowed = hole - level <= slack
-                scratch[HOLE, section] = hole if is_hole_allowed else -1
-                options = count + 1 if is_hole_allowed else count
-                if options == 0:
-                    state.failures[section] += 1
-                if weigh_failures and options > 1:
-                    options = 1 + (options << FAILURE_BITS) // state.failures[section]
-                if options < fewest:
-                    fewest, tightest = options, section
-            smallest_left = min(smallest_left, scratch[SMALLEST_ENDING, section])
-            inside -= scratch[UNITS_OUT, section]
-            count -= scratch[ENDED, section]
-        begin = stop
+        inside = scratch[INSIDE_UNITS, section]
+        over_walls = (
+            unplaced[section] - inside
+        )  # units of buffers that go to the cap or higher
+        if over_walls > 0 and cap + over_walls > capacity:
+            state.failures[section] += 1
+            return DEAD_END
+        if inside == 0:
+            raise_floor(state, section, cap)
+            is_raised = True
+            continue
+        # No buffer of the layout can be moved down. So one above a hole rests on the cap, or on an
+        # inside buffer beside the section. The smallest of these makes the smallest hole.
+        beside = min(scratch[SMALLEST_LEFT, section], scratch[SMALLEST_RIGHT, section])
+        hole = min(cap, floor[section] + beside)
+        is_hole_allowed = hole + unplaced[section] <= capacity
+        scratch[HOLE, section] = hole if is_hole_allowed else -1
+        options = scratch[INSIDE_COUNT, section] + (1 if is_hole_allowed else 0)
+        if options == 0:
+            state.failures[section] += 1
+        if weigh_failures and options > 1:
+            # Failures are counted from 1 on. A section with one option still comes first.
+            options = 1 + (options << FAILURE_BITS) // state.failures[section]
+        if options < fewest:
+            fewest, tightest = options, section
     return RAISED if is_raised else tightest
-
-
-@compiled
-def _fill_smallest_right(state: SearchState, begin: int, stop: int) -> None:
-    """Fill the scratch row SMALLEST_RIGHT of the valley [begin, stop)."""
-    smallest_right = INFINITE
-    for section in range(stop - 1, begin - 1, -1):
-        state.scratch[SMALLEST_RIGHT, section] = smallest_right
-        smallest_right = min(smallest_right, state.scratch[SMALLEST_STARTING, section])
 
 
 @compiled
@@ -240,15 +244,14 @@ def has_full_basin(
         |   +---+ +-+   |
         +---+       +---+
 
-    Such a section has no solution, as in a valley (see the module). Its failure is counted in
-    ``state.failures``.
+    The failure of that section is counted in ``state.failures``.
 
     Basins are found with a stack of falling levels, as the rectangles in a histogram are. Each entry
     stands for the sections from its begin to the present one, whose floors are at most its level. The
-    stack is in the scratch rows CROSSING and STARTED, and `_must_exceed_capacity` uses UNITS_IN: the
-    counts of `count_inside` are lost.
+    stack is in the scratch rows CROSSING and INSIDE_COUNT, and `_must_exceed_capacity` uses
+    INSIDE_UNITS: the counts of `count_inside` are lost.
     """
-    stack_begin, stack_level = state.scratch[CROSSING], state.scratch[STARTED]
+    stack_begin, stack_level = state.scratch[CROSSING], state.scratch[INSIDE_COUNT]
     floor, depth = state.floor, 0  # ``depth`` is the number of entries on the stack
     for section in range(left, right + 1):
         level = floor[section] if section < right else INFINITE
@@ -279,15 +282,15 @@ def _must_exceed_capacity(
     A basin is an interval of sections whose floors are all below ``cap``, the lower of the two walls
     beside it. An unplaced buffer that reaches over a wall goes to ``cap`` or higher.
 
-    Counts the failure of that section in ``state.failures``, and the work in ``state.registers``. Changes
-    the scratch row UNITS_IN: there, units of buffers between the walls are added where they start and
-    subtracted where they end.
+    False for a basin with one level: that is a valley, and `tightest_section` has made the same test.
+    Counts the failure of the section in ``state.failures``, spends work, and changes the scratch row
+    INSIDE_UNITS: units of buffers between the walls are added at their start and subtracted at their end.
     """
-    is_valley = state.scratch[STOP, begin] >= stop  # the first section's floor reaches so far
-    if is_valley:  # `tightest_section` has made the same test
+    has_one_level = state.scratch[STOP, begin] >= stop
+    if has_one_level:
         return False
     first, start, end, sizes = piece.first, piece.start, piece.end, piece.size
-    change, is_placed, unplaced = state.scratch[UNITS_IN], state.is_placed, state.unplaced
+    change, is_placed, unplaced = state.scratch[INSIDE_UNITS], state.is_placed, state.unplaced
     change[begin : stop + 1] = 0
     first_buffer, stop_buffer = first[begin], first[stop]
     state.registers[WORK] -= stop_buffer - first_buffer + 2 * (stop - begin)
