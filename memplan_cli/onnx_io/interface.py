@@ -93,12 +93,12 @@ def tensor_dims(
     """Return the dims of a value: ints, names, or None.
 
     A nameless dim of a tensor, or one with a negative number, gets a name from the value and axis:
-    ``x_dim0``, or ``x_dim0_`` if another dim has that name. In a sequence, where each tensor may have
-    another size, it is None.
+    ``x_dim0``, or ``x_dim0_`` if another dim has that name. In a container it is None: each tensor of a
+    sequence may have another size.
 
     Args:
         value: The value.
-        tensor: Its tensor type, or that of the tensors in its sequence or optional.
+        tensor: Its tensor type, or that of the tensors in its container, a sequence or optional.
         taken: Names of other dims (see `names_taken`).
     """
     is_tensor = value.type.HasField("tensor_type")

@@ -122,19 +122,17 @@ def standard_opset(model: ModelProto) -> int:
 
 
 def _refuse_broken_text(model: ModelProto, path: Path) -> None:
-    """Refuse a model with a text that is not UTF-8, which protobuf returns as bytes in place of a str.
-
-    Checked are the texts that memplan reads as names or keys.
+    """Refuse a model in which a name or key is not UTF-8: protobuf returns such a text as bytes.
 
     Raises:
         ModelError: showing the text.
     """
-    names: list[str | bytes] = [o.domain for o in model.opset_import]
-    names += [entry.key for entry in model.metadata_props]
+    texts: list[str | bytes] = [o.domain for o in model.opset_import]
+    texts += [entry.key for entry in model.metadata_props]
     for graph in graphs(model.graph):
-        names += _value_texts(graph)
-        names += _node_texts(graph)
-    broken = next((name for name in names if isinstance(name, bytes)), None)
+        texts += _value_texts(graph)
+        texts += _node_texts(graph)
+    broken = next((text for text in texts if isinstance(text, bytes)), None)
     if broken is not None:
         raise ModelError(
             f"{path} is not a valid ONNX model: the name {broken[:80]!r} is not UTF-8"
@@ -142,49 +140,40 @@ def _refuse_broken_text(model: ModelProto, path: Path) -> None:
 
 
 def _value_texts(graph: GraphProto) -> list[str | bytes]:
-    """Return the texts of a graph, outside of its nodes, that memplan reads as names or keys.
+    """Return the names and keys in a graph, its values, dims and weights; bytes if they are not UTF-8.
 
-    They are the names of the graph, its values, their dims, and weights, keys of metadata, and the places
-    of external data.
+    Locations of external data are among them: they are names of files.
     """
     values = [*graph.input, *graph.output, *graph.value_info]
-    names: list[str | bytes] = [graph.name]
-    names += [value.name for value in values]
+    texts: list[str | bytes] = [graph.name]
     for value in values:
-        if value.metadata_props:
-            names += [entry.key for entry in value.metadata_props]
+        texts.append(value.name)
+        texts += [entry.key for entry in value.metadata_props]
     # A large graph has few distinct types: read the dims of each once.
     types = {value.type.SerializeToString(): value.type for value in values}
     for value_type in types.values():
-        names += [dim.dim_param for dim in without_container(value_type).tensor_type.shape.dim]
-    for tensor in (
-        *graph.initializer,
-        *(sparse.values for sparse in graph.sparse_initializer),
-    ):
-        names.append(tensor.name)
+        texts += [dim.dim_param for dim in without_container(value_type).tensor_type.shape.dim]
+    sparse_values = (sparse.values for sparse in graph.sparse_initializer)
+    for tensor in (*graph.initializer, *sparse_values):
+        texts.append(tensor.name)
         for entry in tensor.external_data:
-            names += (entry.key, entry.value)
-    return names
+            texts += (entry.key, entry.value)
+    return texts
 
 
 def _node_texts(graph: GraphProto) -> list[str | bytes]:
-    """Return the names in a graph's nodes.
+    """Return the names and keys in a graph's nodes; bytes if they are not UTF-8.
 
     Nodes that are ASCII as a whole, most of a large graph, are skipped: ASCII is valid UTF-8.
     """
-    names: list[str | bytes] = []
+    texts: list[str | bytes] = []
     for node in graph.node:
         if node.SerializeToString().isascii():
             continue
-        names += (node.name, node.op_type, node.domain)
-        # A slice of a repeated field is twice as fast as iteration.
-        names += node.input[:]
-        names += node.output[:]
-        if node.attribute:
-            names += [attribute.name for attribute in node.attribute]
-        if node.metadata_props:
-            names += [entry.key for entry in node.metadata_props]
-    return names
+        texts += (node.name, node.op_type, node.domain, *node.input, *node.output)
+        texts += [attribute.name for attribute in node.attribute]
+        texts += [entry.key for entry in node.metadata_props]
+    return texts
 
 
 def _digest_parts(graph: GraphProto) -> Iterator[bytes]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
 from sys import intern
 from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.precedence import nearest_order, successors
 from memplan_cli.core.operators import STANDARD_DOMAINS, canonical_domain
-from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, label
+from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, label, var_id
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.graph_editor import producers
 from memplan_cli.onnx_io.traversal import defined, graphs, reads, subgraphs
@@ -121,21 +120,20 @@ class _Reader:
     Attributes:
         main: the main graph.
         vars: those read so far.
-        outer_paths: the path of each nested block, and that of the block around it.
-        slashed_names: see `_names_with_slash`; None until the first subgraph is read.
+        paths: those of the nested blocks read so far.
+        names: the names of all values of all graphs, in lines; empty until the first subgraph is read.
     """
 
     main: GraphProto
     vars: dict[VarId, Var] = field(default_factory=dict)
-    outer_paths: dict[str, str] = field(default_factory=dict)
-    slashed_names: Sequence[str] | None = None
+    paths: set[str] = field(default_factory=set)
+    names: str = ""
 
     def add_var(self, name: str, block: str, origin: Origin, declared: DeclaredType) -> VarId:
         """Add a var; its id is ``block/name``, with ``'`` appended until it is unique."""
-        identity = f"{block}/{name}" if block else name
-        while identity in self.vars:
-            identity += "'"
-        var = VarId(identity)
+        var = var_id(block, name)
+        while var in self.vars:
+            var = VarId(f"{var}'")
         dtype, shape = declared
         self.vars[var] = Var(var, dtype, shape, origin, name, block)
         return var
@@ -195,7 +193,7 @@ class _Reader:
         """Yield the blocks of a node's subgraphs, and add the vars of each to the program's."""
         for attribute, graph in subgraphs(node):
             node_label = label(node.name, node.op_type, index)
-            path = self._unique_path(f"{node_label}.{attribute}", outer.path)
+            path = self._new_path(outer.path, f"{node_label}.{attribute}")
             types, names = declared_types(graph), dict(outer.names)
             weights = _weight_types(graph)
             for name, weight_type in weights.items():
@@ -208,46 +206,21 @@ class _Reader:
             own = {*weights, *(value.name for value in graph.input)}
             yield self.block(graph, _Scope(path, names, own, types), tuple(inputs))
 
-    def _unique_path(self, name: str, outer: str) -> str:
-        """Return a path for a subgraph such that no ``path/name`` is the id of another value.
+    def _new_path(self, outer: str, step: str) -> str:
+        """Return the path of a new block in the block ``outer``, with ``'`` appended until it is unique.
 
-        The path is added to `outer_paths`.
+        That no id is that of two values, the path must not look like the beginning of a name either: the main
+        graph may have a value ``If_3.then_branch/x`` beside the value ``x`` of the block ``If_3.then_branch``.
         """
-        path = f"{outer}/{name}" if outer else name
-        while path in self.outer_paths or self._may_be_value_id(path, outer):
-            path += "'"
-        self.outer_paths[path] = outer
+        if not self.names:
+            self.names = "\n".join(
+                name for graph in graphs(self.main) for name in defined(graph)
+            )
+        while var_id(outer, step) in self.paths or f"{step}/" in self.names:
+            step += "'"
+        path = var_id(outer, step)
+        self.paths.add(path)
         return path
-
-    def _may_be_value_id(self, path: str, outer: str) -> bool:
-        """Whether a value of the block at ``path`` may get the id of a value of a block around it.
-
-        An id is ``path/name``, or only ``name`` in the main graph, and names may have slashes: a value
-        ``b`` of a block ``a`` has the id of a value ``a/b`` of the main graph. The names of the whole
-        model are examined, so the result may be True for a name of another block.
-
-        ``outer`` is the path of the innermost block around, a prefix of ``path``; empty for the main graph.
-        """
-        while outer:
-            path_in_outer = path.removeprefix(f"{outer}/")
-            if self._begins_a_name(f"{path_in_outer}/"):
-                return True
-            outer = self.outer_paths[outer]
-        return self._begins_a_name(f"{path}/")
-
-    def _begins_a_name(self, prefix: str) -> bool:
-        """Whether the name of a value begins with ``prefix``, which has a slash."""
-        if self.slashed_names is None:
-            self.slashed_names = _names_with_slash(self.main)
-        # The names are sorted: those with the prefix are the next ones from the prefix itself on.
-        index = bisect_left(self.slashed_names, prefix)
-        return index < len(self.slashed_names) and self.slashed_names[index].startswith(prefix)
-
-
-def _names_with_slash(graph: GraphProto) -> Sequence[str]:
-    """Return, sorted, the value names that could equal the ``block/name`` of another value."""
-    names = (name for inner in graphs(graph) for name in defined(inner))
-    return sorted({name for name in names if "/" in name})
 
 
 def _ordered(graph: GraphProto, scope: _Scope) -> Iterator[tuple[int, NodeProto]]:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 DeclaredType = tuple[str, "Shape | None"]
 """The dtype of a value (``unknown`` if none is declared) and its dims (None if the rank is unknown)."""
 
-UNKNOWN: DeclaredType = ("unknown", None)
+UNKNOWN_DTYPE = "unknown"
+UNKNOWN: DeclaredType = (UNKNOWN_DTYPE, None)
 
 
 def dtype_name(element_type: int) -> str:
@@ -160,7 +161,7 @@ def leaves_nothing_to_infer(program: Program) -> bool:
 
 def _is_fully_known(declared: DeclaredType) -> bool:
     dtype, shape = declared
-    if dtype == UNKNOWN[0] or shape is None:
+    if dtype == UNKNOWN_DTYPE or shape is None:
         return False
     return all(isinstance(dim, int) and dim >= 0 for dim in shape)
 

@@ -27,7 +27,7 @@ from memplan_cli.onnx_io.shapes.lattice import (
 )
 from memplan_cli.onnx_io.shapes.onnx_inference import WRONG_TYPES, infer_node
 from memplan_cli.onnx_io.traversal import subgraphs
-from memplan_cli.onnx_io.types import UNKNOWN, element_type, type_name
+from memplan_cli.onnx_io.types import UNKNOWN, UNKNOWN_DTYPE, element_type, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -73,14 +73,15 @@ class Contradiction(NamedTuple):
 def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, ...]:
     """Return the node outputs whose type in the program is certainly wrong.
 
-    Wrong means another dtype, rank or number than the node computes, or a number where the node computes
+    Wrong means another dtype, rank or size of a dim than the node computes, or a size where the node computes
     a name. A node for which inference has no answer contradicts nothing. Outputs of control flow are
     compared with those of their subgraphs.
     """
     vars_ = program.vars
     blocks = tuple(_blocks_with_graphs(model.graph, program.body))
     nodes = _NodeInference.of(blocks, vars_, opset_versions(model))
-    wrong_outputs: dict[Hashable, Sequence[_WrongOutput]] = {}  # by the key of an op
+    # By the key of an op, which has the types of its inputs and outputs: most ops are like an earlier one.
+    wrong_outputs: dict[Hashable, Sequence[_WrongOutput]] = {}
     found: list[Contradiction] = []
     for graph, block in blocks:
         for op in block.ops:
@@ -143,7 +144,7 @@ def _control_flow_types(op: Op, vars_: Mapping[VarId, Var]) -> Sequence[Declared
 
 def _common(one: DeclaredType, other: DeclaredType) -> DeclaredType:
     """Return what two types have in common; a dtype, rank or dim that differs is unknown."""
-    dtype = one[0] if one[0] == other[0] else UNKNOWN[0]
+    dtype = one[0] if one[0] == other[0] else UNKNOWN_DTYPE
     return dtype, common_shape(one[1], other[1])
 
 
@@ -195,7 +196,7 @@ class _NodeInference:
         return cls(vars_, opsets, _weight_contents(blocks, weights), type_numbers)
 
     def key(self, op: Op) -> Hashable:
-        """Return a key that two ops share only if ONNX's inference has the same answer for both."""
+        """Return a key that two ops share only if inference and declarations are the same for both."""
         # Its dtype is that of a tensor, which is not in the op's attributes: a key of its own, by the results.
         if op.type == "ConstantOfShape":
             return op.outputs
@@ -282,25 +283,21 @@ def _wrong_outputs(
     op: Op, vars_: Mapping[VarId, Var], computed: Sequence[DeclaredType]
 ) -> Sequence[_WrongOutput]:
     """Return the outputs of an op whose types in the program differ from those that it computes."""
+    outputs = enumerate(zip(op.outputs, computed, strict=False))
     differences = (
-        _WrongOutput(position, _difference(op, vars_, var, computed_type))
-        for position, (var, computed_type) in enumerate(
-            zip(op.outputs, computed, strict=False)
-        )
+        _WrongOutput(position, _difference(op, vars_, vars_[var], computed_type))
+        for position, (var, computed_type) in outputs
+        if var  # else the output is omitted
     )
     return tuple(wrong for wrong in differences if wrong.computed)
 
 
-def _difference(op: Op, vars_: Mapping[VarId, Var], var: VarId, computed: DeclaredType) -> str:
-    """Return in words what an op computes if it contradicts the declared type, else ``""``.
-
-    ``var`` is one of the op's outputs; an omitted one contradicts nothing.
-    """
-    if not var:
-        return ""
-    declared = vars_[var]
+def _difference(
+    op: Op, vars_: Mapping[VarId, Var], declared: Var, computed: DeclaredType
+) -> str:
+    """Return in words the type that an op computes for an output; ``""`` if the declared one agrees with it."""
     dtype, shape = computed
-    if UNKNOWN[0] not in (dtype, declared.dtype) and dtype != declared.dtype:
+    if dtype != declared.dtype and UNKNOWN_DTYPE not in (dtype, declared.dtype):
         return _type_text(computed)
     if declared.shape is None:
         return ""
@@ -308,7 +305,8 @@ def _difference(op: Op, vars_: Mapping[VarId, Var], var: VarId, computed: Declar
         len(shape) != len(declared.shape) or any(map(_is_wrong_dim, declared.shape, shape))
     ):
         return _type_text(computed)
-    if op.type == "Reshape":  # whatever its target, which may be unknown to inference
+    # Inference may not know the target of a Reshape, but the number of elements is that of its input.
+    if op.type == "Reshape":
         elements = _element_count(vars_[op.inputs[0]].shape)
         declared_elements = _element_count(declared.shape)
         if None not in (elements, declared_elements) and elements != declared_elements:

@@ -25,6 +25,7 @@ from memplan_cli.onnx_io.shapes.light_model import (
     light_copy,
     name_free_dims,
 )
+from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
 from memplan_cli.onnx_io.shapes.subgraphs.infer import declare, infer_nested
 
 if TYPE_CHECKING:
@@ -44,9 +45,6 @@ def infer(
     Nodes keep their order and index. Large weights are graph inputs. Dims with names that inference generates
     (``unk__0``) are unknown: nobody could bind them.
 
-    Declared types of node outputs are removed before inference (`take_annotations`). Where they tell more
-    than inference has found, they are declared again, and inference runs a second time.
-
     Raises:
         SettingsError: a given shape contradicts the model, or names no value of it.
     """
@@ -55,18 +53,21 @@ def infer(
     del model
     has_subgraphs = any(node.op_type in CONTROL_FLOW for node in source.model.graph.node)
     inference = _Inference(has_subgraphs)
+    # A copy without weights, in which each free dim of an input has a name: it can be bound by it.
     light, taken = light_copy(source.model), names_taken(source.model)
     source.release()
     name_free_dims(light, taken)
     dims = _all_sizes(light, bindings)
     names = DimNames(names_of_inputs(light), dims)
-    # Before sizes are bound: a number in a declared type would win over what inference finds.
-    removed_types = take_annotations(light, bindings.untrusted)
-    # Inputs with known data become constants; `as_inputs` makes them inputs again.
+    # Remove declared types of node outputs that inference may know better, before sizes are bound: a number in
+    # a declared type would win over what inference finds.
+    removed_types = take_annotations(light, bindings.untrusted)  # of each graph
+    # Bind dims, shapes and values. Inputs with known values become constants, until `as_inputs`.
     constant_inputs = bind_model(light, bindings, dims)
     data = light.SerializeToString()
     del light
     inferred = inference.of_bytes(data)
+    # Declare removed types again where they tell more than inference has found, and infer the others anew.
     if any(removed_types):
         light = messages().ModelProto.FromString(data)
         if restore_annotations(light, removed_types, inferred, names):
@@ -119,28 +120,24 @@ class _Inference:
             return self._with_types_of_main_graph(data)
 
     def _with_types_of_main_graph(self, data: bytes) -> ModelProto:
-        """Return a copy of a serialized model with the inferred types of the values of its main graph.
+        """Return a copy of a serialized model with the inferred types of its main graph's values.
 
-        They are the types that ONNX infers; `interpret` finds those that ONNX leaves open. Dim names that
-        ONNX generates (``unk__0``) are removed. Subgraphs stay in
-        the copy, with no other types than those that ONNX infers; `infer_nested` infers them one by one.
+        ONNX infers first, and `interpret` then finds the types that ONNX leaves open.
 
         If ONNX's inference fails, the types are those of the model, and a warning is added: such a model
         may be invalid, and is not interpreted.
         """
-        from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
-
         try:
             inferred = infer_shapes(data)
+            is_inferred = True
         except Exception as error:  # noqa: BLE001 - of many types
             text = "ONNX shape inference failed, the file's own shapes are used"
             self.warnings.append(f"{text}: {first_line(error)}")
-            unchanged: ModelProto = messages().ModelProto.FromString(data)
-            clear_generated_names(unchanged)
-            return unchanged
+            inferred = messages().ModelProto.FromString(data)
+            is_inferred = False
         clear_generated_names(inferred)
-        if has_holes(inferred.graph):
-            from memplan_cli.onnx_io.shapes.interpret import interpret
+        if is_inferred and has_holes(inferred.graph):
+            from memplan_cli.onnx_io.shapes.interpret import interpret  # imports numpy
 
             declare(inferred.graph, interpret(inferred).types)
         return inferred

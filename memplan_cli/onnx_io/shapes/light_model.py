@@ -356,7 +356,7 @@ def _as_constants(
     removed: list[ValueInfoProto] = []
     kept: list[ValueInfoProto] = []
     for value in graph.input:
-        tensor = _tensor_for_input(value, values[value.name]) if value.name in values else None
+        tensor = _initializer_for(value, values[value.name]) if value.name in values else None
         if tensor is None:
             kept.append(value)
             continue
@@ -370,29 +370,30 @@ def _as_constants(
     return removed
 
 
-def _tensor_for_input(value: ValueInfoProto, tensor: TensorProto) -> TensorProto | None:
-    """Return a value as a tensor of its input's shape; None if type or shape do not fit.
+def _initializer_for(graph_input: ValueInfoProto, given: TensorProto) -> TensorProto | None:
+    """Return a given value as an initializer in place of a graph input; None if type or shape do not fit.
 
-    A value of rank 0 fills an input whose dims are all numbers.
+    A value of rank 0 fills an input whose dims are all numbers; None if that has too many elements to decide
+    a shape.
     """
     import numpy as np
     from onnx import numpy_helper
 
-    if value.type.tensor_type.elem_type != tensor.data_type:
+    if graph_input.type.tensor_type.elem_type != given.data_type:
         return None
-    array: Any = numpy_helper.to_array(tensor)
-    shape = shape_in(value.type)
-    if shape is None:
-        return numpy_helper.from_array(array, value.name)
-    sizes = [dim for dim in shape if isinstance(dim, int)]
-    if not tensor.dims and len(sizes) == len(shape) and prod(sizes) <= MAX_SHAPE_ELEMENTS:
-        array = np.full(sizes, array)
-    if len(array.shape) != len(shape) or not all(
-        isinstance(dim, str) or dim in (None, length)
-        for dim, length in zip(shape, array.shape, strict=True)
-    ):
-        return None
-    return numpy_helper.from_array(array, value.name)
+    array: Any = numpy_helper.to_array(given)
+    shape = shape_in(graph_input.type)
+    if shape is not None:
+        sizes = [dim for dim in shape if isinstance(dim, int)]
+        is_fixed = len(sizes) == len(shape)
+        if not given.dims and is_fixed and prod(sizes) <= MAX_SHAPE_ELEMENTS:
+            array = np.full(sizes, array)
+        if len(array.shape) != len(shape) or not all(
+            isinstance(dim, str) or dim in (None, length)
+            for dim, length in zip(shape, array.shape, strict=True)
+        ):
+            return None
+    return numpy_helper.from_array(array, graph_input.name)
 
 
 def as_inputs(model: ModelProto, removed: Sequence[ValueInfoProto]) -> ModelProto:

@@ -253,7 +253,7 @@ def _change_node_for_inference(
     """Change a node on which inference would crash or return a wrong type; return whether it was changed.
 
     For the changed node inference returns the right type, or none. The defects of ONNX are listed at the top
-    of this file. At most one change is needed: each but the first is for one operator.
+    of this file.
 
     Args:
         node: Changed in place.
@@ -266,14 +266,14 @@ def _change_node_for_inference(
     # Other Attention: only the type of the scores would be wrong, so they are omitted.
     elif _has_scores(node):
         node.output[_SCORES] = ""
-    # STFT: inference takes the default, 1, for 0.
+    # STFT: inference would take an omitted attribute for 0, but its default is 1.
     elif _lacks_onesided(node):
         node.attribute.add(name="onesided", type=_INT, i=1)
-    # Slice: inference would take the start for 0. With undefined ends the values of the Slice stay unknown. Its
-    # type is the same with them, since it depends on the ends only if the starts are constant.
+    # Slice: data propagation would take an unknown start for 0. Without ends it finds no values. The type does
+    # not depend on the ends, since the starts are not constant.
     elif _has_computed_start(node, computed):
         node.input[_ENDS] = _UNDEFINED
-    # Cast to bool: the result of IsNaN has the same type, and no values.
+    # Cast to bool: data propagation would keep the elements. An IsNaN has the same type and no values.
     elif _is_cast_to_bool(node):
         node.op_type = "IsNaN"
     else:

@@ -54,9 +54,9 @@ WRONG_DECLARATIONS = "wrong declarations in the model are ignored"
 def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None) -> Loaded:
     """Turn a model into a program.
 
-    If the model declares numbers for all dims, nothing is inferred: ONNX's inference would keep them, even
-    where its own result differs. A large graph is in memory once at a time: a `LazyModel` is released while
-    types are inferred, and then parsed again.
+    Nothing is inferred if the model declares numbers for all dims and there are no bindings: ONNX's inference
+    would keep the declared types, even where its own result differs. A `LazyModel` is released while types are
+    inferred, and then parsed again.
 
     Raises:
         ModelError: a value is read that nothing defines, defined twice, or depends on itself.
@@ -70,14 +70,15 @@ def read_program(model: ModelProto | LazyModel, bindings: Bindings | None = None
 
     inferred, warnings = infer(source, bindings)
     types = declared_types(inferred.graph)
+    skipped = never_run_blocks(inferred.graph)
     # The inferred graph has the nodes of the original, but with bound and inferred types in their subgraphs.
+    # Without subgraphs it is not needed any more: its memory is free before the original is parsed again.
     has_subgraphs = any(any(subgraphs(node)) for node in inferred.graph.node if node.attribute)
-    if has_subgraphs:
-        program = program_of(source.model, inferred.graph, types)
-        return Loaded(program, warnings, skipped=never_run_blocks(inferred.graph))
-    del inferred  # before the original is parsed again
-    original = source.model
-    return Loaded(program_of(original, original.graph, types), warnings)
+    typed_graph = inferred.graph if has_subgraphs else None
+    del inferred
+    model = source.model
+    program = program_of(model, model.graph if typed_graph is None else typed_graph, types)
+    return Loaded(program, warnings, skipped=skipped)
 
 
 def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
@@ -115,20 +116,21 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
 def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
     """Read a program; while nodes contradict declared types, read it again without these types.
 
-    A warning names the first contradiction. Values that are contradicted even so have no shape. The values of
-    blocks that are never run take no memory.
+    A warning names the first contradiction. Values that are contradicted even so have no shape. Blocks that
+    are never run may contradict themselves, and their values take no memory.
 
     Raises:
         SettingsError: a shape was given that the value's node contradicts.
     """
     loaded = read_program(source, bindings)
-    first_found = remaining = _contradictions_that_run(source, loaded)
+    first_found = remaining = _contradictions_in_run_blocks(source, loaded)
     untrusted: frozenset[str] = frozenset()  # names of values, those of all blocks together
     # A wrong declaration may hide another one. Names are added in each round until none is new.
     while new_names := frozenset(c.var.name for c in remaining) - untrusted:
         untrusted |= new_names
         loaded = read_program(source, replace(bindings, untrusted=untrusted))
-        remaining = _contradictions_that_run(source, loaded)
+        remaining = _contradictions_in_run_blocks(source, loaded)
+    # Only now: the last reading decides which blocks are never run.
     if loaded.skipped:
         loaded = _without_never_run(loaded, bindings.values)
     if not first_found:
@@ -143,8 +145,8 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
     return replace(loaded, program=program, warnings=(*loaded.warnings, *warnings))
 
 
-def _contradictions_that_run(source: LazyModel, loaded: Loaded) -> list[Contradiction]:
-    """Return the contradictions outside of blocks that are never run."""
+def _contradictions_in_run_blocks(source: LazyModel, loaded: Loaded) -> list[Contradiction]:
+    """Return the contradictions in all blocks but those that are never run."""
     from memplan_cli.onnx_io.shapes.contradictions import contradictions
 
     return [

@@ -136,10 +136,11 @@ def check_external(tensors: Sequence[TensorProto], model: Path) -> None:
     sizes = {n: (folder / n).stat().st_size for n in names if (folder / n).is_file()}
     for tensor in tensors:
         location = entries_of(tensor)["location"]
-        size, needed = sizes.get(location), sum(data_range(tensor))
-        if size is not None and size < needed:
+        offset, length = data_range(tensor)
+        size, end = sizes.get(location), offset + length
+        if size is not None and size < end:
             raise ModelError(
-                f"tensor {tensor.name[:120]!r} needs {needed} bytes of "
+                f"tensor {tensor.name[:120]!r} needs {end} bytes of "
                 f"{folder / location}, which has {size}"
             )
 
@@ -212,12 +213,12 @@ def copy_along(
         names: Locations of the files; those that are missing in ``source`` are skipped.
         source: The folder to copy from.
         target: The folder to copy to. If it is ``source``, nothing is copied.
-        own: Files in ``target`` that belong to an earlier version of the same output. They are
+        own: Names of files in ``target`` that belong to an earlier version of the same output. They are
             set aside until `remove` restores or `forget` deletes them.
 
     Raises:
-        ModelError: another file has the name, a copy failed, or a file in ``source`` is a link out
-            of that folder, to which a model written there could not refer.
+        ModelError: another file has the name, a copy failed, or the folders are one and a file in it is a link
+            out of it, to which a model written there could not refer.
     """
     if source.resolve() == target.resolve():
         _refuse_links_out(names, source)
@@ -252,14 +253,15 @@ def _refuse_links_out(names: Sequence[str], folder: Path) -> None:
 def create(
     place: Path, write: Callable[[BinaryIO], Result], own: Collection[str] = ()
 ) -> Result:
-    """Write a new data file, for `remove` and `forget`; return the result of ``write``.
+    """Write a new data file; return the result of ``write``.
 
-    The file gets its name once it is complete. If it cannot be written, all files are as before.
+    The file gets its name once it is complete. If it cannot be written, all files are as before. Afterwards
+    `remove` deletes the file again, and `forget` makes it final.
 
     Args:
-        place: The file. One of that name must be in ``own``.
+        place: The file. The caller has refused a file of that name that is not in ``own``.
         write: Writes the content. It is called once.
-        own: Files that belong to an earlier version of the same output. One of them at ``place`` is
+        own: Names of files that belong to an earlier version of the same output. One of them at ``place`` is
             set aside until `remove` restores or `forget` deletes it.
 
     Raises:
@@ -335,7 +337,7 @@ def _copy_file(source: Path, target: Path) -> Iterator[Path]:
             yield folder
         with temporary_beside(target) as partial:
             _clone(source, partial)
-            partial.chmod(file_mode(target))
+            partial.chmod(file_mode(target))  # as of any new file there
             partial.replace(target)
     except OSError as error:
         raise ModelError(f"{target} cannot be written: {error.strerror}") from error

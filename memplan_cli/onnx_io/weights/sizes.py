@@ -39,7 +39,7 @@ def check_tensor(tensor: TensorProto) -> None:
     """Refuse a tensor with negative dims, or with data of another size than its dims and dtype.
 
     The data of large tensors in the model file is left to `check_initializers`. A tensor without any data
-    passes: its weights were taken out, and planning does not need them.
+    passes: its weights were taken out, and planning does not need them. Strings have no size to check.
 
     Raises:
         ModelError: naming the tensor.
@@ -47,25 +47,27 @@ def check_tensor(tensor: TensorProto) -> None:
     dims = list(tensor.dims)
     if any(dim < 0 for dim in dims):
         raise ModelError(f"{_label(tensor)} has a negative dim: {dims}")
+    if _bits(tensor) is None:
+        return
     needed = tensor_bytes(tensor)
     if needed > _MAX_TENSOR_BYTES:
         raise ModelError(f"{_label(tensor)} takes {needed} bytes: no machine has that much")
     if tensor.data_location == tensor.EXTERNAL:
-        # A length that is no number of 64 bits is refused where the data is read.
         length = next((e.value for e in tensor.external_data if e.key == "length"), "")
-        is_number = length.isdecimal() and len(length) < 20
-        has_sized_elements = _bits(tensor) is not None  # strings have no size
-        if has_sized_elements and is_number and int(length) != needed:
+        is_number = (
+            length.isdecimal() and len(length) < 20
+        )  # else it is refused by `parse_number`
+        if is_number and int(length) != needed:
             raise _mismatch(tensor, f"{int(length)} bytes")
     elif needed <= _ALWAYS_COUNTED_BYTES:
         _check_data(tensor)
 
 
 def check_initializers(graph: GraphProto, file_bytes: int) -> None:
-    """Refuse initializers that are defined twice, have no dtype, or are large and have data of a wrong size.
+    """Refuse initializers that are defined twice or have no dtype, and large ones that lack data.
 
-    Counting the values of large ones, above `_ALWAYS_COUNTED_BYTES`, is slow. So it is done only if, by their
-    dims, all of them together exceed the file. `check_tensor` counts those of smaller ones.
+    `check_tensor` counts the values of smaller ones. Counting those of large ones, above
+    `_ALWAYS_COUNTED_BYTES`, is slow. So it is done only if, by their dims, they do not fit into the file.
 
     Args:
         graph: The main graph.
@@ -84,10 +86,9 @@ def check_initializers(graph: GraphProto, file_bytes: int) -> None:
         is_inside = tensor.data_location != tensor.EXTERNAL
         if is_inside and tensor_bytes(tensor) > _ALWAYS_COUNTED_BYTES:
             large_inside.append(tensor)
-    may_lack_data = sum(map(tensor_bytes, large_inside)) > file_bytes
-    if may_lack_data:
+    fits_into_file = sum(map(tensor_bytes, large_inside)) <= file_bytes
+    if not fits_into_file:
         for tensor in large_inside:
-            # Accepts a tensor without any data, as weights may have been taken out of the file.
             _check_data(tensor)
 
 

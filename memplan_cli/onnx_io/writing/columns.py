@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -255,18 +255,19 @@ class _Cut(NamedTuple):
 
     @property
     def loading_cost(self) -> int:
-        """Bytes that depend on the cut while a model loads: one part at a time is in memory twice.
+        """Bytes that a session needs for the cut: its nodes, and the largest part twice while the model loads.
 
-        The bytes of added nodes count double: they stay after loading.
+        The bytes of nodes count double, because they stay after loading.
         """
         return 2 * self.largest_part + 2 * NODE * self.added_nodes
 
 
 def _best_cut(model: ModelProto, value_bytes: Mapping[str, int]) -> _Cut:
-    """Return the cut of a model's products with the least loading cost; it may have no products.
+    """Return the cut of a model's products that needs the least memory while the model loads.
 
-    Sizes of pieces are tried from `PIECE`, doubled each time. Only a share of the model's number of nodes may
-    be added, unless pieces are so large that a node costs nothing beside them (`_FREE_PIECE`).
+    Smaller pieces need less themselves, but more nodes. So all sizes from `PIECE` on are tried, doubled each
+    time, and no cut at all. Only a share of the model's number of nodes may be added, unless pieces are so
+    large that a node costs nothing beside them (`_FREE_PIECE`).
 
     ``value_bytes`` has the bytes of values, as far as they are known.
     """
@@ -275,22 +276,19 @@ def _best_cut(model: ModelProto, value_bytes: Mapping[str, int]) -> _Cut:
     largest = max((_float_bytes(product.weight) for product in products), default=0)
     node_count = sum(len(graph.node) for graph in graphs(model.graph))
     max_added = _MAX_ADDED_SHARE * max(node_count, _MIN_COUNTED_NODES)
-    best = _Cut(PIECE, (), largest)
+    cuts = [_Cut(PIECE, (), largest)]  # first, so that it is chosen among equal ones
     piece_bytes = PIECE
     while piece_bytes < largest:
-        cut_products: list[_Product] = []
-        largest_part = piece_bytes
-        for product in products:
-            if product.pays(piece_bytes, value_bytes, widest):
-                cut_products.append(product)
-            else:
-                largest_part = max(largest_part, _float_bytes(product.weight))
-        cut = _Cut(piece_bytes, cut_products, largest_part)
-        is_allowed = cut.added_nodes <= max_added or piece_bytes >= _FREE_PIECE
-        if is_allowed and cut.loading_cost < best.loading_cost:
-            best = cut
+        pays = [product.pays(piece_bytes, value_bytes, widest) for product in products]
+        largest_part = max(
+            piece_bytes if is_cut else _float_bytes(product.weight)
+            for product, is_cut in zip(products, pays, strict=True)
+        )
+        cut = _Cut(piece_bytes, tuple(compress(products, pays)), largest_part)
+        if cut.added_nodes <= max_added or piece_bytes >= _FREE_PIECE:
+            cuts.append(cut)
         piece_bytes *= 2
-    return best
+    return min(cuts, key=lambda cut: cut.loading_cost)
 
 
 def width(
@@ -358,6 +356,7 @@ class _Cutter:
         biases: list[str] = []
         if product.bias is not None:
             axis = len(product.bias.dims) - 1
+            # A row of numbers is small: its pieces stay in the model file.
             biases = self._weight_pieces(product.bias, axis, bounds, store_inside)
         pieces = []
         for index, (start, stop) in enumerate(pairwise(bounds)):

@@ -82,7 +82,7 @@ def rewrite(model: ModelProto, program: Program, exposed: Sequence[str] = ()) ->
     renamed = program if _has_copies(written.graph, program.body) else None
     _reorder(written.graph, program.body, renamed)
     if exposed:
-        _expose(written, program, exposed)
+        _add_outputs(written, program, exposed)
     return written
 
 
@@ -180,8 +180,8 @@ def _names(values: Sequence[VarId], program: Program) -> list[str]:
     return [program.vars[var].name if var else "" for var in values]
 
 
-def _expose(model: ModelProto, program: Program, exposed: Sequence[str]) -> None:
-    """Make values of the main graph outputs of it, in place.
+def _add_outputs(model: ModelProto, program: Program, names: Sequence[str]) -> None:
+    """Add values of the main graph to its outputs, in place.
 
     They are declared with their rank only: a plan's shapes may not hold for another run.
 
@@ -192,7 +192,7 @@ def _expose(model: ModelProto, program: Program, exposed: Sequence[str]) -> None
 
     outputs = {value.name for value in model.graph.output}
     vars_by_name = {var.name: var for var in program.vars.values() if not var.block}
-    for name in exposed:
+    for name in names:
         if name in outputs:
             continue
         var = vars_by_name[name]

@@ -111,7 +111,7 @@ def test_inference_that_fails_is_a_warning_and_the_files_shapes_remain(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no\nmore lines")
 
-    monkeypatch.setattr("memplan_cli.onnx_io.shapes.onnx_inference.infer_shapes", fail)
+    monkeypatch.setattr("memplan_cli.onnx_io.shapes.infer.infer_shapes", fail)
     loaded = read_program(
         parse("g (float[2,3] x) => (float[2,9] y) { a = Neg(x) y = Neg(a) }")
     )

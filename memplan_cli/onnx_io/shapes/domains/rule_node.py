@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Dim, Shape
     from memplan_cli.onnx_io.shapes.symbolic.values import Values
 
-UINT8, INT8, FLOAT16, STRING, UINT32 = 2, 3, 10, 8, 12
+UINT8, STRING = 2, 8
 """``TensorProto.DataType`` numbers that `symbolic.values` has no names for."""
 
 

@@ -60,7 +60,7 @@ def infer_all_iterations(
         if next_state == state:
             return inferred, state
         state = next_state
-    # Later iterations may still change any shape: a change may only have reached some values.
+    # A change may not have reached all values yet, so that no shape is certain.
     without_shapes = [with_shape(type_proto, None) for type_proto in state]
     return infer_iteration(without_shapes)[0], without_shapes
 

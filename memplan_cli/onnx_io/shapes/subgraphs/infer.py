@@ -38,7 +38,7 @@ _MAX_ROUNDS = 8
 """Rounds of inference; each can give types to more subgraphs."""
 
 _MAX_TRIP_COUNT = 1 << 20
-"""A trip count above this means "until the condition is false"."""
+"""A larger trip count, such as the largest int64, means that the condition alone ends the Loop."""
 
 
 def infer_nested(model: ModelProto, infer: Infer) -> ModelProto:
@@ -86,10 +86,10 @@ def _infer_subgraphs_of(
     """Infer the subgraphs of one node, and return the types of its outputs that were unknown or wrong.
 
     A *state* is a value that a Loop or Scan carries from one iteration to the next. ONNX's inference keeps
-    its declared shape. If that is wrong, the types of all outputs of the node may be wrong too.
+    its declared shape. If that is wrong, no type of the node's outputs is trusted.
 
     Args:
-        node: The node before ONNX's inference. Wrongly declared shapes of its states are removed, so that
+        node: The node before ONNX's inference. At the end the wrong shapes of its states are removed, so that
             inference in the next round does not use them again.
         inferred_node: The same node after ONNX's inference. It gets the inferred subgraphs, and a mark on a
             subgraph that is never run.
@@ -102,10 +102,11 @@ def _infer_subgraphs_of(
         for attribute in inferred_node.attribute:
             if attribute.name in bodies:
                 attribute.g.CopyFrom(bodies[attribute.name])
-        output_types = _new_types(node.output, results, {} if wrong_states else outer.types)
+        trusted_types = {} if wrong_states else outer.types
+        output_types = _new_types(node.output, results, trusted_types)
         outer.types.update(output_types)
     _mark_never_run(inferred_node, _never_run_branch(node, outer))
-    for declared in wrong_states:  # the inputs of the subgraph in ``node``
+    for declared in wrong_states:
         declared.type.CopyFrom(with_shape(declared.type, None))
     return output_types
 
@@ -236,8 +237,8 @@ def _mark_never_run(node: NodeProto, never_run: str) -> None:
 def _loop(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
     """Return the inferred body; outputs are the final states and the stacked rows (trip count, ..).
 
-    The type of stacked rows has a constant trip count as its dim. A run may have fewer rows, because the
-    condition may end the Loop earlier: a plan must hold the most (docs/limits.md has the exception).
+    A constant trip count is taken for the number of rows. A run may have fewer, because the condition may end
+    the Loop earlier, but a plan must hold the most.
     """
     (attribute, subgraph), *_ = subgraphs(node)
     initial = [outer.type_of(name) for name in node.input[2:]]
@@ -253,14 +254,18 @@ def _loop(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
     if trip_count == 0:
         final = initial
     if trip_count is not None and not 0 <= trip_count <= _MAX_TRIP_COUNT:
-        trip_count = None
+        trip_count = None  # "until the condition is false", for any number of rows
     rows = inferred.output[1 + len(initial) :]
     return {attribute: inferred}, [*final, *(stack_of(v.type, 0, trip_count) for v in rows)]
 
 
 def _scan(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
-    """Return the inferred body; outputs are the final states and the stacked rows of all iterations."""
-    (attribute, subgraph), *_ = subgraphs(node)
+    """Return the inferred body; outputs are the final states and the stacked rows of all iterations.
+
+    Raises:
+        ValueError: the node has axes for another number of inputs than it scans.
+    """
+    (body_name, subgraph), *_ = subgraphs(node)
     states = len(node.input) - _scanned_count(node)  # the first inputs, and the first outputs
     axes = {attribute.name: list(attribute.ints) for attribute in node.attribute}
     scanned = [outer.type_of(name) for name in node.input[states:]]
@@ -280,7 +285,7 @@ def _scan(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
         stack_of(value.type, axis, length)
         for value, axis in zip(rows, output_axes, strict=False)
     ]
-    return {attribute: inferred}, [*final, *stacked]
+    return {body_name: inferred}, [*final, *stacked]
 
 
 def _scanned_count(node: NodeProto) -> int:

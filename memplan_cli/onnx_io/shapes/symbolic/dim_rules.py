@@ -158,7 +158,7 @@ def larger_dim(a: Dim, b: Dim) -> Dim:
 
 
 def slice_shape(values: Values, node: NodeProto) -> Shape | None:
-    """Slice: ``ceil(max(end - start, 0) / step)`` on each sliced axis, with ends clamped to the dim.
+    """Slice: ``ceil(max(end - start, 0) / step)`` on each sliced axis, with start and end clamped to the dim.
 
     Negative starts and ends count from the end of the axis. A sliced dim with an unknown or
     negative step is unknown.
@@ -168,19 +168,17 @@ def slice_shape(values: Values, node: NodeProto) -> Shape | None:
         return None
     starts = _slice_bounds(values, node, 1, "starts")
     ends = _slice_bounds(values, node, 2, "ends")
-    count = max(len(starts or ()), len(ends or ()))
+    # Axes that are left out are the first ones, as many as there are bounds.
+    count = len(starts or ends or ())
     axes = values.input_ints(node, 3, ints_attribute(node, "axes", range(count)))
-    steps = values.input_ints(node, 4, [1] * count)
     if not axes:  # unknown, or left out with unknown bounds: any axis may be sliced
         return tuple(None for _ in input_shape)
+    steps = values.input_ints(node, 4, [1] * len(axes))
+    unknown = [None] * len(axes)
     output_shape = list(input_shape)
-    for index, axis in enumerate(axes):
-        start, end = (
-            bounds[index] if bounds is not None and index < len(bounds) else None
-            for bounds in (starts, ends)
-        )
-        # 0 stands for an unknown step.
-        step = steps[index] if steps is not None and index < len(steps) else 0
+    for axis, start, end, step in zip(
+        axes, starts or unknown, ends or unknown, steps or unknown, strict=True
+    ):
         output_shape[axis] = _sliced_dim(input_shape[axis], start, end, step)
     return tuple(output_shape)
 
@@ -194,12 +192,12 @@ def _slice_bounds(
     return ints_attribute(node, attribute, ())
 
 
-def _sliced_dim(dim: Dim, start: Dim, end: Dim, step: int) -> Dim:
+def _sliced_dim(dim: Dim, start: Dim, end: Dim, step: int | None) -> Dim:
     """Return the length of ``[start:end:step]`` of an axis; None if unknown or ``step < 1``.
 
     That is ``floor((span + step - 1) / step)`` for ``span = max(end - start, 0)``.
     """
-    if dim is None or start is None or end is None or step < 1:
+    if dim is None or start is None or end is None or step is None or step < 1:
         return None
     length = subtract(_clamped(end, dim), _clamped(start, dim))
     if length is None:

@@ -67,10 +67,10 @@ def pool_output_shape(node: NodeProto, shape: Shape) -> Shape | None:
 
 
 def _window_counts(node: NodeProto, dims: Shape, window: Sequence[Dim]) -> list[Dim]:
-    """Return the number of windows along each spatial dim d with window size k.
+    """Return the number of windows along each spatial dim, None where the dim or the window's size is unknown.
 
-    ``floor((d + pads - dilation (k - 1) - 1) / stride) + 1``, or ``ceil(d / stride)`` with
-    ``auto_pad=SAME_*``. None where d or k is not known.
+    A window covers ``length = dilation (size - 1) + 1`` elements. ``floor((dim + padding - length) / stride) + 1``
+    windows fit, and with ``auto_pad=SAME_*`` ``ceil(dim / stride)``. Counts are not rounded up (``ceil_mode``).
     """
     ones = [1] * len(dims)
     strides, dilations = (ints_attribute(node, n, ones) for n in ("strides", "dilations"))
@@ -81,15 +81,15 @@ def _window_counts(node: NodeProto, dims: Shape, window: Sequence[Dim]) -> list[
         if dim is None or not isinstance(size, int):
             counts.append(None)
             continue
-        stride, window_length = strides[axis], dilations[axis] * (size - 1) + 1
-        if auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):  # as many as for a window of length 1
-            padding = window_length - 1
+        stride, length = strides[axis], dilations[axis] * (size - 1) + 1
+        if auto_pad in (b"SAME_UPPER", b"SAME_LOWER"):
+            padding = length - 1  # ceil(dim / stride) is floor((dim - 1) / stride) + 1
         elif auto_pad == b"NOTSET":
             padding = pads[axis] + pads[axis + len(dims)]
         else:  # VALID
             padding = 0
         # floor(a / stride) + 1 is floor((a + stride) / stride).
-        rest = constant_polynomial(padding - window_length + stride)
+        rest = constant_polynomial(padding - length + stride)
         dividend = add_polynomials([polynomial_of(dim), rest])
         counts.append(as_dim(floor_divide(dividend, stride)))
     return counts
