@@ -36,14 +36,16 @@ def step_bytes(program: Program, planned_vars: PlannedVars) -> Sequence[int]:
 def resident_bound(program: Program, planned_vars: PlannedVars) -> int:
     """Return a lower bound of intermediates and graph outputs together.
 
-    Only views share bytes. The bound is the largest of three needs, which hold for any order and
-    any copies:
+    It holds for any order and any copies, and is the largest of three needs:
 
     - Each op needs the intermediates that it reads and makes (`step_bytes`).
     - An op that makes graph outputs needs the largest of them besides. The others do not count, as
-      copies of the op may make them at other times.
+      other copies of the op may make them.
     - When the last graph output is made, all graph outputs are live, and the intermediates that
       its producer reads and makes. Which op is last is not known, so the smallest one counts.
+
+    A graph output that is a view has no bytes of its own. No output is written over an input here, as
+    in the peak that a budget limits.
 
     Args:
         program: the program without copies.

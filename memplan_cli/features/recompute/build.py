@@ -206,14 +206,15 @@ class _CopyWriter:
         return copy_place in self._copy_places(var) and (var, copy_place) not in self._copy_of
 
     def _emit_copy(self, producer: Place, copy_place: Place) -> None:
-        """Emit a copy of the op at place ``producer``, whose outputs ops read from ``copy_place`` on.
+        """Emit a copy of the op at place ``producer``, for reads from ``copy_place`` on.
 
-        It is emitted right before the op at ``_current_place``, the first that reads it. Its outputs get
-        provisional names; an optional output is left out if no op reads a copy of it from ``copy_place``
-        on. The op has no subgraphs (`may_run_twice`), so it reads only its inputs.
+        It is emitted right before the op at ``_current_place``, the first that reads it. Copies that it reads
+        itself are emitted before it, by `_ensure_copy`. Its outputs get provisional names; an optional output
+        is left out if no op reads a copy of it. The op has no subgraphs (`may_run_twice`), so it reads only
+        its inputs.
 
-        What the copy reads is recorded at ``copy_place``, where the search for copies counts it
-        (`DropSchedule`), although the copy may run later.
+        What the copy reads is recorded at ``copy_place``, where `DropSchedule` counts it, although the copy
+        may run later.
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs

@@ -161,6 +161,9 @@ class DropSchedule:
     def keep_again(self, budget: int) -> int:
         """Undo drops whose gap has room for the value within a budget, most work first.
 
+        Accesses stay, also those that an undone copy made to its inputs. The next `set_measured` corrects
+        them.
+
         Returns:
             The number of drops that were undone.
         """
@@ -176,7 +179,7 @@ class DropSchedule:
             start = accesses[bisect_left(accesses, end) - 1]
             size = values.sizes[value]
             if not self.drop_work(value, start):
-                continue  # a drop without work costs nothing to leave
+                continue  # the producer only runs later, not twice: to undo that saves nothing
             if self.live[start + 1 : end].max(initial=0) + size <= budget:
                 self.recomputed_at[value].discard(end)
                 self.add_live(start + 1, end, size)
@@ -203,9 +206,9 @@ class _CopyInput(NamedTuple):
     Attributes:
         value: the input.
         source: how the input gets into memory.
-        start: if it is kept or hoisted, the first place at which it is in memory in addition.
-        stop: if it is kept or hoisted, the place after the last; for `_Source.HOISTED` the place of
-        the copy that moves.
+        start: if it is kept or hoisted: the first place at which it is in memory in addition.
+        stop: the end of these places, exclusive. That is the place behind the copy that reads a kept
+        input, and the place at which the copy of a hoisted input ran so far.
         loss: bytes above the budget that keeping or hoisting adds, summed over places.
         work: the work of the additional copy.
     """
@@ -234,8 +237,8 @@ class _Candidate:
         the inputs of copies add.
         work: the work of all copies.
         inputs: the inputs of the copy, and of the copies that make these inputs.
-        transient_bytes: bytes that are live while the copies run: inputs that are computed at the
-        end of the gap, and outputs that copies make besides.
+        transient_bytes: bytes that only copies need, at the end of the gap: inputs that are computed
+        there, and outputs that copies make besides.
     """
 
     value: ValueNumber
@@ -257,8 +260,8 @@ class GreedyChooser:
     Attributes:
         schedule: the drops so far and the bytes live at each place; it is changed.
         budget: bytes.
-        price: how much gain (`_Candidate.gain`) one unit of work must bring: the lowest ratio of
-        gain and work at which a candidate was taken so far, or less if there were no more of these.
+        price: bytes of gain (`_Candidate.gain`) that are worth one unit of work. It falls: to the ratio
+        of each candidate that is taken, and to the floor after each round (`run`).
         _transient_bytes: for each place the bytes that its copies need while they run. The
         copies at one place run one after the other, so this is their maximum, not their sum.
         _max_copies: most copies of inputs in one candidate.
@@ -281,9 +284,9 @@ class GreedyChooser:
     def run(self) -> int:
         """Take candidates until the schedule fits the budget or no candidate helps.
 
-        This goes in rounds. A round takes candidates by falling ratio of gain and work, down to the floor:
-        the price (the lowest ratio that was paid so far) divided by `_FLOOR_DIVISOR`. Candidates below
-        the floor are not in the heap. So the next round begins at a lower price, with a new heap.
+        A round takes candidates by falling ratio of gain and work, down to the *floor*: the price at its
+        start divided by `_FLOOR_DIVISOR`. Then the floor becomes the price. The next round, with a new
+        heap, so has candidates of a lower ratio, and ones whose inputs are kept rather than recomputed.
 
         Returns:
             The number of candidates that were taken.
@@ -298,8 +301,7 @@ class GreedyChooser:
             floor = self.price / _FLOOR_DIVISOR
             while self._heap and -self._heap[0][0] >= floor and self._is_over_budget():
                 taken += self._take_best()
-            # The price may be below the floor already: `_take_best` lowers it to the ratio of the
-            # candidate that it takes, which may have fallen since the heap was filled.
+            # Below the floor already if a ratio fell between the test above and `_take_best`.
             self.price = min(self.price, floor)
             rounds_without_any = 0 if taken > taken_before else rounds_without_any + 1
         return taken
@@ -358,8 +360,7 @@ class GreedyChooser:
     def _take_best(self) -> int:
         """Take the first candidate of the heap if it is still the best at its present gain per work.
 
-        Otherwise it is put back at its present ratio, or dropped if it has no gain. `price` is the lowest
-        ratio that was taken so far: `run` derives from it which candidates are too poor.
+        Otherwise it is put back at its present ratio, or dropped if it has no gain.
 
         Returns:
             The number of candidates that were taken, 1 or 0.
@@ -378,14 +379,9 @@ class GreedyChooser:
         return 1
 
     def _evaluate(self, value: ValueNumber, gap: Gap) -> _Candidate | None:
-        """Return the candidate that drops a value in a gap, with its gain and work.
+        """Return the candidate that drops a value in a gap, with what its copy needs.
 
-        A gain is the bytes above the budget that are removed, summed over places. The inputs of the
-        copy, and theirs as far as they have to be computed too, lower the gain by their loss or add
-        work. The schedule is not changed.
-
-        None if no gain remains, if too many copies would run, or if gain / work is below the floor
-        of `run`.
+        None if no gain is left, or if `_add_inputs` gives the candidate up.
         """
         schedule, values = self.schedule, self.schedule.values
         excess = np.maximum(schedule.live[gap.start + 1 : gap.end] - self.budget, 0)
@@ -407,13 +403,13 @@ class GreedyChooser:
         return candidate if candidate.gain > 0 else None
 
     def _add_inputs(self, candidate: _Candidate) -> bool:
-        """Add to a candidate what its copy reads, and update its gain, work and transient bytes.
+        """Add the inputs of a candidate's copy, and of the copies that make inputs, and so on.
 
-        If an input has to be computed too, the inputs of that copy are added as well, and so on.
+        Their loss lowers the candidate's gain; copies add to its work and transient bytes.
 
         Returns:
             False if the candidate is given up: too many copies would run, or gain / work is below
-            the floor of `run`. Its figures are incomplete then.
+            the present price divided by `_FLOOR_DIVISOR`. It is incomplete then.
         """
         values, end = self.schedule.values, candidate.gap.end
         copies = 0
@@ -430,12 +426,12 @@ class GreedyChooser:
             if copy_input.is_copied:
                 copies += 1
                 stack.extend(values.inputs[needed])
-                # At the end of the gap a hoisted input is counted twice, as its loss includes this
-                # place. In random programs, more results got worse than better if it counted once.
+                # The loss of a hoisted input includes the end of the gap too, so it counts twice there.
+                # In random programs, more results got worse than better if it counted once.
                 candidate.transient_bytes += (
                     values.sizes[needed] + values.sibling_bytes[needed]
                 )
-            # Gain / work is below price / _FLOOR_DIVISOR. Further inputs only make it lower.
+            # Further inputs only lower the ratio.
             is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
             if copies > self._max_copies or is_below_floor:
                 return False
@@ -444,10 +440,8 @@ class GreedyChooser:
     def _choose_source(self, needed: ValueNumber, place: Place) -> _CopyInput:
         """Return how an input of a copy gets into memory at the place of the copy. Changes nothing.
 
-        An input that is not there anyway is kept for longer, or hoisted: its later copy runs here
-        instead. Both cause a *loss*: the bytes above the budget that they add, summed over places.
-        The input is recomputed instead, by one more copy, if that may be done and its work costs less
-        than the loss. The cost of work is ``work * price``, in the unit of a loss.
+        Keeping or hoisting the input has a *loss*: the bytes above the budget that it adds, summed over
+        places. One more copy of the input has a cost: ``work * price``. The cheaper is chosen.
 
         Args:
             needed: the input.
@@ -459,7 +453,7 @@ class GreedyChooser:
         if gap is None:
             return _CopyInput(needed, _Source.AVAILABLE)
         if gap.end == _NEVER:
-            # After its last access: keep it from there until here, or compute it once more.
+            # Its last access is before ``place``: keep it from there to here, or compute it once more.
             start, stop = gap.start + 1, place + 1
             loss = self._added_excess(start, stop, size)
             if loss <= work * self.price or not values.can_recompute(needed):
@@ -507,9 +501,8 @@ class GreedyChooser:
                     schedule.add_live(start, stop, values.sizes[input_value])
                     recomputed_at.remove(stop)
                     recomputed_at.add(end)
-                    # At ``stop``, what this copy needed stays counted, transient bytes and reads: no
-                    # record says which of them other copies there need. A measured schedule corrects
-                    # the reads and the live bytes (`DropSchedule.set_measured`).
+                    # What the moved copy read at ``stop`` stays counted there, as other copies may read
+                    # it too, until the program is measured (`DropSchedule.set_measured`).
                 case _Source.RECOMPUTED:  # one more copy, used at ``end`` only
                     recomputed_at.add(end)
         # Copies at one place run one after the other, so the most transient bytes of all count.

@@ -93,11 +93,16 @@ def search_recomputation(
     budget: int | None,
     progress: Callable[[str], None] | None = None,
 ) -> Recomputation:
-    """Choose an order and the values to recompute in it, with or without a backward part.
+    """Choose an order of a program, and the values to recompute in it.
 
-    The budget is for the intermediates and outputs that are live at one step, in bytes. Nothing is
-    recomputed if an order alone meets it. If no program meets it, the one that exceeds it least is chosen.
-    None chooses the knee of the curve. ``progress`` is called with a line for each result.
+    Args:
+        program: an inference graph or a training step.
+        planned_vars: its vars without graph outputs; these count too.
+        phases: the forward and backward ops, if it is a training step.
+        budget: most bytes of intermediates and outputs that may be live at one step. If an order alone meets
+            it, nothing is recomputed; if no program meets it, the one that exceeds it least is returned.
+            None: the knee of the curve of memory and work.
+        progress: called with a line for each result.
     """
     search = _Search(program, planned_vars, phases, progress or silent)
     if budget is None:
@@ -147,9 +152,8 @@ class _Search:
     ) -> None:
         """Find the three orders to start from, and measure the program without copies in each of them.
 
-        The orders are that of the file, the best one if no op is copied (run again), and the *light
-        order*: the best one if the bytes of values that will likely be dropped and computed again
-        count as 0 (`_light_order`). If one of them meets the budget, copies are not searched.
+        The orders are that of the file, the best one without copies, and the *light order*: the best one
+        if values that will likely be dropped and computed again have no bytes (`_light_order`).
         """
         self._program, self._phases, self._progress = program, phases, progress
         self._resident_vars = planned_vars.resident
@@ -164,8 +168,7 @@ class _Search:
         # In a large program copies are searched in the light order only, as it is made for them.
         is_large = len(program.body.ops) > _LARGE
         self._promising_solvers = [in_light_order] if is_large else solvers
-        # The bound counts intermediates and graph outputs by different rules: ``planned_vars`` has them
-        # apart, `_resident_vars` together.
+        # Not of `_resident_vars`: the bound has other rules for graph outputs than for intermediates.
         self.floor = resident_bound(program, planned_vars)
 
     def best(self, budget: int) -> Trial:

@@ -80,7 +80,7 @@ def find_values(
     """Group the vars of a program's top block into values: each is a root var and all its views.
 
     The root is the var that has bytes of its own, and its producer is the producer of the value.
-    Graph inputs, graph outputs and pinned vars always stay in memory, and are no values.
+    Graph inputs, graph outputs and ``pinned`` vars always stay in memory, and are no values.
     """
     dataflow = program.dataflow
     kept_vars = frozenset(program.body.outputs) | frozenset(pinned)
@@ -102,7 +102,8 @@ def find_values(
             node_work(op, program.vars) if is_repeatable[place] else MUST_RUN_ONCE
             for op, place in zip(producers, made_at, strict=True)
         ),
-        is_sole_output=tuple(sum(map(bool, op.outputs)) == 1 for op in producers),
+        # An omitted output has the name "".
+        is_sole_output=tuple(sum(var != "" for var in op.outputs) == 1 for op in producers),
         sibling_bytes=tuple(
             _sibling_bytes(op, root, sizes) for op, root in zip(producers, roots, strict=True)
         ),
