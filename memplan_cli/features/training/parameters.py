@@ -147,7 +147,6 @@ _LEARNED_INPUTS: Mapping[str, Container[int]] = {
     "BatchNormalization": frozenset({1, 2}),
     "Conv": frozenset({1, 2}),
     "ConvTranspose": frozenset({1, 2}),
-    "Einsum": EVERY_INPUT,
     "GRU": frozenset({1, 2, 3}),
     "Gather": frozenset({0}),
     "Gemm": frozenset({0, 1, 2}),

@@ -43,7 +43,8 @@ def same(body: str) -> Build:
 
 def power(draw: Draw) -> Case:
     a, b = broadcast_pair(draw)
-    return Case("y = Pow(a, b)", {"a": positive(draw, *a), "b": values(draw, *b)})
+    inputs = {"a": positive(draw, *a), "b": values(draw, *b)}
+    return Case("y = Pow(a, b)", inputs, wanted=("a",))
 
 
 def fixed_power(draw: Draw) -> Case:

@@ -139,17 +139,17 @@ def _old(opset: int, body: str, **given: Any) -> Case:  # noqa: ANN401 - as for 
 
 
 OLD: Forms = {
-    "opset-7-BatchNormalization": form(
+    "opset-11-BatchNormalization": form(
         "y = BatchNormalization(x, s, b, m, v)",
         x=single(2, 2, 2, 2),
         s=single(2),
         b=single(2),
         m=[0.1, 0.2],
         v=[0.8, 1.1],
-        how={"opset": 7, "wanted": ("x", "s", "b"), "statistics": Statistics.RUNNING},
+        how={"opset": 11, "wanted": ("x", "s", "b"), "statistics": Statistics.RUNNING},
     ),
-    "opset-8-Max": _old(
-        8, "y = Max(a, b)", a=single(2, 3), b=single(3, seed=4) + np.float32(0.03)
+    "opset-11-Max": _old(
+        11, "y = Max(a, b)", a=single(2, 3), b=single(3, seed=4) + np.float32(0.03)
     ),
     "opset-11-Resize": _old(
         11,
@@ -178,53 +178,34 @@ OLD: Forms = {
     "opset-13-Split": form(
         "y, z = Split<axis=-1>(x)", x=(2, 4), how={"opset": 13, "outputs": ("z", "y")}
     ),
-    "opset-9-Slice": _old(
-        9, "y = Slice<starts=[1, -2], ends=[3, 9], axes=[0, 1]>(x)", x=(4, 5)
-    ),
-    "opset-9-Slice-plain": _old(9, "y = Slice<starts=[1, 0], ends=[3, 9]>(x)", x=(4, 5)),
-    "opset-10-Pad": _old(10, "y = Pad<pads=[1, 0, 0, 2], value=0.5>(x)", x=(2, 3)),
-    "opset-10-Pad-edge": _old(10, 'y = Pad<pads=[1, 0, 0, 2], mode="edge">(x)', x=(2, 3)),
-    "opset-10-Clip": _old(10, "y = Clip<min=-0.22, max=0.31>(x)", x=single(3, 4)),
-    "opset-10-Clip-half": _old(
-        10,
-        "q = Cast<to=10>(x) c = Clip<min=-0.22, max=0.31>(q) y = Cast<to=1>(c)",
-        x=single(3, 4),
-    ),
-    "opset-10-Dropout": _old(10, "y = Dropout<ratio=0.3>(x)", x=(3, 4)),
-    "opset-7-Dropout": _old(7, "y = Dropout(x)", x=(3, 4)),
-    "opset-9-TopK": _old(9, "y, i = TopK<k=2, axis=0>(x)", x=(4, 2)),
-    "opset-10-TopK": _old(10, "y, i = TopK<axis=0>(x, k)", x=(4, 2), k=[2]),
-    "opset-9-Scatter": _old(
-        9, "y = Scatter(x, i, u)", x=(3, 2), i=np.array([[2, 0]]), u=(1, 2)
-    ),
+    "opset-11-Dropout": _old(11, "y = Dropout<ratio=0.3>(x)", x=(3, 4)),
+    "opset-11-TopK": _old(11, "y, i = TopK<axis=0>(x, k)", x=(4, 2), k=[2]),
     "opset-11-DepthToSpace": _old(
         11, 'y = DepthToSpace<blocksize=2, mode="CRD">(x)', x=(1, 8, 1, 2)
     ),
-    "opset-10-DepthToSpace": _old(10, "y = DepthToSpace<blocksize=2>(x)", x=(1, 8, 1, 2)),
-    "opset-9-PRelu": _old(9, "y = PRelu(x, s)", x=(2, 3, 2), s=(3, 1)),
-    "opset-9-Gemm": _old(
-        9, "y = Gemm<beta=0.3, transB=1>(a, b, c)", a=(2, 3), b=(4, 3), c=(4,)
+    "opset-11-PRelu": _old(11, "y = PRelu(x, s)", x=(2, 3, 2), s=(3, 1)),
+    "opset-11-Gemm": _old(
+        11, "y = Gemm<beta=0.3, transB=1>(a, b, c)", a=(2, 3), b=(4, 3), c=(4,)
     ),
     "opset-11-Pow": _old(11, "y = Pow(x, p)", x=above(3, 4), p=2.0),
-    "opset-10-AveragePool": _old(
-        10, "y = AveragePool<kernel_shape=[2], ceil_mode=1, strides=[2]>(x)", x=(1, 2, 5)
+    "opset-11-AveragePool": _old(
+        11, "y = AveragePool<kernel_shape=[2], ceil_mode=1, strides=[2]>(x)", x=(1, 2, 5)
     ),
     "opset-11-GatherND": _old(11, "y = GatherND(x, i)", x=(2, 3), i=np.array([[1, -1]])),
-    "opset-7-LSTM": form(
+    "opset-11-LSTM": form(
         "y, h, c = LSTM<hidden_size=3>(x, w, r, b)",
         x=single(3, 2, 2),
         w=single(1, 12, 2, seed=1),
         r=single(1, 12, 3, seed=2),
         b=single(1, 24, seed=3),
-        how={"opset": 7, "outputs": ("y", "h", "c")},
+        how={"opset": 11, "outputs": ("y", "h", "c")},
     ),
     "opset-12-SoftmaxCrossEntropyLoss": _old(
         12, "y = SoftmaxCrossEntropyLoss(x, t)", x=fixed(2, 3), t=np.array([1, 2])
     ),
-    "opset-12-Einsum": _old(12, 'y = Einsum<equation="ij,jk">(a, b)', a=(2, 3), b=(3, 2)),
-    "opset-9-Where": _old(9, "y = Where(c, a, b)", a=(2, 3), b=(3,), c=np.eye(2, 3) > 0),
-    "opset-8-Expand": _old(8, "y = Expand(x, n)", x=(3, 1), n=[2, 1, 4]),
-    "opset-9-Flatten": _old(9, "y = Flatten<axis=2>(x)", x=(2, 3, 2)),
+    "opset-11-Where": _old(11, "y = Where(c, a, b)", a=(2, 3), b=(3,), c=np.eye(2, 3) > 0),
+    "opset-11-Expand": _old(11, "y = Expand(x, n)", x=(3, 1), n=[2, 1, 4]),
+    "opset-11-Flatten": _old(11, "y = Flatten<axis=2>(x)", x=(2, 3, 2)),
 }
 
 EXPANDED: Forms = {**RECURRENCES, **ATTENTION, **OLD}

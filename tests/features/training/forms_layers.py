@@ -43,27 +43,6 @@ PRODUCTS: Forms = {
             ((2, 2, 3), (1, 3, 2)),
         )
     },
-    **{
-        f"Einsum-{equation}": form(
-            f"""y = Einsum<equation="{equation}">({", ".join("abc"[: len(dims)])})""",
-            **dict(zip("abc", dims, strict=False)),
-        )
-        for equation, *dims in (
-            ("...ij,...jk->...ik", (4, 2, 3), (4, 3, 2)),
-            ("...ij,jk->...ik", (4, 2, 3), (3, 2)),
-            ("...i,...i", (2, 3), (2, 3)),
-            ("ij,ij->i", (2, 3), (2, 3)),
-            ("ai,bi,ci->abc", (2, 3), (2, 3), (2, 3)),
-            ("ij->", (2, 3)),
-            ("ij->ji", (2, 3)),
-            (",ij->ij", (), (2, 3)),
-            ("ij,jk,kl->il", (2, 3), (3, 2), (2, 2)),
-            (" b a , a c -> b c ", (2, 3), (3, 2)),
-            ("bA,Ac", (2, 3), (3, 2)),
-            ("ij,kl->ik", (2, 3), (2, 2)),
-        )
-    },
-    "Einsum-same": form('y = Einsum<equation="ij,kj->ik">(a, a)', a=(2, 3)),
 }
 
 _CONVS = {
@@ -98,12 +77,6 @@ CONVOLUTIONS: Forms = {
     "Conv-point-padded": form(
         "y = Conv<pads=[1, 0, 1, 2]>(x, w)", x=(1, 2, 4, 5), w=(3, 2, 1, 1)
     ),
-    "ConvTranspose-same-of-unknown-size": form(
-        'z = Reshape(x, n) y = ConvTranspose<auto_pad="SAME_LOWER">(z, w)',
-        x=(1, 1, 3, 4),
-        n=np.array([1, 1, 3, 4]),
-        w=(1, 2, 3, 2),
-    ),
     **{
         f"ConvTranspose-{name}-{group}": form(
             f"y = ConvTranspose<group={group}, {how.format(q=chr(34))}>(x, w, b)",
@@ -116,14 +89,7 @@ CONVOLUTIONS: Forms = {
             ("strided", "strides=[2, 3]"),
             ("extra", "strides=[3, 3], output_padding=[2, 1], pads=[1, 0, 0, 1]"),
             ("dilated", "dilations=[2, 1], strides=[2, 1], pads=[2, 0, 1, 0]"),
-            ("same-upper", "auto_pad={q}SAME_UPPER{q}, strides=[2, 2]"),
-            ("same-lower", "auto_pad={q}SAME_LOWER{q}, strides=[2, 2]"),
-            ("same-beyond-the-kernel", "auto_pad={q}SAME_UPPER{q}, strides=[2, 3]"),
             ("valid", "auto_pad={q}VALID{q}, strides=[2, 2]"),
-            ("shaped", "output_shape=[6, 7], strides=[2, 2]"),
-            ("shaped-larger", "output_shape=[8, 9], strides=[2, 2]"),
-            ("shaped-upper", "auto_pad={q}SAME_UPPER{q}, output_shape=[6, 7], strides=[2, 2]"),
-            ("shaped-extra", "output_shape=[6, 7], strides=[2, 2], output_padding=[1, 0]"),
         )
         for group in (1, 2)
     },

@@ -127,18 +127,6 @@ INDEXING: Forms = {
     "GatherND-rows": form("y = GatherND(x, i)", x=(2, 3), i=np.array([[1], [-1], [0]])),
     "GatherND-none": form("y = GatherND(x, i)", x=(3, 2), i=np.zeros((0, 1), np.int64)),
     "GatherND-empty-rows": form("y = GatherND(x, i)", x=(3, 0), i=np.array([[1]])),
-    "GatherND-empty-batch": form(
-        "y = GatherND<batch_dims=1>(x, i)", x=(0, 3), i=np.zeros((0, 1), np.int64)
-    ),
-    "GatherND-batch": form(
-        "y = GatherND<batch_dims=1>(x, i)", x=(2, 3, 2), i=np.array([[[1], [-1]], [[0], [0]]])
-    ),
-    "GatherND-batch-one": form(
-        "y = GatherND<batch_dims=1>(x, i)", x=(2, 3, 2), i=np.array([[1], [-1]])
-    ),
-    "GatherND-batch-two": form(
-        "y = GatherND<batch_dims=2>(x, i)", x=(2, 2, 3), i=np.array([[[1], [-1]], [[0], [2]]])
-    ),
     "ScatterElements-negative": form(
         "y = ScatterElements<axis=-1>(x, i, u)", x=(2, 3), i=np.array([[-1], [0]]), u=(2, 1)
     ),

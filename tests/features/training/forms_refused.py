@@ -70,14 +70,27 @@ REFUSED: Forms = {
             ),
         )
     },
-    "Resize-opset-10": form(
-        "y = Resize(x, n)", x=single(1, 1, 4, 4), n=[1.0, 1.0, 2.0, 2.0], how={"opset": 10}
+    "Einsum": form('y = Einsum<equation="ij,jk">(a, b)', a=(2, 3), b=(3, 2)),
+    **{
+        f"ConvTranspose-{name}": form(
+            f"y = ConvTranspose<{how}>(x, w)", x=(1, 1, 3, 4), w=(1, 2, 3, 2)
+        )
+        for name, how in (
+            ("same", 'auto_pad="SAME_LOWER", strides=[2, 2]'),
+            ("shaped", "output_shape=[6, 7], strides=[2, 2]"),
+            ("long-padding", "dilations=[3, 3], output_padding=[0, 1]"),
+        )
+    },
+    "Conv-strided-of-unknown-size": form(
+        "z = Reshape(x, n) y = Conv<strides=[2, 2]>(z, w)",
+        x=(1, 1, 3, 4),
+        n=np.array([1, 1, 3, 4]),
+        w=(1, 1, 2, 2),
     ),
-    "Upsample-opset-9": form(
-        "y = Upsample(x, n)", x=single(1, 1, 2, 3), n=[1.0, 1.0, 2.0, 2.0], how={"opset": 9}
+    "Pow-trained-exponent": form("y = Pow(x, p)", x=(2,), p=(2,)),
+    "GatherND-batch": form(
+        "y = GatherND<batch_dims=1>(x, i)", x=(2, 3, 2), i=np.array([[1], [-1]])
     ),
-    "Einsum-broadcast": form('y = Einsum<equation="ij,ij->i">(a, b)', a=(2, 1), b=(2, 3)),
-    "Einsum-diagonal": form('y = Einsum<equation="ii->i">(a)', a=(3, 3)),
     "GroupNormalization-scaled-by-group": form(
         "y = GroupNormalization<num_groups=2>(x, s, b)", x=(2, 4, 3), s=(2,), b=(2,)
     ),

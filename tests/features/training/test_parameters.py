@@ -25,7 +25,6 @@ WEIGHTS = ("W", "R", "P", "scale", "Scale", "bias", "slope")
 OPERANDS = {
     "Add": "AB",
     "Attention": "QKV",
-    "Einsum": ["Inputs"],
     "Gather": ["data"],
     "Gemm": "ABC",
     "MatMul": "AB",

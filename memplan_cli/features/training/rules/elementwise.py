@@ -72,21 +72,8 @@ def div(call: Call) -> Gradients:
 
 
 def power(call: Call) -> Gradients:
-    """Y = X ^ P: dX = dY P X^(P-1), dP = dY Y log X where X > 0, else 0."""
-    tape, x, p = call.tape, call.input(0), call.input(1)
-    dp = ""
-    if call.wants(1):
-        zero = tape.scalar(0, x)
-        slope_at_positive = tape.emit("Mul", call.output(), tape.emit("Log", x))
-        is_positive = tape.emit("Greater", x, zero)
-        p_slope = tape.emit("Where", is_positive, slope_at_positive, zero)
-        dp = _input_gradient(call, 1, tape.emit("Mul", call.dy, p_slope))
-        if tape.dtype(p) != tape.dtype(x):
-            dp = tape.emit("Cast", dp, to=tape.dtype(p))
-    if not call.wants(0):
-        return ("", dp)
-    x_slope = _power_slope(call)
-    return (_input_gradient(call, 0, tape.emit("Mul", call.dy, x_slope)), dp)
+    """Y = X ^ P: dX = dY P X^(P-1)."""
+    return (_input_gradient(call, 0, call.tape.emit("Mul", call.dy, _power_slope(call))),)
 
 
 def _power_slope(call: Call) -> str:

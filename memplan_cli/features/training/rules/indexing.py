@@ -97,52 +97,44 @@ def gather_nd(call: Call) -> Gradients:
     dX is made of rows, one per slice of X; each tuple becomes a row number.
 
     Raises:
+        ModelError: the node has batch axes.
         UnknownShapeError: the sizes of X or the length of a tuple are not known.
     """
     tape, x, index = call.tape, call.input(0), call.input(1)
+    if call.attribute("batch_dims", 0):
+        raise ModelError(
+            f"GatherND {call.label!r} has batch_dims: it has no gradient rule for that"
+        )
     sizes = tape.sizes(x, "its indices are turned into row numbers")
     if 0 in sizes:  # the Reshapes below need elements
         return (tape.zeros_like(x),)
-    batch_rank = call.attribute("batch_dims", 0)
-    # The batch axes and those that a tuple indexes make the row, the axes behind them its elements.
+    # The axes that a tuple indexes make the row, the axes behind them its elements.
     tuple_length = tape.shape(index)[-1]
     if not isinstance(tuple_length, int):
         raise UnknownShapeError(f"the length of the index tuples {index!r} is not known")
-    batch_sizes = sizes[:batch_rank]
-    indexed_sizes = sizes[batch_rank : batch_rank + tuple_length]
-    row_count = prod(batch_sizes) * prod(indexed_sizes)
-    width = prod(sizes[batch_rank + tuple_length :])
-    row_numbers = _row_numbers(call, batch_sizes, indexed_sizes)
-    rows = tape.emit("Reshape", row_numbers, tape.ints(-1, 1))
+    indexed_sizes = sizes[:tuple_length]
+    width = prod(sizes[tuple_length:])
+    rows = tape.emit("Reshape", _row_numbers(tape, index, indexed_sizes), tape.ints(-1, 1))
     dy = tape.emit("Reshape", call.dy, tape.ints(-1, width))
     indices = tape.emit("Expand", rows, tape.emit("Shape", dy))
-    zeros = tape.emit("Expand", tape.scalar(0, x), tape.ints(row_count, width))
+    zeros = tape.emit("Expand", tape.scalar(0, x), tape.ints(prod(indexed_sizes), width))
     dx = tape.emit("ScatterElements", zeros, indices, dy, axis=0, reduction="add")
     return (tape.reshape_like(dx, x),)
 
 
-def _row_numbers(
-    call: Call, batch_sizes: tuple[int, ...], indexed_sizes: tuple[int, ...]
-) -> str:
+def _row_numbers(tape: Tape, index: str, indexed_sizes: tuple[int, ...]) -> str:
     """Return the row number of each index tuple of a GatherND, as int64.
 
-    Rows are counted in row-major order over the leading axes of X: the batch axes, and those that a tuple
-    indexes. Negative indices count from the end of their axis.
+    Rows are counted in row-major order over the axes that a tuple indexes. Negative indices count from the
+    end of their axis.
     """
-    tape, index, int64 = call.tape, call.input(1), TensorProto.INT64
+    int64 = TensorProto.INT64
     strides = [prod(indexed_sizes[i + 1 :]) for i in range(len(indexed_sizes))]
     sizes_tensor = tape.constant(indexed_sizes, int64)
     is_negative = tape.emit("Less", index, tape.constant(0, int64))
     from_start = tape.emit("Where", is_negative, tape.emit("Add", index, sizes_tensor), index)
     products = tape.emit("Mul", from_start, tape.constant(strides, int64))
-    rows = tape.emit("ReduceSum", products, tape.ints(-1), keepdims=0)
-    if not batch_sizes:
-        return rows
-    # Each sample, an element of the batch axes, has rows of its own.
-    samples = prod(batch_sizes)
-    rows_by_sample = tape.emit("Reshape", rows, tape.ints(samples, -1))
-    first_rows = [[sample * prod(indexed_sizes)] for sample in range(samples)]
-    return tape.emit("Add", rows_by_sample, tape.constant(first_rows, int64))
+    return tape.emit("ReduceSum", products, tape.ints(-1), keepdims=0)
 
 
 def scatter_elements(call: Call) -> Gradients:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import string
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from memplan_cli.errors import ModelError
 from memplan_cli.features.training.rules.broadcast import sum_to_shape, unbroadcast
 
 if TYPE_CHECKING:
@@ -132,101 +130,7 @@ def gemm(call: Call) -> Gradients:
     return (da, db, dc)
 
 
-class _Equation(NamedTuple):
-    """An Einsum equation without ellipses: one letter per axis.
-
-    Attributes:
-        operands: the letters of each operand; ``ij,jk->ik`` has ("ij", "jk").
-        result: the letters of the result.
-    """
-
-    operands: tuple[str, ...]
-    result: str
-
-
-def einsum(call: Call) -> Gradients:
-    """Y = sum of products over named axes: dX is the same with Y's and X's names exchanged.
-
-    Raises:
-        ModelError: X has a name twice, so that Y is made of its diagonal, or an axis of size 1 is broadcast.
-    """
-    equation = _equation(call)
-    _reject_broadcast(call, equation)
-    return tuple(
-        _einsum_gradient(call, equation, index) if call.wants(index) else ""
-        for index in range(len(equation.operands))
-    )
-
-
-def _reject_broadcast(call: Call, equation: _Equation) -> None:
-    """Raise ModelError if an axis has size 1 in one operand and another size in another one.
-
-    Different symbols for one axis are taken to be equal.
-    """
-    dims: dict[str, set[Dim]] = {}
-    for index, letters in enumerate(equation.operands):
-        for letter, dim in zip(letters, call.tape.shape(call.input(index)), strict=True):
-            dims.setdefault(letter, set()).add(dim)
-    if any(1 in different and len(different) > 1 for different in dims.values()):
-        raise ModelError(
-            f"Einsum {call.label!r} broadcasts an axis of size 1: it has no gradient rule for that"
-        )
-
-
-def _equation(call: Call) -> _Equation:
-    """Return the equation of an Einsum; the letters of ellipses and an omitted result are added."""
-    text = call.attribute("equation").replace(" ", "")
-    left, arrow, result = text.partition("->")
-    if not arrow:  # the result has the letters that occur once, in alphabetic order
-        once = sorted(
-            letter for letter in left if letter.isalpha() and left.count(letter) == 1
-        )
-        result = ("..." if "..." in left else "") + "".join(once)
-    operands = left.split(",")
-    ellipsis_ranks = [
-        call.tape.rank(call.input(i)) - len(letters.replace("...", ""))
-        if "..." in letters
-        else 0
-        for i, letters in enumerate(operands)
-    ]
-    # Ellipses are aligned at their last axis, as in broadcasting.
-    rank = max(ellipsis_ranks)
-    unused = [letter for letter in string.ascii_uppercase if letter not in text]
-    ellipsis = "".join(unused[:rank])
-    expanded = tuple(
-        letters.replace("...", ellipsis[rank - own_rank :])
-        for letters, own_rank in zip(operands, ellipsis_ranks, strict=True)
-    )
-    return _Equation(expanded, result.replace("...", ellipsis))
-
-
-def _einsum_gradient(call: Call, equation: _Equation, index: int) -> str:
-    """Return the gradient of one operand: an Einsum of dY and the other operands, in its shape.
-
-    Along an axis of the operand that none of them has, such as ``j`` in ``ij->i``, the result is repeated.
-    """
-    tape, own_letters = call.tape, equation.operands[index]
-    if len(set(own_letters)) < len(own_letters):
-        raise ModelError(
-            f"Einsum {call.label!r} reads a diagonal: it has no gradient rule for that"
-        )
-    tensors, letters_of_tensors = [call.dy], [equation.result]
-    for i, letters in enumerate(equation.operands):
-        if i != index:
-            tensors.append(call.input(i))
-            letters_of_tensors.append(letters)
-    left = ",".join(letters_of_tensors)
-    shared = "".join(letter for letter in own_letters if letter in left)
-    product = tape.emit("Einsum", *tensors, equation=f"{left}->{shared}")
-    missing_axes = [axis for axis, letter in enumerate(own_letters) if letter not in left]
-    if not missing_axes:
-        return product
-    product = tape.emit("Unsqueeze", product, tape.ints(*missing_axes))
-    return tape.emit("Expand", product, tape.shape_of(call.input(index)))
-
-
 RULES: Mapping[str, Rule] = {
-    "Einsum": einsum,
     "Gemm": gemm,
     "MatMul": matmul,
 }

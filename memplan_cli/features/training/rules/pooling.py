@@ -9,7 +9,12 @@ import numpy as np
 from onnx import TensorProto
 
 from memplan_cli.errors import ModelError
-from memplan_cli.features.training.rules.conv import Window, transposed_conv, windows
+from memplan_cli.features.training.rules.conv import (
+    Window,
+    transposed_conv,
+    windows,
+    with_leading_dims,
+)
 from memplan_cli.features.training.tape import UnknownShapeError
 from memplan_cli.features.training.tensors import Tensor
 
@@ -71,21 +76,10 @@ def average_pool(call: Call) -> Gradients:
     kernel = tuple(call.attribute("kernel_shape"))
     axes = windows(call, kernel, x, call.output())
     quotient = tape.emit("Div", call.dy, _window_counts(call, axes))
-    samples = _channels_to_batch(tape, quotient, call.output())
+    samples = with_leading_dims(tape, quotient, (-1, 1), call.output())
     ones = tape.constant(np.ones((1, 1, *kernel)), tape.dtype(x))
-    dx = transposed_conv(tape, samples, ones, x, axes, group=1)
+    dx = transposed_conv(tape, samples, ones, axes, group=1)
     return (tape.reshape_like(dx, x),)
-
-
-def _channels_to_batch(tape: Tape, name: str, like: str) -> str:
-    """Reshape a tensor of the shape of ``like``, [N, C, ...], to [N C, 1, ...]."""
-    shape = tape.shape(like)
-    if all(isinstance(dim, int) for dim in shape[2:]):
-        sizes = [dim for dim in shape[2:] if isinstance(dim, int)]
-        return tape.emit("Reshape", name, tape.ints(-1, 1, *sizes))
-    spatial = tape.emit("Slice", tape.shape_of(like), tape.ints(2), tape.ints(len(shape)))
-    target = tape.emit("Concat", tape.ints(-1, 1), spatial, axis=0)
-    return tape.emit("Reshape", name, target)
 
 
 def _window_counts(call: Call, axes: tuple[Window, ...]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import TensorProto
@@ -105,48 +105,29 @@ def split(call: Call) -> Gradients:
     return (tape.emit("Concat", *parts, axis=axis),)
 
 
-class _SlicedAxis(NamedTuple):
-    """The elements that a Slice takes along one axis: ``length`` of them, every ``step``-th from ``start`` on.
-
-    ``start`` counts from the first element.
-    """
-
-    start: int
-    length: int
-    step: int
-
-
 def slice_(call: Call) -> Gradients:
-    """Y = every s-th element of X from a to b: dX = dY at these places, else 0.
+    """Y = X from a to b, every s-th element: dX = dY with zeros padded at both ends.
 
-    Each element of dY is followed by s - 1 zeros, and zeros are padded at both ends. If s < 0, or the bounds
-    are not constant, dY is scattered by index instead, which takes an integer for each element.
+    If s is not 1, or the bounds are not constant, dY is scattered by index instead, which takes an integer for
+    each element.
     """
     tape, x = call.tape, call.input(0)
-    sliced_axes = _sliced_axes(call)
-    if sliced_axes is None:
+    spans = _sliced_spans(call)
+    if spans is None:
         return (_scatter_to_origins(call, "Slice", list(call.node.input[1:]), {}),)
-    sizes, dx = tape.sizes(x), call.dy
-    if any(sliced.length == 0 for sliced in sliced_axes.values()):
+    sizes = tape.sizes(x)
+    if any(len(span) == 0 for span in spans.values()):
         return (tape.zeros_like(x),)
-    lengths = [
-        sliced_axes[axis].length if axis in sliced_axes else size
-        for axis, size in enumerate(sizes)
-    ]
     begins, ends = [0] * len(sizes), [0] * len(sizes)
-    for axis, (start, length, step) in sliced_axes.items():
-        if step > 1:
-            dx = _with_zeros_between(tape, dx, axis, step, lengths)
-            lengths[axis] = length * step
-        # Negative at the end if the zeros behind the last element go beyond the end of X.
-        begins[axis], ends[axis] = start, sizes[axis] - start - lengths[axis]
-    return (_padded(tape, dx, begins, ends, x),)
+    for axis, span in spans.items():
+        begins[axis], ends[axis] = span.start, sizes[axis] - span.stop
+    return (_padded(tape, call.dy, begins, ends, x),)
 
 
-def _sliced_axes(call: Call) -> dict[int, _SlicedAxis] | None:
-    """Return what a Slice takes along each of its axes.
+def _sliced_spans(call: Call) -> dict[int, range] | None:
+    """Return the elements that a Slice takes along each of its axes.
 
-    None if sizes or bounds are not constant, or if it goes downwards along an axis.
+    None if sizes or bounds are not constant, or if a step is not 1.
     """
     sizes = call.tape.tensor(call.input(0)).sizes
     starts, ends = call.constant_input(1), call.constant_input(2)
@@ -155,50 +136,22 @@ def _sliced_axes(call: Call) -> dict[int, _SlicedAxis] | None:
         return None
     if (call.input(3) and axes is None) or (call.input(4) and steps is None):
         return None
-    axis_list = list(range(starts.size)) if axes is None else axes.ravel().tolist()
-    step_list = [1] * starts.size if steps is None else steps.ravel().tolist()
-    if min(step_list, default=1) < 0:
+    if steps is not None and (steps != 1).any():
         return None
-    sliced_axes = {}
-    for negative_axis, start, end, step in zip(
-        axis_list, starts.tolist(), ends.tolist(), step_list, strict=True
-    ):
-        axis = negative_axis % len(sizes)
-        taken = range(sizes[axis])[start:end:step]
-        sliced_axes[axis] = _SlicedAxis(taken.start, len(taken), step)
-    return sliced_axes
-
-
-def _with_zeros_between(
-    tape: Tape, name: str, axis: int, step: int, lengths: Sequence[int]
-) -> str:
-    """Return a tensor, whose shape is ``lengths``, with ``step - 1`` zeros added behind each element of an axis."""
-    # Each element becomes an axis of its own, which is padded at its end and merged again.
-    rank = len(lengths) + 1
-    unsqueezed = tape.emit("Unsqueeze", name, tape.ints(axis + 1))
-    pads = [0] * (2 * rank)  # at the begin of each axis, then at the ends
-    pads[rank + axis + 1] = step - 1
-    padded = tape.emit("Pad", unsqueezed, tape.ints(*pads))
-    shape = [n * step if i == axis else n for i, n in enumerate(lengths)]
-    return tape.emit("Reshape", padded, tape.ints(*shape))
+    axis_list = list(range(starts.size)) if axes is None else axes.ravel().tolist()
+    spans = {}
+    for axis, start, end in zip(axis_list, starts.tolist(), ends.tolist(), strict=True):
+        spans[axis % len(sizes)] = range(sizes[axis])[start:end]
+    return spans
 
 
 def _padded(
     tape: Tape, name: str, begins: Sequence[int], ends: Sequence[int], like: str
 ) -> str:
-    """Return a tensor with zeros added at both ends of each axis.
-
-    A negative number in ``ends`` removes elements. ``like`` has the tensor's element type.
-    """
-    axes = [axis for axis, end in enumerate(ends) if end < 0]
-    if axes:
-        cut_ends = tape.ints(*(ends[axis] for axis in axes))
-        starts = tape.ints(*[0] * len(axes))
-        name = tape.emit("Slice", name, starts, cut_ends, tape.ints(*axes))
-    pads = [max(n, 0) for n in (*begins, *ends)]
-    if not any(pads):
+    """Return a tensor with zeros added at both ends of each axis; ``like`` has its element type."""
+    if not any((*begins, *ends)):
         return name
-    return tape.emit("Pad", name, tape.ints(*pads), tape.scalar(0, like))
+    return tape.emit("Pad", name, tape.ints(*begins, *ends), tape.scalar(0, like))
 
 
 def pad(call: Call) -> Gradients:
