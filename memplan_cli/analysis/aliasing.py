@@ -133,11 +133,10 @@ def _unite_branch_results(
 ) -> None:
     """Put results of the branches of an If into the groups of the If's outputs, position by position.
 
-    Results of another size than the output are copied into it, and share nothing.
+    Results of another size than the output are copied into it, and share nothing. No group is united
+    with the outputs of two positions, because `_results_of_its_own` has each group once.
     """
     op, number, sizes = branch_op.op, groups.number, groups.sizes
-    # Each root is in these lists once: it is computed inside one branch, which returns it once. So the
-    # groups of one position are united without those of another.
     results_by_branch = [
         _results_of_its_own(body, path, blocks, groups)
         for body, path in zip(op.bodies, branch_op.body_paths, strict=True)
@@ -151,8 +150,8 @@ def _unite_branch_results(
         fitting = [
             root for root in results if root is not None and sizes[root] == sizes[output]
         ]
-        # Earlier branches define their results earlier, and the output of the If is last. `unite` makes the
-        # older of two vars the root; its first argument if live ranges are equal, as before ops are ordered.
+        # The results of the first branch are the oldest, and the output of the If is the youngest: the
+        # oldest becomes the root. (If callers give all vars one live range, `unite` keeps this order.)
         oldest, *younger = [*fitting, output]
         for member in younger:
             groups.unite(oldest, member)
@@ -286,8 +285,12 @@ def _overwritable_input(
 ) -> int | None:
     """Return the first input, as the number of its var, that an op's first output may overwrite; None if none.
 
-    The input is planned, has the size of the output, and its bytes have no other use: after ``tick``, at which
-    the op runs, by the op itself (`_is_read_elsewhere`), or in a branch (`_Groups.may_overwrite`).
+    Both are planned and have one size, and the bytes of the input are needed by nothing else:
+
+    - they are not used after ``tick``, at which the op runs,
+    - the op does not read them by another input (`_is_read_elsewhere`),
+    - they do not collide with results of other branches (`_Groups.may_overwrite`).
+
     ``overwritable`` has the positions of the inputs that the operator may overwrite, ascending.
     """
     number, sizes, inputs = groups.number, groups.sizes, op.inputs

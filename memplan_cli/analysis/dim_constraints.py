@@ -176,9 +176,8 @@ def smallest_satisfying_dims(
 ) -> dict[str, int]:
     """Return small values for the free dims that satisfy as many constraints as a search finds.
 
-    All dims start at 1. In each round the first violated
-    constraint is satisfied by changing one of its dims: to the smallest value that leaves the
-    fewest constraints on that dim violated. A constraint that no change satisfies is given up.
+    All dims start at 1. In each round the first violated constraint is satisfied by changing one of
+    its dims. A constraint that no change satisfies is given up.
     """
     is_leading = dims.free
     values = dict.fromkeys(dims.free, 1)
@@ -214,17 +213,16 @@ def _best_change(
     constraints_on: Mapping[str, Sequence[DimConstraint]],
     values: Mapping[str, int],
 ) -> tuple[str, int] | None:
-    """Return the dim and the value that satisfy a constraint and violate the fewest others.
+    """Return the dim and the value that satisfy a constraint and violate the fewest others on that dim.
 
-    Ties go to the first name, then to the smallest value. None if no value tried satisfies it.
+    Ties go to the first of ``names``, then to the smallest value. None if no value tried satisfies it.
     """
     ranked = []
-    lengths = {*COMMON_LENGTHS, *_lengths_in(violated)}
+    lengths = sorted({*COMMON_LENGTHS, *_lengths_in(violated)})
     for priority, name in enumerate(names):
-        # Also the next value: a dim may have to exceed another by one, or be above all these lengths.
-        for value in sorted({*lengths, values[name] + 1}):
+        for value in lengths:
             changed = {**values, name: value}
-            if value != values[name] and violated.is_satisfied(changed):
+            if violated.is_satisfied(changed):
                 violations = sum(not c.is_satisfied(changed) for c in constraints_on[name])
                 ranked.append((violations, priority, value, name))
                 if violations == 0:  # larger values of this dim are no better

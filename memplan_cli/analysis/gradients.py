@@ -57,9 +57,9 @@ def find_trained(
 ) -> Trained:
     """Return the parameters that a graph trains, and their final gradients.
 
-    An update adds a gradient to stored tensors: the parameter itself, a momentum. The final gradient
-    is the value that is added, before it is scaled, for example by the learning rate. If the graph
-    returns gradients and has no updates, the final gradients are those graph outputs.
+    An update adds a gradient to stored tensors, its *sources*: the parameter itself, a momentum. The
+    final gradient is the value that is added, before it is scaled, for example by the learning rate.
+    An output without an update that computes it may be a final gradient itself.
 
     Args:
         program: The model. Only its main graph is considered.
@@ -82,13 +82,13 @@ def find_trained(
         sources = updates.sources.get(output, frozenset())
         trained = [var for var in candidates if var in sources]
         if trained:  # the output is the new value of these parameters
-            # Without a gradient the parameters only decay, as in ``0.99 * P``: they are not trained.
             final_gradients = updates.gradients(output)
         elif not sources:  # no update computes the output, so it may itself be a gradient
             trained = [var for var in candidates if evidence.may_be_gradient(output, var)]
             final_gradients = (output,)
         else:  # the new value of another tensor, such as a momentum
             continue
+        # A new value without a gradient, as ``0.99 * P``, trains nothing: the parameter only decays.
         if trained and final_gradients:
             gradients.update(dict.fromkeys(final_gradients))
             parameters.update(dict.fromkeys(trained))
@@ -210,10 +210,11 @@ class _Evidence:
         return bool(self.dependents[parameter].of_results & self.bit[output])
 
     def _find_dependents(self) -> dict[VarId, _Dependents]:
-        """Return the candidate parameters, from each op ``f(a, P)`` of the forward part.
+        """Return, per var that may be a parameter, the outputs that depend on its ops.
 
-        ``P`` is any operand that may be a parameter, ``a`` any other operand. Ops that only reshape
-        or cast are not such ops: their results count as their input.
+        An op ``f(a, P)`` of the forward part is one for each operand ``P`` that may be a parameter; ``a``
+        is any other operand. A reshape or cast of ``P`` is no such op: it stands for ``P`` in the ops that
+        read it.
         """
         dataflow = self.dataflow
         outputs_of_var = self._outputs_by_var()

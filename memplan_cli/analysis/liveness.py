@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.problem import LiveRange
-from memplan_cli.core.program import VarId, captures
+from memplan_cli.core.program import VarId, blocks, captures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -99,16 +99,20 @@ def live_ranges(
     """Return the half-open live range of every var that an op or the graph's interface names.
 
     A var is live from the tick of its producer to the tick after its last consumer, or after
-    the producer if it has no consumer. Graph inputs are live from tick 0, graph outputs to the
-    end of the run.
+    the producer if it has no consumer. Graph inputs are live from tick 0, initializers from their
+    first consumer, graph outputs to the end of the run.
 
     ``clock`` is ``steps(program)``, if the caller has it already.
     """
-    # The first and the last tick at which each var is accessed.
+    # The first and the last tick at which each var is accessed. An op with subgraphs precedes the
+    # ops inside in the clock, but accesses their results at its last tick, after them. So the
+    # accesses of a var are not always met in the order of their ticks.
     first: dict[VarId, int] = dict.fromkeys(program.body.inputs, 0)
     last = first.copy()
     for start, end, _, op in steps(program) if clock is None else clock:
-        if not op.bodies:  # nearly every op: all of its accesses are at one tick
+        if (
+            not op.bodies
+        ):  # nearly every op: the loop below without calls, as all is at one tick
             for var in (*op.inputs, *op.outputs):
                 if first.setdefault(var, start) > start:
                     first[var] = start
@@ -147,56 +151,26 @@ def _accesses(op: Op, start: int, end: int) -> Iterator[tuple[int, VarId]]:
 
 
 def last_uses(timeline: Timeline) -> Mapping[VarId, Step]:
-    """Return, per var, the last op that uses it, after whose last tick the var can be freed.
+    """Return, per var that an op computes, the last op that uses it, after which it can be freed.
 
-    The op is one of the block that defines the var. It uses the var itself, or has a subgraph that
-    does. So the tick is later than the end of the live range if the last consumer is inside a
-    subgraph: a branch may not be taken, and freeing the var there would leak it on the other
-    branch. Graph outputs and vars that enter or leave a subgraph are left out: they are not freed.
+    The op is one of the block that defines the var. It uses the var itself, or a subgraph of it does:
+
+        x = Relu(a)
+        y = If(c) then: Neg(x), else: Abs(a)     last use of x: If
+
+    Freed at its last consumer, Neg, ``x`` would leak in runs of the other branch. Results of blocks
+    are left out: they are not freed.
     """
-    # By path of a subgraph, the step of the op that has it.
-    outer_step = {body.path: step for step in timeline.steps for body in step.op.bodies}
-    defining_path = _defining_paths(timeline.steps)
-    # By var, the last step that uses it, in the block that defines it.
+    defining_path = {
+        var: step.block.path for step in timeline.steps for var in step.op.outputs
+    }
     last_use: dict[VarId, Step] = {}
-    for step in timeline.steps:  # by ascending first tick: a later use replaces an earlier one
-        op = step.op
-        last_use.update(dict.fromkeys(op.outputs, step))
-        for var in (*op.inputs, *(var for body in op.bodies for var in body.outputs)):
-            if var in defining_path:  # no graph input and no initializer
-                use = _step_in_block(defining_path[var], step, outer_step)
-                # None: the var is a body's own and the body returns it, to this op outside of the
-                # body. It is among ``not_freed`` below.
-                if use is not None:
-                    last_use[var] = use
-    not_freed = {_OMITTED, *timeline.program.body.outputs}
-    for step in timeline.steps:
-        for body in step.op.bodies:
-            not_freed.update(body.inputs)
-            # A body may also return a capture. That is freed by the block that defines it.
-            not_freed.update(
-                var for var in body.outputs if defining_path.get(var) == body.path
-            )
+    for step in timeline.steps:  # a later use in the block replaces an earlier one
+        for var in (*step.op.outputs, *step.op.reads):
+            if defining_path.get(var) == step.block.path:
+                last_use[var] = step
+    not_freed = {_OMITTED}
+    for block in blocks(timeline.program.body):
+        # A subgraph may also return a var of a block around it, which that block frees.
+        not_freed.update(var for var in block.outputs if defining_path.get(var) == block.path)
     return {var: step for var, step in last_use.items() if var not in not_freed}
-
-
-def _defining_paths(steps: Sequence[Step]) -> Mapping[VarId, str]:
-    """Return the path of the block that defines each var: as an op's output, or as a body's input."""
-    paths: dict[VarId, str] = {}
-    for step in steps:
-        paths.update(dict.fromkeys(step.op.outputs, step.block.path))
-        for body in step.op.bodies:
-            paths.update(dict.fromkeys(body.inputs, body.path))
-    return paths
-
-
-def _step_in_block(path: str, step: Step, outer_step: Mapping[str, Step]) -> Step | None:
-    """Return the step of the block at ``path`` that is ``step`` or has it in a subgraph.
-
-    None if ``step`` is neither in that block nor below it: a result of a subgraph is used by the op around.
-    """
-    while step.block.path != path:
-        if step.block.path not in outer_step:  # the main graph
-            return None
-        step = outer_step[step.block.path]
-    return step

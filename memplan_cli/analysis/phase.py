@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from memplan_cli.analysis.gradients import (
     OPTIMIZERS,
+    Certainty,
     Trained,
     elements,
     find_trained,
@@ -69,14 +70,16 @@ def find_phases(
     loss: str | None = None,
     recorded: Mapping[str, str] | None = None,
 ) -> Phases:
-    """Return the phases of a program; those of a training step if anything shows that it is one.
+    """Return the phases of a program: those of a training step if there is evidence of one.
 
-    The first of these that the program has shows it, and tells the phases: recorded phases with a backward
-    part or an update, an output that is provably a gradient or an updated parameter (`find_trained`),
-    operators of onnxruntime-training.
+    The first of these is taken:
 
-    The loss is the named one, else a scalar float output with ``loss`` in its name, else another scalar
-    float output.
+    1. phases that the exporter recorded, with a backward part or an update,
+    2. an output that is a gradient or an updated parameter by its place in the graph (`find_trained`),
+    3. ops that onnxruntime-training marks as backward.
+
+    Without any, all ops are forward. The loss is the named one, else a scalar float output with
+    ``loss`` in its name. In a training step it may also be another scalar float output.
 
     Args:
         program: The model; only ops of the main graph have phases.
@@ -92,14 +95,14 @@ def find_phases(
         return _from_records(program, candidates, recorded)
     for candidate in candidates:
         forward = flow.ancestors((candidate,))
-        is_known = bool(loss) or "loss" in candidate.lower()
-        trained = find_trained(program, forward, certainty="known" if is_known else "guessed")
+        is_loss_known = bool(loss) or "loss" in candidate.lower()
+        certainty: Certainty = "known" if is_loss_known else "guessed"
+        trained = find_trained(program, forward, certainty=certainty)
         if trained.gradients:
             return _train(flow, candidate, forward, trained)
     marked = frozenset(index for index, op in enumerate(flow.ops) if _is_marked_backward(op))
     if marked:
         return _from_marks(program, candidates, marked)
-    # An inference graph: another scalar is no loss.
     named = (var for var in candidates if loss or "loss" in var.lower())
     return Phases(loss=next(named, None))
 
@@ -140,7 +143,11 @@ def _losses(program: Program) -> Iterator[VarId]:
 def _train(
     flow: Dataflow, loss: VarId | None, forward: Collection[int], trained: Trained
 ) -> Phases:
-    """Return the phases of a training graph, given the indices of its forward ops and its final gradients."""
+    """Return the phases of a training graph, given the indices of its forward ops and its final gradients.
+
+    Other ops without a phase count as forward (`Phases.phase`): they compute running statistics and
+    metrics from the forward part only.
+    """
     before_gradients = flow.ancestors(trained.gradients)
     after_gradients = flow.descendants(trained.gradients)
     phases: dict[int, Phase] = {}
@@ -150,13 +157,12 @@ def _train(
             continue
         if index in after_gradients:
             phases[index] = "update"
-        # An op may read backward results for another purpose, such as the norm of a gradient.
+        # An op may also read a result on the way to a final gradient for an output of its own, such as the
+        # norm of the gradient of an activation.
         elif index in before_gradients or not backward.isdisjoint(flow.reads[index]):
             phases[index] = "backward"
             backward.update(op.outputs)
-    _mark_inputs_of_update(flow, forward, phases)
-    # Ops without a phase here count as forward (`Phases.phase`). Those outside of ``forward`` compute running
-    # statistics and metrics, and depend on the forward part only.
+    _mark_inputs_of_update(flow, forward, phases)  # after all other updates are known
     phase_of = {
         var: phase for index, phase in phases.items() for var in flow.ops[index].outputs if var
     }

@@ -45,9 +45,9 @@ def storage_of(
 
     Args:
         program: The ops in the order in which they run.
-        sizes: The vars to plan, graph outputs possibly among them, which share bytes with no other var.
-            A buffer of the size ``4*N`` has 4 times its unit ``N``; units are planned apart.
-        pinned: Vars that keep storage of their own for the whole run.
+        sizes: The vars to plan. Graph inputs are not among them. Graph outputs may be, and get buffers of
+            their own.
+        pinned: Planned vars that keep a buffer of their own for the whole run.
         aliasing: The operators whose vars may share bytes.
         timeline: ``Timeline(program)``, if the caller has it already.
     """
