@@ -11,7 +11,6 @@ from memplan_cli.api.schema import SCHEMA_NAMES
 from memplan_cli.cli import main
 from memplan_cli.features.training.losses import LOSSES
 from memplan_cli.features.training.optimizers import OPTIMIZERS
-from memplan_cli.reporting import RENDERERS
 from memplan_cli.reporting.commands import (
     diff,
     doctor,
@@ -23,6 +22,7 @@ from memplan_cli.reporting.commands import (
     validate,
     why,
 )
+from memplan_cli.reporting.plans.formats import FORMATS
 from memplan_cli.runtime.simulate.allocators import ALLOCATORS, RUNTIME
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def choices(command: str, option: str) -> set[str]:
 @pytest.mark.parametrize(
     ("command", "table"),
     [
-        ("report", RENDERERS),
+        ("report", FORMATS),
         ("gate", gate_report.RENDERERS),
         ("diff", diff.RENDERERS),
         ("why", why.PEAK_RENDERERS),

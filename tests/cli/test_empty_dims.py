@@ -12,7 +12,7 @@ import pytest
 from builders import parse
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.report import Report
-from memplan_cli.reporting import RENDERERS
+from memplan_cli.reporting.plans.formats import FORMATS
 from memplan_cli.reporting.plans.memory import verdict
 from story import memplan
 
@@ -56,7 +56,7 @@ def test_a_plan_of_no_elements_takes_no_bytes(level: int) -> None:
     assert verdict(found) == "no intermediate has any bytes"
 
 
-@pytest.mark.parametrize("form", sorted(set(RENDERERS) - {"json"}))
+@pytest.mark.parametrize("form", sorted(set(FORMATS) - {"json"}))
 def test_a_plan_of_no_elements_is_drawn(form: str) -> None:
     text = done("report", "batch.onnx", "--dim", "batch=0", "--format", form)
     assert text

@@ -77,7 +77,7 @@ def read_plan(data: bytes) -> None:
     from memplan_cli.errors import MemplanError
     from memplan_cli.planning.plan_file import read_plan as read
     from memplan_cli.planning.print_log import print_log
-    from memplan_cli.reporting import RENDERERS
+    from memplan_cli.reporting.plans.formats import FORMATS, render
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "p.json"
@@ -85,9 +85,9 @@ def read_plan(data: bytes) -> None:
         plan = read(path)
     for _ in print_log(plan):
         pass
-    for draw in RENDERERS.values():
+    for form in FORMATS:
         with contextlib.suppress(MemplanError):  # not every plan has every form
-            draw(plan)
+            render(plan, form)
 
 
 def read_baseline(data: bytes) -> None:

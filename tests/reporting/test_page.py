@@ -23,7 +23,6 @@ from memplan_cli.core.results.placements import BlockOrder, Placement, PlannedAr
 from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.planning.plan_file import read_plan
-from memplan_cli.reporting import RENDERERS, render
 from memplan_cli.reporting.document import Document, Paragraph
 from memplan_cli.reporting.media import text
 from memplan_cli.reporting.media.html import broken, draw
@@ -36,6 +35,7 @@ from memplan_cli.reporting.pages.graph_facts import (
     regions,
 )
 from memplan_cli.reporting.pages.page_data import evaluable
+from memplan_cli.reporting.plans.formats import render
 from memplan_cli.reporting.plans.report import answer_document
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def test_a_chart_of_known_sizes_alone_says_so_in_every_medium() -> None:
         words = " ".join(whole.split())
         assert "counts only what is known" in words, form
         assert form == "svg" or "At the peak of the sizes that are known" in words
-    assert "counts only what is known" not in RENDERERS["html"](plan_named("branchy"))
+    assert "counts only what is known" not in render(plan_named("branchy"), "html")
 
 
 class _Outline(HTMLParser):

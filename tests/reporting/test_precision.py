@@ -9,8 +9,8 @@ import onnx.parser
 import pytest
 
 from memplan_cli import Settings, api
-from memplan_cli.reporting import render
 from memplan_cli.reporting.document import Name, Paragraph, Table
+from memplan_cli.reporting.plans.formats import render
 from memplan_cli.reporting.plans.sections import float32_section
 
 if TYPE_CHECKING:

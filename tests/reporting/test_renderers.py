@@ -24,13 +24,12 @@ from memplan_cli.core.results.report import Report
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.plan_file import read_plan
-from memplan_cli.reporting import RENDERERS as FORMATS
-from memplan_cli.reporting import render
 from memplan_cli.reporting.document import Code, NextStep
 from memplan_cli.reporting.media import text
 from memplan_cli.reporting.media.chart import bar_lines, sampled_maxima
 from memplan_cli.reporting.media.text import Screen
 from memplan_cli.reporting.plans.exports import Interface, Port, c_header
+from memplan_cli.reporting.plans.formats import EXPORTS, render
 from memplan_cli.reporting.plans.report import plan_document, text_document
 
 if TYPE_CHECKING:
@@ -44,7 +43,8 @@ PLANS = {
     for path in sorted((GOLDEN / "plans").glob("*.json"))
 }
 RENDERERS: dict[str, Callable[[Plan], str]] = {
-    **FORMATS,
+    **EXPORTS,
+    "json": lambda plan: render(plan, "json"),
     "text": lambda plan: text.draw(
         text_document(plan, 12, "definitions", FEATURE_SECTIONS), Screen()
     ),

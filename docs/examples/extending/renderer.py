@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import memplan_cli
-from memplan_cli.reporting import RENDERERS
+from memplan_cli.reporting.plans.formats import EXPORTS
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
@@ -32,7 +32,7 @@ def _escaped(name: str) -> str:
     return name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-EXTENDED = {**RENDERERS, "metrics": metrics}
+EXTENDED = {**EXPORTS, "metrics": metrics}
 
 
 def main() -> None:

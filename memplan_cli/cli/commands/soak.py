@@ -64,7 +64,7 @@ _SEQUENCES = ("random", "growing", "shrinking", "alternating")
 )
 @timeout_option
 @result_option
-@format_option("text", "json", "html")
+@format_option("text", "json")
 @output_options
 def soak(
     model: Path,
@@ -89,7 +89,6 @@ def soak(
 
     \b
     memplan soak model.onnx --bounds batch=1..8 --bounds seq=16..512
-    memplan soak model.onnx --bounds batch=1..8 --format html -o soak.html
     """
     from memplan_cli.api.output.output_files import refuse_targets
     from memplan_cli.api.soak import soak

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,10 +12,8 @@ from memplan_cli.core.serialization import Keys, to_json
 from memplan_cli.features.serving.sizes import BOUNDS_FORM
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.commands.settings import comment_text
-from memplan_cli.reporting.escape import html
-from memplan_cli.reporting.media import json_text, renderers, result_json
+from memplan_cli.reporting.media import json_text, result_renderers
 from memplan_cli.reporting.media.chart import bar_lines, sampled_maxima
-from memplan_cli.reporting.media.html import draw, said
 from memplan_cli.reporting.snippets import c_snippet, cpp_snippet, settings_snippet
 
 if TYPE_CHECKING:
@@ -33,13 +31,6 @@ _DEFINITIONS = (
     "growth: peak of private memory after a request; highest: peak of resident memory at any time; "
     "both beyond the process after its session was created. held: peak of the arena, without "
     "weights."
-)
-
-_STYLE = (
-    "html{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse}td,th{padding:.2rem .6rem;text-align:left}"
-    ".n{text-align:right}.soft{color:#777}svg{width:100%;height:8rem}"
-    ".error{color:#b00}.verdict{font-weight:600}pre{overflow:auto}"
 )
 
 
@@ -192,44 +183,16 @@ def _size_or_dash(size: int | None) -> str:
     return "-" if size is None else format_size(size)
 
 
-def _private_curve(run: ConfigurationRun) -> tuple[tuple[int, int], ...]:
-    """Return the samples of private memory as ``(request, bytes)``.
-
-    Bytes are relative to the process after its session was created, so that they can be negative;
-    these are 0 here.
-    """
-    return tuple((sample.request, max(sample.private, 0)) for sample in run.samples)
-
-
 def _sparkline(run: ConfigurationRun, max_growth: int) -> str:
     """Return private memory over the requests as one line of bars; ``max_growth`` is a full bar."""
     width = min(_SPARKLINE_WIDTH, run.requests)
-    maxima = sampled_maxima(_private_curve(run), run.requests, width)
+    # Bytes are relative to the process after its session was created: negative ones are drawn as 0.
+    curve = [(sample.request, max(sample.private, 0)) for sample in run.samples]
+    maxima = sampled_maxima(curve, run.requests, width)
     # Bars are scaled to the largest value: the last column sets the scale, and is cut off.
     lines = bar_lines([*maxima, max_growth], 1)
     return lines[0][: len(maxima)] if lines else ""
 
 
-def _soak_page(soak: Soak) -> str:
-    """Return a self-contained HTML page: the document, and a chart for each configuration."""
-    charts: list[doc.Block] = []
-    for run in soak.runs:
-        growth = _size_or_dash(run.growth)
-        caption = f"private memory over {run.requests} requests, at most {growth}"
-        chart = doc.Chart(_private_curve(run), run.requests, 0, caption)
-        charts += doc.section(run.name, chart)
-    document = soak_document(soak)
-    head, sections = draw(replace(document, blocks=(*document.blocks, *charts)))
-    window_title = f"{html(soak.model)}: {html(bounds_text(soak.bounds))}"
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{window_title}</title>'
-        f"<style>{_STYLE}</style><h1>{said(document.title)}</h1>{head}{sections}</html>\n"
-    )
-
-
-SOAK: Mapping[str, Callable[[Soak], str]] = {
-    **renderers(soak_document, "text"),
-    "json": lambda soak: result_json("soak", soak),
-    "html": _soak_page,
-}
+SOAK: Mapping[str, Callable[[Soak], str]] = result_renderers("soak", soak_document, "text")
 """Format of ``memplan soak`` -> renderer."""

@@ -13,7 +13,7 @@ from memplan_cli.reporting.commands.diff import change_line, change_table
 from memplan_cli.reporting.commands.gate import MEANINGS, Finding, GateVerdicts
 from memplan_cli.reporting.escape import github, github_property, html, terminal
 from memplan_cli.reporting.hints import assumed_lines, dims_summary
-from memplan_cli.reporting.media import draw_document, json_text, renderers, result_json
+from memplan_cli.reporting.media import draw_document, json_text, result_json
 from memplan_cli.reporting.snapshot import dims_text, metric_label
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def _fingerprint(model: str, result: Result) -> str:
 
 
 RENDERERS: Mapping[str, Callable[[tuple[Verdict, ...]], str]] = {
-    **renderers(gate_document, "text"),
+    "text": lambda verdicts: draw_document(gate_document(verdicts), "text"),
     "json": lambda verdicts: result_json("gate", GateVerdicts(verdicts)),
     "markdown": _markdown,
     "github": github_commands,

@@ -14,7 +14,7 @@ from memplan_cli.errors import SettingsError, refuse_endless, unreadable
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import csv_row
 from memplan_cli.reporting.hints import dims_summary
-from memplan_cli.reporting.media import json_text, renderers
+from memplan_cli.reporting.media import draw_document, json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -263,7 +263,7 @@ def _csv(rows: Sequence[Row]) -> str:
 
 
 SWEEP: Mapping[str, Callable[[Sequence[Row]], str]] = {
-    **renderers(sweep_document, "text"),
+    "text": lambda rows: draw_document(sweep_document(rows), "text"),
     "json": lambda rows: json_text(to_json(SweepTable(tuple(rows)))),
     "jsonl": lambda rows: "".join(map(_json_line, rows)),
     "csv": _csv,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.results.observations import Validation
 from memplan_cli.core.results.report import RuntimeSummary  # noqa: TC001 - a type to read by
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.media import renderers, result_json
+from memplan_cli.reporting.media import draw_document, result_json
 from memplan_cli.reporting.plans.runtime import evidence, reference_text
 
 if TYPE_CHECKING:
@@ -147,6 +147,8 @@ def _validation_json(proof: Proof) -> str:
 
 
 VALIDATE: Mapping[str, Callable[[Proof], str]] = {
-    **renderers(lambda proof: doc.without_definitions(validation_document(proof)), "text"),
+    "text": lambda proof: draw_document(
+        doc.without_definitions(validation_document(proof)), "text"
+    ),
     "json": _validation_json,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from memplan_cli.core.serialization import to_json
@@ -21,32 +20,30 @@ Medium = Literal["text", "markdown"]
 
 def draw_document(document: Document, medium: Medium) -> str:
     """Return a document as text or Markdown. The medium's module is imported here, when needed."""
-    text = import_module(f"memplan_cli.reporting.media.{medium}").draw(document)
-    assert isinstance(text, str)  # noqa: S101 - our own modules
-    return text
+    if medium == "text":
+        from memplan_cli.reporting.media.text import draw as draw_text  # loads rich
 
+        return draw_text(document)
+    from memplan_cli.reporting.media.markdown import draw as draw_markdown
 
-def renderers(
-    make_document: Callable[[Result], Document], *media: Medium
-) -> Mapping[str, Callable[[Result], str]]:
-    """Return a renderer for each medium: it makes the document of a result and draws it."""
-    return {medium: _renderer(make_document, medium) for medium in media}
-
-
-def _renderer(
-    make_document: Callable[[Result], Document], medium: Medium
-) -> Callable[[Result], str]:
-    return lambda result: draw_document(make_document(result), medium)
+    return draw_markdown(document)
 
 
 def result_renderers(
     name: str, make_document: Callable[[Result], Document], *media: Medium
 ) -> Mapping[str, Callable[[Result], str]]:
-    """Return a renderer for each medium, and one for JSON; `memplan schema NAME` describes that."""
-    return {
-        **renderers(make_document, *media),
-        "json": lambda result: result_json(name, result),
+    """Return a renderer of a command's result for each medium, and one for JSON.
+
+    ``make_document`` returns the document of a result; `memplan schema NAME` describes its JSON.
+    """
+
+    def renderer(medium: Medium) -> Callable[[Result], str]:
+        return lambda result: draw_document(make_document(result), medium)
+
+    renderers: dict[str, Callable[[Result], str]] = {
+        medium: renderer(medium) for medium in media
     }
+    return {**renderers, "json": lambda result: result_json(name, result)}
 
 
 def json_text(content: Json) -> str:
