@@ -3,7 +3,6 @@
 Besides data dependencies, some ops must keep their relative order:
 
 - Random ops draw from one generator.
-- Sequence ops might change a sequence in place: ONNX Runtime's copy it, which its source calls provisional.
 - ONNX Runtime writes the new running statistics of a BatchNormalization in training mode over
   the old ones, unless they are graph outputs. Readers of either read the same memory.
 - A subgraph may use the name of a value that the outer block defines later. Defined before, the value would be
@@ -21,7 +20,7 @@ from memplan_cli.core.program import VarId, blocks
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from memplan_cli.core.program import Block, Op
+    from memplan_cli.core.program import Block
 
 _RUNNING_STATISTICS = ((3, 1), (4, 2))
 """Of BatchNormalization: (input, output) positions of the running mean and variance."""
@@ -44,12 +43,13 @@ def predecessors(block: Block) -> Edges:
 def _users_of_states(block: Block) -> Iterator[tuple[int, int]]:
     """Yield pairs of ops that use the same changing state one after the other.
 
-    States are the side effects of ops, and the bytes of a statistic that is overwritten.
+    States are the random generator, and the bytes of a statistic that is overwritten.
     """
     oldest_on_bytes = overwritten(block)
     last_user: dict[tuple[str, str], int] = {}  # by state, its last user so far
     for index, (op, reads) in enumerate(zip(block.ops, block.dataflow.reads, strict=True)):
-        states = {("side effect", effect) for effect in _side_effects(op)}
+        # `is_random` includes the subgraphs of an op.
+        states = {("random", "")} if op.is_random else set()
         if oldest_on_bytes:
             # In a set, so that an op that reads old and new bytes is not its own predecessor.
             states |= {
@@ -145,16 +145,3 @@ def nearest_order(
             if not missing_preds[succ]:
                 heappush(ready, (rank(succ), succ))
     return order
-
-
-def _side_effects(op: Op) -> tuple[str, ...]:
-    """Return the classes of side effects (``random``, ``sequence``) of an op and its subgraphs.
-
-    Ops with the same side effect keep their order. Random ops draw from one generator. An op such as
-    SequenceInsert might change its input in place in a later ONNX Runtime.
-    """
-    effects = ("random",) if op.is_random else ()  # `is_random` includes the subgraphs
-    nested = [inner for body in op.bodies for block in blocks(body) for inner in block.ops]
-    if any(each.type.startswith("Sequence") for each in (op, *nested)):
-        effects = (*effects, "sequence")
-    return effects

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def certainty_figures(planned: PlannedModel) -> Iterator[Figure]:
     """Yield the certainty of each number as recorded and as derived from the model and the tensors.
 
-    A number that the report does not have is unknown. ``total`` is as certain as its weakest part.
+    A sum is as certain as its weakest part: ``resident`` has outputs and planned bytes, ``total`` weights
+    and inputs besides. A number that the report does not have is unknown.
     """
     report, main = planned.plan.report, planned.timeline.main
     recorded = report.certainty
@@ -31,6 +32,7 @@ def certainty_figures(planned: PlannedModel) -> Iterator[Figure]:
     is_size_missing = any(size_of(shape, dtype) is None for dtype, shape in weight_types)
     certainty = {
         "weights": PARTIAL if is_size_missing else EXACT,
+        # The recorded certainty is taken where the model cannot tell: see `_interface_certainty`.
         "inputs": _interface_certainty(planned, main.inputs, recorded.get("inputs")),
         # An output that is an input or a weight has no bytes of its own.
         "outputs": _interface_certainty(

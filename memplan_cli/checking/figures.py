@@ -237,8 +237,9 @@ def _model_expression_figures(
 ) -> Iterator[Figure]:
     """Yield the expressions of all totals but ``resident``, recorded and counted from the model.
 
-    An expression that is not recorded, or cannot be counted, is None. Nothing is yielded if all
-    sizes are numbers, or if a partial report without totals omits all expressions.
+    An expression that is not recorded is None, and so is one that the report must not have, because
+    it cannot be counted. Nothing is yielded if all sizes are numbers, or if a partial report without
+    totals omits all expressions.
     """
     report, plan_sums = planned.plan.report, total_sums(planned.plan)
     omits_expressions = (
@@ -247,12 +248,13 @@ def _model_expression_figures(
     if omits_expressions or not is_symbolic(plan_sums["naive"]):
         return
     inputs, outputs = interface.inputs, interface.outputs
-    sums: dict[str, ByteSum | None] = {**plan_sums, "inputs": inputs, "outputs": outputs}
+    total = None
     if inputs is not None and outputs is not None:
         # Sums are coefficients by unit. The unit "1" is a byte.
         weights = {"1": interface.weights}
         minus_donated = {unit: -coefficient for unit, coefficient in interface.donated.items()}
-        sums["total"] = add_sums(weights, inputs, outputs, plan_sums["planned"], minus_donated)
+        total = add_sums(weights, inputs, outputs, plan_sums["planned"], minus_donated)
+    sums = {**plan_sums, "inputs": inputs, "outputs": outputs, "total": total}
     for name, byte_sum in sums.items():
         text = report.symbolic.get(name)
         recorded = None if text is None else canonical_dim(text)

@@ -121,7 +121,8 @@ def _rewrite_notes(planned: PlannedModel) -> Iterator[Figure]:
     A note is None if there is nothing to note.
     """
     notes, report = _notes(planned.model.metadata_props), planned.plan.report
-    # The note has the caches that a run needs: neither those without a buffer nor the numbers.
+    # The note has what a run needs, the buffers and their capacity: neither the caches without a buffer
+    # (``kept``) nor what was measured or planned.
     caches = replace(report.caches, kept=(), bytes=0, before=None, planned_at=0, steps=())
     noted_caches = to_json(caches) if caches != CacheSummary() else None
     yield Figure("the note on caches", _json_or_text(notes.get("caches")), noted_caches)
@@ -134,9 +135,9 @@ def _rewrite_notes(planned: PlannedModel) -> Iterator[Figure]:
     yield Figure(
         "the note on folded constants", folded, f"{count} constants" if count else None
     )
-    has_reference = report.validation and report.validation.reference != "defaults"
-    reference = "unoptimized" if has_reference else None
-    yield Figure("the note on the reference", notes.get("reference"), reference)
+    reference = report.validation.reference if report.validation else "defaults"
+    noted_reference = None if reference == "defaults" else reference
+    yield Figure("the note on the reference", notes.get("reference"), noted_reference)
     # Whether notes on nodes and values are in the plan alone, and not in the model.
     in_plan = planned.plan.settings.get("notes") == "plan"
     yield Figure("the note on notes", notes.get("notes"), "plan" if in_plan else None)
@@ -150,9 +151,8 @@ def _rewrite_notes(planned: PlannedModel) -> Iterator[Figure]:
 def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
     """Yield where the settings in the model, with which it is run, contradict the plan.
 
-    They are those of the report. A report without settings has none in the model either, unless the
-    model must run without graph optimization; then the model has settings all the same. They bind the
-    donated pairs, and ``ort_config`` repeats those that ONNX Runtime itself reads from a model.
+    The model has those of the report, with the provider. If the report has none, the model has none either,
+    but for one that must run without graph optimization: then it has settings of its own.
     """
     notes, report = _notes(planned.model.metadata_props), planned.plan.report
     noted, runtime = _json_or_text(notes.get("settings")), report.runtime
@@ -177,9 +177,12 @@ def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
     if must_run_unoptimized and not (settings and settings.is_unoptimized):
         yield "the settings in the model do not disable graph optimization, which would undo the plan"
     if settings is not None:
+        # With caches in place, all their buffers are bound: also those of caches that are no donated pairs,
+        # because an operator updates them itself.
         buffers = {cache.output: cache.input for cache in report.caches.buffers}
         pairs = buffers or {output: name for name, output in report.donated.pairs}
         yield from wrong_figures([Figure("io_binding", dict(settings.io_binding), pairs)])
+    # ``ort_config`` repeats the settings that ONNX Runtime itself reads from a model.
     yield from _check_model_config(planned, settings or RuntimeSettings())
 
 

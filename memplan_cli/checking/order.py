@@ -148,12 +148,12 @@ def _check_entries(block: Block, entries: Sequence[str]) -> Iterator[str]:
 
 
 def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]:
-    """Yield each ``#index`` that is not the same node in the original graph.
+    """Yield each entry ``#index`` of the plan's order that is another node in the original graph.
 
-    The original of a subgraph is found by an output of its node that the original has too. Entries
-    of a subgraph without an original are not checked.
+    A node with subgraphs is found in the original by the name of one of its outputs. Its subgraphs are
+    not checked if it is not found, or has another number of subgraphs there.
     """
-    # `id` of a block -> the same block in the original file. An outer block adds its subgraphs.
+    # `id` of a block -> the same block in the original file. A block comes before its subgraphs.
     originals: dict[int, GraphProto] = {id(planned.timeline.main): original}
     for block, order in zip(planned.timeline.blocks, planned.plan.order, strict=True):
         graph = originals.get(id(block))
@@ -165,10 +165,11 @@ def _check_indices(planned: PlannedModel, original: GraphProto) -> Iterator[str]
             is_name = entry and entry == own_name(node.proto.name)
             if not is_name:
                 yield from _check_index(node, entry, original_nodes)
-            if not node.subgraphs:
-                continue
-            known_outputs = [n for n in _output_names(node.proto) if n in producers]
-            inner = subgraphs_of(producers[known_outputs[0]]) if known_outputs else []
+            names = _output_names(node.proto)
+            original_node = next(
+                (producers[name] for name in names if name in producers), None
+            )
+            inner = subgraphs_of(original_node) if original_node is not None else []
             if len(inner) == len(node.subgraphs):
                 originals.update(zip(map(id, node.subgraphs), inner, strict=True))
 

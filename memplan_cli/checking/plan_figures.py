@@ -135,13 +135,14 @@ def _is_left_alone(plan: Plan) -> bool:
     return isinstance(mem_param, dict) and mem_param.get(key) is False
 
 
-def _has_slots_at_level_2(plan: Plan) -> bool:
-    """Return whether a plan of level 2 has the slots of level 1, which need fewer bytes.
+def _is_live_peak_countable(plan: Plan) -> bool:
+    """Return whether the live peak follows from the plan's tensors.
 
-    Its live peak is that of tensors at offsets, which share bytes. The plan does not contain these
-    offsets, so this peak cannot be counted.
+    It does not if a plan of level 2 has the slots of level 1, because these need fewer bytes than
+    offsets. The live peak is then that of tensors at offsets, some of which share bytes, and the plan
+    does not contain these offsets.
     """
-    return plan.report.level == 2 and any(row.slot is not None for row in plan.tensors)
+    return plan.report.level < 2 or all(row.slot is None for row in plan.tensors)
 
 
 def _settings_figures(plan: Plan) -> Iterator[Figure]:
@@ -282,7 +283,7 @@ def _bound_figures(plan: Plan) -> Iterator[Figure]:
 def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     """Yield each recorded total of tensors and arenas beside its counted value, None if that is unknown.
 
-    A partial report, in which sizes are missing, may omit all totals.
+    A partial report, in which sizes are missing, may have None for all totals.
     """
     report, memory, dims = plan.report, plan.report.memory, report_dims(plan)
     sums, level = total_sums(plan), str(report.level)
@@ -296,7 +297,7 @@ def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     live = live_bytes_at(plan, storages, dims)
     if live is None:
         figures.append(Figure("live_peak", memory.live_peak, None))
-    elif not _has_slots_at_level_2(plan):  # with such slots, the live peak cannot be counted
+    elif _is_live_peak_countable(plan):
         figures.append(Figure("live_peak", memory.live_peak, peak_bytes(live)))
     omits_totals = report.partial and memory.planned is None
     for figure in figures:
@@ -308,9 +309,9 @@ def _total_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
 def _related_total_figures(plan: Plan) -> Iterator[Figure]:
     """Yield figures that follow from totals of the report or of the plan.
 
-    - Whether the budget of recomputation is met. Without a budget it is; with one, this is not checked if
-      the resident bytes are unknown.
-    - Whether the order is proved: its lower bound equals its live peak.
+    - Whether the budget of recomputation is met, unless the resident bytes are unknown. No budget counts
+      as met.
+    - The lower bound of a proved order, which is its live peak; an order that is not proved has another.
     - The planned bytes of a model that is left as it is: nothing is reused, so they are the naive ones.
     """
     report, memory = plan.report, plan.report.memory
@@ -320,7 +321,7 @@ def _related_total_figures(plan: Plan) -> Iterator[Figure]:
     elif memory.resident is not None:
         yield Figure("whether the budget is met", met, memory.resident <= budget)
     if memory.live_peak is not None:
-        if memory.order_proved:  # the wrong bound says more than that the order is not proved
+        if memory.order_proved:
             yield Figure("order_bound of a proved order", memory.order_bound, memory.live_peak)
         else:
             has_proof = memory.order_bound == memory.live_peak
@@ -350,8 +351,8 @@ def _peak_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     live = live_bytes_at(plan, storages, report_dims(plan))
     if memory.live_peak is None or live is None:
         yield Figure("the peak of bytes that are not known", peak, None)
-    elif _has_slots_at_level_2(plan):
-        # It is the peak of tensors at offsets, of which only the bytes are known.
+    elif not _is_live_peak_countable(plan):
+        # The tensors of the peak are those of another layout: only their bytes are known.
         size = 0 if peak is None else sum(size for _, size in peak.tensors)
         yield Figure("the bytes of the tensors at the peak", size, memory.live_peak)
     else:
@@ -397,7 +398,8 @@ def _expression_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Fig
     """Yield the expressions of the report, and its numbers with the values of these expressions.
 
     A report has expressions only if bytes of its tensors depend on a symbol. An expression that is
-    missing is no error here: `figures` counts again which ones a report must have.
+    missing is no error here: `figures` counts again which ones a report must have. Texts are compared
+    in their canonical form, which is the same for equal sums.
     """
     report, symbolic, sums = plan.report, plan.report.symbolic, total_sums(plan)
     if not is_symbolic(sums["naive"]):
@@ -409,11 +411,12 @@ def _expression_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Fig
             yield Figure(f"{name} in symbols", recorded, canonical_expression(byte_sum))
     # With donated inputs the total is less by their bytes. The plan has no expression of these.
     if {"inputs", "outputs", "total"} <= symbolic.keys() and not report.donated.pairs:
+        # Bytes of inputs and outputs are known from the report alone, as texts.
         planned = canonical_expression(sums["planned"])
         parts = f"({symbolic['inputs']}) + ({symbolic['outputs']}) + ({planned})"
         total = canonical_dim(f"{report.memory.weights} + {parts}")
         yield Figure("total in symbols", canonical_dim(symbolic["total"]), total)
-    if "live_peak" in symbolic and not _has_slots_at_level_2(plan):
+    if "live_peak" in symbolic and _is_live_peak_countable(plan):
         # A peak is a maximum over ticks, without a canonical expression: compare its values.
         for dims in sample_dims([arena.unit for arena in plan.arenas]):
             live = live_bytes_at(plan, storages, dims)
@@ -468,9 +471,10 @@ def _profile_figures(plan: Plan) -> Iterator[Figure]:
 def _limits(plan: Plan) -> Iterator[_Limit]:
     """Yield each number of the report that cannot be counted from the plan, and the range in which it must be."""
     report, memory = plan.report, plan.report.memory
-    alignment = plan.settings.get("alignment")  # unchecked, as any setting in a plan file
-    padding = 0  # the most that aligned tensors need beyond their own bytes
-    if type(alignment) is int and alignment > 0:
+    # The most that alignment adds. A setting of a plan file may have any value.
+    alignment = plan.settings.get("alignment")
+    padding = 0
+    if isinstance(alignment, int) and alignment > 0:
         padding = len(plan.tensors) * (alignment - 1)
     # A profile has the same tensors at other sizes, so the same padding at most.
     for profile in report.profiles:
@@ -484,8 +488,8 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
     unshared_peak = _unshared_peak(plan)  # the live peak if no tensors shared bytes
     yield _Limit("live_peak", lowest=0, recorded=memory.live_peak, highest=unshared_peak)
     yield from _ordered_totals(memory, padding, "")
-    # At level 2 a runtime holds the bytes of the live peak at least. At levels 0 and 1, which reuse whole
-    # slots, the live peak counts a view and its base twice, and a runtime holds their bytes once.
+    # A runtime holds the bytes of the live peak at least. Not so at levels 0 and 1, where a view and its base
+    # have a slot each: the live peak counts both, and a runtime holds their bytes once.
     least_resident = memory.live_peak if report.level == 2 else 0
     yield from _resident_limit(report, least_resident, unshared_peak)
     yield from _level_limits(report.levels, unshared_peak, memory.naive + padding)

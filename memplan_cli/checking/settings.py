@@ -7,7 +7,6 @@ only guide a search, are listed in docs/formats.md.
 from __future__ import annotations
 
 import re
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.order import is_in_file_order
@@ -32,6 +31,7 @@ _DEFAULT_ALIGNMENT = 64
 def check_settings(planned: PlannedModel) -> Iterator[str]:
     """Yield the settings that contradict the plan or the written model."""
     yield from wrong_figures(_rewrite_figures(planned))
+    yield from wrong_figures(_choice_figures(planned))
     yield from wrong_figures(_budget_figures(planned))
     yield from _check_alignments(planned)
     yield from _check_donated_names(planned)
@@ -40,7 +40,7 @@ def check_settings(planned: PlannedModel) -> Iterator[str]:
 
 
 def _rewrite_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield results of rewrites that the settings do not ask for, and names that they give."""
+    """Yield the results of each rewrite that the settings do not ask for, which must be none."""
     settings, report = planned.plan.settings, planned.plan.report
     not_asked = "which the settings do not ask for,"
     if settings.get("recompute", "none") == "none":
@@ -51,20 +51,26 @@ def _rewrite_figures(planned: PlannedModel) -> Iterator[Figure]:
         yield Figure(f"folding, {not_asked}", report.folded, FoldingSummary())
     if settings.get("donate", {}) == {}:
         yield Figure(f"donations, {not_asked}", report.donated, DonationSummary())
+
+
+def _choice_figures(planned: PlannedModel) -> Iterator[Figure]:
+    """Yield the choices of the settings that the report repeats: caches, target and loss."""
+    settings, report = planned.plan.settings, planned.plan.report
     capacity = report.caches.capacity or None
     yield Figure("settings.capacity", settings.get("capacity"), capacity)
     kv_cache = "in-place" if report.caches != CacheSummary() else "keep"
     yield Figure("settings.kv_cache", settings.get("kv_cache", "keep"), kv_cache)
     yield Figure("settings.target", settings.get("target", report.target), report.target)
-    if settings.get("loss") is not None:
-        yield Figure("settings.loss", settings["loss"], report.loss)
-    is_computed = report.loss in _computed_in_main(planned)
-    yield Figure("loss", report.loss, report.loss if is_computed else None)
     if planned.original is not None:
+        # For any other target, ONNX Runtime optimized the graph before it was planned.
         is_portable = not planned.original.was_optimized
         yield Figure(
             "whether the target is portable", report.target == "portable", is_portable
         )
+    if settings.get("loss") is not None:
+        yield Figure("settings.loss", settings["loss"], report.loss)
+    is_computed = report.loss in _computed_in_main(planned)
+    yield Figure("loss", report.loss, report.loss if is_computed else None)
 
 
 def _computed_in_main(planned: PlannedModel) -> set[str]:
@@ -111,20 +117,19 @@ def _check_alignments(planned: PlannedModel) -> Iterator[str]:
 def _check_donated_names(planned: PlannedModel) -> Iterator[str]:
     """Yield patterns of donations that match no input and output, and donated pairs without a pattern.
 
-    A pattern is a name of inputs and one of their outputs. A ``*`` in both stands for the same text.
+    A pattern for inputs goes with one for outputs. A ``*`` in both stands for the same text.
     """
     patterns = planned.plan.settings.get("donate") or {}
     main = planned.timeline.main
     outputs = {value.name for value in main.outputs}
     requested: set[tuple[str, str]] = set()
     for input_pattern, output_pattern in patterns.items():
-        head, _, tail = input_pattern.partition("*")
-        glob = re.sub(r"[?[]", r"[\g<0>]", input_pattern)  # these stand for themselves
-        names = [value.name for value in main.inputs if fnmatchcase(value.name, glob)]
-        pairs = {
-            (name, output_pattern.replace("*", name[len(head) : len(name) - len(tail)]))
-            for name in names
-        }
+        expression = re.escape(input_pattern).replace(r"\*", "(.*)", 1)
+        pairs = set()
+        for value in main.inputs:
+            if match := re.fullmatch(expression, value.name, re.DOTALL):
+                starred_text = "".join(match.groups())  # empty without a ``*``
+                pairs.add((value.name, output_pattern.replace("*", starred_text)))
         requested |= pairs
         if not any(output in outputs for _, output in pairs):
             yield f"the settings donate {input_pattern[:120]!r}, which matches no input and output"

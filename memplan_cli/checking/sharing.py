@@ -91,12 +91,12 @@ def _check_overwrites(
     view_sources: Mapping[int, Value],
     buffers: Mapping[int, str],
 ) -> Iterator[str]:
-    """Yield each tensor of one buffer that is written while another one is still needed.
+    """Yield each of the ``tensors`` of a buffer that is written while another one is still needed.
 
     Args:
-        tensors: Those of the buffer.
-        view_sources: The value at the start of each view's chain of views, by ``id`` of the view.
-        buffers: As `_may_overwrite` needs them.
+        tensors: the tensors that share the bytes of the buffer.
+        view_sources: the value at the start of each view's chain of views, by ``id`` of the view.
+        buffers: the buffer of each value that shares bytes, in all buffers, by ``id`` of the value.
     """
     live_tensors: list[PlacedTensor] = []
     for tensor in sorted(tensors, key=lambda tensor: (tensor.value.first, tensor.value.end)):
@@ -139,19 +139,20 @@ def _may_overwrite(value: Value, other: Value, buffers: Mapping[int, str]) -> bo
     """Return whether the producer of a value may write it over ``other``, which ends at this node.
 
     Both share one buffer. The output of an If may have the bytes of the branch output that it
-    returns. Any other node must read the buffer as ``other`` only, and only at inputs that its
-    operator may overwrite. ``buffers`` has the buffer of each value that shares bytes, by ``id`` of
-    the value.
+    returns. Any other node with subgraphs may overwrite nothing. A node without may write its first
+    output over ``other`` if it reads the buffer as ``other`` only, and only at inputs that its
+    operator may overwrite. ``buffers`` is that of `_check_overwrites`.
     """
     node = value.producer
     if node is None:
         return False
     if node.selects_subgraph:
         branch = other.block
+        # A graph that is not valid can have fewer outputs on one side.
         returned = zip(node.outputs, branch.outputs, strict=False)
         return branch in node.subgraphs and (value, other) in returned
     if node.subgraphs or node.outputs[0] is not value:
-        return False  # only the first output of an operator is written over an input
+        return False
     in_place = IN_PLACE_INPUTS.get(node.operator, ())
     reads_of_buffer = [
         (position, read)

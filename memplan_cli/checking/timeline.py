@@ -300,6 +300,7 @@ def _add_nodes(block: Block, timeline: Timeline) -> None:
     for index, proto in enumerate(block.graph.node):
         node = Node(proto, block, index, start=timeline.ticks)
         block.nodes.append(node)
+        # What its subgraphs, also nested ones, read of this block counts as read by this node.
         block.current_node = node
         node.inputs = [_read_input(name, node, timeline) for name in proto.input]
         timeline.ticks += 1  # the first tick is taken
@@ -334,7 +335,7 @@ def _read_input(name: str, node: Node, timeline: Timeline) -> Value | None:
         )
         return None
     value.extend_to(node.start)
-    # The last reader so far. It is the node itself, or the node around the subgraph with this node.
+    # The last reader so far: this node, or the node around it in the block of the value.
     value.last_node = value.block.current_node
     return value
 
@@ -357,7 +358,7 @@ def _define_output(name: str, node: Node, kind: ValueKind, timeline: Timeline) -
 def _add_subgraphs(node: Node, timeline: Timeline) -> None:
     """Add the subgraphs of a node, and then the tick at which the node's outputs are written.
 
-    The outputs of the subgraphs are live until this tick. Nothing if the node has no subgraphs.
+    The outputs of the subgraphs are live until this tick. A node without subgraphs gets no further tick.
     """
     for attribute in node.proto.attribute:
         graphs = [(attribute.name, attribute.g)] if attribute.HasField("g") else []
@@ -379,7 +380,9 @@ def _add_subgraphs(node: Node, timeline: Timeline) -> None:
             value.extend_to(last_tick)
             if value.block is subgraph:
                 value.is_block_input_or_output = True
-            else:  # a capture that the subgraph returns: the node around it reads the value
+            else:
+                # A capture that the subgraph returns. The node that contains the subgraph, in the block of
+                # the value, reads the value last: with nested subgraphs it is a node around this one.
                 value.last_node = value.block.current_node
 
 

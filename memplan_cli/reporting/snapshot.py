@@ -191,16 +191,14 @@ def snapshot_of(
     process: ProcessBytes | None = None,
     settings_files: tuple[str, ...] = (),
 ) -> Snapshot:
-    """Return the snapshot of a plan.
-
-    The report has the numbers for its bindings already. Sizes of tensors that depend on symbols get
-    the numbers of the same bindings.
+    """Return the snapshot of a plan, with the numbers of its bindings in place of symbols.
 
     Args:
-        plan: a plan.
+        plan: a plan. Its report may have the process of the written model: observed if the model was run,
+            or predicted.
         model: its name in a baseline.
         runtime: recorded if the report has none.
-        process: the predicted process of the model as it is; None: that of the plan's report.
+        process: the predicted process of a model without a plan file, as it is; None: that of the report.
         settings_files: the settings files that applied.
     """
     report = plan.report
@@ -253,9 +251,9 @@ def snapshot_of(
 
 
 def metrics_of(report: Report) -> dict[str, int]:
-    """Return each of `METRICS` that is known; runtime metrics are of the written model.
+    """Return each of `METRICS` that is known.
 
-    The name of a metric is a field of a record, after the group of the record and a dot:
+    The peaks are those of the written model, which reports call ``optimized``. The name of a metric is a field of a record, after the group of the record and a dot:
 
         planned                   the field ``planned`` of ``report.memory``
         observed.steady_peak      the field ``steady_peak`` of the observed peaks
@@ -275,10 +273,10 @@ def metrics_of(report: Report) -> dict[str, int]:
         elif group == "levels":
             size = report.levels.get(key)
         elif group in records:
-            # A prediction counts no weights in ``held``, so its metric has a longer name.
+            # The metric says that ``held`` of predicted peaks is without weights.
             field_name = "held" if key == "held_without_weights" else key
             size = getattr(records[group], field_name, None)
-        else:
+        else:  # the group is ``process``, see below
             continue
         if size is not None:
             metrics[name] = size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -145,3 +146,21 @@ def test_a_tensor_whose_type_or_dims_only_the_plan_says_is_believed(
     known.type.tensor_type.ClearField(field)
     found = compare_with_model(written, plan, tmp_path / "net.onnx")
     assert (found.unverified_sizes, found.disagreements) == (1, ())
+
+
+def test_a_total_is_not_accepted_where_the_bytes_of_an_input_are_not_known(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "net.onnx"
+    text = """g (float[] x, float[n] z) => (float[4] y, float[n] w) <int64[1] four = {4}>
+        { a = Reshape(x, four)  y = Neg(a)  b = Exp(z)  w = Neg(b) }"""
+    save(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}'), model)
+    optimize(model, Settings(), check=None)
+    plan, written = read_plan(tmp_path / "net.memplan.json"), tmp_path / "net.memplan.onnx"
+    assert "total" not in plan.report.symbolic
+    forged = plan.with_report(
+        replace(plan.report, symbolic={**plan.report.symbolic, "total": "7*n"})
+    )
+    assert not compare_with_model(load_model(written), plan, model).disagreements
+    (message,) = compare_with_model(load_model(written), forged, model).disagreements
+    assert message == "total in symbols is recorded as 7*n, it is nothing"

@@ -30,10 +30,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memplan_cli.checking.certificates.groups import BLOCK_END
-from memplan_cli.checking.certificates.planned_graph import require
+from memplan_cli.checking.certificates.planned_graph import ProofError, require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.checking.certificates.groups import GroupGraph
     from memplan_cli.core.results.certificate import Cut, Dual
@@ -90,13 +90,12 @@ def _check_pair(cuts: Sequence[Cut]) -> None:
 
 
 def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
-    """Return the bytes that the step of a cut needs at least in every order that agrees with the cut.
+    """Return the least bytes that a cut proves for the step of its group, in every order that it assumes.
 
-    A cut may assume that one other group runs before the group of the step, or after it.
-
-    The group of the step overwrites one of its ``replaceable`` tensors, or none. The cut has a dual for each
-    of them, which proves a bound for the orders in which that tensor is overwritten, or none. So the
-    smallest of these bounds holds in every order. A group without such tensors has one dual, for None.
+    The group may overwrite one of its ``replaceable`` tensors. The cut has a *dual*, a proof by shares and
+    multiples (see the module), for each of them: the tensor is the only one that may be overwritten, if it
+    ends at the step. In any order one of these assumptions holds, so the smallest of the bounds does.
+    The only dual of a group that can overwrite nothing is for None.
 
     Raises:
         ProofError: the cut is not about a group, or a dual is missing or wrong.
@@ -139,25 +138,31 @@ def _decided_groups(graph: GroupGraph, cut: Cut) -> Mapping[int, bool]:
     Raises:
         ProofError: the cut's assumption contradicts the order constraints.
     """
-    decided = {cut.node: False, BLOCK_END: False}
-    group_at_cut = graph.groups[cut.node]
-    for assumed, is_before in ((cut.before, True), (cut.after, False)):
-        stack = [*(group_at_cut.predecessors if is_before else group_at_cut.successors)]
-        if assumed is not None:
-            require(assumed in graph.groups, f"there is no group {assumed} for a pair")
-            stack.append(assumed)
-        while stack:
-            number = stack.pop()
-            if number in decided:
-                require(
-                    decided[number] == is_before and number != cut.node,
-                    f"the cut at {cut.node} has group {number} before it and after it",
-                )
-                continue
-            decided[number] = is_before
-            group = graph.groups[number]
-            stack.extend(group.predecessors if is_before else group.successors)
-    return decided
+    for assumed in {cut.before, cut.after} - {None}:
+        require(assumed in graph.groups, f"there is no group {assumed} for a pair")
+    group = graph.groups[cut.node]
+    before, after = set(group.predecessors), set(group.successors)
+    if cut.before is not None:
+        before.add(cut.before)
+    if cut.after is not None:
+        after.add(cut.after)
+    _close(before, lambda number: graph.groups[number].predecessors)
+    _close(after, lambda number: graph.groups[number].successors)
+    never_before = {*after, cut.node, BLOCK_END}
+    contradictions = (before & never_before) | (after & {cut.node})
+    if contradictions:
+        number = min(contradictions)
+        raise ProofError(f"the cut at {cut.node} has group {number} before it and after it")
+    return {**dict.fromkeys(before, True), **dict.fromkeys(never_before, False)}
+
+
+def _close(numbers: set[int], neighbors: Callable[[int], Iterable[int]]) -> None:
+    """Add to a set of groups all that can be reached from them by ``neighbors``."""
+    pending = [*numbers]
+    while pending:
+        found = set(neighbors(pending.pop())) - numbers
+        numbers |= found
+        pending += found
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +184,7 @@ class _Step:
     replaced: str | None
 
     def least_bytes(self, dual: Dual, tensors: Sequence[str]) -> int:
-        """Return the lower bound of the bytes at the step that the shares and multiples of a dual prove.
+        """Return the least bytes at the step that a dual proves.
 
         With x(group) = 1 if the group runs before the step, and 0 if not, the step needs at least
 
@@ -187,8 +192,9 @@ class _Step:
             + share * (x(producer) - x(reader)) for each share of a tensor's bytes
             - multiple * (x(first) - x(second)) for each pair of which ``first`` must run before ``second``
 
-        (see the module). The result is the smallest value of this sum over all x of the groups that
-        are not `decided`. Shares refer to ``tensors`` by index.
+        Each pair has x(first) >= x(second), so that what is subtracted is never negative. The sum is linear:
+        the result is its smallest value, with x = 0 or 1 for each group that is not `decided`. Shares refer
+        to ``tensors`` by index.
 
         Raises:
             ProofError: a share, a pair or a multiple of the dual is wrong.
@@ -270,11 +276,10 @@ class _Step:
         return limit
 
     def _check_reader(self, tensor: str, reader: int) -> None:
-        """Check that a reader with a share of a tensor needs its bytes at the step, if it has not run before.
+        """Check that a reader with a share of a tensor needs its bytes, unless it runs before the step.
 
-        A share is a number of the tensor's bytes that a certificate assigns to one of its readers. The
-        number of the step's own group stands for the readers that never run before the step, its own group
-        among them. But bytes that this group overwrites (``replaced``) are needed by other readers only.
+        A share of the step's own group is for any reader that never runs before the step, as this group:
+        for all of them x is 0. But bytes that the group overwrites (``replaced``) are needed by others only.
 
         Raises:
             ProofError: this reader does not need the tensor.
@@ -286,10 +291,9 @@ class _Step:
         readers = self._readers(tensor)
         if tensor == self.replaced:
             readers -= {self.group}
-        stands_for_later_readers = reader == self.group
-        if stands_for_later_readers:
+        if reader == self.group:
             require(
-                self._any_runs_after(readers),
+                any(map(self._is_never_before, readers)),
                 f"{name} has a share for {reader}, but may have ended",
             )
         else:
@@ -306,15 +310,15 @@ class _Step:
         """Return the users of a tensor without its producer."""
         return self.graph.users[tensor] - {self._producer(tensor)}
 
-    def _any_runs_after(self, groups: Iterable[int]) -> bool:
-        """Return whether at least one of these groups never runs before the step."""
-        return any(self.decided.get(group) is False for group in groups)
+    def _is_never_before(self, group: int) -> bool:
+        """Return whether a group runs before the step in no order: it is that of the step, or runs later."""
+        return self.decided.get(group) is False
 
     def _is_read_later(self, tensor: str) -> bool:
         """Return whether another reader of a tensor than the group of the step surely runs later."""
-        return self._any_runs_after(self._readers(tensor) - {self.group})
+        return any(map(self._is_never_before, self._readers(tensor) - {self.group}))
 
     def _is_surely_live(self, tensor: str) -> bool:
         """Return whether a tensor is live before the step in any order."""
         is_produced = self.decided.get(self._producer(tensor), False)
-        return is_produced and self._any_runs_after(self.graph.users[tensor])
+        return is_produced and any(map(self._is_never_before, self.graph.users[tensor]))

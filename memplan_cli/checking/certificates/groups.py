@@ -107,12 +107,11 @@ class GroupGraph:
 def block_groups(
     block: Block, planned: PlannedGraph, subgraph_bytes: Mapping[str, int]
 ) -> GroupGraph:
-    """Return the nodes of a block, each as a group of its own.
+    """Return the nodes of a block, each as a group of its own, with its tensors and its constraints.
 
-    Each group gets the tensors that its node produces, reads and may overwrite, the bytes that it
-    needs, and the groups before and after which it must run. The inputs of a subgraph are left out.
-    ``subgraph_bytes`` are the proven bounds of subgraphs by path: the bytes that each needs in any
-    order of its nodes.
+    If the block is a subgraph, its inputs are left out: they are live for the whole node around it, and
+    count there. ``subgraph_bytes`` are the proven bounds of subgraphs by path: the bytes that each
+    needs in any order of its nodes.
     """
     groups = {node.index: NodeGroup() for node in block.nodes}
     pinned_bytes = 0
@@ -125,8 +124,7 @@ def block_groups(
     }
     for node in block.nodes:
         _add_tensors(node, graph, planned, outputs)
-        if node.repeats:
-            groups[node.index].need += _repeated_subgraph_need(node, planned, subgraph_bytes)
+        groups[node.index].need = _needed_bytes(node, graph, planned, subgraph_bytes)
         _add_replaceable(node, graph, planned)
     for first, second in _order_constraints(block):
         groups[first].successors.add(second)
@@ -146,8 +144,6 @@ def _add_tensors(
     """Add the tensors that a node produces and reads to the graph, and to the node's group.
 
     Tensors without bytes of their own are left out; a read view counts as the tensor that it views.
-    The group's ``need`` is set to the bytes of the outputs that the node allocates at its first tick:
-    all of them, but none for an If, which allocates its outputs at its last tick.
     """
     group = graph.groups[node.index]
     for tensor in [value.tensor_id for value in node.outputs if value is not None]:
@@ -156,8 +152,6 @@ def _add_tensors(
             graph.sizes[tensor] = size
             graph.users[tensor] = {BLOCK_END} if tensor in block_outputs else set()
             group.produced.add(tensor)
-    is_if = node.subgraphs and not node.repeats
-    group.need = 0 if is_if else sum(graph.sizes[tensor] for tensor in group.produced)
     # A tensor that is no view is its own base; a pinned one has none.
     bases = (planned.view_bases.get(value.tensor_id, "") for value in node.reads())
     group.used = group.produced | {base for base in bases if base in graph.sizes}
@@ -165,54 +159,57 @@ def _add_tensors(
         graph.users[tensor].add(node.index)
 
 
-def _repeated_subgraph_need(
-    node: Node, planned: PlannedGraph, subgraph_bytes: Mapping[str, int]
+def _needed_bytes(
+    node: Node, graph: GroupGraph, planned: PlannedGraph, subgraph_bytes: Mapping[str, int]
 ) -> int:
-    """Return the bytes that the subgraphs of a repeating node need besides the node's outputs.
+    """Return the bytes that a node surely allocates while all that was live before it still is.
 
-    These are the inputs of the subgraphs, which are live for the whole node, and the largest
-    proven bound of a subgraph. Without a proven bound the result is 0, which is safe: a certificate
-    may count fewer bytes than are needed, but never more.
+    A node without subgraphs allocates its outputs. A Loop or Scan holds them while its subgraphs run,
+    and besides the inputs of the subgraphs and the largest proven bound of one. An If allocates its
+    outputs at its last tick, when captures may have ended, so nothing is certain. Where a bound is not
+    proven, fewer bytes are counted than are needed, which is safe: a proof only shows less.
     """
-    bounds = [
-        subgraph_bytes[subgraph.path]
-        for subgraph in node.subgraphs
-        if subgraph.path in subgraph_bytes
-    ]
-    if not bounds:
+    if node.subgraphs and not node.repeats:
         return 0
+    output_bytes = graph.produced_bytes(node.index)
+    bounds = [subgraph_bytes[s.path] for s in node.subgraphs if s.path in subgraph_bytes]
+    if not bounds:
+        return output_bytes
     inputs = [value for subgraph in node.subgraphs for value in subgraph.inputs]
-    return sum(planned.own_bytes(value.tensor_id) for value in inputs) + max(bounds)
+    input_bytes = sum(planned.own_bytes(value.tensor_id) for value in inputs)
+    return output_bytes + input_bytes + max(bounds)
 
 
 def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> None:
     """Set the tensors over which a node may write its first output, and the bytes that this saves.
 
-    The node reads such a tensor at inputs that the operator may overwrite only. The tensor has the
-    output's size and is no output of the block. It may have other readers: that they run before the node
-    depends on the order, and is up to the proof.
+    Such a tensor has the output's size and is no output of the block, and each input at which the node
+    reads it may be overwritten. It may have other readers: that they run before the node depends on the
+    order, and is up to the proof.
     """
     output = node.outputs[0] if node.outputs else None
     if node.subgraphs or output is None or output.tensor_id not in graph.sizes:
         return
-    view_bases, tensors = planned.view_bases, planned.tensors
-    in_place = planned.in_place_inputs.get(node.operator, ())
-    group = graph.groups[node.index]
-    for value in (node.inputs[index] for index in in_place if index < len(node.inputs)):
-        base = None if value is None else view_bases.get(value.tensor_id)
-        if value is None or base not in graph.sizes or BLOCK_END in graph.users[base]:
-            continue
-        # ``Add(a, a)`` may overwrite ``a`` (both inputs are one object), but not if one of the inputs is a
-        # view of the other.
-        is_read_in_place_only = all(
-            index in in_place and other is value
-            for index, other in enumerate(node.inputs)
-            if other is not None and view_bases.get(other.tensor_id) == base
-        )
-        # A view has the size of its base, so the output fits on the base too.
-        has_same_size = tensors[value.tensor_id].size == tensors[output.tensor_id].size
-        if is_read_in_place_only and has_same_size:
-            group.replaceable.add(base)
+    group, in_place = graph.groups[node.index], planned.in_place_inputs.get(node.operator, ())
+    reads: defaultdict[str, list[int]] = defaultdict(
+        list
+    )  # tensor -> its positions in the inputs
+    for position, value in enumerate(node.inputs):
+        if value is not None:  # a view is a read of its base
+            reads[planned.view_bases.get(value.tensor_id, "")].append(position)
+    for tensor in group.used & reads.keys():
+        positions = reads[tensor]
+        # ``Add(a, a)`` may overwrite ``a``, but not if one of its inputs is a view of ``a``.
+        is_one_value = len({id(node.inputs[position]) for position in positions}) == 1
+        has_same_size = planned.tensors[tensor].size == planned.tensors[output.tensor_id].size
+        is_output = BLOCK_END in graph.users[tensor]
+        if (
+            is_one_value
+            and set(positions) <= set(in_place)
+            and has_same_size
+            and not is_output
+        ):
+            group.replaceable.add(tensor)
             # The same for each of the tensors: all have the size of the output.
             group.saved_bytes = graph.sizes[output.tensor_id]
 
@@ -236,8 +233,8 @@ def _order_constraints(block: Block) -> Iterator[tuple[int, int]]:
 def _state_constraints(block: Block) -> Iterator[tuple[int, int]]:
     """Yield pairs of nodes that use the same changing state one after the other.
 
-    States are the random generator, sequences, and statistics that a BatchNormalization overwrites.
-    Their users run in the order of the block.
+    States are the random generator, and statistics that a BatchNormalization overwrites. Their users
+    run in the order of the block.
     """
     statistics = _overwritten_statistics(block)
     last_user_of_state: dict[tuple[str, str], int] = {}
@@ -247,11 +244,8 @@ def _state_constraints(block: Block) -> Iterator[tuple[int, int]]:
             for value in node.reads()
             if id(value) in statistics
         }
-        for inner in node.with_nodes_inside():
-            if inner.draws_random_numbers:
-                states.add(("random", ""))
-            if inner.operator.startswith("Sequence"):
-                states.add(("sequence", ""))
+        if any(inner.draws_random_numbers for inner in node.with_nodes_inside()):
+            states.add(("random", ""))
         for state in states:
             if state in last_user_of_state:
                 yield last_user_of_state[state], node.index
@@ -321,15 +315,17 @@ def _check_late_rule(
 ) -> tuple[int, set[str]]:
     """Check the rule *late*: some order with the lowest peak runs ``node`` just before ``into``.
 
-    ``node`` frees nothing and only ``into`` waits for it, so in any order it can run that late. The
-    steps that it then follows need less, as they no longer hold what ``node`` produces. The step of
-    ``node`` itself may not need more than that of ``into``, also if ``into`` writes its output over a
-    tensor: if ``node`` allocates 4 bytes, all for ``into``, which allocates 2, then 4 <= 4 + 2, and
-    with the 2 bytes written over the 4, 4 <= 4 + 2 - 2.
+    Only ``into`` waits for ``node``, so in any order ``node`` can move to just before ``into``. No tensor
+    ends at ``node``, so the steps that it then follows need less: they hold what it produces no longer. Its
+    own step must need no more than that of ``into``. Beyond the bytes live before both:
 
-    Returns ``need`` and ``replaceable`` of the fused group (`NodeGroup`): the bytes that it allocates,
-    and the tensors that it may write over. ``inner_tensors`` are the tensors of ``node`` that only
-    these two groups use; ``title`` names the fusion in errors.
+        need of node <= produced by node + need of into - saving of into
+
+    For example, ``node`` allocates 4 bytes for ``into``, which allocates 2 and may write them over the 4:
+    4 <= 4 + 2 - 2.
+
+    Returns ``need`` and ``replaceable`` of the fused group (see `NodeGroup`). ``inner_tensors`` are the
+    tensors of ``node`` that only these two groups use; ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule does not hold.
@@ -337,15 +333,13 @@ def _check_late_rule(
     group, target = graph.groups[node], graph.groups[into]
     require(group.successors == {into}, f"{title}: other groups wait for it too")
     require(graph.frees_nothing(node), f"{title}: it frees a tensor")
-    # The bytes at the step of ``into``, beyond those live before ``node``.
-    need = graph.produced_bytes(node) + target.need
-    # If a replaceable tensor ends there, ``into`` saves the bytes of its output, whichever tensor it
-    # writes over. Whether one ends depends on the order, so the rule must hold with the saving too.
-    need_if_saved = need - graph.possible_saving(into)
-    require(group.need <= need_if_saved, f"{title}: its step needs more")
+    need, saving = graph.produced_bytes(node) + target.need, graph.possible_saving(into)
+    # Whether ``into`` can save depends on the order, so the rule must hold in both cases.
+    require(group.need <= need - saving, f"{title}: its step needs more")
     if target.replaceable & inner_tensors:
-        # An inner tensor ends at the fused step in any order: ``into`` saves its output's bytes once, for certain.
-        return need_if_saved, set()
+        # An inner tensor ends at the fused step in any order: the fused group needs less for certain. No
+        # further saving is possible, because ``into`` writes over one tensor only.
+        return need - saving, set()
     return need, target.replaceable
 
 
@@ -354,30 +348,32 @@ def _check_early_rule(
 ) -> tuple[int, set[str]]:
     """Check the rule *early*: some order with the lowest peak runs ``node`` just after ``into``.
 
-    ``node`` waits for ``into`` only, so in any order it can run that early. This never raises the
-    peak if two conditions hold: its step needs no more than that of ``into``, and it produces no
-    more than the tensors that end at it, so that it leaves no more bytes live. Let ``into`` allocate
-    9 bytes: 4 for a tensor that ``node`` alone reads, and 5 that are free again after its step. If
-    ``node`` produces 4 bytes, 4 + 4 <= 9 and 4 <= 4; its step needs only 4 if it writes them over the
-    tensor. What ``into`` saves by overwriting a tensor lowers both steps, as that tensor is gone.
+    ``node`` waits for ``into`` only, so in any order it can move to just after ``into``. Its step must
+    need no more than that of ``into``, and it must leave no more live, which the steps after it hold.
+    Beyond the bytes live before both, where *inner* tensors end at ``node``, as only these two use them:
 
-    Returns ``need`` and ``replaceable`` of the fused group (`NodeGroup`), those of ``into``, whose step
-    is the higher one. ``inner_tensors`` are the tensors of ``node`` that only these two groups use: they
-    end at ``node``. ``title`` names the fusion in errors.
+        produced by into + need of node - saving of node <= need of into
+        produced by node <= inner tensors
+
+    For example, ``into`` allocates 9 bytes: 4 for ``node``, and 5 that its own step frees. ``node`` needs
+    and produces 4: 4 + 4 <= 9, and 4 <= 4. What ``into`` saves lowers both steps, as the tensor that it
+    writes over is gone.
+
+    Returns ``need`` and ``replaceable`` of the fused group (see `NodeGroup`): those of ``into``, whose step
+    is the higher one. ``title`` names the fusion in errors.
 
     Raises:
         ProofError: the rule does not hold.
     """
     group, target = graph.groups[node], graph.groups[into]
     require(group.predecessors == {into}, f"{title}: it waits for other groups too")
-    # An inner tensor ends at ``node`` in any order. If ``node`` may overwrite one, it always saves its output.
-    certain_saving = group.saved_bytes if group.replaceable & inner_tensors else 0
-    # The bytes at the step of ``node``, beyond those live before ``into``.
-    need = graph.produced_bytes(into) + group.need - certain_saving
+    # Only the saving by writing over an inner tensor is certain: others may end later than at ``node``.
+    saving = group.saved_bytes if group.replaceable & inner_tensors else 0
+    need = graph.produced_bytes(into) + group.need - saving
     require(need <= target.need, f"{title}: its step needs more")
     inner_bytes = sum(graph.sizes[tensor] for tensor in inner_tensors)
     require(graph.produced_bytes(node) <= inner_bytes, f"{title}: it leaves more live")
-    # Tensors that ``node`` uses do not end at ``into``, which cannot overwrite them.
+    # Tensors that ``node`` uses too do not end at ``into``.
     return target.need, target.replaceable - group.used
 
 

@@ -287,12 +287,13 @@ def _checked_size(row: Placement, unit: str, value: Value, model: CertifiedModel
 
 
 def _view_bases(timeline: Timeline, tensors: Mapping[str, SizedTensor]) -> Mapping[str, str]:
-    """Return, for each tensor that is not pinned, the tensor at the start of its chain of views.
+    """Return, for each tensor that is not pinned, the tensor whose bytes it has.
 
-    A chain ends at a pinned tensor and at one of another size: these have bytes of their own. So has an
-    output of a repeated subgraph that is a view of an input. Before the next iteration, the runtime copies
-    the outputs into the inputs, one after the other: if outputs were views of swapped inputs, the first
-    copy would overwrite the source of the second. Plans are made by this rule too.
+    A view has those of its base, if both have one size and the base is not pinned. Any other tensor has
+    bytes of its own. So has an output of a repeated subgraph that is a view of an input: before the next
+    iteration, the runtime copies the outputs into the inputs, one after the other, and if outputs were
+    views of swapped inputs, the first copy would overwrite the source of the second. Plans are made by
+    this rule too.
     """
     bases = {name: name for name, tensor in tensors.items() if tensor.row.pinned is None}
     repeated = [

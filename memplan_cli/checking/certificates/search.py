@@ -12,7 +12,7 @@ if there is one for every group that can run next below the bound. Two rules all
 group adds to the live bytes, produced - freed, can only shrink if more groups run before it. So
 any order can run a free group as early as that.
 
-*One move is enough* for a state if any order can run it first (see `_OrderSimulator._is_enough`).
+A state needs one move alone if any order can run it first (see `_OrderSimulator._can_run_first`).
 
 Example: 8 bytes are live, the bound is 13. Group 1 needs and produces 4, and group 2, which waits
 for it, frees 6: steps of 12 and 12 bytes, then 6 live. With group 2 as its free group, the move of
@@ -46,12 +46,10 @@ class _State:
 def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
     """Check that no order of the groups stays below a bound.
 
-    ``states`` has the moves of each state. A move runs groups below the bound, its ``nodes`` and then its
-    ``free`` ones, which leave no more bytes live than before. It leads to a state with a higher index.
-
-    The moves of each state are complete: if an order below the bound exists, one exists that goes from
-    state to state by these moves. But a group remains in every state, so the moves never run all groups,
-    and no such order exists.
+    ``states`` has the moves of each state; a move leads to a state with a higher index. Checked is that
+    moves run below the bound, that those of each state are complete (see the module), and that groups
+    remain in each state. So an order below the bound, if there is one, can be changed to one that goes
+    from state to state by these moves and runs all groups: but no state has run all, so there is none.
 
     Raises:
         ProofError: the moves of a state are wrong or not complete, or all groups can run.
@@ -64,8 +62,6 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
         len(states[0]) == 1 and not states[0][0].nodes,
         "the search does not begin with one move without nodes",
     )
-    # If pinned tensors alone reach the bound, no step is below it, and a search shows nothing.
-    require(graph.pinned_bytes < bound, "what is always live reaches the bound")
     reached: list[_State | None] = [None] * len(states)
     reached[0] = simulator.start
     for index, moves in enumerate(states):
@@ -176,14 +172,13 @@ class _OrderSimulator:
         is_remaining = bool(self._bits.get(number, 0) & remaining)
         return is_remaining and not self._predecessors[number] & remaining
 
-    def _is_enough(self, state: _State, move: Move, result: _State) -> bool:
-        """Return whether a state needs no move besides this one, which leads to ``result``.
+    def _can_run_first(self, state: _State, move: Move, result: _State) -> bool:
+        """Return whether any order below the bound can run a move first, which leads to ``result``.
 
-        The move runs one group and then its free groups, and leaves no more bytes live than before.
-        Each free group waits for an earlier group of the move, so in any order the one group is the
-        first of them. At each step of an order, the groups of the move that have not run yet are
-        the whole move or free groups alone. If these ran before the step, no more bytes would be
-        live at it. So any order below the bound can run the whole move first.
+        The move is one group and its free groups. It can run first if it leaves no more bytes live, and
+        each free group waits for an earlier group of the move. Then in any order the one group is the
+        first of them, so that at each step the whole move remains, or free groups alone. If these ran
+        before the step, no more bytes would be live at it.
         """
         if result.live > state.live:
             return False
@@ -199,9 +194,9 @@ class _OrderSimulator:
     ) -> None:
         """Check that any order below the bound can continue from a state with one of its moves.
 
-        Either the state has a single move, which is enough, or a move for each group that can run next
-        below the bound. Without moves it is a dead end: no group can. ``results`` are the states after the
-        moves; ``title`` names the state in errors.
+        Either the state has one move, which any such order can run first, or a move for each group that
+        can run next below the bound: no move is a dead end. ``results`` are the states after the moves;
+        ``title`` names the state in errors.
 
         Raises:
             ProofError: a group has no move, or the ``nodes`` of a move are not one group.
@@ -210,10 +205,10 @@ class _OrderSimulator:
             all(len(move.nodes) == 1 for move in moves),
             f"a move of {title} has not one node",
         )
-        if len(moves) == 1 and self._is_enough(state, moves[0], results[0]):
+        if len(moves) == 1 and self._can_run_first(state, moves[0], results[0]):
             return
         listed = {move.nodes[0] for move in moves}
-        for number in self._bits:
+        for number in self._graph.groups:
             if number not in listed and self._is_ready(number, state.remaining):
                 step, _ = self._run_group(number, state)
                 require(

@@ -40,11 +40,11 @@ _SYMBOLIC = "sizes of the plan depend on symbols, and orders have no one peak"
 
 
 def verify(certificate: Certificate, plan: Plan, model: CertifiedModel) -> CertificateVerdict:
-    """Return the verdicts on all bounds of a plan, of which a certificate proves that of the order.
+    """Return the verdicts on all bounds of a plan: of its order by a certificate, of the rest by counting.
 
-    The nodes of the model's graph are moved into the plan's order. If the plan is not one of this
-    model, there is no other verdict. The caller has compared the digest of the model with the
-    plan's. So digests of the certificate are compared with those of the plan.
+    The only verdict is a refusal if the plan is not one of this model, whose graph is moved into the plan's
+    order, or if the certificate is of another plan or model. Its digests are compared with the plan's: the
+    caller has compared those of the model.
     """
     try:
         planned = planned_graph(plan, model)

@@ -328,6 +328,7 @@ def _refuse_unlike(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> None:
             continue
         hint = "give the same options, or record this with --update-baseline"
         if condition.name == "runtime":
+            # Another provider alone is no reason: planned numbers do not depend on it.
             if rules.allow_version_change or not is_other_version(condition):
                 continue
             hint = (

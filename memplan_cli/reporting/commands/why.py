@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import accumulate
@@ -229,29 +229,25 @@ def _peaks_without(
 ) -> Iterator[int]:
     """Yield, for each buffer, the peak if it were live at its first and last tick only.
 
-    The points are ``(tick, live bytes from this tick on)``: the bytes are constant until the next
-    point. Between the first and the last tick of a buffer, its bytes are taken off. For example, with
-    ``(0, 8) (1, 12) (3, 4)`` a buffer of 4 bytes with the ticks 0 to 3 leaves 8 bytes at ticks 1 and 2.
+    The points are ``(tick, live bytes from this tick on)``, ascending: the bytes hold until the next
+    point. For example, with ``(0, 8) (1, 12) (3, 4)`` a buffer of 4 bytes with the ticks 0 to 3 leaves
+    8 bytes: at its first tick, and at ticks 1 and 2, which are lowered.
     """
+    ticks = [tick for tick, _ in points]
     sizes = [size for _, size in points]
-    peak = max(sizes)
-    # The highest bytes of the points before an index, and of those from an index on.
-    highest_before = list(accumulate(sizes, max, initial=0))
+    highest_until = list(accumulate(sizes, max))
     highest_from = list(accumulate(reversed(sizes), max))[::-1]
     for buffer in buffers:
-        first_tick, last_tick = buffer.first, buffer.last - 1
-        # The points after the first tick, up to the one whose bytes hold at the last tick, are lowered by the
-        # bytes of the buffer.
-        first_lowered = bisect_left(points, (first_tick + 1, 0))
-        end_lowered = bisect_left(points, (last_tick + 1, 0)) - 1
-        # If the peak is at a lowered point, ``lowered_peak`` is the highest of these. If not, the peak is at
-        # another point, and is larger than ``lowered_peak``.
-        lowered_peak = peak - buffer.bytes
-        yield max(highest_before[first_lowered], lowered_peak, highest_from[end_lowered])
+        # The points whose bytes hold at the first and at the last tick, which are not lowered.
+        at_first = bisect_right(ticks, buffer.first) - 1
+        at_last = bisect_right(ticks, buffer.last - 1) - 1
+        # If the peak is at none of the lowered ticks, it is one of the other two numbers.
+        lowered_peak = highest_until[-1] - buffer.bytes
+        yield max(highest_until[at_first], lowered_peak, highest_from[at_last])
 
 
 def why_tensor(plan: Plan, name: str) -> TensorExplanation:
-    """Return the place and lifetime of one tensor, and the tensors that share or reuse its bytes.
+    """Return the place and lifetime of one tensor, and the tensors on its bytes: before, with and after it.
 
     Raises:
         SettingsError: the plan has no such tensor; the hint gives the reason or similar names.
@@ -341,7 +337,7 @@ def peak_document(explanation: PeakExplanation) -> doc.Document:
             doc.Name(row.tensor),
             format_size(row.bytes) + unit,
             format_share(row.bytes, explanation.bytes),
-            # A tensor that lives for the whole run has no last reader.
+            # A tensor that lives for the whole run has no last reader, but a reason in ``made_by``.
             doc.Name(row.read_by or row.made_by),
             format_size(row.peak_without) + unit,
         )

@@ -61,7 +61,11 @@ _MEANINGS = (
 
 
 def process_document(breakdown: ProcessBreakdown) -> doc.Document:
-    """Return the memory of the process, and a row per part with the number of `removing_commands`."""
+    """Return the memory of the process, and a row for each part.
+
+    A row has the number of the command that removes the part, in the list of `removing_commands`. The
+    caller prints these commands below the document.
+    """
     sizes = breakdown.process
     kept = kept_bytes(breakdown.outputs, sizes)
     total = format_size(whole_process(sizes, breakdown.inputs, kept))

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-_MAX_CHART_WIDTH = 100
+_MAX_CHART_WIDTH, _CHART_MARGIN = 100, 2
+"""Columns of a chart, and those that stay free on its right."""
 
 _SHORTEST_NAME, _LONGEST_NAME, _NAME_IN_LIST = 12, 100, 24
 """Characters of a name: at least and at most in a column of its own, and in a list in a cell."""
@@ -172,7 +173,7 @@ def _block(block: doc.Block, screen: Screen, inset: int) -> RenderableType:
         case doc.Table():
             return _table(block, width)
         case doc.Chart():
-            lines = chart_lines(block, min(max(width - 2, 10), _MAX_CHART_WIDTH))
+            lines = chart_lines(block, min(width - _CHART_MARGIN, _MAX_CHART_WIDTH))
             caption = Text(terminal(block.caption), style="dim")
             return Group(Text("\n".join(lines), style="cyan"), caption)
         case doc.Items(lines):

@@ -32,21 +32,9 @@ _FIGURES = ("naive", "planned", "total")
 
 
 def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
-    """Return the data of a plan's page.
+    """Return the data of a plan's page, under the keys that its script reads.
 
     ``facts`` are op types and categories from the model; None: the model is not at hand.
-
-    The keys are those that the script reads:
-
-    - ``arenas``, ``units``: an entry for each arena, its unit as text, and as an expression (see
-      `evaluable`).
-    - ``figures``: the expressions of cards; empty if all sizes are fixed.
-    - ``coverage``: the share of intermediates whose size is known.
-    - ``ticks``: the number of ticks. ``nodes`` has the label of the node at each tick.
-    - ``types``: the distinct op types. ``type`` has the index in it for each tick; it is empty without a
-      model.
-    - ``regions``: the chunked regions; ``first`` and ``last`` are ticks, both inclusive.
-    - ``given``: the bytes beside the intermediates.
     """
     facts = facts or GraphFacts()
     # `last` of a tensor is exclusive: the ticks are 0 to ``ticks - 1``. There may be no node at the
@@ -58,22 +46,26 @@ def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
     symbols = _symbol_indices(plan)
     type_indices = _indices(facts.type_of(node) for node in nodes)
     return {
+        # An entry for each arena; `evaluable` describes the form of an expression.
         "arenas": [{"unit": terminal(a.unit), "height": a.height} for a in plan.arenas],
         "units": [evaluable(arena.unit, symbols) for arena in plan.arenas],
+        # The symbols of these expressions, and those of the cards; none if all sizes are fixed.
         "symbols": [_symbol(plan, name) for name in symbols],
         "figures": _figure_expressions(plan, symbols) if symbols else {},
         "coverage": plan.report.coverage,
+        # An entry for each tick: the label of its node, and the index of the op type in ``types``.
         "ticks": ticks,
         "nodes": [terminal(node) for node in nodes],
         "types": [terminal(op_type) for op_type in type_indices],
         "type": [type_indices[facts.type_of(node)] for node in nodes]
         if facts.has_model
         else [],
+        # Chunked regions, from the first tick to the last one, inclusive.
         "regions": [
             {"label": terminal(region.label), "first": region.first, "last": region.last}
             for region in chunked_regions
         ],
-        "given": _bytes_beside(plan, facts),
+        "given": _bytes_beside(plan, facts),  # of weights, inputs and the like
         **_tensor_columns(plan, facts, chunked_regions),
     }
 

@@ -9,7 +9,6 @@ from memplan_cli.core.quantities import counted, format_share, format_size
 from memplan_cli.core.results.memory import (
     CERTAINTY,
     DEFINITIONS,
-    EXACT,
     OBSERVED,
     UNKNOWN,
     WORKSPACE,
@@ -39,14 +38,7 @@ _TRAINING_NAMES: Mapping[str, str] = {
     "raw": "training step, no reuse",
     "optimized": "training step, planned",
 }
-"""Key of `Report.training_estimate` -> the name of its figure."""
-
-_TRAINING_MEANINGS: Mapping[str, str] = {
-    "raw": "sum of the intermediates of this model's training step (`train-step --gradients`)",
-    "optimized": "what this level needs for them, in the node order of the training step",
-}
-"""Key of `Report.training_estimate` -> the definition of its figure."""
-
+"""Key of `Report.training_estimate` -> the name of its row."""
 
 _PHASES: Mapping[str, str] = {"train": "training", "test": "inference"}
 """What a model of each phase is used for."""
@@ -100,10 +92,11 @@ def _graph_note(report: Report) -> str:
 
 
 def intermediates_table(report: Report) -> doc.Table | None:
-    """Return the bytes of the intermediates without reuse, in the file's order, and as planned.
+    """Return the bytes of the intermediates: without reuse, in the order of the graph, and as planned.
 
-    With an estimate of the model's training step, two rows follow: the bytes of the intermediates of that
-    step without reuse, and as planned. None if the bytes of the model's own intermediates are unknown.
+    The graph is that of the file or, for a target, the one that ONNX Runtime optimized. The first and the
+    last row follow again for the model's training step, if the report has an estimate of it. A size that is
+    unknown has no row. None if the bytes of the model's own intermediates are unknown.
     """
     memory, naive = report.memory, report.memory.naive
     if reason_without_totals(report) or naive is None:
@@ -114,17 +107,16 @@ def intermediates_table(report: Report) -> doc.Table | None:
         f"in the order of {owner}": report.original_planned,
         "as planned": memory.planned,
     }
-    estimate = report.training_estimate  # empty without an estimate
-    step_sizes = {name: estimate.get(key) for key, name in _TRAINING_NAMES.items()}
-    rows = (
-        *_size_rows(sizes, without_reuse=naive),
-        *_size_rows(step_sizes, without_reuse=estimate.get("raw", 0)),
-    )
+    rows = [*_size_rows(sizes, without_reuse=naive)]
+    if estimate := report.training_estimate:
+        step_sizes = {name: estimate.get(key) for key, name in _TRAINING_NAMES.items()}
+        rows += _size_rows(step_sizes, without_reuse=estimate.get("raw", 0))
     caption = f"partial: {known_intermediates(report)}" if report.partial else ""
     graph = (
         "" if report.target == "portable" else f" of the graph optimized for {report.target}"
     )
-    return doc.Table(doc.columns(f"Intermediates{graph}", ">size", ">saved"), rows, caption)
+    heads = doc.columns(f"Intermediates{graph}", ">size", ">saved")
+    return doc.Table(heads, tuple(rows), caption)
 
 
 def _size_rows(
@@ -272,10 +264,10 @@ def origin_of_saving(report: Report) -> str:
 def _process_sizes(
     report: Report, process: ProcessBytes, predicted: Peaks | None
 ) -> Mapping[str, int]:
-    """Return the memory of a process that runs a model by the names of `_PROCESS_ROWS`.
+    """Return the memory of a process that runs a model, by the names of `_PROCESS_ROWS`.
 
-    Those with an indent are the parts of the whole process.
-    What kept outputs take is in ``predicted`` if the process was measured.
+    The names with an indent are the parts of the whole process. A measurement has no value for the outputs
+    that a caller keeps: if the process was measured, that of the ``predicted`` peaks is used.
     """
     inputs = report.memory.inputs
     predicted_process = predicted.process if predicted else None
@@ -389,8 +381,9 @@ def figure_blocks(figures: Sequence[Figure]) -> Iterator[doc.Block]:
 def memory_figures(report: Report) -> tuple[Figure, ...]:
     """Return the memory of the intermediates: without reuse, at each level, and its bounds.
 
-    Figures that the report has no number or expression for are left out, except ``naive``, the
-    levels and the lower bound.
+    ``naive``, the levels and the lower bound are always there, the others only if the report has a number
+    or an expression for them that says more: foldable bytes if there are any, and the bound of the order
+    if the order is not proved; otherwise it is the lower bound.
     """
     memory = report.memory
     figures = [_figure(report, "naive", memory.naive, DEFINITIONS["naive"])]
@@ -464,22 +457,12 @@ def _resident(report: Report) -> Figure:
 
 
 def total_figures(report: Report) -> tuple[Figure, ...]:
-    """Return the terms of the model's total, the workspace, and the estimate of a training step."""
+    """Return the terms of the model's total, and the workspace."""
     terms = (
         _figure(report, name, getattr(report.memory, name), DEFINITIONS[name])
         for name in ("weights", "inputs", "outputs", "planned", "total")
     )
-    training = (
-        Figure(
-            name,
-            format_size(report.training_estimate[key]),
-            _TRAINING_MEANINGS[key],
-            certainty=EXACT,
-        )
-        for key, name in _TRAINING_NAMES.items()
-        if key in report.training_estimate
-    )
-    return (*terms, _workspace(report), *training)
+    return (*terms, _workspace(report))
 
 
 def _workspace(report: Report) -> Figure:

@@ -113,16 +113,16 @@ def answer_document(
     invocation: Invocation | None = None,
     *more: doc.Block,
 ) -> doc.Document:
-    """Return the short answer: what a plan needs, what was checked, and the next step.
+    """Return the short answer: what a plan needs, what was checked, and the next step, without definitions.
 
-    The plain paragraphs and charts of the features' ``sections``, tables that do not depend on a number of
-    rows, and ``more`` precede the next step.
+    Of the features' ``sections`` it has the results: plain paragraphs, charts, and the tables that a section
+    has even if 0 rows are asked for. ``more`` blocks precede the next step.
     """
     invocation = invocation or Invocation()
     feature_blocks = (
         block
         for section in sections
-        for block in section(plan.report, 0)  # no rows: most tables are left out
+        for block in section(plan.report, 0)
         if isinstance(block, doc.Chart | doc.Table)
         or (isinstance(block, doc.Paragraph) and block.tone != "soft")
     )
@@ -153,13 +153,24 @@ def _document(
 
 
 def _answer(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
-    """Yield what limits the figures, the figures of the process and of the intermediates, and the checks."""
+    """Yield the sizes and warnings that the figures depend on, the figures, and the checks."""
     report = plan.report
     yield from size_blocks(plan)
     yield from _limits(report, invocation)
+    yield from _process_blocks(report)
+    if reason := reason_without_totals(report):
+        yield doc.Paragraph(f"{reason[0].upper()}{reason[1:]}.")
+    elif table := intermediates_table(report):
+        yield table
+    yield from _checks(report)
+
+
+def _process_blocks(report: Report) -> Iterator[doc.Block]:
+    """Yield the memory of the process, with what it results from; nothing if the process is unknown."""
     process = process_table(report)
-    if process is not None:
-        yield process
+    if process is None:
+        return
+    yield process
     if reason := reason_for_no_saving(report):
         dims = {name: dim.value for name, dim in report.bindings.items()}
         sizes = f" at {dims_summary(dims)}" if dims else ""
@@ -168,13 +179,7 @@ def _answer(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
         yield doc.Paragraph(origin)
     if sentence := idle_sentence(report):
         yield doc.Paragraph(sentence)
-    if process is not None:
-        yield process_meanings(process)
-    if reason := reason_without_totals(report):
-        yield doc.Paragraph(f"{reason[0].upper()}{reason[1:]}.")
-    elif table := intermediates_table(report):
-        yield table
-    yield from _checks(report)
+    yield process_meanings(process)
 
 
 def _limits(report: Report, invocation: Invocation) -> Iterator[doc.Block]:
@@ -261,15 +266,18 @@ def _next_step(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
     if is_left_alone(plan):  # the user's settings exclude models of this phase
         setting = f"mem_param.optimize_{report.phase}"
         yield doc.Paragraph(f"To plan the model, set {setting} to true.")
-    elif (attempt := _next_attempt(report, step)) is not None:
+    elif (attempt := _next_attempt(report, step)) is not None:  # a check or a budget failed
         yield attempt
-    elif report.memory.planned is None or report.partial:
-        if not report.partial and (command := report_command(report)):
+    elif report.partial:
+        if hint := unknown_sizes_hint(plan):
+            yield doc.Paragraph(f"Next: {hint}.")
+    elif report.memory.planned is None:
+        if command := report_command(report):
             yield doc.NextStep("Get numbers", command)
         elif hint := unknown_sizes_hint(plan):
             yield doc.Paragraph(f"Next: {hint}.")
     elif report.validation is not None:
-        # Only `optimize` validates, and the check passed, so that the model was written.
+        # Only `optimize` validates. It wrote the model, because no attempt is left.
         path = json.dumps(invocation.written or "PATH")
         yield doc.NextStep("Run it", f"session = memplan.load({path})", "python")
         yield doc.Paragraph(_PLAIN_SESSION)

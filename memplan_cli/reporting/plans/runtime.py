@@ -45,6 +45,7 @@ def evidence(runtime: RuntimeSummary | None) -> Iterator[doc.Block]:
     """
     if runtime is None:
         return
+    # Title of a column -> its sizes by measure. A ``>`` aligns the column to the right.
     columns: dict[str, Mapping[str, int | None]] = {}
     for name, side in (("before", "original"), ("after", "optimized")):
         predicted, observed = runtime.predicted.get(side), runtime.observed.get(side)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.quantities import counted, format_share, format_size
+from memplan_cli.core.quantities import format_share, format_size
 from memplan_cli.core.results.bound_plan import with_bound_symbols
 from memplan_cli.core.results.memory import DEFINITIONS
 from memplan_cli.core.results.report import ALL_SIZES
@@ -64,7 +63,6 @@ def generic_sections(
     yield from _symbolic_section(report)
     yield from _live_bytes_section(plan)
     yield from _peak_section(plan, max_rows)
-    yield from float32_section(plan, max_rows)
     yield from doc.section("Each binding", *bindings_blocks(report))
     for section in feature_sections:
         yield from section(report, max_rows)
@@ -214,44 +212,6 @@ def _lifetime_cells(
     # `last` is exclusive: the last reader runs one step before.
     producer, last_reader = nodes.get(placement.first, ""), nodes.get(placement.last - 1, "")
     return doc.Name(producer), doc.Name(last_reader)
-
-
-_HALF_TYPES, _WIDE_TYPE = frozenset({"float16", "bfloat16"}), "float32"
-
-
-def float32_section(plan: Plan, max_rows: int) -> Iterator[doc.Block]:
-    """Yield the float32 intermediates of a 16-bit model, largest first; nothing for other models.
-
-    A conversion to float16 rarely halves the memory: some operators keep float32, and every
-    Cast adds a tensor (onnxconverter-common#289, onnxruntime#9949).
-    """
-    dtypes = {tensor.dtype for tensor in plan.tensors}
-    if not dtypes & _HALF_TYPES or _WIDE_TYPE not in dtypes:
-        return
-    tensors = [tensor for tensor in plan.tensors if tensor.dtype == _WIDE_TYPE]
-    tensors.sort(key=attrgetter("bytes"), reverse=True)
-    units = {arena.id: per_unit(arena.unit) for arena in plan.arenas}
-    bytes_by_unit: dict[str, int] = {}
-    for tensor in tensors:
-        unit = units[tensor.arena]
-        bytes_by_unit[unit] = bytes_by_unit.get(unit, 0) + tensor.bytes
-    total = " + ".join(f"{format_size(size)}{unit}" for unit, size in bytes_by_unit.items())
-    verb = "stays" if len(tensors) == 1 else "stay"
-    line = (
-        f"{counted(len(tensors), 'tensor')}, {total} without reuse, {verb} {_WIDE_TYPE} beside "
-        "16-bit floats"
-    )
-    rows = [
-        (
-            doc.Name(tensor.id),
-            f"{format_size(tensor.bytes)}{units[tensor.arena]}",
-            f"[{','.join(map(str, tensor.shape))}]",
-        )
-        for tensor in tensors
-    ]
-    heads = ("tensor", ">bytes", "shape")
-    table = doc.first_rows(heads, rows, "tensors", max_rows)
-    yield from doc.section("Not at 16 bits", doc.Paragraph(line), table)
 
 
 def bindings_blocks(report: Report) -> Iterator[doc.Block]:
