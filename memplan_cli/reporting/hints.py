@@ -64,7 +64,7 @@ def budget_message(
 
     It gives the lower bound, if one is known, and the ``smallest`` plan found: its bytes of
     intermediates and outputs, None if a size is unknown. The sentence is empty if the budget is
-    met or there is none. Plans of older versions have no bound of recomputation with outputs.
+    met or there is none.
     """
     chunks = chunks or ChunkingSummary()
     if not chunks.met and chunks.budget is not None:
@@ -74,8 +74,6 @@ def budget_message(
     bound_text = ""
     if recompute.resident_bound is not None:
         bound_text = f"{format_size(recompute.resident_bound)} for any order, with outputs"
-    elif recompute.bound is not None:
-        bound_text = f"{format_size(recompute.bound)} for any order, without outputs"
     return _budget_sentence(recompute.budget, smallest, bound_text)
 
 

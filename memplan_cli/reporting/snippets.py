@@ -83,13 +83,14 @@ def binding_lines(outputs: Mapping[str, str] | str, provider: str = CPU) -> list
     """
     donated = outputs if isinstance(outputs, str) else _dict_literal(outputs)
     device = "cpu" if provider == CPU else "cuda"
+    written = "them" if provider == CPU else "their copies on the device"
     return [
         "# Each of these outputs is written over the input that it replaces.",
         f"donated = {donated}",
         "",
         "",
         "def bind(inputs):",
-        '    """Return a binding to these arrays; runs write into them."""',
+        f'    """Return a binding to these arrays; runs write into {written}."""',
         "    of = ort.OrtValue.ortvalue_from_numpy",
         f"    buffers = {{name: of(array, {device!r}, 0) for name, array in inputs.items()}}",
         "    binding = session.io_binding()",

@@ -62,15 +62,15 @@ def test_sizes_in_reasons_are_said_as_everywhere() -> None:
     assert change.reason == "grew from 32.00 KiB to 64.00 KiB"
 
 
-def test_other_dims_are_said_where_both_are_known() -> None:
-    one, other = (replace(snapshot(), dims={"batch": n}) for n in ("2", "4"))
+def test_other_sizes_of_an_input_of_both_models_are_said() -> None:
+    one, other = (replace(snapshot(), shapes={"x": f"{n},3"}) for n in (2, 4))
     assert compare(one, other).notes == (
         "the graph is the same",
-        "sizes: batch=2 before, batch=4 after",
+        "sizes: x=2,3 before, x=4,3 after",
     )
-    free = replace(one, dims={})
-    assert compare(free, one).notes[1:] == ("sizes: none before, batch=2 after",)
-    assert compare(replace(one, dims=None), other).notes == ("the graph is the same",)
+    assert compare(replace(one, shapes={"z": "2,3"}), other).notes == (
+        "the graph is the same",
+    )
 
 
 def test_partial_totals_are_marked_and_explained() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 import onnx.parser
+import pytest
 
 from memplan_cli.core.results.observations import CPU, CUDA, RuntimeSettings
 from memplan_cli.onnx_io.runs.prepared_models import unread_outputs, with_readers
@@ -82,6 +83,16 @@ def test_the_snippet_is_python_and_sets_each_option_in_its_scope() -> None:
     assert '"Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR' in on_cuda
     assert 'add_session_config_entry("session.use_env_allocators", "1")' in on_cuda
     assert f"providers=[({CUDA!r}, {{}})]" in on_cuda
+
+
+@pytest.mark.parametrize(
+    ("provider", "written"), [(CPU, "them."), (CUDA, "their copies on the device.")]
+)
+def test_the_snippet_says_where_donated_outputs_are_written(
+    provider: str, written: str
+) -> None:
+    settings = RuntimeSettings(io_binding={"y": "x"})
+    assert f"runs write into {written}" in settings_snippet(settings, "m.onnx", provider)
 
 
 def test_on_cuda_the_same_regions_are_searched_as_on_the_cpu() -> None:

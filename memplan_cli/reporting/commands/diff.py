@@ -92,7 +92,7 @@ class Difference:
         metrics: the metrics of both.
         changes: the tensors that changed the peak, largest effect first.
         interface: the inputs, outputs and weights that were added, removed or resized, largest effect
-            first, by their kind. Empty if one side has no record of them.
+            first, by their kind.
         notes: sentences on the graph, the conditions and unknown sizes.
     """
 
@@ -170,8 +170,6 @@ def _interface_changes(before: Snapshot, after: Snapshot, kind: str) -> Iterator
     An added one with the size of a removed one counts as renamed, and is no change. Weights too small
     for a record are one change together.
     """
-    if not (before.interface and after.interface):  # a baseline of an older version
-        return
     old, new = (
         {name: size.bytes for name, size in snapshot.interface.items() if size.kind == kind}
         for snapshot in (before, after)
@@ -311,23 +309,18 @@ class Condition:
 def changed_conditions(before: Snapshot, after: Snapshot) -> Iterator[Condition]:
     """Yield the conditions that differ.
 
-    Sizes are the shapes of inputs that both models have; other inputs are a change of the model. For a
-    baseline of an older version, which has no shapes, they are the values of dims.
+    Sizes are the shapes of inputs that both models have; other inputs are a change of the model.
     """
     for name in ("level", "phase", "target", "memplan", "runtime"):
         old, new = getattr(before, name), getattr(after, name)
-        is_recorded = name != "target" or (old and new)  # older baselines have no target
-        if old != new and is_recorded:
+        if old != new:
             yield Condition(name, _condition_text(old), _condition_text(new))
     if before.coverage != after.coverage:
         yield Condition("coverage", f"{before.coverage:.3g}", f"{after.coverage:.3g}")
-    if before.shapes or before.dims is None or after.dims is None:
-        common = [name for name in before.shapes if name in after.shapes]
-        old_sizes, new_sizes = (
-            {name: snapshot.shapes[name] for name in common} for snapshot in (before, after)
-        )
-    else:
-        old_sizes, new_sizes = dict(before.dims), dict(after.dims)
+    common_inputs = before.shapes.keys() & after.shapes.keys()
+    old_sizes, new_sizes = (
+        {name: snapshot.shapes[name] for name in common_inputs} for snapshot in (before, after)
+    )
     if old_sizes != new_sizes:
         yield Condition("sizes", dims_text(old_sizes), dims_text(new_sizes))
 

@@ -34,8 +34,8 @@ DEFAULT_BUDGET_METRIC = "process.total"
 DEFAULT_METRICS = ("process.total", "planned")
 """These are compared with a baseline unless it, or rules, name others."""
 
-_OLD_DEFAULT = ("planned",)
-"""The metrics that baselines of older versions were checked for."""
+_DEFAULT_OF_PLANS = ("planned",)
+"""These are compared with a plan in place of a baseline, which names no metrics."""
 
 NO_INCREASE = Increase()
 """The increase that a baseline allows by default: none, because plans are deterministic."""
@@ -80,7 +80,7 @@ class Rules:
 
     def compared(self, earlier: Snapshot) -> tuple[str, ...]:
         """Return the metrics that are compared with a model's entry in the baseline."""
-        return self.metrics or earlier.checked or _OLD_DEFAULT
+        return self.metrics or earlier.checked or _DEFAULT_OF_PLANS
 
 
 class Finding(Enum):
@@ -328,7 +328,7 @@ def _refuse_unlike(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> None:
             continue
         hint = "give the same options, or record this with --update-baseline"
         if condition.name == "runtime":
-            # Another provider alone is no reason: planned numbers do not depend on it.
+            # Its name and version count. A provider is recorded by runs only.
             if rules.allow_version_change or not is_other_version(condition):
                 continue
             hint = (
