@@ -59,7 +59,7 @@ def warn_of_plan(path: FilePath, plan: Plan, request: Request, *more: str) -> No
 
     for warning in (*plan.report.warnings, *more):
         request.warn(f"warning: {path}: {warning}")
-    for line in assumed_lines(assumed_dims(plan.report), free_inputs(plan.report)):
+    for line in assumed_lines(assumed_dims(plan.report.bindings), free_inputs(plan.report)):
         request.warn(f"note: {path}: {line}")
 
 

@@ -194,7 +194,7 @@ def do_job(job: Job) -> Row:
             error=missed_budget,
             missing_dims=job.missing_dims,
             missing_inputs=missing_inputs,
-            assumed=assumed_dims(report),
+            assumed=assumed_dims(report.bindings),
         )
     except MemplanError as error:
         return failed_row(job, error.message)

@@ -244,7 +244,7 @@ def _check_node_notes(
     none has no note ``release``. The note ``memory`` describes the outputs in words. All nodes of a
     block with a planned output have it, or none in a large block.
     """
-    units = planned.units
+    units = planned.plan.units
     is_described = any("memory" in _notes(node.proto.metadata_props) for node in block.nodes)
     for node in block.nodes:
         notes = _notes(node.proto.metadata_props)

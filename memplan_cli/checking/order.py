@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
@@ -218,13 +219,15 @@ def subgraphs_of(node: NodeProto) -> list[GraphProto]:
 def check_releases(planned: PlannedModel) -> Iterator[str]:
     """Yield steps at which the plan does not release exactly the tensors that are dead after them.
 
-    A tensor is released at the last tick of the last node of its block that needs it. Pinned
-    tensors, and inputs and outputs of blocks, are never released.
+    A tensor is released at the last tick of the last node of its block that needs it, itself or in
+    subgraphs. Pinned tensors, and inputs and outputs of blocks, are never released.
     """
     dead_tensors: defaultdict[int, set[str]] = defaultdict(set)  # by the tick of their release
     for tensor_id, (row, value) in planned.tensors.items():
-        if value.last_node and not value.is_block_input_or_output and row.pinned is None:
-            dead_tensors[value.last_node.last].add(tensor_id)
+        if row.pinned is None and not value.is_block_input_or_output:
+            nodes = value.block.nodes
+            index_of_next = bisect_left(nodes, value.end, key=lambda node: node.start)
+            dead_tensors[nodes[index_of_next - 1].last].add(tensor_id)
     releases = {release.step: release for release in planned.plan.releases}
     if len(releases) != len(planned.plan.releases):
         yield "releases: one step occurs twice"

@@ -67,9 +67,8 @@ def check_plan_figures(plan: Plan, bounds: Bounds) -> Iterator[str]:
     Tensors whose bytes are not their largest size within ``bounds`` of dims are yielded too. The
     caller has checked the layout: arenas and aliases exist, and no tensor occurs twice.
     """
-    units = {arena.id: arena.unit for arena in plan.arenas}
     for row in plan.tensors:
-        yield from check_tensor_bytes(row, units[row.arena], bounds)
+        yield from check_tensor_bytes(row, plan.units[row.arena], bounds)
     yield from wrong_figures(_settings_figures(plan))
     yield from check_slots(plan.tensors, plan.report.level)
     storages = tensor_storages(plan.tensors)
@@ -122,8 +121,7 @@ def total_sums(plan: Plan) -> dict[str, ByteSum]:
     A total is a sum over units: for bytes ``1``, for symbolic sizes products such as ``batch*seq``.
     The report names the planned total a second time, as the total of the plan's level.
     """
-    units = {arena.id: arena.unit for arena in plan.arenas}
-    naive = add_sums(*({units[row.arena]: row.bytes} for row in plan.tensors))
+    naive = add_sums(*({plan.units[row.arena]: row.bytes} for row in plan.tensors))
     planned = add_sums(*({arena.unit: arena.height} for arena in plan.arenas))
     return {"naive": naive, "planned": planned, f"level {plan.report.level}": planned}
 

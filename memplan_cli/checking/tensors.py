@@ -36,7 +36,7 @@ def check_tensors(planned: PlannedModel) -> Iterator[str]:
             yield f"the settings exclude {pattern[:120]!r}, which the model does not have"
         for tensor_id in tensor_ids:
             excluded.setdefault(tensor_id, pattern)
-    units = planned.units
+    units = planned.plan.units
     for tensor_id, (row, value) in planned.tensors.items():
         yield from _check_type(row, *planned.type_of(value))
         yield from check_tensor_bytes(row, units.get(row.arena, ""), planned.bounds)

@@ -56,7 +56,6 @@ class Value:
         first: tick of the first use, -1 if there is no use yet.
         end: tick after the last use.
         producer: the node with this output; None for inputs and initializers.
-        last_node: the node of the value's own block after which the value is dead.
         is_block_input_or_output: such a value is not released by a node of its block.
         depends_on_control_flow: the value is in a subgraph or computed from the output of a node
             with subgraphs, so its shape can differ from run to run.
@@ -69,7 +68,6 @@ class Value:
     first: int = -1
     end: int = 0
     producer: Node | None = None
-    last_node: Node | None = None
     is_block_input_or_output: bool = False
     depends_on_control_flow: bool = False
     tensor_id: str = ""
@@ -135,15 +133,11 @@ class Node:
             for node in subgraph.nodes:
                 yield from node.with_nodes_inside()
 
-    def captures(self) -> Iterator[Value]:
-        """Yield the values of outer blocks that the subgraphs of the node read."""
+    def reads(self) -> Iterator[Value]:
+        """Yield the inputs of the node, and the values of outer blocks that its subgraphs read."""
+        yield from (value for value in self.inputs if value is not None)
         for subgraph in self.subgraphs:
             yield from subgraph.captured.values()
-
-    def reads(self) -> Iterator[Value]:
-        """Yield the inputs of the node and the values that its subgraphs capture."""
-        yield from (value for value in self.inputs if value is not None)
-        yield from self.captures()
 
 
 @dataclass(slots=True, eq=False)
@@ -155,8 +149,6 @@ class Block:
         attribute: name of that attribute, with the index in a list of graphs.
         values: the values defined in this block, by name.
         captured: the values of outer blocks that are read here or deeper, by ``id``.
-        current_node: the node that is being added while the timeline is built. A subgraph of this
-            node that reads a value of this block makes it the value's ``last_node``.
         path: the name of the block in the plan.
         index: position among all blocks, in the order in which they run.
     """
@@ -169,7 +161,6 @@ class Block:
     outputs: list[Value] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
     captured: dict[int, Value] = field(default_factory=dict)
-    current_node: Node | None = None
     path: str = ""
     index: int = 0
 
@@ -300,8 +291,6 @@ def _add_nodes(block: Block, timeline: Timeline) -> None:
     for index, proto in enumerate(block.graph.node):
         node = Node(proto, block, index, start=timeline.ticks)
         block.nodes.append(node)
-        # What its subgraphs, also nested ones, read of this block counts as read by this node.
-        block.current_node = node
         node.inputs = [_read_input(name, node, timeline) for name in proto.input]
         timeline.ticks += 1  # the first tick is taken
         if proto.attribute:
@@ -312,7 +301,6 @@ def _add_nodes(block: Block, timeline: Timeline) -> None:
         node.outputs = [_define_output(name, node, kind, timeline) for name in proto.output]
         if node.repeats:  # the captures of its subgraphs are known now
             _extend_over_repeats(node)
-    block.current_node = None
     for output in block.graph.output:
         value = block.resolve(output.name)
         if value is None:
@@ -335,8 +323,6 @@ def _read_input(name: str, node: Node, timeline: Timeline) -> Value | None:
         )
         return None
     value.extend_to(node.start)
-    # The last reader so far: this node, or the node around it in the block of the value.
-    value.last_node = value.block.current_node
     return value
 
 
@@ -349,7 +335,7 @@ def _define_output(name: str, node: Node, kind: ValueKind, timeline: Timeline) -
         return None
     value = _define(node.block, name, kind, timeline)
     value.extend_to(node.last)
-    value.producer = value.last_node = node
+    value.producer = node
     if node.subgraphs or any(v.depends_on_control_flow for v in node.inputs if v is not None):
         value.depends_on_control_flow = True
     return value
@@ -378,12 +364,10 @@ def _add_subgraphs(node: Node, timeline: Timeline) -> None:
     for subgraph in node.subgraphs:
         for value in subgraph.outputs:
             value.extend_to(last_tick)
-            if value.block is subgraph:
+            if (
+                value.block is subgraph
+            ):  # and not a value of an outer block that the subgraph returns
                 value.is_block_input_or_output = True
-            else:
-                # A capture that the subgraph returns. The node that contains the subgraph, in the block of
-                # the value, reads the value last: with nested subgraphs it is a node around this one.
-                value.last_node = value.block.current_node
 
 
 def _extend_over_repeats(node: Node) -> None:
@@ -469,11 +453,6 @@ class PlannedModel:
         if value.depends_on_control_flow or shape is None:
             return dtype, None
         return dtype, tuple(None if isinstance(dim, str) else dim for dim in shape)
-
-    @property
-    def units(self) -> dict[int, str]:
-        """The unit of each arena, such as ``"1"`` or ``"batch"``, by arena id."""
-        return {arena.id: arena.unit for arena in self.plan.arenas}
 
 
 def planned_model(

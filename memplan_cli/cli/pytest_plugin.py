@@ -278,7 +278,7 @@ def _peak_text(report: Report) -> str:
 
     if report.peak is None:
         return ""
-    assumed = assumed_dims(report)
+    assumed = assumed_dims(report.bindings)
     lines = [f"assumed dims={assumed}; dims= in the mark binds them"] if assumed else []
     lines += [f"live at the peak, {terminal(report.peak.node)}:"]
     lines += [

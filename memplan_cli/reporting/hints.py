@@ -19,6 +19,7 @@ from memplan_cli.core.symbolic.dims import bind_dim, binding_text, symbols_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from memplan_cli.core.results.memory import BoundDim
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
     from memplan_cli.core.results.rewrites import RecomputeSummary
@@ -27,11 +28,9 @@ _MAX_DIMS = 6
 """Dims that a sentence lists."""
 
 
-def assumed_dims(report: Report) -> dict[str, int]:
+def assumed_dims(bindings: Mapping[str, BoundDim]) -> dict[str, int]:
     """Return the values of the dims that were assumed, because nothing bound them."""
-    return {
-        name: dim.value for name, dim in report.bindings.items() if dim.source == "assumed"
-    }
+    return {name: dim.value for name, dim in bindings.items() if dim.source == "assumed"}
 
 
 def assumed_lines(dims: Mapping[str, int], inputs: Iterable[InputShape] = ()) -> Iterator[str]:

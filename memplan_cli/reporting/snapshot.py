@@ -238,7 +238,7 @@ def snapshot_of(
             item.name: ",".join(_dim_text(dim, dims) for dim in item.shape)
             for item in report.model.inputs
         },
-        assumed=assumed_dims(report),
+        assumed=assumed_dims(report.bindings),
         inputs=report.model.inputs,
         budget_message=over_budget(report),
         size_hint=unknown_sizes_hint(plan),

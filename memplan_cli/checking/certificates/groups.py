@@ -124,7 +124,7 @@ def block_groups(
     }
     for node in block.nodes:
         _add_tensors(node, graph, planned, outputs)
-        groups[node.index].need = _needed_bytes(node, graph, planned, subgraph_bytes)
+        groups[node.index].need = _allocated_bytes(node, graph, planned, subgraph_bytes)
         _add_replaceable(node, graph, planned)
     for first, second in _order_constraints(block):
         groups[first].successors.add(second)
@@ -159,15 +159,15 @@ def _add_tensors(
         graph.users[tensor].add(node.index)
 
 
-def _needed_bytes(
+def _allocated_bytes(
     node: Node, graph: GroupGraph, planned: PlannedGraph, subgraph_bytes: Mapping[str, int]
 ) -> int:
-    """Return the bytes that a node surely allocates while all that was live before it still is.
+    """Return the bytes that a node certainly allocates while all that is live before it is still live.
 
     A node without subgraphs allocates its outputs. A Loop or Scan holds them while its subgraphs run,
     and besides the inputs of the subgraphs and the largest proven bound of one. An If allocates its
-    outputs at its last tick, when captures may have ended, so nothing is certain. Where a bound is not
-    proven, fewer bytes are counted than are needed, which is safe: a proof only shows less.
+    outputs at its last tick, when captures may have ended: nothing is certain. Fewer bytes than needed
+    are safe, because a proof with them shows less.
     """
     if node.subgraphs and not node.repeats:
         return 0
@@ -191,24 +191,19 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
     if node.subgraphs or output is None or output.tensor_id not in graph.sizes:
         return
     group, in_place = graph.groups[node.index], planned.in_place_inputs.get(node.operator, ())
-    reads: defaultdict[str, list[int]] = defaultdict(
-        list
-    )  # tensor -> its positions in the inputs
+    size_of_output = planned.tensors[output.tensor_id].size
+    # Tensor -> the positions in the inputs at which the node reads it or a view of it.
+    reads: defaultdict[str, set[int]] = defaultdict(set)
     for position, value in enumerate(node.inputs):
-        if value is not None:  # a view is a read of its base
-            reads[planned.view_bases.get(value.tensor_id, "")].append(position)
+        if value is not None:
+            reads[planned.view_bases.get(value.tensor_id, "")].add(position)
     for tensor in group.used & reads.keys():
-        positions = reads[tensor]
         # ``Add(a, a)`` may overwrite ``a``, but not if one of its inputs is a view of ``a``.
-        is_one_value = len({id(node.inputs[position]) for position in positions}) == 1
-        has_same_size = planned.tensors[tensor].size == planned.tensors[output.tensor_id].size
-        is_output = BLOCK_END in graph.users[tensor]
-        if (
-            is_one_value
-            and set(positions) <= set(in_place)
-            and has_same_size
-            and not is_output
-        ):
+        is_one_value = len({id(node.inputs[position]) for position in reads[tensor]}) == 1
+        may_overwrite = is_one_value and reads[tensor].issubset(in_place)
+        is_block_output = BLOCK_END in graph.users[tensor]
+        has_same_size = planned.tensors[tensor].size == size_of_output
+        if may_overwrite and has_same_size and not is_block_output:
             group.replaceable.add(tensor)
             # The same for each of the tensors: all have the size of the output.
             group.saved_bytes = graph.sizes[output.tensor_id]

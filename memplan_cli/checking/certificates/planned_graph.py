@@ -241,7 +241,6 @@ def _sized_tensors(
         UnknownSizeError: the model does not contain the size of a tensor.
     """
     values = {value.tensor_id: value for value in timeline.values()}
-    units = {arena.id: arena.unit for arena in plan.arenas}
     tensors: dict[str, SizedTensor] = {}
     for row in plan.tensors:
         name = f"tensor {row.id[:120]!r}"
@@ -251,7 +250,7 @@ def _sized_tensors(
         require(
             value.kind is not ValueKind.WEIGHT, f"{name} of the plan is a weight of the model"
         )
-        size = _checked_size(row, units[row.arena], value, model)
+        size = _checked_size(row, plan.units[row.arena], value, model)
         first, end = timeline.whole_run if row.pinned else (value.first, value.end)
         require(
             (row.first, row.last) == (first, end),  # both half-open

@@ -135,6 +135,11 @@ class Plan:
         return {tensor.id: tensor for tensor in self.tensors}
 
     @cached_property
+    def units(self) -> Mapping[int, str]:
+        """The unit of each arena, such as ``1`` or ``batch``, by arena id."""
+        return {arena.id: arena.unit for arena in self.arenas}
+
+    @cached_property
     def problems(self) -> tuple[tuple[Problem, Layout], ...]:
         """Each arena as a packing problem and its layout; tensors on the same bytes are one buffer.
 

@@ -259,11 +259,10 @@ class PlanNotes:
             placements.setdefault(placement.block, []).append(placement)
         bindings = ("dims", "shapes", "profile_shapes")
         has_bound_dims = any(plan.settings.get(name) for name in bindings)
-        units = {arena.id: arena.unit for arena in plan.arenas}
         released: list[Sequence[str]] = [()] * duration(program)
         for release in plan.releases:
             released[release.step] = release.tensors
-        return cls(placements, released, units, has_bound_dims)
+        return cls(placements, released, plan.units, has_bound_dims)
 
     def node_entries(self, start: int, end: int, memory_text: str) -> bytes:
         """Return the encoded metadata of a node: its first tick, what dies after it, and its memory.

@@ -265,7 +265,7 @@ def why_tensor(plan: Plan, name: str) -> TensorExplanation:
     peak = peak_tick(curve(plan, main_arena(plan)))
     return TensorExplanation(
         place=place,
-        unit=next(arena.unit for arena in plan.arenas if arena.id == place.arena),
+        unit=plan.units[place.arena],
         made_by="" if place.pinned else nodes.get(place.first, ""),
         read_by="" if place.pinned else nodes.get(place.last - 1, ""),
         shares=tuple(tensor.id for tensor in occupancy.members if tensor != place),

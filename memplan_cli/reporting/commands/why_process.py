@@ -11,7 +11,7 @@ from memplan_cli.core.results.memory import BoundDim  # noqa: TC001 - a type to 
 from memplan_cli.core.results.observations import ProcessBytes  # noqa: TC001 - a type to read by
 from memplan_cli.core.serialization import SORTED, SPARSE
 from memplan_cli.reporting import document as doc
-from memplan_cli.reporting.hints import assumed_lines
+from memplan_cli.reporting.hints import assumed_dims, assumed_lines
 from memplan_cli.reporting.media import result_renderers
 from memplan_cli.runtime.process.parts import Part, kept_bytes, whole_process
 from memplan_cli.runtime.profile.record import PROFILE
@@ -45,11 +45,6 @@ class ProcessBreakdown:
 
     __repr__ = one_line_repr
 
-    @property
-    def assumed(self) -> dict[str, int]:
-        """Return the dimensions whose numbers are assumed."""
-        return {n: dim.value for n, dim in self.bindings.items() if dim.source == "assumed"}
-
 
 _HEADS = ("part", ">load", ">run", ">private", "by")
 
@@ -82,7 +77,7 @@ def process_document(breakdown: ProcessBreakdown) -> doc.Document:
     return doc.Document(
         (doc.Name(breakdown.model), f": a process needs about {total}"),
         (
-            *map(doc.Paragraph, assumed_lines(breakdown.assumed)),
+            *map(doc.Paragraph, assumed_lines(assumed_dims(breakdown.bindings))),
             doc.Paragraph(
                 f"Predicted, usually within {PROFILE.process_margin:.0%}. Of it "
                 f"{format_size(PROFILE.imported_process)} for the interpreter and the runtime, "

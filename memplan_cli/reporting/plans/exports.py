@@ -53,12 +53,11 @@ _COLUMNS = (
 
 def tensors_csv(plan: Plan) -> str:
     """Return a CSV line per tensor: its type, its place in an arena, and its live range."""
-    units = {arena.id: arena.unit for arena in plan.arenas}
     lines = [csv_row(_COLUMNS)]
     for tensor in plan.tensors:
         facts = tensor._asdict()
         facts["shape"] = "x".join(str(dim) for dim in tensor.shape)
-        facts["unit"] = units[tensor.arena]
+        facts["unit"] = plan.units[tensor.arena]
         lines.append(csv_row([facts[column] for column in _COLUMNS]))
     return "".join(lines)
 
@@ -87,7 +86,7 @@ def require_fixed_sizes(plan: Plan) -> None:
     Raises:
         PlanError: the plan has an arena with another unit than ``1``.
     """
-    symbolic_units = sorted({arena.unit for arena in plan.arenas} - {"1"})
+    symbolic_units = sorted({*plan.units.values()} - {"1"})
     if symbolic_units:
         raise PlanError(
             f"this format needs fixed sizes, but sizes depend on {', '.join(symbolic_units)[:200]}",

@@ -80,7 +80,7 @@ def size_blocks(plan: Plan) -> Iterator[doc.Block]:
     The lines on assumed sizes name the options that set them.
     """
     report = plan.report
-    for line in assumed_lines(assumed_dims(report), free_inputs(report)):
+    for line in assumed_lines(assumed_dims(report.bindings), free_inputs(report)):
         yield doc.Paragraph(line, "verdict")
     for source, label in (("given", "as given"), ("inputs", "from the inputs")):
         dims = {n: dim.value for n, dim in report.bindings.items() if dim.source == source}
