@@ -33,7 +33,7 @@ from memplan_cli.packing import portfolio
 from memplan_cli.packing.pools import naive
 from memplan_cli.planning import allocation, planner
 from memplan_cli.planning.choose import choose
-from memplan_cli.reporting.plans.formats import render
+from memplan_cli.reporting.formats import render
 from memplan_cli.runtime.run import timing
 
 if TYPE_CHECKING:

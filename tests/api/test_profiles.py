@@ -20,7 +20,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.errors import InvalidLayoutError, SettingsError
 from memplan_cli.planning.plan_file import read_plan
-from memplan_cli.reporting.plans.formats import render
+from memplan_cli.reporting.formats import render
 from memplan_cli.settings.settings import Settings
 from story import memplan
 

@@ -22,7 +22,7 @@ from memplan_cli.reporting.commands import (
     validate,
     why,
 )
-from memplan_cli.reporting.plans.formats import FORMATS
+from memplan_cli.reporting.formats import FORMATS
 from memplan_cli.runtime.simulate.allocators import ALLOCATORS, RUNTIME
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from builders import parse
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.core.results.report import Report
-from memplan_cli.reporting.plans.formats import FORMATS
+from memplan_cli.reporting.formats import FORMATS
 from memplan_cli.reporting.plans.memory import verdict
 from story import memplan
 

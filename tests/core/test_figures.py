@@ -16,7 +16,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.core.symbolic.bounds import DimRange
 from memplan_cli.planning.candidate import Source
 from memplan_cli.planning.planner import make_plan
-from memplan_cli.reporting.plans.formats import render
+from memplan_cli.reporting.formats import render
 from memplan_cli.reporting.plans.memory import (
     certainty_lines,
     memory_figures,

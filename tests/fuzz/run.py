@@ -77,7 +77,7 @@ def read_plan(data: bytes) -> None:
     from memplan_cli.errors import MemplanError
     from memplan_cli.planning.plan_file import read_plan as read
     from memplan_cli.planning.print_log import print_log
-    from memplan_cli.reporting.plans.formats import FORMATS, render
+    from memplan_cli.reporting.formats import FORMATS, render
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "p.json"

@@ -15,7 +15,7 @@ from features.chunk_models import transformer
 from memplan_cli import Settings, plan
 from memplan_cli.api.plan_sections import FEATURE_SECTIONS
 from memplan_cli.planning.plan_file import plan_from_json
-from memplan_cli.reporting.plans.formats import render
+from memplan_cli.reporting.formats import render
 
 REPORTS = Path(__file__).parent / "reports"
 ROOT = Path(__file__).parents[2]

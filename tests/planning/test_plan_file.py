@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memplan_cli.core.results.plan import check
 from memplan_cli.errors import InvalidLayoutError, PlanError
 from memplan_cli.planning.plan_file import checked_plan, plan_from_json, read_plan
-from memplan_cli.reporting.plans.formats import render
+from memplan_cli.reporting.formats import render
 from planning.plan_cases import LEVEL2, PLANS, of, tensor
 
 if TYPE_CHECKING:

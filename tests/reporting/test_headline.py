@@ -21,7 +21,7 @@ from memplan_cli.core.results.observations import (
 )
 from memplan_cli.core.results.report import READ_BY_SHAPE, FileBytes, RuntimeSummary
 from memplan_cli.errors import SettingsError
-from memplan_cli.reporting.plans.formats import render
+from memplan_cli.reporting.formats import render
 from memplan_cli.reporting.plans.report import Invocation
 from memplan_cli.settings.settings import MemParam, Settings
 

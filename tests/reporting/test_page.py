@@ -24,6 +24,7 @@ from memplan_cli.core.symbolic.dims import canonical_dim
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.document import Document, Paragraph
+from memplan_cli.reporting.formats import render
 from memplan_cli.reporting.media import text
 from memplan_cli.reporting.media.html import broken, draw
 from memplan_cli.reporting.media.text import Screen
@@ -35,7 +36,6 @@ from memplan_cli.reporting.pages.graph_facts import (
     regions,
 )
 from memplan_cli.reporting.pages.page_data import evaluable
-from memplan_cli.reporting.plans.formats import render
 from memplan_cli.reporting.plans.report import answer_document
 
 if TYPE_CHECKING:

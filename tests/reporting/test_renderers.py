@@ -25,11 +25,11 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import PlanError, SettingsError
 from memplan_cli.planning.plan_file import read_plan
 from memplan_cli.reporting.document import Code, NextStep
+from memplan_cli.reporting.formats import EXPORTS, render
 from memplan_cli.reporting.media import text
 from memplan_cli.reporting.media.chart import bar_lines, sampled_maxima
 from memplan_cli.reporting.media.text import Screen
 from memplan_cli.reporting.plans.exports import Interface, Port, c_header
-from memplan_cli.reporting.plans.formats import EXPORTS, render
 from memplan_cli.reporting.plans.report import plan_document, text_document
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from builders import plan_of_text
 from memplan_cli import Check, api
 from memplan_cli.core.results.observations import Peaks, TimeRatio
 from memplan_cli.core.results.report import RuntimeSummary
-from memplan_cli.reporting.plans.formats import render
+from memplan_cli.reporting.formats import render
 from memplan_cli.runtime.run import timing
 from memplan_cli.runtime.run.run_model import RunRecord
 from memplan_cli.runtime.run.timing import ROUNDS, time_ratio

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import memplan_cli
-from memplan_cli.reporting.plans.formats import EXPORTS
+from memplan_cli.reporting.formats import EXPORTS
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan

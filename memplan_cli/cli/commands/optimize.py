@@ -189,8 +189,8 @@ def optimize(
     from memplan_cli.api.plan_sections import FEATURE_SECTIONS
     from memplan_cli.loading.metadata import scanned_metadata
     from memplan_cli.onnx_io.metadata import PREFIX
+    from memplan_cli.reporting.formats import check_detail, render
     from memplan_cli.reporting.hints import over_budget
-    from memplan_cli.reporting.plans.formats import check_detail, render
 
     require_output_file(model, out)
     overwrites = model.is_file() and (out or default_output(model)).exists()

@@ -86,9 +86,9 @@ def report(
     from memplan_cli.api.output.output_files import refuse_targets
     from memplan_cli.api.plan_sections import FEATURE_SECTIONS
     from memplan_cli.api.report import interface_of
+    from memplan_cli.reporting.formats import check_detail, render
     from memplan_cli.reporting.hints import over_budget
     from memplan_cli.reporting.plans.exports import c_header
-    from memplan_cli.reporting.plans.formats import check_detail, render
 
     check_detail(detail, form)
     if form == "html" and out is None and stdout_is_terminal():
