@@ -1,10 +1,9 @@
-"""Inlined functions run in the order that is predicted: the runtime's own profile says so."""
+"""A dump without optimization is in the order of execution: the runtime's own profile says so."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from function_graphs import DOMAIN, HEAD, drawn_functions
-from memplan_cli.core.program import walk
-from memplan_cli.onnx_io.load import load_as_written, load_model
+from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.graph.node_index import in_index_order
-from memplan_cli.runtime.simulate.planner import ORDERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,95 +137,72 @@ def feeds_of(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     }
 
 
-def predicted_and_run(
-    folder: Path, proto: onnx.ModelProto, order: str
-) -> tuple[Program, list[tuple[str, int]]]:
-    """Return the program by its index, and type and index of each kernel that ran."""
+def dumped_and_run(folder: Path, proto: onnx.ModelProto) -> tuple[Program, list[str]]:
+    """Return the dump that a session without optimization wrote, and the type of each kernel that ran."""
     import onnxruntime as ort
 
     path, dump = folder / "model.onnx", folder / "dump.onnx"
     onnx.save(proto, str(path))
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.execution_order = getattr(ort.ExecutionOrder, order)
     options.intra_op_num_threads = 1
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "profile")
     options.optimized_model_filepath = str(dump)
+    # Without a file for weights, ONNX Runtime writes an unchanged graph in the order of the file.
+    weights = "session.optimized_model_external_initializers_file_name"
+    options.add_session_config_entry(weights, "dump.data")
     options.log_severity_level = 3
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     session.run(None, feeds_of(proto.graph))
     events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     found = [e for e in events if e["name"].endswith("_kernel_time")]
     found.sort(key=lambda event: (event["ts"], -event["dur"]))
-    graph = load_model(dump)
-    program = in_index_order(read_program(graph).program, graph.graph, load_as_written(path))
-    return program, [(e["args"]["op_name"], int(e["args"]["node_index"])) for e in found]
+    program = read_program(load_model(dump)).program
+    return program, [event["args"]["op_name"] for event in found]
 
 
-def ran(block: Block, order: str) -> Iterator[tuple[Block, Op]]:
+def ran(block: Block) -> Iterator[Op]:
     """Yield ops as they run: of an If the first branch, of a Loop one turn."""
-    for op in ORDERS[order](block):
-        yield block, op
+    for op in block.ops:
+        yield op
         for body in op.bodies:
             if not body.path.endswith("else_branch"):
-                yield from ran(body, order)
+                yield from ran(body)
 
 
-def assert_run_as_predicted(folder: Path, proto: onnx.ModelProto, order: str) -> None:
-    program, kernels = predicted_and_run(folder, proto, order)
-    predicted = list(ran(program.body, order))
-    assert [op.type for _, op in predicted] == [kind for kind, _ in kernels]
-    indices: dict[str, dict[int, str]] = defaultdict(dict)
-    for (block, op), (_, index) in zip(predicted, kernels, strict=True):
-        indices[block.path][index] = op.outputs[0]
-    for block in {block.path: block for block, _ in predicted}.values():
-        by_profile = [name for _, name in sorted(indices[block.path].items())]
-        assert [op.outputs[0] for op in block.ops] == by_profile
+def assert_run_as_dumped(folder: Path, proto: onnx.ModelProto) -> None:
+    program, kernels = dumped_and_run(folder, proto)
+    assert [op.type for op in ran(program.body)] == kernels
 
 
-both_orders = pytest.mark.parametrize("order", ORDERS)
-
-
-@both_orders
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_models_own_functions(tmp_path: Path, name: str, order: str) -> None:
+def test_the_models_own_functions(tmp_path: Path, name: str) -> None:
     import onnxruntime as ort
 
     if name == UNDONE and ort.__version__.startswith("1.28."):
         pytest.skip(f"ONNX Runtime {ort.__version__} takes too many of its Casts away")
-    assert_run_as_predicted(tmp_path, model(GRAPHS[name]), order)
+    assert_run_as_dumped(tmp_path, model(GRAPHS[name]))
 
 
-@both_orders
-def test_a_call_is_of_its_overload(tmp_path: Path, order: str) -> None:
-    assert_run_as_predicted(tmp_path, overloads(), order)
+def test_a_call_is_of_its_overload(tmp_path: Path) -> None:
+    assert_run_as_dumped(tmp_path, overloads())
 
 
-@both_orders
 @pytest.mark.parametrize(
     ("operands", "reduction", "outputs"),
     [*itertools.product([2, 3], ["mean", "none", "sum"], [1, 2])],
 )
 def test_functions_that_onnx_writes_for_each_call(
-    tmp_path: Path, operands: int, reduction: str, outputs: int, order: str
+    tmp_path: Path, operands: int, reduction: str, outputs: int
 ) -> None:
     for dtype in (TensorProto.FLOAT, TensorProto.DOUBLE):
         proto = losses(operands, reduction, outputs, dtype)
-        assert_run_as_predicted(tmp_path, proto, order)
+        assert_run_as_dumped(tmp_path, proto)
 
 
-@both_orders
 @pytest.mark.parametrize("dtype", ["float", "float16"])
-def test_random_functions_that_call_each_other(tmp_path: Path, dtype: str, order: str) -> None:
+def test_random_functions_that_call_each_other(tmp_path: Path, dtype: str) -> None:
     """In float16 the runtime puts Casts around what it has no kernel for."""
     for seed in range(30):
-        assert_run_as_predicted(tmp_path, drawn_functions(seed, dtype, (4, 6)), order)
-
-
-def test_nodes_with_unused_outputs_have_node_indices(tmp_path: Path) -> None:
-    program, kernels = predicted_and_run(
-        tmp_path, model(GRAPHS["three deep, several times"]), "DEFAULT"
-    )
-    unread = [op for _, op in walk(program.body) if op.type == "Cos"]
-    assert len(unread) == sum(kind == "Cos" for kind, _ in kernels) == 5
+        assert_run_as_dumped(tmp_path, drawn_functions(seed, dtype, (4, 6)))

@@ -253,17 +253,6 @@ def test_a_peak_far_above_the_predicted_one_is_said(tmp_path: Path) -> None:
     assert warning.startswith(f"the runtime used {peak} bytes at its peak")
 
 
-def test_a_peak_of_nodes_that_the_file_does_not_have_is_predicted(tmp_path: Path) -> None:
-    told = with_casts(tmp_path, 512)
-    assert any("runs nodes that the file does not have" in w for w in told["warnings"])
-    predicted, observed = (
-        told["runtime"][side]["optimized"]["first_run_peak"]
-        for side in ("predicted", "observed")
-    )
-    assert predicted == observed
-    assert predicted > 512 * 512 * 4
-
-
 def test_a_plan_that_overwrites_numbers_of_16_bits_fails_its_replay(tmp_path: Path) -> None:
     path, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
     onnx.save(half_precision(), path)

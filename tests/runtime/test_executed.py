@@ -41,30 +41,21 @@ def test_nodes_of_the_file_stand_as_in_the_file() -> None:
     assert order(source, "a = Exp(x) b = Neg(x) y = Add(a, b)") == "b a y"
 
 
-FIRST, SECOND = "_inlfunc_HardSwish_HS_X", "_inlfunc_HardSwish_token_0_HS_X"
-"""ONNX Runtime's names of the inner value of the first and the second HardSwish."""
-
-
-def test_inlined_nodes_come_after_all_others_by_the_node_that_called_them() -> None:
+def test_inlined_nodes_come_after_those_of_the_file_in_the_order_of_the_dump() -> None:
     source = "b = HardSwish(x) a = HardSwish(x) c = Exp(a) y = Add(b, c)"
-    dump = f"""{SECOND} = HardSigmoid(x) a = Mul(x, {SECOND}) c = Exp(a)
-              {FIRST} = HardSigmoid(x) b = Mul(x, {FIRST}) y = Add(b, c)"""
-    assert order(source, dump) == f"c y {FIRST} b {SECOND} a"
+    dump = """s = HardSigmoid(x) a = Mul(x, s) c = Exp(a)
+              t = HardSigmoid(x) b = Mul(x, t) y = Add(b, c)"""
+    assert order(source, dump) == "c y s a t b"
 
 
-def test_nodes_of_a_function_that_nobody_knows_come_last() -> None:
-    source = "b = other.Bend(x) c = HardSwish(x) a = other.Bend(b) d = Exp(a) y = Add(c, d)"
-    dump = f"""b0 = Neg(x) b = Abs(b0) a0 = Neg(b) a = Abs(a0) d = Exp(a)
-              {FIRST} = HardSigmoid(x) c = Mul(x, {FIRST}) y = Add(c, d)"""
-    assert order(source, dump) == f"d y {FIRST} c b0 b a0 a"
-
-
-def test_a_cast_of_the_runtimes_own_comes_last() -> None:
-    source = "c = HardSwish(x) y = Exp(c)"
+def test_casts_of_the_runtime_come_last_in_the_order_in_which_it_made_them() -> None:
+    source = "a = Exp(x) b = Abs(a) c = HardSwish(b) y = Neg(c)"
     other = "InsertedPrecisionFreeCast_"
-    dump = f"""{other}x = Cast<to = 11>(x) {other}{FIRST} = HardSigmoid({other}x)
-              {other}c = Mul({other}x, {other}{FIRST}) c = Cast<to = 1>({other}c) y = Exp(c)"""
-    assert order(source, dump) == f"y {other}{FIRST} {other}c {other}x c"
+    dump = f"""{other}x = Cast<to = 1>(x) {other}a = Exp({other}x) a = Cast<to = 10>({other}a)
+              b = Abs(a) {other}b = Cast<to = 1>(b) {other}s = HardSigmoid({other}b)
+              {other}c = Mul({other}b, {other}s) c = Cast<to = 10>({other}c) y = Neg(c)"""
+    casts = f"{other}x a {other}b c"
+    assert order(source, dump) == f"{other}a b y {other}s {other}c {casts}"
 
 
 def test_bodies_are_put_in_order_too() -> None:

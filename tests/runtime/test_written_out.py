@@ -53,7 +53,9 @@ def proved(tmp_path: Path, kind: str) -> Verification:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_predicted_first_run_peak_is_the_observed_one(tmp_path: Path, kind: str) -> None:
+def test_a_peak_of_inlined_functions_is_not_predicted_and_that_is_said(
+    tmp_path: Path, kind: str
+) -> None:
     found = proved(tmp_path, kind)
     assert found.verdict.bit_identical
     assert found.facts is not None
@@ -62,9 +64,11 @@ def test_the_predicted_first_run_peak_is_the_observed_one(tmp_path: Path, kind: 
         for side in (found.facts.predicted, found.facts.observed)
     )
     assert predicted is not None
-    assert predicted == observed
-    behind = kind == "written out"
-    assert (predicted > BRANCHES * MIB) is behind
+    assert observed is not None
+    is_inlined = kind == "written out"
+    assert (observed > predicted) is is_inlined
+    assert (observed > BRANCHES * MIB) is is_inlined
     assert (
-        any("nodes that the file does not have" in said for said in found.warnings) is behind
+        any("nodes that the file does not have" in said for said in found.warnings)
+        is is_inlined
     )

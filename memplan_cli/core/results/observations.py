@@ -64,6 +64,11 @@ class RuntimeSettings:
         """Whether graph optimization is disabled, so that the graph runs as it is in the file."""
         return self.session.get("graph_optimization_level") == "ORT_DISABLE_ALL"
 
+    @property
+    def runs_by_priority(self) -> bool:
+        """Whether nodes run in the order of their indices, those with priority first (``PRIORITY_BASED``)."""
+        return self.session.get("execution_order") == "PRIORITY_BASED"
+
     def updated(self, other: RuntimeSettings) -> RuntimeSettings:
         """Return the union of two settings; ``other`` wins if both have a key in the same scope."""
         return replace(

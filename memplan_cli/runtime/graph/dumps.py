@@ -49,10 +49,9 @@ def executed_graph(
 ) -> ExecutedGraph:
     """Return the graph that a session on the CPU with these settings runs, with its shapes; nothing is run.
 
-    Without optimization, the ops are in the order of the runtime's node indices, from which
-    every execution order follows. With optimization the indices are unknown, and the ops are in
-    the order of ``ExecutionOrder.DEFAULT``. With ``PRIORITY_BASED``, a session runs an optimized graph in
-    another order, which is not known.
+    The ops are in the order of ``ExecutionOrder.DEFAULT``. If the settings have ``PRIORITY_BASED`` instead, the ops
+    of an unoptimized graph are in the order of their node indices, from which that order follows. Node indices
+    of an optimized graph are unknown.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load.
@@ -133,24 +132,23 @@ def _does_not_load(model: Path) -> str:
 def read_dump(
     dump: Path, shapes: RuntimeShapes, session: SessionSpec, dims: Mapping[str, int]
 ) -> ExecutedGraph:
-    """Read a graph that ``session`` wrote, with ops in the order that `executed_graph` describes.
+    """Read a graph that ``session`` wrote; its ops have the order that `executed_graph` describes.
 
-    An optimized dump has its nodes in that order already. Other dumps are sorted by node indices.
     ``shapes`` are what the runtime infers for values of the main graph.
     """
     written = load_model(dump)
     graph = with_distinct_names(written) or written
     known_shapes = bound_shapes(shapes, dims, free_dims(graph))
     program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
-    is_unoptimized = session.settings.is_unoptimized
-    if is_unoptimized:
-        # The names that the runtime gave to values show which function call a node was inlined from.
-        # `graph` may have other names, so `written` is passed.
+    settings = session.settings
+    has_indices = settings.is_unoptimized and settings.runs_by_priority
+    if has_indices:
+        # `graph` may have other names of values than the session's model, so `written` is passed.
         program = in_index_order(program, written.graph, load_as_written(session.model))
     return ExecutedGraph(
         program,
         dims,
-        in_run_order=not is_unoptimized,
+        in_run_order=not has_indices,
         planner_shapes=planner_shapes(program, shapes),
         provider=session.provider,
     )

@@ -137,8 +137,7 @@ def has_unpredictable_order(settings: RuntimeSettings) -> bool:
 
     That order depends on node indices, which the runtime does not report for an optimized graph.
     """
-    is_by_priority = settings.session.get("execution_order") == "PRIORITY_BASED"
-    return is_by_priority and not settings.is_unoptimized
+    return settings.runs_by_priority and not settings.is_unoptimized
 
 
 def held_without_weights(peaks: Peaks) -> int:

@@ -1,8 +1,8 @@
 """Runs of a written model that confirm its settings.
 
 The model runs under predicted settings. It runs again, with the runtime's optimization, if that run has other
-outputs or takes longer than allowed, and to show nodes that the file does not have. Each further run is stated
-in a note. A search by measurement runs every choice.
+outputs or takes longer than allowed. Each further run is stated in a note. A search by measurement runs every
+choice.
 """
 
 from __future__ import annotations
@@ -53,9 +53,6 @@ _WORTH_RELEASING = 1 << 20
 """Bytes of an arena from which it is worth a run to find out what releasing it costs. An empty session has
 1.4 MB of private memory."""
 
-_NEGLIGIBLE_BYTES = 1 << 18
-"""A change of the arena by fewer bytes is not seen in the process: an empty session takes 8 MB."""
-
 
 class Confirmation:
     """The runs of one written model, from the first under predicted settings to the reported one.
@@ -70,7 +67,6 @@ class Confirmation:
         _baseline: the original's run.
         _written: the written model.
         _graphs: the graphs that `executed` has read, by the file that a run wrote.
-        _has_other_nodes: whether ONNX Runtime executes nodes that the file does not have.
     """
 
     def __init__(self, prediction: Prediction, choice: SettingsChoice) -> None:
@@ -82,7 +78,6 @@ class Confirmation:
         self.prediction, self.notes = prediction, list(choice.notes)
         self._baseline, self._written = prediction.baseline, prediction.written
         self._graphs: dict[Path, ExecutedGraph] = {}
-        self._has_other_nodes = False
         self.time: TimeRatio | None = None
         self.idle: IdleArena | None = None
         self.choice = choice
@@ -98,25 +93,17 @@ class Confirmation:
         """Whether the model ran and its outputs equal the original's."""
         return self.run.ran and self.verdict.passed
 
-    def confirm(self) -> None:
-        """Run the model again if its outputs differ, it is slower than allowed, or it runs other nodes.
+    def optimize_if_needed(self) -> None:
+        """Run the model with the runtime's optimization if its outputs differ, or it is slower than allowed.
 
-        Updates ``choice``, ``run``, ``time`` and ``notes``.
+        Nothing is run if it is optimized already, or must not be. Updates ``choice``, ``run``, ``time`` and
+        ``notes``.
         """
         may_be_optimized = self.run.is_unoptimized and not self.prediction.unoptimized_only
         if self._has_other_outputs and may_be_optimized:
             self._optimize_for_equal_outputs()
         if self.passed:
             self._optimize_if_slower()
-            self._read_graph_of_other_nodes()
-
-    def confirm_at_same_level(self) -> None:
-        """Confirm the prediction as `confirm` does, but keep optimization on or off as it is.
-
-        For a search that runs the model both with and without optimization.
-        """
-        if self.passed:
-            self._read_graph_of_other_nodes()
 
     def choose_idle(self, progress: Progress) -> None:
         """Report a run that releases the arena at its end, if the check asks for that or it costs little.
@@ -192,23 +179,13 @@ class Confirmation:
         """Run the written model under a choice of settings, and return the run.
 
         The run also writes the graph that ONNX Runtime executes, if predictions need it: with
-        optimization, if sizes depend on data, or if that graph has other nodes than the file.
+        optimization, or if sizes depend on data.
         """
-        needs_graph = (
-            self._has_other_nodes
-            or not choice.settings.is_unoptimized
-            or needs_observation(self.prediction.file_graph())
-        )
-        return self._run_and_write_graph(
-            choice, self._new_graph_file() if needs_graph else None
-        )
-
-    def _new_graph_file(self) -> Path:
-        """Return a file, in a new folder, to which a run can write its graph."""
-        return Path(tempfile.mkdtemp(dir=self._baseline.folder)) / "graph.onnx"
-
-    def _run_and_write_graph(self, choice: SettingsChoice, graph: Path | None) -> WrittenRun:
-        """Run the written model, and write the graph that ONNX Runtime executes to a file; None: to none."""
+        graph: Path | None = None
+        if not choice.settings.is_unoptimized or needs_observation(
+            self.prediction.file_graph()
+        ):
+            graph = Path(tempfile.mkdtemp(dir=self._baseline.folder)) / "graph.onnx"
         return run_written(self._baseline, self._written.path, choice.settings, graph=graph)
 
     def _optimize_for_equal_outputs(self) -> None:
@@ -258,32 +235,6 @@ class Confirmation:
         timeout = self._baseline.check.timeout
         sessions = before.spec.session, after.spec.session
         return time_ratio(*sessions, before.spec.inputs[0], timeout)
-
-    def _read_graph_of_other_nodes(self) -> None:
-        """Run again to write the executed graph, if a run without optimization held more than predicted.
-
-        Such a run has other nodes than the file: ONNX Runtime replaces an operator without a kernel by the
-        nodes of its function, and puts Casts around kernels without 16-bit types. The further run is
-        reported from then on, so that predictions are made for the graph that it wrote.
-
-        If the further run fails or has other outputs, the first run stays the reported one.
-        """
-        run = self.run
-        if run.record.spec.graph is not None:
-            return  # this run has written the executed graph
-        peak = predict_peaks(self.prediction.file_graph(), run.settings).first_run_peak
-        if peak is None or (run.record.peaks.first_run_peak or 0) <= peak + _NEGLIGIBLE_BYTES:
-            return
-        run_with_graph = self._run_and_write_graph(self.choice, self._new_graph_file())
-        if not self._has_same_outputs(run_with_graph):
-            return
-        self._has_other_nodes = True
-        # The outputs are those of the first run. Its verdict also holds where outputs were compared before.
-        self.run = replace(run_with_graph, verdict=run.verdict)
-        self.notes.append(
-            "the runtime runs nodes that the file does not have: predictions are made for its own "
-            f"graph, and the written model {RAN_AGAIN} to show that graph"
-        )
 
     def _has_same_outputs(self, run: WrittenRun) -> bool:
         """Return whether another run gave the outputs of the reported run."""
@@ -375,9 +326,8 @@ def confirm_prediction(
 ) -> Confirmation:
     """Choose the settings of a written model, and return the runs that confirm them.
 
-    The search ``measured`` runs the model under each choice, with and without optimization, and returns
-    the one with the lowest `measured_cost`, of equal ones the first. Otherwise only the best predicted
-    choice is run.
+    The search ``measured`` runs the model once under each choice, and returns the run with the lowest
+    `measured_cost`, of equal ones the first. Otherwise only the best predicted choice is run.
 
     Raises:
         RuntimeUnavailableError: the written model's weights are missing.
@@ -385,15 +335,14 @@ def confirm_prediction(
     if search != "measured":
         progress("running the written model")
         confirmation = Confirmation(prediction, prediction.best_choice())
-        confirmation.confirm()
+        confirmation.optimize_if_needed()
         return confirmation
+    # Some of these choices optimize the graph, so that there is no need to run any of them again with it.
     choices = prediction.choices_to_measure()
     confirmations: list[Confirmation] = []
     for number, choice in enumerate(choices, 1):
         progress(f"running the written model, settings {number} of {len(choices)}")
-        confirmation = Confirmation(prediction, choice)
-        confirmation.confirm_at_same_level()
-        confirmations.append(confirmation)
+        confirmations.append(Confirmation(prediction, choice))
     return min(confirmations, key=measured_cost)
 
 
