@@ -22,13 +22,14 @@ from memplan_cli.reporting.commands.settings import SETTINGS
 from memplan_cli.runtime.settings_search.predicted import SettingsChoice
 from memplan_cli.runtime.simulate.trace import weight_bytes
 from memplan_cli.runtime.verification import confirm
-from memplan_cli.runtime.verification.confirm import Confirmation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from typing import Any
 
+    from memplan_cli.runtime.run.compare import WrittenRun
+    from memplan_cli.runtime.verification.confirm import Confirmation
     from memplan_cli.runtime.workers.spec import SessionSpec
 
 ON = RuntimeSettings()
@@ -102,20 +103,21 @@ def test_settings_with_other_bits_or_longer_runs_are_not_taken(
     save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     model = save(BRANCHES)
-    real, seen = Confirmation.confirm_at_same_level, []
+    real = confirm.run_written
 
-    def confirm_and_change(self: Confirmation) -> None:
-        real(self)
-        seen.append(self.run.settings)
-        if other == "bits" and not self.run.is_unoptimized:
-            verdict = replace(self.run.verdict, status="failed", max_abs_diff=1.0)
-            self.run = replace(self.run, verdict=verdict)
+    def run_and_change(*arguments: Any, **options: Any) -> WrittenRun:  # noqa: ANN401
+        run = real(*arguments, **options)
+        if other == "bits" and not run.is_unoptimized:
+            return replace(
+                run, verdict=replace(run.verdict, status="failed", max_abs_diff=1.0)
+            )
+        return run
 
     def ratio(_: object, after: SessionSpec, *__: object) -> TimeRatio:
         median = 1.0 if "graph_optimization_level" in after.settings.session else 1.5
         return TimeRatio(median, median, median, 5)
 
-    monkeypatch.setattr(Confirmation, "confirm_at_same_level", confirm_and_change)
+    monkeypatch.setattr(confirm, "run_written", run_and_change)
     monkeypatch.setattr(confirm, "is_slower", lambda *_: other == "time")
     monkeypatch.setattr(confirm, "time_ratio", ratio)
     found = api.settings(model, Settings(), Check("cpu", search="measured"))
