@@ -19,6 +19,7 @@ from memplan_cli.core.results.observations import (
 )
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.reporting.commands.settings import SETTINGS
+from memplan_cli.runtime.run.compare import run_written
 from memplan_cli.runtime.settings_search.predicted import SettingsChoice
 from memplan_cli.runtime.simulate.trace import weight_bytes
 from memplan_cli.runtime.verification import confirm
@@ -103,10 +104,9 @@ def test_settings_with_other_bits_or_longer_runs_are_not_taken(
     save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     model = save(BRANCHES)
-    real = confirm.run_written
 
     def run_and_change(*arguments: Any, **options: Any) -> WrittenRun:  # noqa: ANN401
-        run = real(*arguments, **options)
+        run = run_written(*arguments, **options)
         if other == "bits" and not run.is_unoptimized:
             return replace(
                 run, verdict=replace(run.verdict, status="failed", max_abs_diff=1.0)
