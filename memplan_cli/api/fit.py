@@ -132,7 +132,7 @@ def _needs_of(
     settings = bind(file.model, settings)
     _refuse_decided(searched_dims, settings)  # again: the data of inputs may decide a dim
     if not searched_dims:
-        raise _nothing_to_find(free_dim_names(file.lazy, path, settings))
+        raise _nothing_to_find(free_dim_names(file.lazy, settings))
     return read_needs(file, settings, searched_dims, memory, of, progress)
 
 

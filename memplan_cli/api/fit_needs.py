@@ -197,7 +197,7 @@ def read_needs(
 
     resolved = resolve_all_but(file.lazy, file.path, settings, searched_dims)
     bound_settings, program = resolved.settings, resolved.loaded.program
-    free_input_dims = free_dim_names(file.lazy, file.path, bound_settings)
+    free_input_dims = free_dim_names(file.lazy, bound_settings)
     by_data = _dims_by_data(program, free_input_dims, bound_settings)
     _check_dims(program, (*searched_dims, *by_data), bound_settings)
     planned = make_plan(program, bound_settings, _SOURCE, REWRITES, progress=progress)

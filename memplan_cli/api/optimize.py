@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from memplan_cli.api.models.binding import bind
-from memplan_cli.api.models.model_file import read_model
-from memplan_cli.api.models.profiles import refuse_conflicts_with_profiles
+from memplan_cli.api.models.model_file import read_model, refuse_optimize_settings
+from memplan_cli.api.models.profiles import refuse_conflicts_with_profiles, with_bounds_of
 from memplan_cli.api.models.sources import is_path, model_paths
 from memplan_cli.api.optimizing.candidates import (
     OptimizeRequest,
@@ -45,6 +47,7 @@ from memplan_cli.settings.fields import READERS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.api.models.profiles import Profiles
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.output.rewriting import Rewriting
@@ -77,8 +80,9 @@ def optimize(
 ) -> Optimized:
     """Plan a model, write it in its new order with its plan, and verify its outputs.
 
-    Candidates are planned while the original runs in the background (`_write_best_candidate`). They are
-    then run, and the best one whose outputs are the original's is written (`_write_best_of`).
+    Sizes are resolved (`_optimize_file`). Candidates are planned while the original runs in the background
+    (`_write_best_candidate`). They are then run, and the best one whose outputs are the original's is written
+    (`_write_best_of`).
 
     Args:
         model: The ONNX file, its bytes or a ``ModelProto``; it is never changed.
@@ -111,43 +115,67 @@ def optimize(
         _refuse_combined(settings, targets, profiles, check)
         targets.refuse(files.path)
         if check:
+            # Both models will be run: without ONNX Runtime this fails before they are planned.
             required_version(hint="--no-validate leaves it out")
             stack.enter_context(warm_workers())
-        file = read_model(files.path)
-        request = OptimizeRequest(file, settings, targets, check, progress or silent, profiles)
+            if settings.target != "portable":
+                check = replace(check, provider=settings.target)
+        file, progress = read_model(files.path), progress or silent
+        if settings.kv_cache == "in-place":
+            from memplan_cli.api.optimizing.in_place_caches import write_with_caches_in_place
+
+            result = write_with_caches_in_place(file, settings, targets, check, progress)
+        else:
+            result = _optimize_file(file, settings, targets, check, progress, profiles)
         # A model in memory is read from a temporary folder, which the texts of the result must not name.
-        return files.without_folder(_optimize_file(request))
+        return files.without_folder(result)
 
 
-def _optimize_file(request: OptimizeRequest) -> Optimized:
-    """Optimize a model that was read. For a provider, the check runs on it.
+def _optimize_file(
+    file: ModelFile,
+    settings: Settings,
+    targets: Targets,
+    check: Check | None,
+    progress: Progress,
+    profiles: Profiles | None,
+) -> Optimized:
+    """Resolve the sizes of a model, and write its best candidate.
 
-    Probing runs find sizes at which the original runs, where sizes are assumed or have bounds. With a check
-    they are deferred, because the original is run in any case. If it does not run at the first sizes,
-    everything is done again after probing runs.
+    With a check, the original is run in any case: the first sizes are taken untried. If it does not run at
+    these, everything is done again at sizes that were tried before.
     """
-    settings, check = request.settings, request.check
-    if settings.kv_cache == "in-place":
-        from memplan_cli.api.optimizing.in_place_caches import write_with_caches_in_place
+    from memplan_cli.api.models.resolve_sizes import resolve_first_sizes, resolve_sizes
 
-        return write_with_caches_in_place(request)
-    if check and settings.target != "portable":
-        check = replace(check, provider=settings.target)
-    request = replace(request, settings=bind(request.file.model, settings), check=check)
-    # Without a check no later run would refuse the first sizes. With profiles the sizes are known.
-    if check is None or request.profiles:
-        return _write_best_candidate(request)
+    settings = bind(file.model, settings)
+    if profiles:
+        settings = with_bounds_of(settings, profiles)
+    progress("reading")
+    if check is None:
+        resolved = resolve_sizes(file.lazy, file.path, settings)
+        return _write_unverified(
+            OptimizeRequest(file, resolved, targets, check, progress, profiles)
+        )
+    resolved = resolve_first_sizes(file.lazy, file.path, settings)
+    request = OptimizeRequest(file, resolved, targets, check, progress, profiles)
     try:
-        return _write_best_candidate(replace(request, probing="defer"))
+        return _write_best_candidate(request, check)
     except SizesRefusedError:
-        request.progress("trying sizes: the model does not run at the first ones")
-        if request.settings.bounds:  # else sizes are assumed, and planning probes them
-            settings = with_size_that_runs(request.file, request.settings, check.timeout)
-            request = replace(request, settings=settings)
-        return _write_best_candidate(request)
+        progress("trying sizes: the model does not run at the first ones")
+    if settings.bounds and not profiles:
+        settings = with_size_that_runs(file, settings, check.timeout)
+    resolved = resolve_sizes(file.lazy, file.path, settings)
+    return _write_best_candidate(replace(request, resolved=resolved), check)
 
 
-def _write_best_candidate(request: OptimizeRequest) -> Optimized:
+def _write_unverified(request: OptimizeRequest) -> Optimized:
+    """Write the first candidate, if it is within the budget. No candidate is run."""
+    if request.settings.target == "portable":
+        return write_unverified(plan_portable(request))
+    with TemporaryDirectory(prefix="memplan-offline-") as folder:
+        return write_unverified(TargetCandidates.of(request, Path(folder)).first_round()[0])
+
+
+def _write_best_candidate(request: OptimizeRequest, check: Check) -> Optimized:
     """Plan candidates while the original runs in the background; write the best of them.
 
     For a provider, a second round of candidates follows if ONNX Runtime cannot run those of the first.
@@ -155,11 +183,14 @@ def _write_best_candidate(request: OptimizeRequest) -> Optimized:
     Raises:
         SizesRefusedError: the original does not run at sizes that were assumed.
     """
-    with BackgroundBaseline(request.check) as baseline:
+    with BackgroundBaseline(request.file, check) as baseline:
+        if not request.settings.bounds:  # else the size of the run depends on the plan
+            baseline.start(request.settings)
         if request.settings.target == "portable":
-            result = _write_best_of([plan_portable(request, baseline)], request, baseline)
+            result = _write_best_of([plan_portable(request)], request, baseline)
         else:
-            with TargetCandidates(request, baseline) as rounds:
+            with TemporaryDirectory(prefix="memplan-offline-") as folder:
+                rounds = TargetCandidates.of(request, Path(folder))
                 result = _write_best_of(rounds.first_round(), request, baseline)
                 if candidates := rounds.second_round(result):
                     result = _write_best_of(candidates, request, baseline)
@@ -169,35 +200,30 @@ def _write_best_candidate(request: OptimizeRequest) -> Optimized:
 def _write_plainer(
     result: Optimized, request: OptimizeRequest, baseline: BackgroundBaseline
 ) -> Optimized:
-    """Return the result, or that of the first `plainer_settings` with which the comparison passes.
-
-    They are tried if no model was written because its outputs differ. For a target they are also tried
-    if it did not run: the written model is portable then, in place of one that is optimized for the target.
-    """
-    is_for_target = request.settings.target != "portable"
+    """Plan the model with `plainer_settings` while a result may be improved by them; return the last result."""
     rejected: list[Plan] = []
     for settings in plainer_settings(request.settings):
-        verdict = result.plan.report.validation
-        # A plan over the budget has no verdict: its model was not run.
-        if result.model is not None or verdict is None:
-            break
-        is_replaceable = verdict.has_other_outputs or is_for_target
-        if not is_replaceable:
+        if not _may_pass_if_plainer(result, request.settings.target):
             break
         rejected.append(result.plan)
         request.progress("planning again: the written model did not pass the comparison")
-        plainer = replace(request, settings=settings)
-        candidate = plan_portable(plainer, baseline)
-        result = _write_best_of([candidate], plainer, baseline, rejected)
+        plainer = request.with_settings(settings)
+        result = _write_best_of([plan_portable(plainer)], plainer, baseline, rejected)
     return result
 
 
-class _VerifiedCandidate(NamedTuple):
-    """A candidate with the outputs of the original, its files, and its plan with what was measured."""
+def _may_pass_if_plainer(result: Optimized, target: str) -> bool:
+    """Return whether a plainer model may pass the comparison that the model of a result failed.
 
-    candidate: Rewriting
-    files: RewrittenFiles
-    plan: Plan
+    That is so if its outputs differ. If a model for a target does not even run, the plainer one, which is
+    portable, may run.
+    """
+    verdict = result.plan.report.validation
+    if (
+        result.model is not None or verdict is None
+    ):  # it was written, or not run: over the budget
+        return False
+    return verdict.has_other_outputs or target != "portable"
 
 
 def _write_best_of(
@@ -208,59 +234,39 @@ def _write_best_of(
 ) -> Optimized:
     """Write, run and compare candidates in their order; publish the best.
 
-    The best is the first one whose outputs are the original's: the candidates after it are not run. If
-    ``check`` asks to search by measuring, all candidates are run and timed. The best is then the one with
-    the least measured memory, of those that are not slower than allowed, if there are any
-    (`candidate_cost`).
+    The best is the first whose outputs are the original's: those after it are not run. If the check
+    asks to search by measuring, all are run, and the best is the one of lowest `candidate_cost`.
 
-    Without a check nothing is run: the first candidate is written if it is within the budget.
-
-    Candidates over the budget are not run. If all are over it, nothing is written, and the result has the
-    plan of the first; with ``best_effort``, all are run. If no candidate has the outputs of the original,
-    nothing is written either, and the result has the first plan that was rejected, which may be from
-    ``rejected_before``.
-
-    ``rejected_before`` are plans that failed earlier. The report names all that were rejected.
+    Candidates over the budget are not run (`may_be_written`). If none is left, nothing is written, and the
+    result has the plan of the first. Nor is anything written if none has the original's outputs: the
+    result then has the first plan that was rejected. ``rejected_before`` are plans that were rejected
+    earlier; the report names all of them.
     """
-    check = request.check
-    if check is None:
-        return write_unverified(candidates[0])
     within_budget = [candidate for candidate in candidates if may_be_written(candidate)]
     if not within_budget:
         return Optimized(candidates[0].planned.plan, None, None)
-    # All candidates have the same original, with which the verifier compares.
-    verifier = baseline.verifier(within_budget[0], check, request.progress)
-    searches_by_measuring = check.search == "measured"
-    all_files: list[RewrittenFiles] = []
-    verified: list[_VerifiedCandidate] = []
+    # All candidates have the same original at the same sizes, with which the verifier compares.
+    verifier = baseline.verifier(within_budget[0].settings, request.progress)
+    verified: list[tuple[Rewriting, Plan]] = []
     rejected = list(rejected_before)
-    with ExitStack() as stack:
-        for candidate in within_budget:
-            files = stack.enter_context(RewrittenFiles(candidate))
-            all_files.append(files)
+    for candidate in within_budget:
+        with RewrittenFiles(candidate) as files:
             plan = verifier.verify(candidate, files)
             if not is_verified(plan):
                 rejected.append(plan)
-                continue
-            verified.append(_VerifiedCandidate(candidate, files, plan))
-            if not searches_by_measuring:  # the first one is the best
-                break
-        if not verified:
-            return Optimized(rejected[0], None, None)
-        request.progress("writing")
-        if searches_by_measuring:
-            best = min(verified, key=lambda each: candidate_cost(each.plan))
-            # All were timed: the report says so if even the best is slower than allowed.
-            plan = with_fallback_if_slower(with_rejected(best.plan, rejected))
-        else:
-            best = verified[0]
-            plan = with_rejected(best.plan, rejected)
-        result = publish(best.candidate, best.files, plan)
-        # The files of each candidate, rejected ones too, may have set weights of the previous output aside,
-        # which the end of the block would restore. The previous output is replaced now.
-        for files in all_files:
-            files.discard_earlier_weights()
-        return result
+            elif verifier.check.search == "measured":
+                verified.append((candidate, plan))
+            else:
+                request.progress("writing")
+                return publish(candidate, files, with_rejected(plan, rejected))
+    if not verified:
+        return Optimized(rejected[0], None, None)
+    request.progress("writing")
+    candidate, plan = min(verified, key=lambda each: candidate_cost(each[1]))
+    # All were timed: the report says so if even the best is slower than allowed.
+    plan = with_fallback_if_slower(with_rejected(plan, rejected))
+    with RewrittenFiles(candidate) as files:
+        return publish(candidate, files, plan)
 
 
 def _refuse_combined(
@@ -279,6 +285,8 @@ def _refuse_combined(
         )
     if profiles:
         refuse_conflicts_with_profiles(settings, profiles)
+    if settings.kv_cache == "keep":
+        refuse_optimize_settings(replace(settings, target="portable"))
     if check is not None and settings.target != "portable":
         _refuse_check_of_target(settings.target, check)
 

@@ -15,6 +15,7 @@ import pytest
 
 from memplan_cli import Settings, plan
 from memplan_cli.api.models.model_file import ModelFile, plan_model
+from memplan_cli.api.models.resolve_sizes import resolve_sizes
 from memplan_cli.api.optimizing import candidates
 from memplan_cli.api.optimizing.verification import (
     candidate_cost,
@@ -24,6 +25,7 @@ from memplan_cli.api.optimizing.verification import (
 from memplan_cli.api.output.optimized import Optimized
 from memplan_cli.api.output.rewriting import Rewriting, Targets
 from memplan_cli.api.schema import schema_text
+from memplan_cli.core.check import Check
 from memplan_cli.core.deserialization import MisfitError, from_json
 from memplan_cli.core.results.observations import CPU, Difference, Peaks, Validation
 from memplan_cli.core.results.report import Report, RuntimeSummary
@@ -205,12 +207,11 @@ def test_a_model_that_did_not_run_is_not_said_to_have_other_outputs(
     stages: list[str] = []
     optimizing = import_module("memplan_cli.api.optimize")  # the function has the same name
     targets = Targets.of(file.path, tmp_path / "o.onnx")
-    request = candidates.OptimizeRequest(
-        file, Settings(target="cpu"), targets, None, stages.append
-    )
+    resolved = resolve_sizes(file.lazy, file.path, Settings(target="cpu"))
+    request = candidates.OptimizeRequest(file, resolved, targets, Check(), stages.append)
     monkeypatch.setattr(optimizing, "plan_portable", lambda *_: None)
     monkeypatch.setattr(optimizing, "_write_best_of", lambda *_: failed)
-    optimizing._write_plainer(failed, request, optimizing.BackgroundBaseline(None))
+    optimizing._write_plainer(failed, request, optimizing.BackgroundBaseline(file, Check()))
     assert stages
     assert not [stage for stage in stages if "outputs" in stage]
 

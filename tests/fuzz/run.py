@@ -49,7 +49,7 @@ def read_model(data: bytes) -> None:
         path.write_bytes(data)
         file = read(path)
         loaded = read_checked(file.model, Bindings())
-        source = source_of(file, loaded.warnings)
+        source = source_of(file)
         planned = make_plan(loaded.program, Settings(allow_partial=True), source, REWRITES)
         written_model(file.model, planned.program, planned.plan)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto, TensorProto  # noqa: TID251 - types only; onnx_io makes them
 
-    from memplan_cli.api.models.resolve_sizes import ResolvedModel, SizeProbing
+    from memplan_cli.api.models.resolve_sizes import ResolvedModel
     from memplan_cli.core.problem import Allocator
     from memplan_cli.onnx_io.load import LazyModel
     from memplan_cli.planning.candidate import Source
@@ -81,25 +81,21 @@ def read_model(path: Path) -> ModelFile:
     return file
 
 
-def bind_all_dims(
-    file: ModelFile, settings: Settings, probing: SizeProbing = "probe"
-) -> Settings:
+def bind_all_dims(file: ModelFile, settings: Settings) -> Settings:
     """Return bound settings with a number for every dim of a model, as a run needs them.
 
     Dims that the settings do not bind get assumed numbers. The model may be run to find numbers at
-    which it runs, and is not if ``probing`` is "defer".
+    which it runs.
     """
     from memplan_cli.api.models.binding import bind
     from memplan_cli.api.models.resolve_sizes import resolve_sizes
     from memplan_cli.onnx_io.interface import free_dims
 
     bound = bind(file.model, settings)
-    # Once dims are assumed, each free dim has a number.
-    if bound.inputs.assumed is not None:
+    is_assumed = bound.inputs.assumed is not None  # then each free dim has a number
+    if is_assumed or free_dims(file.model).keys() <= bound.dims.keys():
         return bound
-    if free_dims(file.model).keys() <= bound.dims.keys():
-        return bound
-    return resolve_sizes(file.lazy, file.path, bound, probing).settings
+    return resolve_sizes(file.lazy, file.path, bound).settings
 
 
 def plan_model(
@@ -129,7 +125,7 @@ def plan_resolved(
 ) -> PlannedProgram:
     """Plan a model whose sizes are resolved.
 
-    ``file.lazy`` is released first, to save memory: a large model is parsed again when it is needed.
+    ``file.lazy`` is released, to save memory: a large model is parsed again when it is needed.
 
     Raises:
         MemplanError: a setting is wrong.
@@ -138,16 +134,20 @@ def plan_resolved(
     from memplan_cli.planning.planner import make_plan
 
     loaded, settings = resolved.loaded, resolved.settings
-    source = with_chunking_facts(source_of(file, loaded.warnings), file.model, settings)
-    source = replace(source, sizes_observed=loaded.observed, seen=loaded.seen)
-    file.lazy.release()
+    source = replace(
+        with_chunking_facts(source_of(file), file.model, settings),
+        warnings=loaded.warnings,
+        sizes_observed=loaded.observed,
+        seen=loaded.seen,
+    )
+    file.lazy.release()  # planning needs only the program and these facts of the model
     return make_plan(
         loaded.program, settings, source, REWRITES, allocate=allocate, progress=progress
     )
 
 
-def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:
-    """Return what a plan records of the file that it is for, with warnings from reading it."""
+def source_of(file: ModelFile) -> Source:
+    """Return what a plan records of the file that it is for."""
     from memplan_cli.onnx_io.interface import open_inputs
     from memplan_cli.onnx_io.load import file_digest, graph_digest
     from memplan_cli.onnx_io.metadata import recorded_phases
@@ -157,7 +157,6 @@ def source_of(file: ModelFile, warnings: tuple[str, ...] = ()) -> Source:
         path=str(file.path),
         sha256=file_digest(file.path),
         graph_sha256=graph_digest(file.model),
-        warnings=warnings,
         recorded_phases=recorded_phases(file.model),
         inputs=open_inputs(file.model),
     )

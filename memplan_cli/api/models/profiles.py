@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.api.models.model_file import plan_model
 from memplan_cli.core.program import VarId
-from memplan_cli.core.progress import Counted
+from memplan_cli.core.progress import Counted, silent
 from memplan_cli.core.results.memory import Profile
 from memplan_cli.core.selection import free_dims
 from memplan_cli.core.symbolic.bounds import DimRange
@@ -52,7 +52,7 @@ def refuse_conflicts_with_profiles(settings: Settings, profiles: Profiles) -> No
     bounded = next((name for name in profiles if name in settings.bounds), None)
     if bounded is not None:
         raise SettingsError(f"dim {bounded!r} has both numbers and bounds")
-    if settings.target != "portable" and profiles:
+    if settings.target != "portable":
         raise SettingsError(
             f"--target {settings.target} orders the runtime's graph of one size, and --dim "
             "has several",
@@ -72,18 +72,39 @@ def with_bounds_of(settings: Settings, profiles: Profiles) -> Settings:
     return replace(settings, dims=dims, bounds={**settings.bounds, **bounds})
 
 
-def at_largest(settings: Settings, profiles: Profiles) -> Settings:
-    """Return settings that bind each dim to its largest value, for a run."""
-    largest = {name: max(values) for name, values in profiles.items()}
-    return replace(settings, dims={**settings.dims, **largest})
+def at_dims(settings: Settings, dims: Mapping[str, int]) -> Settings:
+    """Return settings in which some dims have these numbers, in place of bounds and assumed numbers.
+
+    The settings are those of a model whose sizes were resolved, so that every dim has a number.
+    """
+    bounds = {n: limits for n, limits in settings.bounds.items() if n not in dims}
+    assumed = {
+        n: value for n, value in (settings.inputs.assumed or {}).items() if n not in dims
+    }
+    inputs = replace(settings.inputs, assumed=assumed)
+    return replace(settings, dims={**settings.dims, **dims}, bounds=bounds, inputs=inputs)
 
 
 def plan_profiles(
     file: ModelFile, settings: Settings, profiles: Profiles, progress: Progress | None = None
 ) -> PlannedProgram:
-    """Make one plan for all combinations of values, and check it at each of them.
+    """Make one plan for all combinations of values, checked at each of them (`with_profiles`).
 
-    The report of the plan has a row for each combination: the memory of its own plan.
+    Raises:
+        SettingsError: the model has no free dim of a name.
+        InvalidLayoutError: the plan is not safe for a combination (a bug of memplan).
+    """
+    common = plan_model(file, with_bounds_of(settings, profiles), progress)
+    return with_profiles(common, file, profiles, progress or silent)
+
+
+def with_profiles(
+    common: PlannedProgram, file: ModelFile, profiles: Profiles, progress: Progress
+) -> PlannedProgram:
+    """Check a plan that holds for all values between those of profiles at each combination of them.
+
+    The report of the result has a row for each combination: the memory of its own plan. ``common`` was
+    made with the settings of `with_bounds_of`.
 
     Raises:
         SettingsError: the model has no free dim of a name.
@@ -91,24 +112,16 @@ def plan_profiles(
     """
     from memplan_cli.core.results.plan import check
 
-    common = plan_model(file, with_bounds_of(settings, profiles), progress)
     free_dims(common.program, profiles)  # raises for a name that no shape of the program has
-    # The inputs of the common plan have assumed numbers. For a profile dim that is its lower bound:
-    # it is left out, as each combination binds the dim itself.
-    inputs = common.settings.inputs
-    if inputs.assumed is not None:
-        assumed = {n: value for n, value in inputs.assumed.items() if n not in profiles}
-        inputs = replace(inputs, assumed=assumed)
     rows = []
     all_dims = combinations(profiles)
-    for done, profile_dims in enumerate(all_dims):
-        if progress:
-            progress(Counted("planning each binding", done, len(all_dims)))
-        dims = {**settings.dims, **profile_dims}
-        exact = plan_model(file, replace(settings, dims=dims, inputs=inputs), None).plan
+    for done, dims in enumerate(all_dims):
+        progress(Counted("planning each binding", done, len(all_dims)))
+        settings = at_dims(common.settings, dims)
+        exact = plan_model(file, settings).plan
         # Raises if the offsets of the common plan are not safe for the sizes of this combination.
-        check(_with_exact_sizes(common, exact, dims))
-        rows.append(Profile(profile_dims, exact.report.memory))
+        check(_with_exact_sizes(common, exact, settings.dims))
+        rows.append(Profile(dims, exact.report.memory))
     report = replace(common.plan.report, profiles=tuple(rows))
     return replace(common, plan=common.plan.with_report(report))
 
@@ -116,8 +129,8 @@ def plan_profiles(
 def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, int]) -> Plan:
     """Return the common plan, in which each tensor has the bytes that it has at ``dims``.
 
-    ``exact`` is the plan for these dims only. A tensor whose size is symbolic, in the common plan or at
-    ``dims``, keeps its size.
+    ``exact`` is the plan for these dims only. Tensors in an arena whose unit is a product of symbols, in
+    one of both plans, stay as they are: they have no number of bytes.
 
     Raises:
         InvalidLayoutError: a tensor is larger than the common plan assumes.
@@ -126,8 +139,10 @@ def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, in
     numeric_arenas = _numeric_arenas(plan)
     tensors = []
     for tensor in plan.tensors:
-        size = _exact_bytes(common.program, tensor, exact, dims)
-        if size is None or tensor.arena not in numeric_arenas:
+        size = None
+        if tensor.arena in numeric_arenas:
+            size = _exact_bytes(tensor, exact, common.program, dims)
+        if size is None:
             tensors.append(tensor)
             continue
         if size > tensor.bytes:
@@ -140,17 +155,14 @@ def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, in
 
 
 def _numeric_arenas(plan: Plan) -> frozenset[int]:
-    """Return the arenas whose sizes are bytes; those of the others are multiples of symbols."""
+    """Return the arenas whose unit is one byte; that of the others is a product of symbols."""
     return frozenset(arena.id for arena in plan.arenas if arena.unit == "1")
 
 
 def _exact_bytes(
-    program: Program, tensor: Placement, exact: Plan, dims: Mapping[str, int]
+    tensor: Placement, exact: Plan, program: Program, dims: Mapping[str, int]
 ) -> int | None:
-    """Return a tensor's bytes at ``dims``; None if another dim keeps them symbolic.
-
-    They are those in ``exact``, the plan for these dims only.
-    """
+    """Return the bytes of a tensor of a program in its exact plan, that for ``dims``; None: symbolic."""
     placement = exact.by_id.get(tensor.id)
     if placement is not None:
         return placement.bytes if placement.arena in _numeric_arenas(exact) else None

@@ -8,21 +8,17 @@ nodes.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from memplan_cli.api.models.model_file import (
     ModelFile,
-    bind_all_dims,
     plan_resolved,
-    refuse_optimize_settings,
     source_of,
     with_chunking_facts,
 )
-from memplan_cli.api.models.profiles import at_largest, plan_profiles
+from memplan_cli.api.models.profiles import at_dims, with_profiles
 from memplan_cli.api.output.rewriting import Rewriting
 from memplan_cli.api.output.weight_files import (
     FUSED,
@@ -38,18 +34,17 @@ from memplan_cli.core.symbolic.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.api.models.profiles import Profiles
-    from memplan_cli.api.models.resolve_sizes import SizeProbing
-    from memplan_cli.api.optimizing.verification import BackgroundBaseline
+    from memplan_cli.api.models.resolve_sizes import ResolvedModel
     from memplan_cli.api.output.optimized import Optimized
     from memplan_cli.api.output.rewriting import Targets
     from memplan_cli.core.check import Check
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
-    from memplan_cli.onnx_io.shapes.bindings import Known
-    from memplan_cli.runtime.graph.offline import Dump, DumpJob, Packing
+    from memplan_cli.runtime.graph.offline import Dump, Packing
     from memplan_cli.settings.settings import Settings
 
 _SHAPE_OUTPUT_BYTES = 256
@@ -58,48 +53,43 @@ _SHAPE_OUTPUT_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class OptimizeRequest:
-    """A model that was read, and how it is to be optimized.
+    """A model whose sizes are resolved, and how it is to be optimized.
 
     Attributes:
         check: how the written model is verified; None runs nothing.
-        profiles: several values of dims, for which one plan is made.
-        probing: whether assumed sizes are tried before planning, or only by the original's run.
+        profiles: several values of dims, for which one plan is made. The settings have bounds from the
+            smallest to the largest.
     """
 
     file: ModelFile
-    settings: Settings
+    resolved: ResolvedModel
     targets: Targets
     check: Check | None
     progress: Progress
     profiles: Profiles | None = None
-    probing: SizeProbing = "probe"
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, with a number for every dim."""
+        return self.resolved.settings
+
+    def with_settings(self, settings: Settings) -> Self:
+        """Return a request with other settings for the same sizes."""
+        return replace(self, resolved=replace(self.resolved, settings=settings))
 
 
-def plan_portable(request: OptimizeRequest, baseline: BackgroundBaseline) -> Rewriting:
-    """Plan the model's own graph, and run the original meanwhile.
+def plan_portable(request: OptimizeRequest) -> Rewriting:
+    """Plan the model's own graph. The settings of the result have the size of the run that verifies it.
 
-    With profiles, the original is run later, when its outputs are needed: the numbers of its run
-    are known only from the plan.
+    With bounds, that size depends on the planned memory. With profiles, it has the largest values.
     """
-    from memplan_cli.api.models.resolve_sizes import resolve_sizes
-
-    file, settings = request.file, request.settings
-    refuse_optimize_settings(settings)
-    if request.profiles:
-        planned = plan_profiles(file, settings, request.profiles, request.progress)
-        settings = replace(settings, inputs=planned.settings.inputs)
-        settings = at_largest(settings, request.profiles)  # for the verification
-        return Rewriting(file, planned, settings, request.targets)
-    request.progress("reading")
-    resolved = resolve_sizes(file.lazy, file.path, settings, request.probing)
-    if not settings.bounds:
-        baseline.start(file, resolved.settings)
-        planned = plan_resolved(file, resolved, request.progress)
-        return Rewriting(file, planned, planned.settings, request.targets)
-    # The plan tells whether the machine has the memory for a run at the largest size.
-    planned = plan_resolved(file, resolved, request.progress)
-    settings = with_size_of_run(planned.settings, planned.plan.report.memory)
-    baseline.start(file, settings)
+    file, profiles = request.file, request.profiles
+    planned = plan_resolved(file, request.resolved, request.progress)
+    settings = planned.settings
+    if profiles:
+        planned = with_profiles(planned, file, profiles, request.progress)
+        settings = at_dims(settings, {name: max(values) for name, values in profiles.items()})
+    settings = with_size_of_run(settings, planned.plan.report.memory)
     return Rewriting(file, planned, settings, request.targets)
 
 
@@ -127,6 +117,7 @@ def plainer_settings(settings: Settings) -> Iterator[Settings]:
         yield replace(plain, order="keep")
 
 
+@dataclass(frozen=True, slots=True)
 class TargetCandidates:
     """The candidates for one provider of the installed ONNX Runtime, in at most two rounds.
 
@@ -136,11 +127,22 @@ class TargetCandidates:
     The first round has ONNX Runtime's graph, and its graph without the fusions that cost memory. A second
     round, with other dumps, follows if ONNX Runtime cannot run a file with packed weights.
 
-    Used as a context manager, which removes the dumps at its end.
+    Attributes:
+        settings: those of the request, with the size of the run that verifies a candidate.
+        provider: ONNX Runtime's name of it.
+        packing: whether the dumps of the first round have packed weights, or each session packs them.
+        folder: for the dumps.
     """
 
-    def __init__(self, request: OptimizeRequest, baseline: BackgroundBaseline) -> None:
-        """Check the provider and the output files, and make a folder for the dumps, before the first round.
+    request: OptimizeRequest
+    settings: Settings
+    provider: str
+    packing: Packing
+    folder: Path
+
+    @classmethod
+    def of(cls, request: OptimizeRequest, folder: Path) -> Self:
+        """Check the provider and the output files before the first round.
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.
@@ -149,38 +151,28 @@ class TargetCandidates:
         from memplan_cli.runtime.graph.offline import Packing, packing_for
         from memplan_cli.runtime.workers.session import resolve_provider
 
-        self._provider = resolve_provider(request.settings.target)
+        settings = request.settings
+        provider = resolve_provider(settings.target)
         request.targets.refuse_overwriting_weights(request.file)
-        self._request, self._baseline = request, baseline
-        self._file, self._targets = request.file, request.targets
-        self._settings = request.settings
-        self._folder = tempfile.TemporaryDirectory(prefix="memplan-offline-")
-        # How weights are packed in the first round. Without a check, nothing is run that would show whether
-        # ONNX Runtime can run a file with packed weights, so each session packs them.
-        self._packing = Packing.AT_LOAD
-        if request.check is not None:
-            self._packing = packing_for(self._provider, request.file.model)
-        # Types and shapes of values by name, observed in a run of the original if data decides some of
-        # them. A dump has values of the same names, so it need not be run to find theirs.
-        self._observed: Known = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._folder.cleanup()
+        # Not every file with packed weights runs, and only a check finds out.
+        packing = (
+            packing_for(provider, request.file.model) if request.check else Packing.AT_LOAD
+        )
+        if settings.bounds:
+            # The size of the run depends on the memory of a plan, which that of the model's own graph tells.
+            portable = request.with_settings(replace(settings, target="portable"))
+            settings = replace(plan_portable(portable).settings, target=settings.target)
+        return cls(request, settings, provider, packing, folder)
 
     def first_round(self) -> list[Rewriting]:
-        """Bind the sizes, plan the candidates of the first round, and start the run of the original.
+        """Plan the candidates of the first round.
 
         Raises:
             RuntimeUnavailableError: weights are missing, or the model does not load.
             ModelError: a file is in the way.
         """
-        request = self._request
-        request.progress("optimizing the graph for the runtime")
-        self._settings = bind_all_dims(self._file, self._settings, request.probing)
-        return self._plan_round(self._packing, starts_original=request.check is not None)
+        self.request.progress("optimizing the graph for the runtime")
+        return self._plan_round(self.packing)
 
     def second_round(self, result: Optimized) -> list[Rewriting]:
         """Plan the candidates of the second round; empty if the result of the first one is final.
@@ -196,68 +188,40 @@ class TargetCandidates:
 
         verdict = result.plan.report.validation
         did_not_run = result.model is None and verdict is not None and verdict.did_not_run
-        if not did_not_run or self._packing is Packing.AT_LOAD:
+        if not did_not_run or self.packing is Packing.AT_LOAD:
             return []
-        self._request.progress(
+        self.request.progress(
             "packing weights at load: the file with packed ones does not run"
         )
         candidates = self._plan_round(Packing.AT_LOAD)
         return [_with_unpacked_weights(each, result) for each in candidates]
 
-    def _plan_round(
-        self, packing: Packing, *, starts_original: bool = False
-    ) -> list[Rewriting]:
-        """Have ONNX Runtime dump its graphs with this packing of weights, and plan each of them.
+    def _plan_round(self, packing: Packing) -> list[Rewriting]:
+        """Have ONNX Runtime dump its graphs with this packing of weights, and plan each of them."""
+        from memplan_cli.runtime.graph.offline import DumpJob
 
-        Starts the run of the original while ONNX Runtime optimizes the graph, if asked to.
-        """
+        file, out = self.request.file, self.request.targets.model
         # Without a check nothing is run to compare graphs by, and the first one is written.
-        kinds = (FUSED,) if self._request.check is None else (FUSED, UNFUSED)
-        with self._start_dump(packing, kinds) as dumping:
-            if starts_original:
-                self._start_original()
+        kinds = (FUSED,) if self.request.check is None else (FUSED, UNFUSED)
+        names = [dump_name(out, file.data_files, kind) for kind in kinds]
+        # The first graph is dumped in any case: a file in its way is found before the work is done.
+        # The second is dumped only if there are fusions that cost memory.
+        self._refuse_foreign_weights(names[:1])
+        folder = self.folder / packing.name
+        folder.mkdir()
+        paths = [folder / name for name in names]
+        with DumpJob(file.path, paths, self.provider, packing, self.settings.dims) as dumping:
             dumps = dumping.result()
         self._refuse_foreign_weights([dump.path.name for dump in dumps])
         # The graph without costly fusions needs less memory, and is tried first, if there is one.
         return [self._plan_dump(dump) for dump in reversed(dumps)]
-
-    def _start_original(self) -> None:
-        """Resolve the sizes of the original, keep those that data decides, and start its run."""
-        from memplan_cli.api.models.reading import numeric_types
-        from memplan_cli.api.models.resolve_sizes import resolve_sizes
-
-        file, settings = self._file, replace(self._settings, target="portable")
-        refuse_optimize_settings(settings)
-        self._request.progress("reading")
-        resolved = resolve_sizes(file.lazy, file.path, settings)
-        if resolved.loaded.observed:
-            self._observed = numeric_types(resolved.loaded.program)
-        if settings.bounds:
-            # A plan tells whether the machine has the memory for a run at the largest size.
-            planned = plan_resolved(file, resolved, self._request.progress)
-            settings = with_size_of_run(settings, planned.plan.report.memory)
-            self._settings = replace(settings, target=self._settings.target)
-        self._baseline.start(file, settings)
-
-    def _start_dump(self, packing: Packing, kinds: Sequence[str]) -> DumpJob:
-        """Start to dump ONNX Runtime's graph, one file for each kind of fusion."""
-        from memplan_cli.runtime.graph.offline import DumpJob
-
-        names = [dump_name(self._targets.model, self._file.data_files, kind) for kind in kinds]
-        # The first graph is dumped in any case: a file in its way is found before the work is done.
-        # The second is dumped only if there are fusions that cost memory.
-        self._refuse_foreign_weights(names[:1])
-        folder = Path(self._folder.name) / packing.name
-        folder.mkdir()
-        paths = [folder / name for name in names]
-        return DumpJob(self._file.path, paths, self._provider, packing, self._settings.dims)
 
     def _refuse_foreign_weights(self, dump_names: Sequence[str]) -> None:
         """Refuse to write the weights of dumps over files that do not belong to the earlier output.
 
         Dumps are in a temporary folder; a candidate's weights are later copied beside the output.
         """
-        out = self._targets.model
+        out = self.request.targets.model
         refuse_foreign_weights(out, [f"{name}.data" for name in dump_names], own_weights(out))
 
     def _plan_dump(self, dump: Dump) -> Rewriting:
@@ -295,15 +259,17 @@ class TargetCandidates:
 
         `_plan_program` warns of observed sizes: the warnings of `read_observed` are dropped.
         """
-        from memplan_cli.api.models.reading import read_observed
+        from memplan_cli.api.models.reading import numeric_types, read_observed
         from memplan_cli.onnx_io.shapes.bindings import Bindings
         from memplan_cli.runtime.graph.offline import offline_program
 
-        dims = self._settings.dims
-        program = offline_program(file.path, dims, self._provider, dump.shapes)
-        observed = {var: type_ for var, type_ in self._observed.items() if var in program.vars}
-        if not observed:
+        dims, resolved = self.settings.dims, self.request.resolved.loaded
+        program = offline_program(file.path, dims, self.provider, dump.shapes)
+        if not resolved.observed:
             return program
+        # A dump has values of the same names as the original, so it need not be run to observe them.
+        types = numeric_types(resolved.program)
+        observed = {var: type_ for var, type_ in types.items() if var in program.vars}
         inputs = "the original's inputs"
         return read_observed(file.lazy, Bindings(dims), observed, program, inputs).program
 
@@ -320,27 +286,26 @@ class TargetCandidates:
         from memplan_cli.runtime.installed import required_version
         from memplan_cli.runtime.simulate.arena_order import order_for_arena
 
-        settings, provider = self._settings, self._provider
+        settings, provider = self.settings, self.provider
         order = partial(order_for_arena, dims=settings.dims, provider=provider)
         # ``source`` describes the original. Only the facts that a plan of this graph needs are the
         # dump's: how many channels a block of ONNX Runtime's blocked layout has, and what chunking reads.
-        source = replace(source_of(self._file), block=dump.block)
+        source = replace(source_of(self.request.file), block=dump.block)
         source = with_chunking_facts(source, file.model, settings)
-        if self._observed:
+        if self.request.resolved.loaded.observed:
             warning = (
                 "sizes that data decides were learned from the inputs of a run of the model; "
                 "other data may need more"
             )
-            warnings = (*source.warnings, warning)
-            source = replace(source, warnings=warnings, sizes_observed=True)
+            source = replace(source, warnings=(warning,), sizes_observed=True)
         runtime = Runtime(runtime_aliasing(provider), order)
         planned = make_plan(program, settings, source, REWRITES, runtime=runtime)
         return Rewriting(
             file,
             planned,
             settings,
-            self._targets,
-            optimized_from=self._file,
+            self.request.targets,
+            optimized_from=self.request.file,
             notes=offline_metadata(required_version(), provider),
         )
 

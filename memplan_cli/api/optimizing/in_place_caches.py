@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.api.models.binding import bind, binding_of
 from memplan_cli.api.models.model_file import ModelFile, plan_model, plan_resolved
@@ -31,10 +31,13 @@ from memplan_cli.features.kv_cache.decode_loop import (
 )
 
 if TYPE_CHECKING:
-    from memplan_cli.api.optimizing.candidates import OptimizeRequest
+    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
+
+    from memplan_cli.api.output.rewriting import Targets
     from memplan_cli.core.bindings import FeedSpec, Provenance
-    from memplan_cli.core.check import Check
+    from memplan_cli.core.check import Check, Reference
     from memplan_cli.core.program import Program
+    from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.rewrites import CacheSummary
     from memplan_cli.features.kv_cache.buffered import CacheAttempt
@@ -46,7 +49,13 @@ _SESSION = RuntimeSettings(
 """Settings of the written model. A memory pattern is for one length, and each step has another."""
 
 
-def write_with_caches_in_place(request: OptimizeRequest) -> Optimized:
+def write_with_caches_in_place(
+    file: ModelFile,
+    settings: Settings,
+    targets: Targets,
+    check: Check | None,
+    progress: Progress,
+) -> Optimized:
     """Write a decoder with its caches in buffers.
 
     With a check, the file is written only if it decodes as the original does.
@@ -56,30 +65,33 @@ def write_with_caches_in_place(request: OptimizeRequest) -> Optimized:
         SettingsError: another setting excludes this, or the capacity is missing.
         RuntimeUnavailableError: no step of the original runs here.
     """
-    settings = request.settings
-    _refuse_combined(request)
-    request.targets.refuse_overwriting_weights(request.file)
-    request.progress("looking for caches")
+    _refuse_combined(settings, targets)
+    targets.refuse_overwriting_weights(file)
+    progress("looking for caches")
     if settings.capacity is None:
         raise SettingsError(
             "--kv-cache in-place needs the number of entries of a cache",
             hint="add --capacity N",
         )
-    model = request.file.model
+    model = file.model
     names = [value.name for value in (*model.graph.input, *model.graph.output)]
     excluded = [n for n in names if any(fnmatchcase(n, glob) for glob in settings.excluded)]
     decoder = BufferedDecoder.of(model, settings.capacity, excluded)
-    planner = _DecoderPlanner(request, bind(model, settings), settings.capacity, decoder)
-    if request.check is None:  # the first graph is the one that needs least memory
-        first_attempt = decoder.attempts()[0]
-        return write_unverified(planner.plan(first_attempt, decoding=None))
+    settings = bind(model, settings)
+    if check is None:
+        planner = _DecoderPlanner(file, settings, targets, progress, decoder, decoding=None)
+        first_attempt = decoder.attempts()[0]  # the graph that needs least memory
+        return write_unverified(planner.plan(first_attempt))
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
-        return _write_first_that_decodes(planner, request.check, Path(folder))
+        loop = _original_loop(model, settings, check, Path(folder))
+        progress("decoding with the original")
+        decoding = decode_original(file.path, decoder.caches, loop)
+        planner = _DecoderPlanner(file, settings, targets, progress, decoder, decoding)
+        return _write_first_that_decodes(planner, decoding, loop, check.reference)
 
 
-def _refuse_combined(request: OptimizeRequest) -> None:
+def _refuse_combined(settings: Settings, targets: Targets) -> None:
     """Refuse options that need the original graph, or that change the graph as well."""
-    settings = request.settings
     excluded_options = {
         "--target": settings.target != "portable",
         "--chunk": settings.chunk != "none",
@@ -87,7 +99,7 @@ def _refuse_combined(request: OptimizeRequest) -> None:
         "--donate": bool(settings.donate),
         "--expose": settings.expose,
         "--bounds": bool(settings.bounds),
-        "--certificate": request.targets.certificate is not None,
+        "--certificate": targets.certificate is not None,
     }
     for option, is_set in excluded_options.items():
         if is_set:
@@ -97,39 +109,59 @@ def _refuse_combined(request: OptimizeRequest) -> None:
             )
 
 
+def _original_loop(
+    model: ModelProto, settings: Settings, check: Check, folder: Path
+) -> DecodeLoop:
+    """Return how `decode_original` runs the original: at the user's dims, with the user's data.
+
+    The settings are bound. The outputs are saved in ``folder``.
+    """
+    from memplan_cli.onnx_io.runs.random_inputs import feed_specs
+
+    binding = binding_of(settings)
+    names_with_data = {name for name, feed in binding.feeds.items() if feed.files}
+    specs: tuple[FeedSpec, ...] = ()
+    if names_with_data:
+        specs = feed_specs(model, binding.dims, binding.feeds)
+    # Inputs without data need no spec: the decode loop draws random data for them in each step.
+    specs = tuple(spec for spec in specs if spec.name in names_with_data)
+    return DecodeLoop.of_original(check, folder, binding.dims, specs)
+
+
 def _write_first_that_decodes(
-    planner: _DecoderPlanner, check: Check, folder: Path
+    planner: _DecoderPlanner,
+    decoding: OriginalDecoding,
+    original_loop: DecodeLoop,
+    reference: Reference,
 ) -> Optimized:
     """Plan, write and run one attempt after the other; publish the first with equal outputs.
 
     If none has equal outputs, nothing is written, and the result has the plan of the first attempt.
-    The original's outputs go to ``folder``.
 
     Raises:
-        RuntimeUnavailableError: no step of the original runs here.
+        RuntimeUnavailableError: the original does not run under the defaults.
     """
-    request, decoder = planner.request, planner.decoder
-    original_loop = planner.original_loop(check, folder)
     # The written model is decoded under these settings, which its report recommends.
     written_settings = _SESSION.updated(original_loop.settings)
-    request.progress("decoding with the original")
-    decoding = decode_original(request.file.path, decoder.caches, original_loop)
     failed: list[Plan] = []
-    for attempt in decoder.attempts():
-        rewriting = planner.plan(attempt, decoding)
+    for attempt in planner.decoder.attempts():  # at least one
+        rewriting = planner.plan(attempt)
+        plan = rewriting.planned.plan
         with RewrittenFiles(rewriting) as files:
-            request.progress("decoding with caches in place")
-            with staged(request.targets.model, files.data) as path:
-                caches = rewriting.caches
-                assert caches is not None  # noqa: S101 - `_DecoderPlanner.plan` sets them
+            planner.progress("decoding with caches in place")
+            with staged(planner.targets.model, files.data) as path:
                 verdict = decoding_verdict(
-                    path, caches, decoding, original_loop, written_settings, check.reference
+                    path,
+                    plan.report.caches,
+                    decoding,
+                    original_loop,
+                    written_settings,
+                    reference,
                 )
             verdict = replace(verdict, notes=(*verdict.notes, *attempt.notes))
-            plan = rewriting.planned.plan
             plan = plan.with_report(replace(plan.report, validation=verdict))
             if verdict.passed:
-                request.progress("writing")
+                planner.progress("writing")
                 # The notes explain the verdict, and are warnings of the file that is written.
                 plan = plan.with_warnings(*attempt.notes)
                 plan = _with_runtime_settings(plan, written_settings, original_loop.provider)
@@ -138,74 +170,87 @@ def _write_first_that_decodes(
     return Optimized(failed[0], None, None)
 
 
+class _Step(NamedTuple):
+    """A decode step: the valid entries of the caches before it, and the entries that it adds."""
+
+    past: int
+    new: int
+
+
 @dataclass(frozen=True, slots=True)
 class _DecoderPlanner:
-    """Plans rewritten graphs of one decoder.
+    """Plans rewritten graphs of one decoder, for the step that fills the caches.
 
     Attributes:
-        request: the original, and what the user asked for.
-        bound_settings: the settings of the request, bound to the original: with the user's dims and
-            inputs, some of which have data.
-        capacity: entries of each cache.
+        file: the original.
+        settings: bound to the original: with the user's dims and inputs, some of which have data.
         decoder: the original's caches, and the graphs to plan.
+        decoding: what the original's decode loop showed; None if nothing is run.
     """
 
-    request: OptimizeRequest
-    bound_settings: Settings
-    capacity: int
+    file: ModelFile
+    settings: Settings
+    targets: Targets
+    progress: Progress
     decoder: BufferedDecoder
+    decoding: OriginalDecoding | None
 
-    def original_loop(self, check: Check, folder: Path) -> DecodeLoop:
-        """Return how `decode_original` runs the original: at the user's dims, with the user's data.
+    @property
+    def last_step(self) -> _Step:
+        """The step that fills the caches. It adds as many entries as the last observed one, or 1."""
+        decoding, capacity = self.decoding, self.decoder.caches.capacity
+        new = decoding.steps[-1] if decoding is not None and decoding.steps else 1
+        past = max(capacity - new, 0)
+        return _Step(past, capacity - past)
 
-        The outputs are saved in ``folder``.
-        """
-        from memplan_cli.onnx_io.runs.random_inputs import feed_specs
-
-        binding = binding_of(self.bound_settings)
-        names_with_data = {name for name, feed in binding.feeds.items() if feed.files}
-        specs: tuple[FeedSpec, ...] = ()
-        if names_with_data:
-            specs = feed_specs(self.request.file.model, binding.dims, binding.feeds)
-        # Inputs without data need no spec: the decode loop draws random data for them in each step.
-        specs = tuple(spec for spec in specs if spec.name in names_with_data)
-        return DecodeLoop.of_original(check, folder, binding.dims, specs)
-
-    def plan(self, attempt: CacheAttempt, decoding: OriginalDecoding | None) -> Rewriting:
-        """Plan a rewritten graph for the step that fills its caches.
-
-        The original's decode loop tells the dims of that step; it is None if nothing is run.
-        """
+    def plan(self, attempt: CacheAttempt) -> Rewriting:
+        """Plan a rewritten graph. The plan is recorded as one of the original."""
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
         from memplan_cli.onnx_io.caches_metadata import caches_note
         from memplan_cli.onnx_io.load import LazyModel
         from memplan_cli.onnx_io.writing.structure import checked
 
-        original = self.request.file
-        rewritten = checked(attempt.model, lambda: original.model)
-        settings = bind(rewritten, self._last_step_settings(attempt, decoding))
-        # `bind` records all dims as given by the user. Those that the user did not give are assumed.
-        settings = _with_assumed_provenance(settings, self.bound_settings)
-        # The rewritten graph has no file yet. It keeps the original's path, for weights beside it, and is
-        # not run: a run would be of the original's graph, and observe other sizes.
-        file = ModelFile(original.path, LazyModel(rewritten))
-        resolved = resolve_sizes(file.lazy, file.path, replace(settings, run=False))
-        planned = plan_resolved(file, resolved, self.request.progress)
+        rewritten = checked(attempt.model, source=lambda: self.file.model)
+        # The rewritten graph has no file yet. It keeps the original's path, for weights beside it.
+        file = ModelFile(self.file.path, LazyModel(rewritten))
+        resolved = resolve_sizes(file.lazy, file.path, self._last_step_settings(rewritten))
+        planned = plan_resolved(file, resolved, self.progress)
         caches = self.decoder.caches
-        if decoding is not None:
-            caches = replace(caches, tokens=decoding.tokens)
-        report_caches = self._with_figures(caches, planned.program, decoding)
-        plan = self._as_plan_of_original(planned.plan, report_caches)
-        return Rewriting(
-            file,
-            replace(planned, plan=plan),
-            resolved.settings,
-            self.request.targets,
-            # The model's metadata has what a run needs: neither the caches without a buffer (``kept``)
-            # nor the figures, which only the report has.
-            notes=caches_note(replace(caches, kept=())),
-            caches=report_caches,
+        if self.decoding is not None:
+            caches = replace(caches, tokens=self.decoding.tokens)
+        # What a run of the written model needs is in its metadata, the rest only in the report.
+        metadata = caches_note(replace(caches, kept=()))
+        caches = self._with_sizes_and_steps(caches, planned.program)
+        plan = self._as_plan_of_original(planned.plan, caches)
+        planned = replace(planned, plan=plan)
+        return Rewriting(file, planned, resolved.settings, self.targets, notes=metadata)
+
+    def _last_step_settings(self, rewritten: ModelProto) -> Settings:
+        """Return settings bound to a rewritten graph, at the dims and the position of the last step.
+
+        Each cache is donated to its output, which a settings file would ask for by ``donate``. The numbers
+        of dims are those of the user, of the decode loop, or, if nothing is run, 1. No run is allowed: one of
+        the path would be of the original's graph, and observe other sizes.
+        """
+        from memplan_cli.onnx_io.interface import free_dims
+
+        caches, step = self.decoder.caches, self.last_step
+        model_dims = free_dims(rewritten)
+        if self.decoding is None:
+            step_dims = dict.fromkeys(model_dims, 1)
+        else:
+            step_dims = self.decoding.dims_at(step.past, step.new)
+        dims = {**step_dims, **self.settings.dims}
+        settings = replace(
+            self.settings,
+            dims={name: value for name, value in dims.items() if name in model_dims},
+            shapes={},
+            inputs=Inputs(values={caches.position: [step.past]}),
+            donate={_as_glob(input_): output for input_, output in caches.donated},
+            run=False,
         )
+        # `bind` records all dims as given by the user. Those that the user did not give are assumed.
+        return _with_assumed_provenance(bind(rewritten, settings), self.settings)
 
     def _as_plan_of_original(self, plan: Plan, caches: CacheSummary) -> Plan:
         """Return the plan of a rewritten graph as one of the original, with the caches in its report.
@@ -215,101 +260,59 @@ class _DecoderPlanner:
         from memplan_cli.onnx_io.load import graph_digest
 
         settings = dict(plan.settings)
-        if self.bound_settings.run:  # a plan records only ``"run": False``
+        if self.settings.run:  # a plan records only ``"run": False``
             settings.pop("run", None)
         plan = plan.with_report(replace(plan.report, caches=caches))
-        return replace(
-            plan, settings=settings, graph_sha256=graph_digest(self.request.file.model)
-        )
+        return replace(plan, settings=settings, graph_sha256=graph_digest(self.file.model))
 
-    def _with_figures(
-        self, caches: CacheSummary, program: Program, decoding: OriginalDecoding | None
-    ) -> CacheSummary:
-        """Return the caches with what the report says of their memory and of the decode loop.
+    def _with_sizes_and_steps(self, caches: CacheSummary, program: Program) -> CacheSummary:
+        """Return the caches with what only the report has: bytes, and the steps of the decode loop.
 
-        ``program`` is the rewritten graph; ``decoding`` is None if nothing is run.
+        ``program`` is the rewritten graph.
         """
         return replace(
             caches,
             bytes=sum(_bytes(program, cache.output) for cache in caches.buffers),
-            before=self._original_memory(decoding),
-            planned_at=self._last_position(decoding),
-            steps=() if decoding is None else decoding.steps,
+            before=self._original_memory(),
+            planned_at=self.last_step.past,
+            steps=() if self.decoding is None else self.decoding.steps,
         )
 
-    def _last_step_settings(
-        self, attempt: CacheAttempt, decoding: OriginalDecoding | None
-    ) -> Settings:
-        """Return settings for the step that fills the caches: dims, position, donated buffers.
+    def _original_memory(self) -> tuple[int, int, int] | None:
+        """Return the original's bytes of inputs, outputs and plan at the last step.
 
-        Each cache is donated to its output, which a settings file would ask for by ``donate``. Dims
-        of which neither the user nor a decode loop tells the number are 1.
+        None if a size is unknown, or if no decode loop showed the dims of that step.
         """
-        from memplan_cli.onnx_io.interface import free_dims
-
-        caches, position = self.decoder.caches, self._last_position(decoding)
-        model_dims = free_dims(attempt.model)
-        if decoding is None:
-            step_dims = dict.fromkeys(model_dims, 1)
-        else:
-            step_dims = decoding.dims_at(past=position, new=self.capacity - position)
-        dims = {**step_dims, **self.bound_settings.dims}
-        return replace(
-            self.request.settings,
-            dims={name: value for name, value in dims.items() if name in model_dims},
-            shapes={},
-            inputs=Inputs(values={caches.position: [position]}),
-            donate={_as_glob(input_): output for input_, output in caches.donated},
-        )
-
-    def _last_position(self, decoding: OriginalDecoding | None) -> int:
-        """Return the number of valid entries before the step that fills the caches.
-
-        The step adds as many as the last observed step, or 1 if nothing was run.
-        """
-        new_entries = decoding.steps[-1] if decoding is not None and decoding.steps else 1
-        return max(self.capacity - new_entries, 0)
-
-    def _original_memory(
-        self, decoding: OriginalDecoding | None
-    ) -> tuple[int, int, int] | None:
-        """Return the original's bytes of inputs, outputs and plan at the step that fills the capacity.
-
-        None if a size is unknown, or if the original was not decoded (``decoding`` is None), which shows
-        the dims of that step.
-        """
-        if decoding is None:
+        if self.decoding is None:
             return None
-        position = self._last_position(decoding)
-        new_entries = self.capacity - position
-        step_dims = decoding.dims_at(past=position, new=new_entries)
-        bound_settings = self.bound_settings
+        step = self.last_step
+        step_dims = self.decoding.dims_at(step.past, step.new)
         settings = replace(
-            bound_settings,
+            self.settings,
             # The user's numbers win: the decode loop ran with them as well.
-            dims={**step_dims, **self._cache_lengths(position), **bound_settings.dims},
+            dims={**step_dims, **self._cache_lengths(step.past), **self.settings.dims},
             # Empty: the user's data has the dims of other steps. None would mean that data is still to be
             # bound, and numbers to be assumed.
-            inputs=replace(bound_settings.inputs, feeds={}, assumed={}),
+            inputs=replace(self.settings.inputs, feeds={}, assumed={}),
             shapes={},
             kv_cache="keep",
             capacity=None,
             run=False,
         )
-        memory = plan_model(self.request.file, settings).plan.report.memory
+        memory = plan_model(self.file, settings).plan.report.memory
         if memory.inputs is None or memory.outputs is None or memory.planned is None:
             return None
         return memory.inputs, memory.outputs, memory.planned
 
-    def _cache_lengths(self, position: int) -> dict[str, int]:
-        """Return ``position`` for each dim of the original that is the length of a growing cache.
+    def _cache_lengths(self, past: int) -> dict[str, int]:
+        """Return ``past`` for each dim of the original that is the length of a growing cache.
 
         Before a step, the original's caches are as long as the valid entries of the buffers.
         """
         from memplan_cli.onnx_io.interface import fed_inputs, names_taken, tensor_dims
         from memplan_cli.onnx_io.types import container_and_tensor_type
 
-        model = self.request.file.model
+        model = self.file.model
         names_of_dims = names_taken(model)
         axes = {cache.input: cache.axis for cache in self.decoder.caches.growing}
         lengths = {}
@@ -318,7 +321,7 @@ class _DecoderPlanner:
                 _, tensor = container_and_tensor_type(value)
                 length = tensor_dims(value, tensor, names_of_dims)[axes[value.name]]
                 if isinstance(length, str):
-                    lengths[length] = position
+                    lengths[length] = past
         return lengths
 
 

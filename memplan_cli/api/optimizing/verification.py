@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles
+    from memplan_cli.core.bindings import Binding
     from memplan_cli.core.check import Check
     from memplan_cli.core.progress import Progress
     from memplan_cli.core.results.observations import Validation
@@ -40,48 +41,44 @@ class SizesRefusedError(RuntimeUnavailableError):
 
 
 class BackgroundBaseline:
-    """The run of the original, which starts as soon as its sizes are resolved.
+    """The run of an original with which candidates are compared, in the background once it is started.
 
     It uses a second core while candidates are planned. The run and its files last until the end of
     the block that uses this object.
     """
 
-    def __init__(self, check: Check | None) -> None:
-        """Start nothing yet; without a check nothing is ever run."""
-        self._check = check
+    def __init__(self, file: ModelFile, check: Check) -> None:
+        """Start nothing yet."""
+        self._file, self._check = file, check
         self._run: BaselineRun | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        if self._run is not None:
+            self._run.end()
 
-    def start(self, file: ModelFile, settings: Settings) -> None:
-        """Start the model at the sizes of settings, unless it runs already or nothing is checked.
+    def start(self, settings: Settings) -> None:
+        """Start to run the original at the sizes of settings.
 
-        Failures of the run are raised by `verifier`.
+        If the run cannot be started, nothing is raised but for the provider: `verifier` tries again, and it
+        is not called if no candidate is to be run.
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.
         """
-        if self._check is None or self._run is not None:
-            return
-        from memplan_cli.runtime.run.baseline import BaselineRun
         from memplan_cli.runtime.workers.session import resolve_provider
 
         resolve_provider(self._check.provider)  # raises if it does not work here
-        # `verifier` starts the run again, and raises what fails then.
         with suppress(RuntimeUnavailableError):
-            binding = binding_of(settings)
-            self._run = BaselineRun(file.path, file.model, self._check, binding)
+            self._start(binding_of(settings))
 
-    def verifier(self, candidate: Rewriting, check: Check, progress: Progress) -> Verifier:
-        """Wait for the original's run; return what verifies this candidate and others like it.
+    def verifier(self, settings: Settings, progress: Progress) -> Verifier:
+        """Wait for the run of the original at the sizes of settings; return what compares candidates with it.
 
-        The original is run anew if it was started with another model, check or binding. If it runs,
-        but the graph that it ran cannot be read, the verifier compares outputs only, and reports why
-        no memory is measured.
+        The run is started if it was not, or was at other sizes. If it succeeds, but the graph that it ran
+        cannot be read, the verifier compares outputs only, and reports why no memory is measured.
 
         Raises:
             SizesRefusedError: it does not run, and some of its sizes are assumed.
@@ -90,44 +87,38 @@ class BackgroundBaseline:
         from memplan_cli.runtime.settings_search.written_model import read_baseline_graph
 
         progress("running the original")
-        baseline = self._result(candidate, check)
-        if check.depth == "outputs":  # no memory is to be predicted or measured
-            return Verifier(baseline, check, progress)
+        binding = binding_of(settings)
+        run = self._run
+        if run is None or run.binding != binding:
+            run = self._start(binding)
+        try:
+            baseline = run.result()
+        except RuntimeUnavailableError as error:
+            if settings.inputs.assumed:
+                raise SizesRefusedError(error.message, hint=error.hint) from error
+            raise
+        if self._check.depth == "outputs":  # no memory is to be predicted or measured
+            return Verifier(baseline, self._check, progress)
         try:
             graph = read_baseline_graph(baseline)
         except RuntimeUnavailableError as error:
-            failure = _with_final_names(error.message, candidate, candidate.targets.model)
-            return Verifier(baseline, check, progress, failure=failure)
-        return Verifier(baseline, check, progress, graph)
+            path = self._file.path
+            failure = error.message.replace(str(path), path.name)
+            return Verifier(baseline, self._check, progress, graph_failure=failure)
+        return Verifier(baseline, self._check, progress, graph)
 
-    def _result(self, candidate: Rewriting, check: Check) -> Baseline:
-        """Wait for the run of a candidate's original, which is started anew if another one runs.
+    def _start(self, binding: Binding) -> BaselineRun:
+        """Start a run, and end that at other sizes, if there is one.
 
         Raises:
-            SizesRefusedError: it does not run, and some of its sizes are assumed.
-            RuntimeUnavailableError: it does not run.
+            RuntimeUnavailableError: weights or the provider are missing.
         """
-        from memplan_cli.onnx_io.load import load_model
         from memplan_cli.runtime.run.baseline import BaselineRun
 
-        path, binding = candidate.original, binding_of(candidate.settings)
-        run = self._run
-        if run is None or (run.path, run.check, run.binding) != (path, check, binding):
-            self._end()
-            # The parsed original: ``candidate.file`` itself, unless that is the graph that ONNX Runtime
-            # made of it, whose inputs may have lost dims.
-            model = load_model(path) if candidate.optimized_offline else candidate.file.model
-            self._run = run = BaselineRun(path, model, check, binding)
-        try:
-            return run.result()
-        except RuntimeUnavailableError as error:
-            if candidate.settings.inputs.assumed:
-                raise SizesRefusedError(error.message, hint=error.hint) from error
-            raise
-
-    def _end(self) -> None:
         if self._run is not None:
             self._run.end()
+        self._run = BaselineRun(self._file.path, self._file.model, self._check, binding)
+        return self._run
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +127,20 @@ class Verifier:
 
     Attributes:
         graph: the graph that the original ran; None: only outputs are compared.
-        failure: why there is no graph although memory was to be measured.
+        graph_failure: why that graph could not be read; empty if it was read, or is not needed.
     """
 
     baseline: Baseline
     check: Check
     progress: Progress
     graph: BaselineGraph | None = None
-    failure: str = ""
+    graph_failure: str = ""
 
     def verify(self, candidate: Rewriting, files: RewrittenFiles) -> Plan:
         """Run a candidate under a temporary name; return its plan with verdict, memory and warnings.
 
-        The plan of a candidate that fails has its verdict, and no measured memory.
+        The plan of a candidate that fails has its verdict, and no measured memory. With bounds, the
+        settings in the report are chosen for all sizes within them.
 
         Raises:
             RuntimeUnavailableError: weights are missing.
@@ -164,9 +156,10 @@ class Verifier:
             plan = with_range_settings(
                 plan, candidate.settings, path, self.check.timeout, self.progress
             )
-        if self.failure:
-            plan = plan.with_warnings(f"the runtime's memory was not measured: {self.failure}")
-        # Its notes name no folders, unlike those of `_compare`.
+        if self.graph_failure:
+            plan = plan.with_warnings(
+                f"the runtime's memory was not measured: {self.graph_failure}"
+            )
         verdict = plan.report.validation
         return plan.with_warnings(*(verdict.notes if verdict else ()))
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from memplan_cli.core.files import Content
     from memplan_cli.core.program import Program
     from memplan_cli.core.results.plan import Plan
-    from memplan_cli.core.results.rewrites import CacheSummary
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
     from memplan_cli.planning.planner import PlannedProgram
     from memplan_cli.settings.settings import Settings
@@ -126,7 +125,6 @@ class Rewriting:
         optimized_from: the given model, if ``file`` is the graph that ONNX Runtime made of it; else
             None.
         notes: further metadata of the written model.
-        caches: its caches that are updated in place; None: there are none.
     """
 
     file: ModelFile
@@ -135,7 +133,6 @@ class Rewriting:
     targets: Targets
     optimized_from: ModelFile | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
-    caches: CacheSummary | None = None
 
     @property
     def original_file(self) -> ModelFile:
@@ -162,7 +159,7 @@ class Rewriting:
             return True  # it would merge copied nodes and chunks
         # It may change the order of nodes, in which a donated input is dead when its output is
         # written. In-place caches are donated in any order, and exclude other donated inputs.
-        return bool(report.donated.pairs) and self.caches is None
+        return bool(report.donated.pairs) and not report.caches.buffers
 
 
 class RewrittenFiles(OutputFiles):
