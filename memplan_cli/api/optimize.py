@@ -33,7 +33,7 @@ from memplan_cli.api.output.optimized import (
     publish,
     write_unverified,
 )
-from memplan_cli.api.output.rewriting import RewrittenFiles, Targets
+from memplan_cli.api.output.rewriting import Targets, rewritten_files
 from memplan_cli.api.request import settings_of
 from memplan_cli.api.request_range import with_size_that_runs
 from memplan_cli.core.check import DEFAULT_CHECK, Check
@@ -250,7 +250,7 @@ def _write_best_of(
     verified: list[tuple[Rewriting, Plan]] = []
     rejected = list(rejected_before)
     for candidate in within_budget:
-        with RewrittenFiles(candidate) as files:
+        with rewritten_files(candidate) as files:
             plan = verifier.verify(candidate, files)
             if not is_verified(plan):
                 rejected.append(plan)
@@ -265,7 +265,7 @@ def _write_best_of(
     candidate, plan = min(verified, key=lambda each: candidate_cost(each[1]))
     # All were timed: the report says so if even the best is slower than allowed.
     plan = with_fallback_if_slower(with_rejected(plan, rejected))
-    with RewrittenFiles(candidate) as files:
+    with rewritten_files(candidate) as files:
         return publish(candidate, files, plan)
 
 

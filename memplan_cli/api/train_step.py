@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.phase import find_phases
 from memplan_cli.api.models.sources import model_paths
-from memplan_cli.api.output.output_files import OutputFiles, refuse_targets
+from memplan_cli.api.output.output_files import refuse_targets
+from memplan_cli.api.output.weight_files import NewWeights
 from memplan_cli.api.rewrites import REWRITES
+from memplan_cli.core.files import write_files
 from memplan_cli.core.progress import Progress, silent
 from memplan_cli.core.results.rewrites import RecomputeSummary
 from memplan_cli.errors import SettingsError
@@ -124,9 +126,10 @@ def _write_step(
     }
     if state_file is not None:
         contents[state_file] = first_archive(forward, step, folder)
-    weights = locations(external_tensors(step.model))
-    with OutputFiles(weights, folder, target.parent) as written:
-        written.write(contents)
+    with NewWeights(target) as weights:
+        weights.copy(locations(external_tensors(step.model)), folder)
+        write_files(contents)
+        weights.keep()
 
 
 def _recipe(loss: str | None, loss_fn: str | None, optimizer: str | None) -> Recipe:

@@ -111,7 +111,7 @@ def test_a_plan_in_which_tensors_overlap_at_a_binding_is_refused(
 ) -> None:
     honest = plan_model
 
-    def overlapping(file: Any, settings: Settings, progress: Any) -> Any:  # noqa: ANN401 - as the function
+    def overlapping(file: Any, settings: Settings, progress: Any = None) -> Any:  # noqa: ANN401 - as the function
         planned = honest(file, settings, progress)
         if settings.bounds:
             low = tuple(t._replace(offset=0) for t in planned.plan.tensors)

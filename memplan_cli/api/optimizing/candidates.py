@@ -23,7 +23,7 @@ from memplan_cli.api.output.rewriting import Rewriting
 from memplan_cli.api.output.weight_files import (
     FUSED,
     UNFUSED,
-    dump_name,
+    data_name,
     own_weights,
     refuse_foreign_weights,
 )
@@ -203,26 +203,20 @@ class TargetCandidates:
         file, out = self.request.file, self.request.targets.model
         # Without a check nothing is run to compare graphs by, and the first one is written.
         kinds = (FUSED,) if self.request.check is None else (FUSED, UNFUSED)
-        names = [dump_name(out, file.data_files, kind) for kind in kinds]
+        names = [data_name(out, kind, taken=file.data_files) for kind in kinds]
         # The first graph is dumped in any case: a file in its way is found before the work is done.
         # The second is dumped only if there are fusions that cost memory.
-        self._refuse_foreign_weights(names[:1])
+        refuse_foreign_weights(out, names[:1], own_weights(out))
         folder = self.folder / packing.name
         folder.mkdir()
-        paths = [folder / name for name in names]
+        paths = [folder / name.removesuffix(".data") for name in names]
         with DumpJob(file.path, paths, self.provider, packing, self.settings.dims) as dumping:
             dumps = dumping.result()
-        self._refuse_foreign_weights([dump.path.name for dump in dumps])
+        # The weights of a candidate are copied beside the output later.
+        names = [f"{dump.path.name}.data" for dump in dumps]
+        refuse_foreign_weights(out, names, own_weights(out))
         # The graph without costly fusions needs less memory, and is tried first, if there is one.
         return [self._plan_dump(dump) for dump in reversed(dumps)]
-
-    def _refuse_foreign_weights(self, dump_names: Sequence[str]) -> None:
-        """Refuse to write the weights of dumps over files that do not belong to the earlier output.
-
-        Dumps are in a temporary folder; a candidate's weights are later copied beside the output.
-        """
-        out = self.request.targets.model
-        refuse_foreign_weights(out, [f"{name}.data" for name in dump_names], own_weights(out))
 
     def _plan_dump(self, dump: Dump) -> Rewriting:
         """Plan a dumped graph. Large outputs that no node reads get a Shape node as a reader.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memplan_cli.api.models.binding import bind, binding_of
 from memplan_cli.api.models.model_file import ModelFile, plan_model, plan_resolved
 from memplan_cli.api.output.optimized import Optimized, publish, write_unverified
-from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles
+from memplan_cli.api.output.rewriting import Rewriting, rewritten_files
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.core.files import staged
 from memplan_cli.core.program import VarId
@@ -147,7 +147,7 @@ def _write_first_that_decodes(
     for attempt in planner.decoder.attempts():  # at least one
         rewriting = planner.plan(attempt)
         plan = rewriting.planned.plan
-        with RewrittenFiles(rewriting) as files:
+        with rewritten_files(rewriting) as files:
             planner.progress("decoding with caches in place")
             with staged(planner.targets.model, files.data) as path:
                 verdict = decoding_verdict(

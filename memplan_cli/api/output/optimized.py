@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles
+from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles, rewritten_files
 from memplan_cli.core.quantities import format_size
 from memplan_cli.errors import RuntimeUnavailableError
 
@@ -100,7 +100,7 @@ def write_unverified(rewriting: Rewriting) -> Optimized:
         )
     else:
         plan = _with_predicted_facts(rewriting, plan)
-    with RewrittenFiles(rewriting) as files:
+    with rewritten_files(rewriting) as files:
         return publish(rewriting, files, plan)
 
 
@@ -169,8 +169,6 @@ def publish(rewriting: Rewriting, files: RewrittenFiles, plan: Plan) -> Optimize
     """
     plan = plan.with_warnings(*_warnings_of_heavy_notes(rewriting, plan))
     plan, data_files = files.finish(plan)
-    # If `finish` had failed, the earlier version would need its weights.
-    files.discard_earlier_weights()
     targets = rewriting.targets
     return Optimized(
         plan,

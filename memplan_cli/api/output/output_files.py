@@ -1,17 +1,15 @@
-"""Output files: refuse to overwrite what is needed, and write all files of a command or none."""
+"""Output files that a command refuses to write: those that are needed, or cannot be written."""
 
 from __future__ import annotations
 
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from memplan_cli.errors import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from memplan_cli.core.files import Content
+    from collections.abc import Iterable, Mapping
 
 
 def refuse_targets(
@@ -97,70 +95,3 @@ def _without_links(path: Path) -> Path:
 def _is_same(place: Path, other: Path) -> bool:
     """Return whether two paths without links are one file."""
     return place == other or (place.exists() and other.exists() and place.samefile(other))
-
-
-class OutputFiles:
-    """The output files of a model, written together with its weights.
-
-    The constructor creates files: the weights are copied (or linked) to the output's folder, so that
-    the model can be run under a temporary name. The block that uses the object removes them again
-    at its end unless `write` was called.
-
-    Args:
-        weights: the weight files, as the model names them.
-        source: the folder that they are in.
-        target: the output's folder.
-        replaceable: names of weight files in the output's folder that may be replaced, because they
-            belong to an earlier version of the output.
-
-    Raises:
-        ModelError: another file is in the way, or one cannot be written.
-    """
-
-    def __init__(
-        self,
-        weights: Sequence[str],
-        source: Path,
-        target: Path,
-        replaceable: Collection[str] = (),
-    ) -> None:
-        from memplan_cli.onnx_io.weights.external_data import copy_along
-
-        self._created: tuple[Path, ...] = copy_along(weights, source, target, replaceable)
-        self._is_written = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if not self._is_written:
-            self.remove_weights()
-
-    def remove_weights(self) -> None:
-        """Remove the copied weights, and restore those of an earlier version."""
-        from memplan_cli.onnx_io.weights.external_data import remove
-
-        remove(self._created)
-
-    def discard_earlier_weights(self) -> None:
-        """Delete the weights of an earlier version, which were set aside: the new version is final.
-
-        `remove_weights` no longer restores them then.
-        """
-        from memplan_cli.onnx_io.weights.external_data import forget
-
-        forget(self._created)
-
-    def write(self, contents: Mapping[Path, Content]) -> tuple[Path, ...]:
-        """Write all files under their names; return the weight files that were copied.
-
-        From then on, the end of the block leaves the weights where they are.
-
-        Raises:
-            ModelError: one cannot be written, see `write_files`.
-        """
-        from memplan_cli.core.files import write_files
-
-        write_files(contents)
-        self._is_written = True
-        return tuple(path for path in self._created if path.is_file())

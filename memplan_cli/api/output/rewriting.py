@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from memplan_cli.api.models.file_names import default_output, is_lasting, plan_beside
-from memplan_cli.api.output.output_files import OutputFiles, refuse_targets
+from memplan_cli.api.output.output_files import refuse_targets
 from memplan_cli.api.output.weight_files import (
+    NewWeights,
     fold_beside,
     move_beside,
     own_weights,
     possible_weights,
 )
+from memplan_cli.core.files import write_files
 from memplan_cli.core.results.memory import ExternalWeights
 from memplan_cli.core.results.observations import CPU, PROVIDERS
 from memplan_cli.core.results.report import FileBytes
@@ -24,11 +26,8 @@ from memplan_cli.errors import ModelError, SettingsError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
-
     from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.core.files import Content
-    from memplan_cli.core.program import Program
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
     from memplan_cli.planning.planner import PlannedProgram
@@ -162,96 +161,80 @@ class Rewriting:
         return bool(report.donated.pairs) and not report.caches.buffers
 
 
-class RewrittenFiles(OutputFiles):
-    """The files of one `Rewriting`, with the bytes of its model.
+@contextmanager
+def rewritten_files(rewriting: Rewriting) -> Iterator[RewrittenFiles]:
+    """Write the weight files of a rewriting beside its output, and serialize its model, for one block.
 
-    Weight files are created with the object and removed at the end of its block, unless `finish`
-    was called.
-
-    Attributes:
-        data: the serialized model in parts, without the settings to run it with, which are known
-            later.
+    The weight files are removed at the end of the block, unless `RewrittenFiles.finish` was called.
 
     Raises:
         ModelError: a file is in the way or cannot be written, or a folded value cannot be computed.
     """
-
-    def __init__(self, rewriting: Rewriting) -> None:
-        """Write the weight files and serialize the model. On an error, the files are removed again."""
-        file, targets = rewriting.file, rewriting.targets
-        targets.refuse_overwriting_weights(file)
-        earlier_weights = own_weights(targets.model)
+    file, output = rewriting.file, rewriting.targets.model
+    rewriting.targets.refuse_overwriting_weights(file)
+    with NewWeights(output, own_weights(output)) as weights:
         # The weight files of a graph that ONNX Runtime wrote are named after the output: they replace
         # those of an earlier version. Other graphs have the weight files of the original, which must
         # not replace a file of the same name in the output's folder.
-        replaceable = earlier_weights if rewriting.optimized_offline else ()
-        super().__init__(file.data_files, file.path.parent, targets.model.parent, replaceable)
-        self._rewriting, self._targets = rewriting, targets
-        # The names of weight files: those of an earlier version of the output, and those that the new
-        # version refers to.
-        self._earlier_weights, self._used_weights = earlier_weights, set(file.data_files)
-        self._moved = ExternalWeights()  # what was moved out of the model file
-        try:
-            self.data: Sequence[bytes] = self._write_weights_and_serialize()
-        except BaseException:  # no block was entered whose end would remove the weight files
-            self.remove_weights()
-            raise
+        replaceable = weights.earlier if rewriting.optimized_offline else ()
+        weights.copy(file.data_files, file.path.parent, replaceable)
+        yield _rewritten(rewriting, weights)
 
-    def _write_weights_and_serialize(self) -> Sequence[bytes]:
-        """Create the weight files; return the rewritten model, which refers to them, serialized in parts.
 
-        The files are added to the object's ``_created`` and ``_used_weights``. If weights are moved out of
-        the model, ``_moved`` is set.
-        """
-        from memplan_cli.onnx_io.metadata import WEIGHTS, donation_note
-        from memplan_cli.onnx_io.writing.write import written_model
+def _rewritten(rewriting: Rewriting, weights: NewWeights) -> RewrittenFiles:
+    """Fold constants, chunk regions and move weights out of the model file, as planned; serialize the model.
 
-        rewriting, plan = self._rewriting, self._rewriting.planned.plan
-        # The notes are metadata of the written model.
-        notes = {**rewriting.notes, **donation_note(plan.report.donated.pairs)}
-        model, program = self._fold_and_chunk(notes)  # adds a note about folded constants
-        # If ONNX Runtime wrote the graph, the weights are in files already.
-        if not rewriting.optimized_offline and rewriting.settings.external_weights != "keep":
-            # The new file must not have the name of a used one. It may replace one of an earlier output.
-            moved = move_beside(
-                model, self._targets.model, self._used_weights, self._earlier_weights
-            )
-            self._add_weights(moved.created)
-            model = moved.model
-            self._moved = moved.facts
-            if moved.created:
-                notes[WEIGHTS] = f"{moved.facts.bytes} bytes in {moved.facts.file}"
-        return written_model(model, program, plan, notes)
+    Folded and moved weights go into files of ``weights``.
+    """
+    from memplan_cli.onnx_io.metadata import FOLDED, WEIGHTS, donation_note
+    from memplan_cli.onnx_io.writing.structure import checked
+    from memplan_cli.onnx_io.writing.write import written_model
 
-    def _fold_and_chunk(self, notes: dict[str, str]) -> tuple[ModelProto, Program]:
-        """Return the file's model with its constants folded and its regions chunked, as planned, and its program.
+    file, planned = rewriting.file, rewriting.planned
+    report = planned.plan.report
+    model, program, used_weights = file.model, planned.program, set(file.data_files)
+    # The notes are metadata of the written model.
+    notes = {**rewriting.notes, **donation_note(report.donated.pairs)}
+    if report.folded.tensors:
+        model, program, data_file = fold_beside(file, planned, weights)
+        notes[FOLDED] = f"{len(report.folded.tensors)} constants"
+        if data_file:
+            notes[FOLDED] += f" in {data_file}"
+            used_weights.add(data_file)
+    if report.chunked.regions:
+        from memplan_cli.onnx_io.writing.chunked import chunked_model
 
-        Folded constants that are large go into a weight file. ``notes`` gets an entry about them.
-        """
-        from memplan_cli.onnx_io.metadata import FOLDED
-        from memplan_cli.onnx_io.writing.structure import checked
+        model, program = chunked_model(model, program, planned.constants)
+    if model is not file.model:  # its nodes have changed: it must be valid, and fed as before
+        checked(model, source=lambda: file.model, program=program, fed_like=file.model)
+    moved = ExternalWeights()
+    # If ONNX Runtime wrote the graph, the weights are in files already.
+    if not rewriting.optimized_offline and rewriting.settings.external_weights != "keep":
+        model, moved = move_beside(model, weights, taken=used_weights)
+        if moved.file:
+            notes[WEIGHTS] = f"{moved.bytes} bytes in {moved.file}"
+            used_weights.add(moved.file)
+    data = written_model(model, program, planned.plan, notes)
+    return RewrittenFiles(rewriting, weights, data, frozenset(used_weights), moved)
 
-        file, planned = self._rewriting.file, self._rewriting.planned
-        report = planned.plan.report
-        model, program = file.model, planned.program
-        if report.folded.tensors:
-            folded = fold_beside(file, planned, self._targets.model, self._earlier_weights)
-            self._add_weights(folded.created)
-            model, program = folded.model, folded.program
-            where = "".join(f" in {path.name}" for path in folded.created)
-            notes[FOLDED] = f"{len(report.folded.tensors)} constants{where}"
-        if report.chunked.regions:
-            from memplan_cli.onnx_io.writing.chunked import chunked_model
 
-            model, program = chunked_model(model, program, planned.constants)
-        if model is not file.model:
-            checked(model, lambda: file.model, program, fed_like=file.model)
-        return model, program
+@dataclass(frozen=True, slots=True)
+class RewrittenFiles:
+    """A rewritten model as bytes, with its weight files beside the output.
 
-    def _add_weights(self, created: Sequence[Path]) -> None:
-        """Note created weight files as used; they are removed again unless `finish` is called."""
-        self._created = (*self._created, *created)
-        self._used_weights.update(path.name for path in created)
+    Attributes:
+        weights: the weight files that were created for it.
+        data: the serialized model in parts, without the settings to run it with, which are known
+            later.
+        used_weights: the names of all weight files that the model refers to.
+        moved: the weights that were moved out of the model file.
+    """
+
+    rewriting: Rewriting
+    weights: NewWeights
+    data: Sequence[bytes]
+    used_weights: frozenset[str]
+    moved: ExternalWeights
 
     def finish(self, plan: Plan) -> tuple[Plan, tuple[Path, ...]]:
         """Write all files; return the plan as written, and the weight files.
@@ -264,68 +247,66 @@ class RewrittenFiles(OutputFiles):
             SettingsError: settings are asked for and nothing was measured.
             ModelError: a file cannot be written.
         """
-        plan = _named_from(self._targets.plan.parent, plan)
+        targets = self.rewriting.targets
+        plan = _named_from(targets.plan.parent, plan)
         # Protobuf merges appended bytes into the message: they add an entry to the model's metadata.
-        model = [*self.data, _settings_metadata(self._rewriting, plan)]
+        model = [*self.data, _settings_metadata(self.rewriting, plan)]
         files = self._file_bytes(sum(map(len, model)))
-        plan = plan.with_report(
-            replace(plan.report, external_weights=self._moved, files=files)
-        )
-        contents: dict[Path, Content] = {
-            self._targets.plan: plan.encoded(),
-            self._targets.model: model,
-        }
-        if self._targets.certificate is not None:
+        plan = plan.with_report(replace(plan.report, external_weights=self.moved, files=files))
+        contents: dict[Path, Content] = {targets.plan: plan.encoded(), targets.model: model}
+        if targets.certificate is not None:
             from memplan_cli.features.certificates.certify import certificate_of
 
-            certificate = certificate_of(self._rewriting.planned)
-            contents[self._targets.certificate] = certificate.dumps().encode()
-        contents.update(self._settings_files(plan))  # raises if nothing was measured
-        weights = self.write(contents)
-        self._drop_unused()
-        return plan, weights
+            certificate = certificate_of(self.rewriting.planned)
+            contents[targets.certificate] = certificate.dumps().encode()
+        contents.update(_settings_files(targets, plan))  # raises if nothing was measured
+        write_files(contents)
+        created = self.weights.keep()
+        # The original may use a file of this name in the same folder.
+        needed = self.used_weights.union(self.rewriting.original_file.data_files)
+        for name in self.weights.earlier:
+            if name not in needed:
+                targets.model.with_name(name).unlink(missing_ok=True)
+        return plan, created
 
     def _file_bytes(self, model_bytes: int) -> FileBytes:
         """Return the bytes on disk of the original and of the written model, with their weights.
 
         ``model_bytes`` is the size of the written model file. Weight files that are not there count as 0.
         """
-        original, folder = self._rewriting.original_file, self._targets.model.parent
+        original, folder = self.rewriting.original_file, self.rewriting.targets.model.parent
         original_weights = (original.path.parent / name for name in original.data_files)
         return FileBytes(
             original=_total_bytes((original.path, *original_weights)),
-            written=model_bytes + _total_bytes(folder / name for name in self._used_weights),
+            written=model_bytes + _total_bytes(folder / name for name in self.used_weights),
         )
-
-    def _settings_files(self, plan: Plan) -> Iterator[tuple[Path, bytes]]:
-        """Yield the settings of the written model as Python and as JSON, if asked for."""
-        from memplan_cli.reporting.snippets import settings_json, settings_snippet
-
-        if self._targets.settings_out is None:
-            return
-        runtime = plan.report.runtime
-        if runtime is None or runtime.settings is None:
-            raise SettingsError(
-                "the runtime's memory was not measured, so there are no settings",
-                hint="remove --settings-out",
-            )
-        model = str(self._targets.model)
-        python, json = self._targets.settings_files
-        yield python, settings_snippet(runtime.settings, model, runtime.provider).encode()
-        yield json, settings_json(runtime.settings, runtime.provider).encode()
-
-    def _drop_unused(self) -> None:
-        """Delete weight files that only an earlier version of the output used."""
-        # The original may use a file of this name in the same folder.
-        needed = self._used_weights.union(self._rewriting.original_file.data_files)
-        for name in self._earlier_weights:
-            if name not in needed:
-                self._targets.model.with_name(name).unlink(missing_ok=True)
 
 
 def _total_bytes(files: Iterable[Path]) -> int:
     """Return the bytes of the files that exist."""
     return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _settings_files(targets: Targets, plan: Plan) -> Iterator[tuple[Path, bytes]]:
+    """Yield the settings of the written model as Python and as JSON, if asked for.
+
+    Raises:
+        SettingsError: nothing was measured, so that there are none.
+    """
+    from memplan_cli.reporting.snippets import settings_json, settings_snippet
+
+    if targets.settings_out is None:
+        return
+    runtime = plan.report.runtime
+    if runtime is None or runtime.settings is None:
+        raise SettingsError(
+            "the runtime's memory was not measured, so there are no settings",
+            hint="remove --settings-out",
+        )
+    model = str(targets.model)
+    python, json = targets.settings_files
+    yield python, settings_snippet(runtime.settings, model, runtime.provider).encode()
+    yield json, settings_json(runtime.settings, runtime.provider).encode()
 
 
 def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
@@ -337,32 +318,28 @@ def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
     from memplan_cli.onnx_io.metadata import reference_entry
     from memplan_cli.onnx_io.settings_metadata import config_entry, settings_entry
 
-    validation = plan.report.validation
-    is_unoptimized = validation is not None and validation.reference == "unoptimized"
-    recorded = _settings_to_record(rewriting, plan, needs_file_graph=is_unoptimized)
+    recorded = _settings_to_record(rewriting, plan)
     if recorded is None:
         return b""
     entry = settings_entry(recorded)
-    entry += reference_entry("unoptimized") if is_unoptimized else b""
+    if _has_unoptimized_reference(plan):
+        entry += reference_entry("unoptimized")
     return entry + config_entry(recorded.settings, rewriting.file.model)
 
 
-def _settings_to_record(
-    rewriting: Rewriting, plan: Plan, *, needs_file_graph: bool
-) -> RecordedSettings | None:
-    """Return the settings of the report, measured or predicted, or the simplest ones that are right.
+def _settings_to_record(rewriting: Rewriting, plan: Plan) -> RecordedSettings | None:
+    """Return the settings that the written model records for its sessions; None if any settings will do.
 
-    Without settings in the report, a model that must run without graph optimization gets settings that
-    ensure this and bind donated outputs to their inputs; for other models None is returned.
-
-    ``needs_file_graph``: the model was compared with an unoptimized run, so it must run in the same way.
+    The settings of the report, if it has any, were found for this model, and keep its outputs. Without them,
+    the model only has to be run without graph optimization, if it was made for that or was compared with
+    an unoptimized run, and with donated outputs bound to their inputs.
     """
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
 
     runtime = plan.report.runtime
     if runtime is not None and runtime.settings is not None:
         return RecordedSettings(runtime.provider, runtime.settings)
-    if not rewriting.unoptimized_only and not needs_file_graph:
+    if not rewriting.unoptimized_only and not _has_unoptimized_reference(plan):
         return None
     from memplan_cli.runtime.simulate.predict import ARENA_REUSE_ONLY
 
@@ -370,6 +347,12 @@ def _settings_to_record(
     output_to_input = {output: input_ for input_, output in plan.report.donated.pairs}
     # No optimization, the file's order, and, unmeasured, the simplest reuse of memory.
     return RecordedSettings(provider, replace(ARENA_REUSE_ONLY, io_binding=output_to_input))
+
+
+def _has_unoptimized_reference(plan: Plan) -> bool:
+    """Return whether the outputs of the written model were compared with an unoptimized run."""
+    validation = plan.report.validation
+    return validation is not None and validation.reference == "unoptimized"
 
 
 def _named_from(folder: Path, plan: Plan) -> Plan:

@@ -9,13 +9,13 @@ it. A file of such a name that the earlier output does not refer to is never tou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self, TypeVar
 
 from memplan_cli.core.results.memory import ExternalWeights
 from memplan_cli.errors import MemplanError, ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
@@ -24,25 +24,27 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Program
     from memplan_cli.planning.planner import PlannedProgram
 
+Result = TypeVar("Result")
+
 FUSED, UNFUSED, FOLDED, MOVED = "", ".unfused", ".folded", ".weights"
 """What is inserted into the output's name, by the kind of weights."""
 
 
-def dump_name(output: Path, taken: Collection[str], kind: str = FUSED) -> str:
-    """Return the name of a model whose weights lie beside the output as ``<name>.data``.
+def data_name(output: Path, kind: str, taken: Collection[str] = ()) -> str:
+    """Return the name of a weight file of one kind beside an output, which is none of those ``taken``.
 
-    ``taken`` are the names of the source's weight files. If the weights would have one of these,
-    the model gets a second name.
+    For ``net.onnx`` and `FOLDED`, it is ``net.folded.onnx.data``, or ``net.folded.offline.onnx.data`` if
+    that is taken.
     """
-    name = f"{output.stem}{kind}{output.suffix}"
-    return f"{output.stem}{kind}.offline{output.suffix}" if f"{name}.data" in taken else name
+    name = f"{output.stem}{kind}{output.suffix}.data"
+    return f"{output.stem}{kind}.offline{output.suffix}.data" if name in taken else name
 
 
 def possible_weights(output: Path) -> tuple[str, ...]:
-    """Return every name that weights of an output can have, sorted: by `dump_name`, two of each kind."""
+    """Return every name that weights of an output can have, sorted: by `data_name`, two of each kind."""
     kinds = (FUSED, UNFUSED, FOLDED, MOVED)
-    first_names = {f"{dump_name(output, (), kind)}.data" for kind in kinds}
-    second_names = {f"{dump_name(output, first_names, kind)}.data" for kind in kinds}
+    first_names = {data_name(output, kind) for kind in kinds}
+    second_names = {data_name(output, kind, taken=first_names) for kind in kinds}
     return tuple(sorted(first_names | second_names))
 
 
@@ -88,30 +90,88 @@ def refuse_foreign_weights(output: Path, names: Iterable[str], own: Collection[s
             )
 
 
-class FoldedModel(NamedTuple):
-    """A model with its constants folded.
+class NewWeights:
+    """The weight files of an output that is being written.
+
+    They are created before the output gets its name, so that it can be run under a temporary one. The
+    block that uses the object removes them at its end, and restores files that they replaced, unless
+    `keep` was called.
 
     Attributes:
-        created: the file of large folded values beside the output, if there are any.
+        output: the model file that will refer to them.
+        earlier: the `own_weights` of an earlier version of the output, which may be replaced.
     """
+
+    def __init__(self, output: Path, earlier: Collection[str] = ()) -> None:
+        """Create no file yet."""
+        self.output, self.earlier = output, earlier
+        self._created: tuple[Path, ...] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        from memplan_cli.onnx_io.weights.external_data import remove
+
+        remove(self._created)
+
+    def copy(
+        self, names: Sequence[str], source: Path, replaceable: Collection[str] = ()
+    ) -> None:
+        """Copy the weight files of a model in the folder ``source``, unless that is the output's folder.
+
+        Raises:
+            ModelError: another file of the name that is not ``replaceable`` is in the way, or a file
+                cannot be written.
+        """
+        from memplan_cli.onnx_io.weights.external_data import copy_along
+
+        copied = copy_along(names, source, self.output.parent, replaceable)
+        self._created = (*self._created, *copied)
+
+    def create(self, name: str, write: Callable[[BinaryIO], Result]) -> Result:
+        """Create a weight file; return the result of ``write``, which writes the content.
+
+        There is no file if ``write`` writes nothing.
+
+        Raises:
+            ModelError: another file is in the way, or the file cannot be written.
+        """
+        from memplan_cli.onnx_io.weights.external_data import create, remove
+
+        refuse_foreign_weights(self.output, [name], self.earlier)
+        place = self.output.with_name(name)
+        result = create(place, write, self.earlier)
+        if place.stat().st_size:
+            self._created = (*self._created, place)
+        else:
+            remove((place,))
+        return result
+
+    def keep(self) -> tuple[Path, ...]:
+        """Make the files final, once the output is written; return them. Files that they replaced are deleted."""
+        from memplan_cli.onnx_io.weights.external_data import forget
+
+        kept = tuple(path for path in self._created if path.is_file())
+        forget(self._created)
+        self._created = ()
+        return kept
+
+
+class FoldedModel(NamedTuple):
+    """A model with its constants folded, its program, and the file of large folded values, if there are any."""
 
     model: ModelProto
     program: Program
-    created: tuple[Path, ...] = ()
+    data_file: str = ""
 
 
-def fold_beside(
-    file: ModelFile, planned: PlannedProgram, out: Path, own: Collection[str]
-) -> FoldedModel:
-    """Fold the constants that a plan names; large values are written into a file beside the output.
-
-    The model is returned, and not written to ``out``. Weight files in ``own``, of an earlier
-    version of the output, may be replaced.
+def fold_beside(file: ModelFile, planned: PlannedProgram, weights: NewWeights) -> FoldedModel:
+    """Fold the constants that a plan names; large values go into a weight file of the output.
 
     Raises:
         ModelError: a value cannot be computed, or a file is in the way.
     """
-    from memplan_cli.onnx_io.weights.external_data import create, remove
     from memplan_cli.onnx_io.weights.folding import Evaluator, folded_model, goes_outside
     from memplan_cli.onnx_io.weights.tensor_data import DataFile, store_inside
 
@@ -119,57 +179,39 @@ def fold_beside(
     if not goes_outside(model, planned.plan.report.folded.added):
         return FoldedModel(*folded_model(model, planned.program, evaluator, store_inside))
     # The model keeps its references to the file's weights, so the name must be none of theirs.
-    name = f"{dump_name(out, file.data_files, FOLDED)}.data"
-    refuse_foreign_weights(out, [name], own)
+    name = data_name(weights.output, FOLDED, taken=file.data_files)
 
     def write(data: BinaryIO) -> FoldedModel:
         store = DataFile(name, data).store
-        return FoldedModel(*folded_model(model, planned.program, evaluator, store))
+        folded = folded_model(model, planned.program, evaluator, store)
+        # `goes_outside` decides for all values together. Single small values, and those of subgraphs,
+        # are stored in the model file nevertheless. If there are no others, the data file is empty.
+        return FoldedModel(*folded, name if data.tell() else "")
 
-    place = out.with_name(name)
-    folded = create(place, write, own)
-    # `goes_outside` decides for all values together. Single small values, and those of subgraphs,
-    # are stored in the model file nevertheless. If there are no others, the data file is empty.
-    if not place.stat().st_size:
-        remove((place,))
-        return folded
-    return folded._replace(created=(place,))
+    return weights.create(name, write)
 
 
 class MovedModel(NamedTuple):
-    """A model whose large weights were moved out of its file.
-
-    Attributes:
-        created: the weight file, if there is one.
-    """
+    """A model without its large weights, and the file into which they were moved, if they were."""
 
     model: ModelProto
-    facts: ExternalWeights = ExternalWeights()
-    created: tuple[Path, ...] = ()
+    moved: ExternalWeights = ExternalWeights()
 
 
-def move_beside(
-    model: ModelProto, out: Path, taken: Collection[str], own: Collection[str]
-) -> MovedModel:
-    """Move the weights stored in a model into a file beside the output, if they are large in total.
+def move_beside(model: ModelProto, weights: NewWeights, taken: Collection[str]) -> MovedModel:
+    """Move the weights stored in a model into a weight file of the output, if they are large in total.
 
     ONNX Runtime copies weights in the model file into memory of its own; those in another file are
-    read one by one, or mapped.
-
-    The model refers to the weight files in ``taken`` already. Those in ``own``, of an earlier
-    version of the output, may be replaced.
+    read one by one, or mapped. The model refers to the weight files in ``taken`` already.
 
     Raises:
         ModelError: a file is in the way or cannot be written.
     """
-    from memplan_cli.onnx_io.weights.external_data import create
     from memplan_cli.onnx_io.weights.inline import MIN_MOVED_BYTES, inline_bytes, moved_outside
 
     size = inline_bytes(model)
     if size < MIN_MOVED_BYTES:
         return MovedModel(model)
-    name = f"{dump_name(out, taken, MOVED)}.data"
-    refuse_foreign_weights(out, [name], own)
-    place = out.with_name(name)
-    moved = create(place, lambda data: moved_outside(model, name, data), own)
-    return MovedModel(moved, ExternalWeights(name, size), created=(place,))
+    name = data_name(weights.output, MOVED, taken)
+    model = weights.create(name, lambda data: moved_outside(model, name, data))
+    return MovedModel(model, ExternalWeights(name, size))
