@@ -22,7 +22,7 @@ from memplan_cli.api.optimizing.verification import (
     BackgroundBaseline,
     SizesRefusedError,
     candidate_cost,
-    with_fallback_if_slower,
+    with_all_slower_reported,
     with_rejected,
 )
 from memplan_cli.api.option_names import accepts_option_names
@@ -263,8 +263,7 @@ def _write_best_of(
         return Optimized(rejected[0], None, None)
     request.progress("writing")
     candidate, plan = min(verified, key=lambda each: candidate_cost(each[1]))
-    # All were timed: the report says so if even the best is slower than allowed.
-    plan = with_fallback_if_slower(with_rejected(plan, rejected))
+    plan = with_all_slower_reported(with_rejected(plan, rejected))
     with rewritten_files(candidate) as files:
         return publish(candidate, files, plan)
 

@@ -246,10 +246,10 @@ def with_size_that_runs(file: ModelFile, settings: Settings, timeout: float) -> 
 def with_range_settings(
     plan: Plan, settings: Settings, path: Path, timeout: float, progress: Progress
 ) -> Plan:
-    """Return a plan whose runtime settings suit every request within its bounds.
+    """Return a plan whose report has runtime settings for every request within its bounds.
 
-    The plan has settings for the one size that was run. Without bounds it is returned unchanged. If
-    settings for the range cannot be found, a warning says why. ``settings`` are memplan's, with the
+    The given plan has settings for the one size that was run. They stay if there are no bounds, or if
+    settings for the range cannot be found; then a warning says why. ``settings`` are memplan's, with the
     bounds, and ``path`` is the written model.
     """
     facts = plan.report.runtime
@@ -267,8 +267,16 @@ def with_range_settings(
         result = range_settings(path, unbound_settings, timeout, _graph_settings(one_size))
     except MemplanError as error:
         return _for_one_size(plan, error.message.replace(str(path), "the written model"))
-    for_range = replace(result.serving.chosen.settings, io_binding=one_size.io_binding)
-    facts_for_range = replace(facts, settings=for_range, settings_scope=ALL_SIZES, idle=None)
+    for_range = replace(
+        result.serving.chosen.settings,
+        io_binding=one_size.io_binding,  # which outputs overwrite inputs does not depend on sizes
+    )
+    facts_for_range = replace(
+        facts,
+        settings=for_range,
+        settings_scope=ALL_SIZES,
+        idle=None,  # it was measured with the settings for one size
+    )
     plan = plan.with_report(replace(plan.report, runtime=facts_for_range))
     return plan.with_warnings(_range_warning(result, facts), *result.notes)
 

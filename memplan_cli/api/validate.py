@@ -14,11 +14,7 @@ from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.core.bindings import inputs_of
 from memplan_cli.core.check import DEFAULT_CHECK, Check
-from memplan_cli.core.results.observations import (
-    CPU,
-    PROVIDERS,
-    Validation,
-)
+from memplan_cli.core.results.observations import CPU, PROVIDERS, Validation
 from memplan_cli.core.results.report import Proof
 from memplan_cli.errors import ModelError, PlanError, SettingsError, missing
 from memplan_cli.planning.plan_file import bounds_of
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.bindings import Binding, Inputs
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.core.results.report import Report
-    from memplan_cli.core.results.rewrites import CacheSummary
+    from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.runtime.settings_search.written_model import WrittenModel
     from memplan_cli.runtime.verification.verify import Verification
 
@@ -54,13 +50,14 @@ def validate(
 ) -> Proof:
     """Check a written model against its plan, run it and its original, and compare the outputs.
 
-    If the plan beside the model disagrees with the model, nothing is run. Otherwise both models run
-    at the dims of the plan, at two sets of dims if it has bounds, or at 1 without a plan. If
-    outputs may overwrite inputs, two steps are taken with each such pair in one buffer.
+    If the plan beside the model disagrees with the model, nothing is run. Otherwise both models run at the
+    dims of the plan, and, if these have bounds, at second ones. Without a plan, dims are assumed. If
+    outputs may overwrite inputs, two steps are taken with each such pair in one buffer. Decoders with
+    caches in place run a decode loop, and so do their originals.
 
     Args:
         planned: A model that memplan wrote. The extras need its plan beside it.
-        original: The model it was made from; None: what its name says.
+        original: The model it was made from; None: ``net.onnx`` beside ``net.memplan.onnx``.
         check: Where to run, and what counts as equal.
         extras: ``replay`` runs it op by op inside the plan's arenas; ``measure`` measures
             both models' memory and run time in ONNX Runtime.
@@ -70,7 +67,6 @@ def validate(
     Raises:
         MemplanError: a file is not what it should be, or the original cannot run.
     """
-    from memplan_cli.onnx_io.caches_metadata import recorded_caches
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.metadata import read_notes, recorded_reference
 
@@ -79,8 +75,8 @@ def validate(
         written = files.path
         source = _original_of(written) if original is None else files.paths[1]
         _refuse_same_file(written, source)
-        model = load_model(written)
-        notes = read_notes(model)
+        file = ModelFile.of(written, load_model(written))
+        notes = read_notes(file.model)
         if not notes:
             raise ModelError(
                 f"{written} contains no plan of memplan",
@@ -88,20 +84,14 @@ def validate(
             )
         has_plan = bool(extras) or plan_beside(written).exists()
         plan = _plan_of(written, notes.get("digest")) if has_plan else None
-        comparison = None if plan is None else compare_with_model(model, plan, source)
+        comparison = None if plan is None else compare_with_model(file.model, plan, source)
         if comparison is not None and comparison.disagreements:
             reasons = tuple(f"plan: {text}" for text in comparison.disagreements)
             provider = PROVIDERS.get(check.provider, CPU)
             verdict = Validation(status="failed", provider=provider, notes=reasons)
             return files.without_folder(Proof(verdict))
-        check = replace(check, reference=recorded_reference(model))
-        caches = recorded_caches({entry.key: entry.value for entry in model.metadata_props})
-        if caches is not None:
-            proof = _decoded(source, written, caches, plan, check, extras)
-        else:
-            proof = _compared(
-                source, written, model, plan, check, extras, inputs_of(inputs or ())
-            )
+        check = replace(check, reference=recorded_reference(file.model))
+        proof = _run_both(source, file, plan, check, extras, inputs_of(inputs or ()))
         if comparison is not None:
             verdict = proof.validation
             verdict = replace(verdict, notes=(*verdict.notes, comparison.summary()))
@@ -158,131 +148,131 @@ def _plan_of(written: Path, digest: str | None) -> Plan:
     return plan
 
 
-def _decoded(
+def _run_both(
     original: Path,
-    written: Path,
-    caches: CacheSummary,
-    plan: Plan | None,
-    check: Check,
-    extras: Collection[Extra],
-) -> Proof:
-    """Compare the decode loops of a model with caches in place and of its original.
-
-    Raises:
-        SettingsError: an extra is asked for, which needs a run on single inputs.
-    """
-    from memplan_cli.features.kv_cache.decode_loop import validate_decoding
-
-    if extras:
-        raise SettingsError(
-            f"--{next(iter(extras))} runs a model on inputs of its own, and one with caches in place is "
-            "decoded",
-            hint="remove it",
-        )
-    return Proof(validate_decoding((original, written), caches, plan, check))
-
-
-def _compared(
-    original: Path,
-    written: Path,
-    model: ModelProto,
+    written: ModelFile,
     plan: Plan | None,
     check: Check,
     extras: Collection[Extra],
     inputs: Inputs,
 ) -> Proof:
-    """Run a written model and its original on the same inputs; return verdict and measurements.
+    """Run a written model and its original, and compare their outputs; return verdict and measurements.
 
-    Memory is measured for the extra ``measure``. If the outputs pass, they are also compared at a second set
-    of dims if the plan has bounds, and after two steps if pairs are donated, each pair in one buffer. The
-    extra ``replay`` follows in any case.
+    Memory is measured for the extra ``measure``. If the outputs pass, and pairs are donated, those of two
+    steps are compared too. The extra ``replay`` follows in any case.
+
+    Raises:
+        SettingsError: an extra or inputs are given for a decoder, which is run in a loop.
     """
     from memplan_cli.features.donation.proof import (
         donated_steps,
         with_donated_buffers,
         with_donated_steps,
     )
-    from memplan_cli.onnx_io.interface import free_dims
-    from memplan_cli.onnx_io.metadata import donated_pairs, is_offline, metadata_of
-    from memplan_cli.onnx_io.settings_metadata import recorded_settings
-    from memplan_cli.runtime.settings_search.written_model import WrittenModel
+    from memplan_cli.features.kv_cache.decode_loop import validate_decoding
+    from memplan_cli.onnx_io.caches_metadata import recorded_caches
+    from memplan_cli.onnx_io.metadata import donated_pairs, metadata_of
     from memplan_cli.runtime.verification.verify import compare_models
 
-    smallest = dict.fromkeys(free_dims(model), 1)
-    first_dims, second_dims = bindings_inside(plan, smallest)
-    binding = _binding(ModelFile.of(written, model), plan, inputs).at(first_dims)
-    pairs = donated_pairs(model)
-    recorded = recorded_settings(metadata_of(model))
-    written_model = WrittenModel(
-        written,
-        optimized_offline=is_offline(model),
-        # The buffers of donated pairs are bound in the comparison of two steps below.
-        recorded_settings=replace(recorded.settings, io_binding={}) if recorded else None,
-    )
-    outputs_only = replace(check, depth="outputs")
+    caches = recorded_caches(metadata_of(written.model))
+    if caches is not None:
+        _refuse_for_decoder(extras, inputs)
+        return Proof(validate_decoding((original, written.path), caches, plan, check))
+    pairs = donated_pairs(written.model)
+    binding = _binding(written, plan, inputs)
+    written_model = _written_model(written)
     with warm_workers():
         if plan is not None and "measure" in extras:
             result = _measured(original, written_model, plan.report, check, binding)
         else:
+            outputs_only = replace(check, depth="outputs")
             result = compare_models(original, written_model, outputs_only, binding)
         verdict = result.verdict
-        if second_dims != first_dims and verdict.passed:
-            other = compare_models(
-                original, written_model, outputs_only, binding.at(second_dims)
-            )
-            verdict = verdict if other.verdict.passed else other.verdict
         if pairs and verdict.passed:
-            steps = donated_steps((original, written), pairs, check, binding)
+            steps = donated_steps((original, written.path), pairs, check, binding)
             verdict = with_donated_steps(verdict, steps)
         verdict = replace(verdict, notes=(*verdict.notes, *result.warnings))
         if plan is not None and "replay" in extras:
-            verdict = _replayed(verdict, written, plan, check, binding)
+            verdict = _replayed(verdict, written.path, plan, check, binding)
     facts = None if result.facts is None else with_donated_buffers(result.facts, pairs)
     return Proof(verdict, facts)
 
 
+def _refuse_for_decoder(extras: Collection[Extra], inputs: Inputs) -> None:
+    """Raise SettingsError for an extra or inputs, which need single runs, while a decoder runs in a loop."""
+    options = [f"--{extra}" for extra in extras]
+    if inputs.given:
+        options.append("--inputs" if inputs.files else "--input")
+    if options:
+        raise SettingsError(
+            f"{options[0]} is for a model that is run on single inputs, and one with caches in place is "
+            "decoded",
+            hint="remove it",
+        )
+
+
+def _written_model(file: ModelFile) -> WrittenModel:
+    """Return how a written model is run: under the settings that it records."""
+    from memplan_cli.onnx_io.metadata import is_offline, metadata_of
+    from memplan_cli.onnx_io.settings_metadata import recorded_settings
+    from memplan_cli.runtime.settings_search.written_model import WrittenModel
+
+    recorded = recorded_settings(metadata_of(file.model))
+    return WrittenModel(
+        file.path,
+        optimized_offline=is_offline(file.model),
+        # The buffers of donated pairs are bound only where two steps are compared.
+        recorded_settings=replace(recorded.settings, io_binding={}) if recorded else None,
+    )
+
+
 def _measured(
-    original: Path, written_model: WrittenModel, report: Report, check: Check, binding: Binding
+    original: Path, written: WrittenModel, report: Report, check: Check, binding: Binding
 ) -> Verification:
     """Compare a written model with its original, and measure memory and run time of both.
 
-    The only warnings of the result are on the run time, which is measured if the comparison passed.
+    Nothing is measured if the comparison fails. The only warnings of the result are on the run time.
     ``report`` is that of the written model's plan.
     """
     from memplan_cli.runtime.verification.verify import compare_models, with_time
     from memplan_cli.runtime.workers.spec import RunConditions
 
-    # ONNX Runtime's optimization would merge copies, and change the order in which donated pairs are safe.
+    # ONNX Runtime's optimization would merge copied nodes and chunks, and reorder nodes, so that an output
+    # would overwrite a donated input before its last use.
     is_spoiled = report.recompute.nodes or report.chunked.regions or report.donated.pairs
-    written_model = replace(written_model, spoiled_by_optimization=bool(is_spoiled))
-    # The arena is released after each run if the recorded settings do that, their only option of runs.
-    recorded = written_model.recorded_settings
+    written = replace(written, spoiled_by_optimization=bool(is_spoiled))
+    recorded = written.recorded_settings
+    # The only run option that memplan records releases the arena after each run.
     is_released = recorded is not None and recorded.run_config
     check = replace(check, depth="full", idle="release" if is_released else "keep")
-    result = compare_models(original, written_model, check, binding)
-    if result.facts is None:
+    result = compare_models(original, written, check, binding)
+    if result.facts is None:  # the comparison failed
         return result
     conditions = RunConditions.of_check(check, binding)
-    facts, notes = with_time(result.facts, original, written_model.path, conditions)
+    facts, notes = with_time(result.facts, original, written.path, conditions)
     return replace(result, facts=facts, warnings=notes)
 
 
 def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     """Return the dims that a plan was made for, with inputs that have these sizes.
 
-    Without a plan, dims that the inputs do not bind get assumed numbers.
+    Dims with bounds get numbers within them. Without a plan, dims that the inputs do not bind get assumed
+    numbers.
 
     Raises:
-        PlanError: the plan does not contain its sizes.
+        PlanError: the plan does not contain its sizes, or its bounds are not valid.
         SettingsError: the inputs have other sizes, or are none of the model's.
     """
-    settings = Settings(inputs=inputs)
-    if plan is not None:
-        settings = _settings_of_plan(file.model, plan, inputs)
+    from memplan_cli.onnx_io.interface import free_dims
+
+    if plan is None:
+        return binding_of(bind_all_dims(file, Settings(inputs=inputs)))
+    settings = _settings_of_plan(file.model, plan, inputs)
     try:
-        return binding_of(bind_all_dims(file, settings))
+        binding = binding_of(bind_all_dims(file, settings))
+        return _within_bounds(binding, bounds_of(plan), free_dims(file.model))
     except SettingsError as error:
-        if plan is None or not inputs.given:  # the inputs are not to blame
+        if not inputs.given:  # the inputs are not to blame
             raise
         raise SettingsError(
             f"the inputs are not those of the plan: {error.message}",
@@ -319,33 +309,20 @@ def _planning_command(report: Report, inputs: Inputs) -> str:
     )
 
 
-def bindings_inside(
-    plan: Plan | None, usual: Mapping[str, int]
-) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Return two numbers, inside its bounds, for each dim that a plan has bounds for.
+def _within_bounds(binding: Binding, bounds: Bounds, names: Collection[str]) -> Binding:
+    """Return a binding with a number for each of the named dims that has bounds and no number yet.
 
-    The first number is the one nearest to the usual value, because the largest may need more memory
-    than there is. The second is its neighbor, so that a plan that holds for one size only is found.
-    Both are equal if the bounds leave one number.
-
-    Without a plan or bounds both results are empty. ``usual`` has a small value for each dim of
-    the model.
-
-    Raises:
-        PlanError: the bounds in the plan's settings are not valid.
+    It is the lowest, because the largest may need more memory than there is. The next one is in ``others``,
+    for a second comparison, which finds plans that hold for one size only. 0 is left out where it can be: a
+    model with empty tensors shows little.
     """
-    bounds = {} if plan is None else bounds_of(plan)
-    first_dims, second_dims = {}, {}
+    first: dict[str, int] = {}
+    second: dict[str, int] = {}
     for name, limits in bounds.items():
-        if name in usual:
-            values = limits.values
-            inside = min(max(usual[name], limits.low), limits.high)
-            index = round((inside - limits.low) / limits.step)
-            first_dims[name] = values[index]
-            second_dims[name] = values[
-                index + 1 if index + 1 < len(values) else max(index - 1, 0)
-            ]
-    return first_dims, second_dims
+        if name in names and name not in binding.dims:
+            lowest = [value for value in limits.values[:3] if value] or [0]
+            first[name], second[name] = lowest[0], lowest[:2][-1]
+    return replace(binding.at(first), others=second)
 
 
 def _replayed(

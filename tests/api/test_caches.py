@@ -53,6 +53,10 @@ def test_a_decoder_is_written_proved_and_validated(tmp_path: Path) -> None:
     again = memplan("validate", found.model, "--original", path)
     assert again.exit_code == 0, again.output
     assert "decoded" in again.output
+    for words in (("--measure",), ("--input", "ids=1")):
+        refused = memplan("validate", found.model, "--original", path, *words)
+        assert refused.exit_code == 2
+        assert f"{words[0]} is for a model that is run on single inputs" in refused.output
 
 
 def test_each_attempt_says_how_it_differs_from_the_first() -> None:

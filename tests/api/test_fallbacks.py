@@ -19,7 +19,7 @@ from memplan_cli.api.models.resolve_sizes import resolve_sizes
 from memplan_cli.api.optimizing import candidates
 from memplan_cli.api.optimizing.verification import (
     candidate_cost,
-    with_fallback_if_slower,
+    with_all_slower_reported,
     with_rejected,
 )
 from memplan_cli.api.output.optimized import Optimized
@@ -160,8 +160,8 @@ def test_settings_that_are_all_too_slow_are_said(
         runtime = RuntimeSummary("onnxruntime", "1", CPU, {}, peaks)
         return planned.with_report(replace(planned.report, runtime=runtime))
 
-    assert codes(with_fallback_if_slower(timed(20.0))) == ["all-slower"]
-    assert codes(with_fallback_if_slower(timed(9.0))) == []
+    assert codes(with_all_slower_reported(timed(20.0))) == ["all-slower"]
+    assert codes(with_all_slower_reported(timed(9.0))) == []
 
 
 def test_a_size_that_was_not_measured_does_not_count_as_no_memory(planned: Plan) -> None:

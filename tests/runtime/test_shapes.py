@@ -88,6 +88,12 @@ def test_one_run_shows_the_last_turn_of_a_value_that_grows(tmp_path: Path) -> No
     assert missing_sizes(loaded.program) == ()
 
 
+def test_sizes_of_a_run_that_declarations_contradict_are_named_too(tmp_path: Path) -> None:
+    text = GROWING.replace("h) => (d, r)", "float[2,1] h) => (d, float[2,1] r)")
+    loaded = settled(model(text), saved(text, tmp_path))
+    assert any("shapes of 5 tensors were learned" in warning for warning in loaded.warnings)
+
+
 def test_what_nobody_bound_is_assumed_for_the_run(tmp_path: Path) -> None:
     text = BY_DATA.replace("float[4,8] x", "float[batch,8] x")
     found = resolve_sizes(lazy(model(text)), saved(text, tmp_path), Settings())

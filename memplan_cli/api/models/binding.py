@@ -49,8 +49,6 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
     inputs = settings.inputs
     if inputs.feeds is not None:
         return settings
-    if not (inputs.given or settings.shapes):  # only ``settings.dims`` bind dims
-        return replace(settings, inputs=replace(inputs, feeds={}))
     from memplan_cli.onnx_io.interface import fed_inputs
     from memplan_cli.onnx_io.runs.given_inputs import read_given
 

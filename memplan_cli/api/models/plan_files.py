@@ -103,7 +103,7 @@ def read_as_planned(model: ModelProto, plan: Plan) -> Loaded:
 
     Raises:
         ModelError: it is no model.
-        PlanError: the plan's settings do not contain these sizes, or they are not the model's.
+        PlanError: the plan's settings do not contain these sizes, or the model has no such sizes.
     """
     from memplan_cli.onnx_io.caches_metadata import position_value
     from memplan_cli.onnx_io.interface import known_dims
@@ -114,6 +114,7 @@ def read_as_planned(model: ModelProto, plan: Plan) -> Loaded:
     model_dims = known_dims(model, shapes.values())
     # A graph that ONNX Runtime optimized may have lost dims of the original.
     dims = {name: value for name, value in planned_dims(plan).items() if name in model_dims}
+    # Sizes of a decoder with caches in place depend on the value of its position input.
     values = position_value(plan.report.caches)
     try:
         return read_checked(model, Bindings(dims, shapes, values=values))
@@ -157,15 +158,17 @@ def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalMo
     from memplan_cli.onnx_io.metadata import ORT_CONFIG, is_offline, metadata_of
 
     source, shapes = load_model(original), planned_shapes(plan)
-    # Not if the original is itself a graph that ONNX Runtime optimized.
+    # A graph that ONNX Runtime optimized can be an original itself; then the written one is a reordering of it.
     was_optimized = is_offline(model) and not is_offline(source)
-    # Buffers are inputs of the written model with a dim of their own, for which the plan was made.
+    # The plan of a decoder with caches in place is for the inputs and dims of the written model: its buffers
+    # are inputs with dims that the original lacks.
     has_buffers = has_caches(model)
     return OriginalModel(
         graph=None if was_optimized or has_buffers else source.graph,
         sha256=file_digest(original),
         graph_sha256=graph_digest(source),
         free_inputs=open_inputs(model if has_buffers else source),
+        # Shapes of the settings are for inputs of the original, and may name its dims.
         dims=known_dims(source, shapes.values()) | known_dims(model, ()),
         outputs=frozenset(value.name for value in source.graph.output),
         config=metadata_of(source).get(ORT_CONFIG),

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 def read_observed(
     source: LazyModel, bindings: Bindings, observed: Known, inferred: Program, inputs: str
 ) -> Loaded:
-    """Return a model read again, with inference from the types and shapes observed in one run.
+    """Return a model read again with the types and shapes that were observed in one run.
 
-    Tensors of blocks that the run did not enter count as empty. Warnings name them, and the tensors
-    whose sizes come from the run.
+    Inference begins with the observed shapes. Tensors for which it still finds none get the observed ones,
+    and those in blocks that the run did not enter count as empty. Warnings name the empty tensors, and
+    those whose sizes come from the run.
 
     Args:
         source: the model.
@@ -38,27 +39,32 @@ def read_observed(
     """
     # Numbers for the symbols that inference made up, such as the count of a NonZero.
     observed_dims = _observed_symbols(inferred, observed)
-    bindings_of_run = replace(bindings, dims={**observed_dims, **bindings.dims})
-    only_from_run = unresolved_results(inferred, bindings.dims)
-    loaded = read_checked(source, replace(bindings_of_run, known=observed))
-    still_missing = set(missing_sizes(loaded.program))
-    gained = [var for var in only_from_run if var not in still_missing]
-    if gained:
-        warning = (
-            f"shapes of {counted(len(gained), 'tensor')} were learned from one run on {inputs}; other data "
-            f"may need more: {_first_names(gained)}"
-        )
-        loaded = replace(loaded, warnings=(*loaded.warnings, warning))
-    # Inference still leaves out results such as a value that grows in a loop.
+    bindings_of_run = replace(
+        bindings, dims={**observed_dims, **bindings.dims}, known=observed
+    )
+    loaded = read_checked(source, bindings_of_run)
     program = _with_missing_shapes(loaded.program, observed)
-    loaded = _with_unexecuted_results_empty(replace(loaded, program=program), observed)
-    inputs_without_rank = (  # their shapes come from the run too
+    # The results without a size in the first program, whose dims alone have numbers.
+    unresolved = unresolved_results(inferred, bindings.dims)
+    still_missing = set(missing_sizes(program))
+    learned = [var for var in unresolved if var not in still_missing]
+    warnings = loaded.warnings
+    if learned:
+        warning = (
+            f"shapes of {counted(len(learned), 'tensor')} were learned from one run on {inputs}; other data "
+            f"may need more: {_first_names(learned)}"
+        )
+        warnings = (*warnings, warning)
+    loaded = _with_unexecuted_results_empty(
+        replace(loaded, program=program, warnings=warnings), observed
+    )
+    # The shapes of inputs without a declared rank come from the run too.
+    inputs_without_rank = (
         identity
         for identity, var in inferred.vars.items()
         if var.origin is Origin.INPUT and var.shape is None
     )
-    seen = frozenset((*only_from_run, *inputs_without_rank))
-    return replace(loaded, observed=True, seen=seen)
+    return replace(loaded, observed=True, seen=frozenset((*unresolved, *inputs_without_rank)))
 
 
 def missing_sizes(program: Program) -> tuple[VarId, ...]:
@@ -105,8 +111,8 @@ def numeric_types(program: Program) -> Known:
 def _with_missing_shapes(program: Program, known: Known) -> Program:
     """Return a program in which results without a size in numbers have their type in ``known``.
 
-    Inference does not use ``known`` if the file declares a wrong shape, or if a value grows in each
-    iteration of a loop.
+    Inference leaves out ``known`` if the file declares a wrong shape, or if a value grows in each iteration
+    of a loop.
     """
     changed = {}
     for identity in unresolved_results(program):

@@ -64,7 +64,7 @@ def model_paths(*models: ModelSource) -> Iterator[ModelPaths]:
     """Provide the files of models; those of models in memory are removed when the block ends.
 
     Results that leave the block must pass through `ModelPaths.without_folder`, since they may name the
-    temporary folder. Errors that leave it are changed here: they do not name the folder any more.
+    temporary folder. A `MemplanError` that leaves it is changed here: it does not name the folder any more.
 
     Raises:
         ModelError: a model in memory is no model, or is larger than a protobuf may be.
@@ -74,9 +74,9 @@ def model_paths(*models: ModelSource) -> Iterator[ModelPaths]:
         return
     with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as name:
         folder = Path(name)
-        numbered = enumerate(models, start=1)
-        paths = tuple(_file(model, number, folder) for number, model in numbered)
         try:
+            numbered = enumerate(models, start=1)
+            paths = tuple(_file(model, number, folder) for number, model in numbered)
             yield ModelPaths(paths, folder)
         except MemplanError as error:
             error.message = _cleaned(error.message, folder)

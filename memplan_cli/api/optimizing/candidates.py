@@ -230,17 +230,15 @@ class TargetCandidates:
 
         file = ModelFile.of(dump.path, load_model(dump.path))
         program = self._program(dump, file)
-        # For others a reader costs as much as it frees: the output of a Shape node takes memory too.
+        # A small output gets no reader: the output of the Shape node would need as much memory.
         large_unread = _larger_than_shapes(unread_outputs(file.model), program)
         if not large_unread:
             return self._plan_program(dump, file, program)
         path = dump.path.with_name(f"{dump.path.stem}.read{dump.path.suffix}")
-        dumped_model = file.model
-        model = checked(
-            with_readers(dumped_model, large_unread),
-            source=lambda: dumped_model,
-            fed_like=dumped_model,
-        )
+        dumped = file.model
+        model = with_readers(dumped, large_unread)
+        # The model must keep the rules of ONNX as far as the dump does, and have the same inputs.
+        checked(model, source=lambda: dumped, fed_like=dumped)
         path.write_bytes(model.SerializeToString())
         file = ModelFile.of(path, model)
         rewriting = self._plan_program(dump, file, self._program(dump, file))
@@ -270,8 +268,8 @@ class TargetCandidates:
     def _plan_program(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
         """Plan the program of a dumped graph, in an order that suits ONNX Runtime's arena.
 
-        The plan records the digest of the original. ``file`` is the dump, or a copy of it with Shape
-        nodes added.
+        ``file`` is the dump, or a copy of it with Shape nodes added. The plan is recorded as one of the
+        original.
         """
         from memplan_cli.api.rewrites import REWRITES
         from memplan_cli.planning.candidate import Runtime
@@ -282,8 +280,8 @@ class TargetCandidates:
 
         settings, provider = self.settings, self.provider
         order = partial(order_for_arena, dims=settings.dims, provider=provider)
-        # ``source`` describes the original. Only the facts that a plan of this graph needs are the
-        # dump's: how many channels a block of ONNX Runtime's blocked layout has, and what chunking reads.
+        # The path and the digests are the original's. But the nodes are the dump's, and so is what planning
+        # reads of them: the channels of a block in ONNX Runtime's blocked layout, and constants for chunking.
         source = replace(source_of(self.request.file), block=dump.block)
         source = with_chunking_facts(source, file.model, settings)
         if self.request.resolved.loaded.observed:
@@ -300,6 +298,7 @@ class TargetCandidates:
             settings,
             self.request.targets,
             optimized_from=self.request.file,
+            # The file can be run by this version on this provider only.
             notes=offline_metadata(required_version(), provider),
         )
 

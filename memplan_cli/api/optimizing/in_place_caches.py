@@ -291,8 +291,7 @@ class _DecoderPlanner:
             self.settings,
             # The user's numbers win: the decode loop ran with them as well.
             dims={**step_dims, **self._cache_lengths(step.past), **self.settings.dims},
-            # Empty: the user's data has the dims of other steps. None would mean that data is still to be
-            # bound, and numbers to be assumed.
+            # No input has data, because the user's has the dims of other steps; no dim is to be assumed.
             inputs=replace(self.settings.inputs, feeds={}, assumed={}),
             shapes={},
             kv_cache="keep",

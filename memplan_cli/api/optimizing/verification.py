@@ -297,8 +297,8 @@ def _reason_of_rejection(report: Report) -> str:
     return verdict.notes[0] if verdict.notes else f"the comparison {verdict.status}"
 
 
-def with_fallback_if_slower(plan: Plan) -> Plan:
-    """Return a plan whose report has a fallback if even the fastest settings are slower than allowed.
+def with_all_slower_reported(plan: Plan) -> Plan:
+    """Return the plan of the best candidate; if even that is slower than allowed, its report says so.
 
     The plan is returned unchanged if a time was not measured.
     """

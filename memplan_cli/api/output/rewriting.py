@@ -63,22 +63,21 @@ class Targets:
 
         Raises:
             ModelError: the source or the model, after which the others are named, is a folder.
-            SettingsError: the settings, which are Python, have the name of their JSON.
+            SettingsError: ``settings_out`` ends in ``.json``, the name of the JSON beside it.
         """
-        model_file = None if model is None else Path(model)
-        for path in (source, model_file):
-            if path is not None and path.is_dir():
+        for path in (source, model):
+            if path is not None and Path(path).is_dir():
                 raise ModelError(f"{path} is a folder", hint="name a file")
-        if model_file is None:
-            model_file = default_output(source)
-        python = Path(settings_out) if settings_out else None
+        model_file = default_output(source) if model is None else Path(model)
+        plan_file = plan_beside(model_file) if plan is None else Path(plan)
+        certificate_file = None if certificate is None else Path(certificate)
+        python = None if settings_out is None else Path(settings_out)
         if python is not None and python.suffix == ".json":
             raise SettingsError(
                 "--settings-out takes a file of Python; the JSON is written beside it",
                 hint=f"name it {python.with_suffix('.py').name}",
             )
-        plan_file = Path(plan) if plan else plan_beside(model_file)
-        return cls(model_file, plan_file, python, Path(certificate) if certificate else None)
+        return cls(model_file, plan_file, python, certificate_file)
 
     @property
     def settings_files(self) -> tuple[Path, ...]:
