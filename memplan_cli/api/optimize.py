@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.api.models.binding import bind
 from memplan_cli.api.models.model_file import read_model, refuse_optimize_settings
-from memplan_cli.api.models.profiles import refuse_conflicts_with_profiles, with_bounds_of
+from memplan_cli.api.models.profiles import with_bounds_of
 from memplan_cli.api.models.sources import is_path, model_paths
 from memplan_cli.api.optimizing.candidates import (
     OptimizeRequest,
@@ -141,8 +141,8 @@ def _optimize_file(
 ) -> Optimized:
     """Resolve the sizes of a model, and write its best candidate.
 
-    With a check, the original is run in any case: the first sizes are taken untried. If it does not run at
-    these, everything is done again at sizes that were tried before.
+    With a check, the original is run in any case, so that assumed sizes need not be tried before. If it does
+    not run at them, everything is done again at sizes that were tried.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_first_sizes, resolve_sizes
 
@@ -150,13 +150,11 @@ def _optimize_file(
     if profiles:
         settings = with_bounds_of(settings, profiles)
     progress("reading")
-    if check is None:
-        resolved = resolve_sizes(file.lazy, file.path, settings)
-        return _write_unverified(
-            OptimizeRequest(file, resolved, targets, check, progress, profiles)
-        )
-    resolved = resolve_first_sizes(file.lazy, file.path, settings)
+    resolve = resolve_sizes if check is None else resolve_first_sizes
+    resolved = resolve(file.lazy, file.path, settings)
     request = OptimizeRequest(file, resolved, targets, check, progress, profiles)
+    if check is None:
+        return _write_unverified(request)
     try:
         return _write_best_candidate(request, check)
     except SizesRefusedError:
@@ -219,9 +217,8 @@ def _may_pass_if_plainer(result: Optimized, target: str) -> bool:
     portable, may run.
     """
     verdict = result.plan.report.validation
-    if (
-        result.model is not None or verdict is None
-    ):  # it was written, or not run: over the budget
+    # A model over the budget has no verdict: it was not run.
+    if result.model is not None or verdict is None:
         return False
     return verdict.has_other_outputs or target != "portable"
 
@@ -244,7 +241,7 @@ def _write_best_of(
     """
     within_budget = [candidate for candidate in candidates if may_be_written(candidate)]
     if not within_budget:
-        return Optimized(candidates[0].planned.plan, None, None)
+        return Optimized(candidates[0].planned.plan)
     # All candidates have the same original at the same sizes, with which the verifier compares.
     verifier = baseline.verifier(within_budget[0].settings, request.progress)
     verified: list[tuple[Rewriting, Plan]] = []
@@ -260,7 +257,7 @@ def _write_best_of(
                 request.progress("writing")
                 return publish(candidate, files, with_rejected(plan, rejected))
     if not verified:
-        return Optimized(rejected[0], None, None)
+        return Optimized(rejected[0])
     request.progress("writing")
     candidate, plan = min(verified, key=lambda each: candidate_cost(each[1]))
     plan = with_all_slower_reported(with_rejected(plan, rejected))
@@ -282,8 +279,6 @@ def _refuse_combined(
             "--kv-cache in-place needs one value of each dim, and --dim has several numbers",
             hint="give each dim one number",
         )
-    if profiles:
-        refuse_conflicts_with_profiles(settings, profiles)
     if settings.kv_cache == "keep":
         refuse_optimize_settings(replace(settings, target="portable"))
     if check is not None and settings.target != "portable":

@@ -42,12 +42,12 @@ def combinations(profiles: Profiles) -> tuple[Mapping[str, int], ...]:
     )
 
 
-def refuse_conflicts_with_profiles(settings: Settings, profiles: Profiles) -> None:
-    """Refuse settings that cannot be combined with dims of several values.
+def with_bounds_of(settings: Settings, profiles: Profiles) -> Settings:
+    """Return settings for one plan that holds for all values between the given ones.
 
     Raises:
-        SettingsError: a dim of ``profiles`` also has bounds in the settings, or the target is one
-            provider, for which a model can be planned at one size only.
+        SettingsError: a dim of ``profiles`` has bounds already, or the target is one provider, for which
+            a model can be planned at one size only.
     """
     bounded = next((name for name in profiles if name in settings.bounds), None)
     if bounded is not None:
@@ -58,15 +58,6 @@ def refuse_conflicts_with_profiles(settings: Settings, profiles: Profiles) -> No
             "has several",
             hint="give each --dim one number",
         )
-
-
-def with_bounds_of(settings: Settings, profiles: Profiles) -> Settings:
-    """Return settings for one plan that holds for all values between the given ones.
-
-    Raises:
-        SettingsError: other settings cannot be combined with several values.
-    """
-    refuse_conflicts_with_profiles(settings, profiles)
     bounds = {name: DimRange(min(values), max(values)) for name, values in profiles.items()}
     dims = {name: value for name, value in settings.dims.items() if name not in profiles}
     return replace(settings, dims=dims, bounds={**settings.bounds, **bounds})
@@ -110,9 +101,9 @@ def with_profiles(
         SettingsError: the model has no free dim of a name.
         InvalidLayoutError: the plan is not safe for a combination (a bug of memplan).
     """
-    from memplan_cli.core.results.plan import check
+    from memplan_cli.core.results.plan import check as check_plan
 
-    free_dims(common.program, profiles)  # raises for a name that no shape of the program has
+    free_dims(common.program, requested=profiles)  # raises if one is none of them
     rows = []
     all_dims = combinations(profiles)
     for done, dims in enumerate(all_dims):
@@ -120,7 +111,7 @@ def with_profiles(
         settings = at_dims(common.settings, dims)
         exact = plan_model(file, settings).plan
         # Raises if the offsets of the common plan are not safe for the sizes of this combination.
-        check(_with_exact_sizes(common, exact, settings.dims))
+        check_plan(_with_exact_sizes(common, exact, settings.dims))
         rows.append(Profile(dims, exact.report.memory))
     report = replace(common.plan.report, profiles=tuple(rows))
     return replace(common, plan=common.plan.with_report(report))

@@ -167,7 +167,7 @@ def _write_first_that_decodes(
                 plan = _with_runtime_settings(plan, written_settings, original_loop.provider)
                 return publish(rewriting, files, plan)
             failed.append(plan)
-    return Optimized(failed[0], None, None)
+    return Optimized(failed[0])
 
 
 class _Step(NamedTuple):

@@ -40,8 +40,8 @@ class Optimized:
     """
 
     plan: Plan
-    model: Path | None
-    plan_file: Path | None
+    model: Path | None = None
+    plan_file: Path | None = None
     data_files: tuple[Path, ...] = ()
     settings_files: tuple[Path, ...] = ()
     certificate: Path | None = None
@@ -91,7 +91,7 @@ def write_unverified(rewriting: Rewriting) -> Optimized:
 
     plan = rewriting.planned.plan
     if not may_be_written(rewriting):
-        return Optimized(plan, None, None)
+        return Optimized(plan)
     missing_files = missing(rewriting.file.data_files, rewriting.file.path.parent)
     if missing_files:
         name = rewriting.targets.model.name
