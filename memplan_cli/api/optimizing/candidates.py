@@ -154,12 +154,13 @@ class TargetCandidates:
         settings = request.settings
         provider = resolve_provider(settings.target)
         request.targets.refuse_overwriting_weights(request.file)
-        # Not every file with packed weights runs, and only a check finds out.
-        packing = (
-            packing_for(provider, request.file.model) if request.check else Packing.AT_LOAD
-        )
+        packing = Packing.AT_LOAD
+        if (
+            request.check is not None
+        ):  # else nothing shows whether the file with packed weights runs
+            packing = packing_for(provider, request.file.model)
         if settings.bounds:
-            # The size of the run depends on the memory of a plan, which that of the model's own graph tells.
+            # The size of the run depends on planned memory: here on that of the model's own graph.
             portable = request.with_settings(replace(settings, target="portable"))
             settings = replace(plan_portable(portable).settings, target=settings.target)
         return cls(request, settings, provider, packing, folder)
@@ -222,11 +223,10 @@ class TargetCandidates:
         """Plan a dumped graph. Large outputs that no node reads get a Shape node as a reader.
 
         ONNX Runtime keeps a tensor without readers until the end of the run, others until their last reader
-        has run. A graph with added readers is written to another file beside the dump.
+        has run.
         """
         from memplan_cli.onnx_io.load import load_model
-        from memplan_cli.onnx_io.runs.prepared_models import unread_outputs, with_readers
-        from memplan_cli.onnx_io.writing.structure import checked
+        from memplan_cli.onnx_io.runs.prepared_models import unread_outputs
 
         file = ModelFile.of(dump.path, load_model(dump.path))
         program = self._program(dump, file)
@@ -234,13 +234,7 @@ class TargetCandidates:
         large_unread = _larger_than_shapes(unread_outputs(file.model), program)
         if not large_unread:
             return self._plan_program(dump, file, program)
-        path = dump.path.with_name(f"{dump.path.stem}.read{dump.path.suffix}")
-        dumped = file.model
-        model = with_readers(dumped, large_unread)
-        # The model must keep the rules of ONNX as far as the dump does, and have the same inputs.
-        checked(model, source=lambda: dumped, fed_like=dumped)
-        path.write_bytes(model.SerializeToString())
-        file = ModelFile.of(path, model)
+        file = _with_shape_readers(file, large_unread)
         rewriting = self._plan_program(dump, file, self._program(dump, file))
         warning = f"{len(large_unread)} outputs that nobody reads {READ_BY_SHAPE}"
         plan = rewriting.planned.plan.with_warnings(warning)
@@ -301,6 +295,19 @@ class TargetCandidates:
             # The file can be run by this version on this provider only.
             notes=offline_metadata(required_version(), provider),
         )
+
+
+def _with_shape_readers(file: ModelFile, names: Sequence[str]) -> ModelFile:
+    """Write a copy of a model, beside it, in which a Shape node reads each of some tensors; return the copy."""
+    from memplan_cli.onnx_io.runs.prepared_models import with_readers
+    from memplan_cli.onnx_io.writing.structure import checked
+
+    source = file.model
+    # Checked: the copy keeps the rules of ONNX as far as its source does, and has the same inputs.
+    model = checked(with_readers(source, names), source=lambda: source, fed_like=source)
+    path = file.path.with_name(f"{file.path.stem}.read{file.path.suffix}")
+    path.write_bytes(model.SerializeToString())
+    return ModelFile.of(path, model)
 
 
 def _larger_than_shapes(names: Sequence[str], program: Program) -> list[str]:

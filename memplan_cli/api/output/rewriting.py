@@ -110,8 +110,10 @@ class Targets:
         named = {"-o": self.model, "the plan" if is_default else "--plan": self.plan}
         if self.certificate is not None:
             named["--certificate"] = self.certificate
-        options = "--settings-out", "the JSON of --settings-out"
-        return named | dict(zip(options, self.settings_files, strict=False))
+        if self.settings_files:
+            python, json = self.settings_files
+            named |= {"--settings-out": python, "the JSON of --settings-out": json}
+        return named
 
 
 @dataclass(frozen=True, slots=True)
