@@ -241,28 +241,27 @@ def _write_best_of(
     """
     within_budget = [candidate for candidate in candidates if may_be_written(candidate)]
     if not within_budget:
-        return Optimized(candidates[0].planned.plan)
+        return Optimized(candidates[0].plan)
     # All candidates have the same original at the same sizes, with which the verifier compares.
     verifier = baseline.verifier(within_budget[0].settings, request.progress)
-    verified: list[tuple[Rewriting, Plan]] = []
+    verified: list[Rewriting] = []
     rejected = list(rejected_before)
     for candidate in within_budget:
         with rewritten_files(candidate) as files:
-            plan = verifier.verify(candidate, files)
+            plan = verifier.verify(files)
             if not is_verified(plan):
                 rejected.append(plan)
             elif verifier.check.search == "measured":
-                verified.append((candidate, plan))
+                verified.append(candidate.with_plan(plan))
             else:
                 request.progress("writing")
-                return publish(candidate, files, with_rejected(plan, rejected))
+                return publish(files, with_rejected(plan, rejected))
     if not verified:
         return Optimized(rejected[0])
     request.progress("writing")
-    candidate, plan = min(verified, key=lambda each: candidate_cost(each[1]))
-    plan = with_all_slower_reported(with_rejected(plan, rejected))
-    with rewritten_files(candidate) as files:
-        return publish(candidate, files, plan)
+    best = min(verified, key=lambda candidate: candidate_cost(candidate.plan))
+    with rewritten_files(best) as files:
+        return publish(files, with_all_slower_reported(with_rejected(best.plan, rejected)))
 
 
 def _refuse_combined(

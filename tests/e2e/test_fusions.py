@@ -27,7 +27,7 @@ from memplan_cli.runtime.workers.spec import SessionSpec
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles
+    from memplan_cli.api.output.rewriting import RewrittenFiles
     from memplan_cli.core.results.plan import Plan
 
 LAYERS = """
@@ -111,12 +111,10 @@ def test_weights_of_the_previous_output_are_gone_although_the_graph_with_their_n
 ) -> None:
     verify = Verifier.verify
 
-    def passes_if_unfused(
-        verifier: Verifier, candidate: Rewriting, files: RewrittenFiles
-    ) -> Plan:
-        plan = verify(verifier, candidate, files)
+    def passes_if_unfused(verifier: Verifier, files: RewrittenFiles) -> Plan:
+        plan = verify(verifier, files)
         assert plan.report.validation is not None
-        status = "passed" if "unfused" in candidate.file.path.name else "failed"
+        status = "passed" if "unfused" in files.rewriting.file.path.name else "failed"
         validation = replace(plan.report.validation, status=status)
         return plan.with_report(replace(plan.report, validation=validation))
 

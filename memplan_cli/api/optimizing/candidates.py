@@ -237,8 +237,7 @@ class TargetCandidates:
         file = _with_shape_readers(file, large_unread)
         rewriting = self._plan_program(dump, file, self._program(dump, file))
         warning = f"{len(large_unread)} outputs that nobody reads {READ_BY_SHAPE}"
-        plan = rewriting.planned.plan.with_warnings(warning)
-        return replace(rewriting, planned=replace(rewriting.planned, plan=plan))
+        return rewriting.with_plan(rewriting.plan.with_warnings(warning))
 
     def _program(self, dump: Dump, file: ModelFile) -> Program:
         """Return the program of a dumped graph, with sizes that were observed in the original.
@@ -344,5 +343,4 @@ def _with_unpacked_weights(rewriting: Rewriting, failed: Optimized) -> Rewriting
         verdict.notes[0] if verdict is not None and verdict.notes else "the file does not run"
     )
     fallback = Fallback(WEIGHTS_UNPACKED, "weights are not packed into the file", reason)
-    plan = rewriting.planned.plan.with_fallbacks(fallback)
-    return replace(rewriting, planned=replace(rewriting.planned, plan=plan))
+    return rewriting.with_plan(rewriting.plan.with_fallbacks(fallback))

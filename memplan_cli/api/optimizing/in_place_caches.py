@@ -146,7 +146,7 @@ def _write_first_that_decodes(
     failed: list[Plan] = []
     for attempt in planner.decoder.attempts():  # at least one
         rewriting = planner.plan(attempt)
-        plan = rewriting.planned.plan
+        plan = rewriting.plan
         with rewritten_files(rewriting) as files:
             planner.progress("decoding with caches in place")
             with staged(planner.targets.model, files.data) as path:
@@ -165,7 +165,7 @@ def _write_first_that_decodes(
                 # The notes explain the verdict, and are warnings of the file that is written.
                 plan = plan.with_warnings(*attempt.notes)
                 plan = _with_runtime_settings(plan, written_settings, original_loop.provider)
-                return publish(rewriting, files, plan)
+                return publish(files, plan)
             failed.append(plan)
     return Optimized(failed[0])
 

@@ -136,7 +136,7 @@ class Verifier:
     graph: BaselineGraph | None = None
     graph_failure: str = ""
 
-    def verify(self, candidate: Rewriting, files: RewrittenFiles) -> Plan:
+    def verify(self, files: RewrittenFiles) -> Plan:
         """Run a candidate under a temporary name; return its plan with verdict, memory and warnings.
 
         The plan of a candidate that fails has its verdict, and no measured memory. With bounds, the
@@ -145,6 +145,7 @@ class Verifier:
         Raises:
             RuntimeUnavailableError: weights are missing.
         """
+        candidate = files.rewriting
         with staged(candidate.targets.model, files.data) as path:
             verification = self._compare(candidate, path)
             plan = _with_verdict(candidate, path, verification.verdict)
@@ -176,7 +177,7 @@ class Verifier:
 
         written = _written_model(candidate, path)
         verification = verify(self.baseline, self.graph, written, self.progress)
-        pairs = candidate.planned.plan.report.donated.pairs
+        pairs = candidate.plan.report.donated.pairs
         if not pairs or not verification.verdict.passed:
             return verification
         models, binding = (candidate.original, path), binding_of(candidate.settings)
@@ -335,7 +336,7 @@ def _with_verdict(candidate: Rewriting, path: Path, verdict: Validation) -> Plan
     The verdict's notes name ``path``, the candidate's temporary file; the plan's name its final file.
     """
     notes = tuple(_with_final_names(note, candidate, path) for note in verdict.notes)
-    plan = candidate.planned.plan
+    plan = candidate.plan
     bindings = {**plan.report.bindings, **dims_of_run(candidate.settings)}
     report = replace(
         plan.report,

@@ -76,7 +76,7 @@ class Optimized:
 
 def may_be_written(rewriting: Rewriting) -> bool:
     """Return whether a plan is within its budget, or the smallest one found is wanted in any case."""
-    return rewriting.planned.plan.report.budget_met or rewriting.settings.best_effort
+    return rewriting.plan.report.budget_met or rewriting.settings.best_effort
 
 
 def write_unverified(rewriting: Rewriting) -> Optimized:
@@ -89,7 +89,7 @@ def write_unverified(rewriting: Rewriting) -> Optimized:
     """
     from memplan_cli.onnx_io.weights.external_data import missing
 
-    plan = rewriting.planned.plan
+    plan = rewriting.plan
     if not may_be_written(rewriting):
         return Optimized(plan)
     missing_files = missing(rewriting.file.data_files, rewriting.file.path.parent)
@@ -101,7 +101,7 @@ def write_unverified(rewriting: Rewriting) -> Optimized:
     else:
         plan = _with_predicted_facts(rewriting, plan)
     with rewritten_files(rewriting) as files:
-        return publish(rewriting, files, plan)
+        return publish(files, plan)
 
 
 def _with_predicted_facts(rewriting: Rewriting, plan: Plan) -> Plan:
@@ -161,12 +161,13 @@ def _predicted_facts(rewriting: Rewriting) -> RuntimeSummary:
     )
 
 
-def publish(rewriting: Rewriting, files: RewrittenFiles, plan: Plan) -> Optimized:
-    """Write a rewritten model and its plan under their final names.
+def publish(files: RewrittenFiles, plan: Plan) -> Optimized:
+    """Write a rewritten model and its plan, with what is known of it, under their final names.
 
     Raises:
         ModelError: a file cannot be written.
     """
+    rewriting = files.rewriting
     plan = plan.with_warnings(*_warnings_of_heavy_notes(rewriting, plan))
     plan, data_files = files.finish(plan)
     targets = rewriting.targets

@@ -135,6 +135,15 @@ class Rewriting:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def plan(self) -> Plan:
+        """The plan of the model, with what is known of the written model in its report."""
+        return self.planned.plan
+
+    def with_plan(self, plan: Plan) -> Self:
+        """Return the rewriting with another plan, mostly with more facts in its report."""
+        return replace(self, planned=replace(self.planned, plan=plan))
+
+    @property
     def original_file(self) -> ModelFile:
         """The given model, whose outputs the written model must have."""
         return self.optimized_from or self.file
@@ -154,7 +163,7 @@ class Rewriting:
         """Whether ONNX Runtime must run the written file without optimizing its graph."""
         if self.optimized_offline:  # it must not optimize a graph twice
             return True
-        report = self.planned.plan.report
+        report = self.plan.report
         if report.recompute.nodes or report.chunked.regions:
             return True  # it would merge copied nodes and chunks
         # It may change the order of nodes, in which a donated input is dead when its output is
@@ -192,7 +201,7 @@ def _rewritten(rewriting: Rewriting, weights: NewWeights) -> RewrittenFiles:
     from memplan_cli.onnx_io.writing.write import written_model
 
     file, planned = rewriting.file, rewriting.planned
-    report = planned.plan.report
+    report = rewriting.plan.report
     model, program, used_weights = file.model, planned.program, set(file.data_files)
     # The notes are metadata of the written model.
     notes = {**rewriting.notes, **donation_note(report.donated.pairs)}
@@ -215,7 +224,7 @@ def _rewritten(rewriting: Rewriting, weights: NewWeights) -> RewrittenFiles:
         if moved.file:
             notes[WEIGHTS] = f"{moved.bytes} bytes in {moved.file}"
             used_weights.add(moved.file)
-    data = written_model(model, program, planned.plan, notes)
+    data = written_model(model, program, rewriting.plan, notes)
     return RewrittenFiles(rewriting, weights, data, frozenset(used_weights), moved)
 
 
