@@ -68,7 +68,7 @@ def validate(
         MemplanError: a file is not what it should be, or the original cannot run.
     """
     from memplan_cli.onnx_io.load import load_model
-    from memplan_cli.onnx_io.metadata import read_notes, recorded_reference
+    from memplan_cli.onnx_io.metadata import recorded_reference
 
     models = (planned,) if original is None else (planned, original)
     with model_paths(*models) as files:
@@ -76,14 +76,7 @@ def validate(
         source = _original_of(written) if original is None else files.paths[1]
         _refuse_same_file(written, source)
         file = ModelFile.of(written, load_model(written))
-        notes = read_notes(file.model)
-        if not notes:
-            raise ModelError(
-                f"{written} contains no plan of memplan",
-                hint="name the file that `memplan optimize` wrote",
-            )
-        has_plan = bool(extras) or plan_beside(written).exists()
-        plan = _plan_of(written, notes.get("digest")) if has_plan else None
+        plan = _plan_of(file, extras)
         comparison = None if plan is None else compare_with_model(file.model, plan, source)
         if comparison is not None and comparison.disagreements:
             reasons = tuple(f"plan: {text}" for text in comparison.disagreements)
@@ -130,18 +123,29 @@ def _original_of(written: Path) -> Path:
     return original
 
 
-def _plan_of(written: Path, digest: str | None) -> Plan:
-    """Read the plan beside a written model, whose digest the model carries.
+def _plan_of(written: ModelFile, extras: Collection[Extra]) -> Plan | None:
+    """Return the plan beside a written model; None if there is none, and no extra needs it.
 
     Raises:
-        PlanError: it is not there, not valid, or another model's.
+        ModelError: the model was not written by memplan.
+        PlanError: the plan is not valid, or another model's, or is missing although an extra needs it.
     """
+    from memplan_cli.onnx_io.metadata import read_notes
     from memplan_cli.planning.plan_file import read_plan
 
-    plan = read_plan(plan_beside(written))
-    if plan.digest != digest:
+    notes = read_notes(written.model)
+    if not notes:
+        raise ModelError(
+            f"{written.path} contains no plan of memplan",
+            hint="name the file that `memplan optimize` wrote",
+        )
+    plan_file = plan_beside(written.path)
+    if not extras and not plan_file.exists():
+        return None
+    plan = read_plan(plan_file)
+    if plan.digest != notes.get("digest"):
         raise PlanError(
-            f"the plan beside {written} belongs to another model: its digest differs from the one that "
+            f"the plan beside {written.path} belongs to another model: its digest differs from the one that "
             "the model carries",
             hint="run `memplan optimize` again, or bring the plan that belongs to the model",
         )
