@@ -12,6 +12,7 @@ from memplan_cli.api.models.model_file import ModelFile, bind_all_dims
 from memplan_cli.api.models.plan_files import compare_with_model, planned_dims, planned_shapes
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import accepts_option_names
+from memplan_cli.api.output.rewriting import is_spoiled_by_optimization
 from memplan_cli.core.bindings import inputs_of
 from memplan_cli.core.check import DEFAULT_CHECK, Check
 from memplan_cli.core.results.observations import CPU, PROVIDERS, Validation
@@ -241,10 +242,7 @@ def _measured(
     from memplan_cli.runtime.verification.verify import compare_models, with_time
     from memplan_cli.runtime.workers.spec import RunConditions
 
-    # ONNX Runtime's optimization would merge copied nodes and chunks, and reorder nodes, so that an output
-    # would overwrite a donated input before its last use.
-    is_spoiled = report.recompute.nodes or report.chunked.regions or report.donated.pairs
-    written = replace(written, spoiled_by_optimization=bool(is_spoiled))
+    written = replace(written, spoiled_by_optimization=is_spoiled_by_optimization(report))
     recorded = written.recorded_settings
     # The only run option that memplan records releases the arena after each run.
     is_released = recorded is not None and recorded.run_config

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.core.files import Content
     from memplan_cli.core.results.plan import Plan
+    from memplan_cli.core.results.report import Report
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
     from memplan_cli.planning.planner import PlannedProgram
     from memplan_cli.settings.settings import Settings
@@ -160,15 +161,17 @@ class Rewriting:
 
     @property
     def unoptimized_only(self) -> bool:
-        """Whether ONNX Runtime must run the written file without optimizing its graph."""
-        if self.optimized_offline:  # it must not optimize a graph twice
-            return True
-        report = self.plan.report
-        if report.recompute.nodes or report.chunked.regions:
-            return True  # it would merge copied nodes and chunks
-        # It may change the order of nodes, in which a donated input is dead when its output is
-        # written. In-place caches are donated in any order, and exclude other donated inputs.
-        return bool(report.donated.pairs) and not report.caches.buffers
+        """Whether ONNX Runtime must run the written file without optimizing its graph (a second time)."""
+        return self.optimized_offline or is_spoiled_by_optimization(self.plan.report)
+
+
+def is_spoiled_by_optimization(report: Report) -> bool:
+    """Return whether ONNX Runtime's graph optimization would undo a plan, or make it unsafe."""
+    if report.recompute.nodes or report.chunked.regions:
+        return True  # it would merge copied nodes and chunks
+    # It may change the order of nodes, in which a donated input is dead when its output is written.
+    # In-place caches are donated in any order, and exclude other donated inputs.
+    return bool(report.donated.pairs) and not report.caches.buffers
 
 
 @contextmanager
