@@ -62,8 +62,8 @@ class BackgroundBaseline:
     def start(self, settings: Settings) -> None:
         """Start to run the original at the sizes of settings.
 
-        If the run cannot be started, nothing is raised but for the provider: `verifier` tries again, and it
-        is not called if no candidate is to be run.
+        Other failures than those of the provider are left to `verifier`, which tries again. It is not called
+        if no candidate is to be run.
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.

@@ -123,6 +123,7 @@ class Rewriting:
 
     Attributes:
         file: the model that was planned: the given one, or the graph that ONNX Runtime made of it.
+        settings: bound to the given model, with the dims of the run that verifies the written one.
         optimized_from: the given model, if ``file`` is the graph that ONNX Runtime made of it; else
             None.
         notes: further metadata of the written model.
