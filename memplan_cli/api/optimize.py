@@ -57,10 +57,12 @@ if TYPE_CHECKING:
 
 
 @accepts_option_names(
+    # Options that become fields of ``check``, besides those of every check.
     "validate",
     "reference",
     "idle",
     settings=READERS,
+    # Flags that set one of its fields.
     tune={"check": {"search": "measured"}},
     no_validate={"check": {"validate": "none"}},
 )

@@ -228,9 +228,9 @@ class _DecoderPlanner:
     def _last_step_settings(self, rewritten: ModelProto) -> Settings:
         """Return settings bound to a rewritten graph, at the dims and the position of the last step.
 
-        Each cache is donated to its output, which a settings file would ask for by ``donate``. The numbers
-        of dims are those of the user, of the decode loop, or, if nothing is run, 1. No run is allowed: one of
-        the path would be of the original's graph, and observe other sizes.
+        The numbers of dims are those of the user, of the decode loop, or, if nothing is run, 1. Each cache is
+        donated to its output. No run is allowed: it would be one of the original's graph, and observe other
+        sizes.
         """
         from memplan_cli.onnx_io.interface import free_dims
 
@@ -246,6 +246,7 @@ class _DecoderPlanner:
             dims={name: value for name, value in dims.items() if name in model_dims},
             shapes={},
             inputs=Inputs(values={caches.position: [step.past]}),
+            # The keys of this setting are globs of inputs.
             donate={_as_glob(input_): output for input_, output in caches.donated},
             run=False,
         )
