@@ -154,16 +154,18 @@ def binding_of(settings: Settings) -> Binding:
     the provenance "assumed".
     """
     inputs = settings.inputs
-    assumed = {n: v for n, v in (inputs.assumed or {}).items() if n not in settings.dims}
-    dims = {**assumed, **settings.dims}
-    with_assumed_number = {
-        name for name, source in inputs.provenance.items() if source == "assumed"
-    }
-    assumed_names = assumed.keys() | (with_assumed_number & dims.keys())
+    dims = {**(inputs.assumed or {}), **settings.dims}
+    assumed = frozenset(
+        name
+        for name in dims
+        if name not in settings.dims or inputs.provenance.get(name) == "assumed"
+    )
     others = {
-        n: _other_number(limits, dims[n]) for n, limits in settings.bounds.items() if n in dims
+        name: _other_number(limits, dims[name])
+        for name, limits in settings.bounds.items()
+        if name in dims
     }
-    return Binding(dims, inputs.feeds or {}, frozenset(assumed_names), others)
+    return Binding(dims, inputs.feeds or {}, assumed, others)
 
 
 def _other_number(limits: DimRange, number: int) -> int:

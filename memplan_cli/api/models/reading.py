@@ -167,13 +167,13 @@ def _observed_symbols(program: Program, observed: Known) -> dict[str, int]:
     for var in program.vars.values():
         if var.id not in observed or var.shape is None:
             continue
-        shape = observed[var.id][1]
-        if len(shape) != len(var.shape):
+        _, observed_shape = observed[var.id]
+        if len(observed_shape) != len(var.shape):
             continue
-        for dim, value in zip(var.shape, shape, strict=True):
+        for dim, value in zip(var.shape, observed_shape, strict=True):
             if isinstance(dim, str) and isinstance(value, int):
                 for name in symbols_of(dim):
-                    if dim == format_atom(name):
+                    if dim == format_atom(name):  # ``u0``, not ``2*u0``
                         largest[name] = max(largest.get(name, 0), value)
     return largest
 
