@@ -12,26 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-def refuse_targets(
-    targets: Mapping[str, Path | None],
-    sources: Iterable[Path] = (),
-    source_weights: Mapping[Path, str] | None = None,
-) -> None:
+def refuse_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] = ()) -> None:
     """Refuse output files that cannot be written, that are inputs, or that are named twice.
 
     Args:
         targets: the output file by option; None if it is not asked for.
-        sources: the files that the command reads, models among them.
-        source_weights: the weight files that must not be overwritten, with the name of their model.
-            None: those of the sources, each of which is parsed for them. Empty: none.
+        sources: the files that the command reads. The weight files of models among them are inputs too.
 
     Raises:
         ModelError: the folder does not exist, the file is a folder, or the file is in use.
     """
     options: dict[Path, str] = {}
     read = {_without_links(path) for path in sources}
-    if source_weights is not None:
-        source_weights = {_without_links(path): name for path, name in source_weights.items()}
     for option, path in targets.items():
         if path is None or _is_device_or_pipe(path, option):  # nothing is overwritten in these
             continue
@@ -42,20 +34,36 @@ def refuse_targets(
                 f"{option}: {path} would overwrite a file that this command reads",
                 hint="name another file",
             )
-        if source_weights is not None:
-            model = source_weights.get(place)
-        else:
-            model = _model_with_weights(place, read)
+        model = _model_with_weights(place, read)
         if model is not None:
-            raise ModelError(
-                f"{option}: {path} contains weights of {model}", hint="name another file"
-            )
+            raise _contains_weights(path, option, model)
         if place in options:
             raise ModelError(
                 f"{option} and {options[place]} name the same file, {path}",
                 hint="name another file for one of them",
             )
         options[place] = option
+
+
+def refuse_overwriting(
+    weights: Iterable[Path], model: str, targets: Mapping[str, Path]
+) -> None:
+    """Refuse output files, by option, that would overwrite weight files of a model, which is named.
+
+    Raises:
+        ModelError: one would.
+    """
+    places = {_without_links(path) for path in weights}
+    for option, path in targets.items():
+        if _without_links(path) in places:
+            raise _contains_weights(path, option, model)
+
+
+def _contains_weights(path: Path, option: str, model: str) -> ModelError:
+    """Return the error for an output file that would overwrite the weights of a model."""
+    return ModelError(
+        f"{option}: {path} contains weights of {model}", hint="name another file"
+    )
 
 
 def _refuse_folder(path: Path, option: str) -> None:

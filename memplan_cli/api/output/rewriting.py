@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from memplan_cli.api.models.file_names import default_output, is_lasting, plan_beside
-from memplan_cli.api.output.output_files import refuse_targets
+from memplan_cli.api.output.output_files import refuse_overwriting, refuse_targets
 from memplan_cli.api.output.weight_files import (
     NewWeights,
     fold_beside,
@@ -88,22 +88,20 @@ class Targets:
         return self.settings_out, self.settings_out.with_suffix(".json")
 
     def refuse(self, source: Path) -> None:
-        """Refuse files that cannot be written, that are named twice, or that overwrite the source.
-
-        The source is not parsed yet; `refuse_overwriting_weights` looks up its weights.
-        """
-        # A settings file must not have the name of a weight file that the output may get beside it.
-        names = possible_weights(self.model) if self.settings_out is not None else ()
-        output_weights = {f"its weights {name}": self.model.with_name(name) for name in names}
-        refuse_targets({**output_weights, **self._by_option()}, (source,), source_weights={})
+        """Refuse files that cannot be written, that are named twice, or that overwrite the source."""
+        targets = self._by_option()
+        refuse_targets(targets, (source,))
+        if self.settings_out is not None:
+            # A settings file must not have the name of a weight file that the output may get beside it.
+            names = possible_weights(self.model)
+            weights = {f"its weights {name}": self.model.with_name(name) for name in names}
+            refuse_targets({**weights, **targets})
 
     def refuse_overwriting_weights(self, file: ModelFile) -> None:
-        """Refuse to write over the weights of the source, or where these will be copied to."""
+        """Refuse to write over the weights of a model, or where these will be copied to."""
         folders = (file.path.parent, self.model.parent)
-        source_weights = {
-            folder / name: file.path.name for folder in folders for name in file.data_files
-        }
-        refuse_targets(self._by_option(), (), source_weights)
+        weights = [folder / name for folder in folders for name in file.data_files]
+        refuse_overwriting(weights, file.path.name, self._by_option())
 
     def _by_option(self) -> dict[str, Path]:
         """Return the files that are asked for, by the option that names each in messages."""
