@@ -49,6 +49,9 @@ def bind(model: ModelProto, settings: Settings) -> Settings:
     inputs = settings.inputs
     if inputs.feeds is not None:
         return settings
+    # Without inputs and shapes, the steps below change no more than this, but load NumPy and onnx.
+    if not inputs.given and not settings.shapes:
+        return replace(settings, inputs=replace(inputs, feeds={}))
     from memplan_cli.onnx_io.interface import fed_inputs
     from memplan_cli.onnx_io.runs.given_inputs import read_given
 
