@@ -295,8 +295,8 @@ class GreedyChooser:
         while self._is_over_budget() and rounds_without_any <= _MAX_PRICE_CUTS:
             taken_before = taken
             gaps = self._gaps_over_budget()
-            if not self.price:  # in the first round
-                self.price = self._initial_price(gaps)
+            if not self.price:  # the first round begins at the highest ratio
+                self.price = max((self._ratio_without_inputs(*gap) for gap in gaps), default=0)
             self._fill_heap(gaps)
             floor = self.price / _FLOOR_DIVISOR
             while self._heap and -self._heap[0][0] >= floor and self._is_over_budget():
@@ -332,30 +332,16 @@ class GreedyChooser:
                 self._heap.append((-candidate.ratio, value, gap.end))
         heapify(self._heap)
 
-    def _initial_price(self, gaps: Sequence[tuple[ValueNumber, Gap]]) -> float:
-        """Return the gain per work at which the last gap would be taken if gains were independent.
+    def _gain(self, value: ValueNumber, gap: Gap) -> int:
+        """Return the bytes above the budget that a value takes in a gap, summed over places."""
+        schedule = self.schedule
+        excess = np.maximum(schedule.live[gap.start + 1 : gap.end] - self.budget, 0)
+        return int(np.minimum(excess, schedule.values.sizes[value]).sum())
 
-        Gaps would be taken in order of gain per work until their gains cover all bytes above
-        the budget. Inputs of the copies are not counted.
-
-        Args:
-            gaps: values, each with a gap in which it may be dropped.
-        """
-        schedule, values = self.schedule, self.schedule.values
-        excess = np.maximum(schedule.live - self.budget, 0)
-        remaining_excess = int(excess.sum())
-        ratios: list[tuple[float, int]] = []
-        for value, gap in gaps:
-            gain = int(np.minimum(excess[gap.start + 1 : gap.end], values.sizes[value]).sum())
-            work = schedule.drop_work(value, gap.start) + KERNEL_LAUNCH
-            ratios.append((gain / work, gain))
-        ratios.sort(reverse=True)
-        for ratio, gain in ratios:
-            remaining_excess -= gain
-            if remaining_excess <= 0:
-                return ratio
-        lowest_ratio, _ = ratios[-1] if ratios else (0.0, 0)
-        return lowest_ratio
+    def _ratio_without_inputs(self, value: ValueNumber, gap: Gap) -> float:
+        """Return gain per work of a drop, if the inputs of its copy cost nothing."""
+        work = self.schedule.drop_work(value, gap.start) + KERNEL_LAUNCH
+        return self._gain(value, gap) / work
 
     def _take_best(self) -> int:
         """Take the first candidate of the heap if it is still the best at its present gain per work.
@@ -384,8 +370,7 @@ class GreedyChooser:
         None if no gain is left, or if `_add_inputs` gives the candidate up.
         """
         schedule, values = self.schedule, self.schedule.values
-        excess = np.maximum(schedule.live[gap.start + 1 : gap.end] - self.budget, 0)
-        gain = int(np.minimum(excess, values.sizes[value]).sum())
+        gain = self._gain(value, gap)
         if gain <= 0:
             return None
         candidate = _Candidate(

@@ -102,10 +102,11 @@ _FOLDED_TYPES = frozenset({TensorProto.INT64, TensorProto.INT32, TensorProto.BOO
 
 
 def fold_shapes(model: ModelProto) -> dict[str, Tensor]:
-    """Replace nodes that compute small integer tensors from known values by initializers, in place.
+    """Replace nodes that compute integers from known values by initializers, in place.
 
     Exported models and function bodies compute the target of a Reshape by Shape, Gather and Concat. Gradient
-    rules need such operands as constants. Returns the types of all tensors after that, by name.
+    rules need such operands as constants. `interpret` knows the values of small tensors only. Returns the types
+    of all tensors after that, by name.
     """
     inferred, _ = infer(model, Bindings())
     tensors = _tensors_of(inferred)
@@ -127,4 +128,5 @@ def fold_shapes(model: ModelProto) -> dict[str, Tensor]:
     replace_nodes(
         model.graph, [node for node in model.graph.node if node.output[0] not in folded]
     )
-    return infer_tensors(model)  # knows the results of a Reshape by its target
+    # Inferred again: where the target of a Reshape is constant now, the shape of its result is known.
+    return infer_tensors(model)

@@ -183,9 +183,9 @@ def _use_batch_statistics(
 ) -> tuple[Parameter, ...]:
     """Set the batch normalizations of a prepared model before the loss to training mode, in place.
 
-    Returns the running statistics that are weights or graph inputs. Inputs 3 and 4 of a node are its
-    running mean and variance; outputs 1 and 2 are their new values. These outputs get the names of
-    `Parameter.output`.
+    Inputs 3 and 4 of a node are its running mean and variance; outputs 1 and 2, their new values, become
+    outputs of the step (`Parameter.output`). Returns the statistics with such an output. ``trained`` are the
+    weights whose new values the optimizer computes.
     """
     known = {**float_weights(model.graph), **float_inputs(model.graph)}
     names = fresh_names(model)
@@ -200,11 +200,13 @@ def _use_batch_statistics(
             if node.input[index + 2] not in known:
                 continue
             statistic = known[node.input[index + 2]]
-            if statistic.name in updated:  # it is trained, or another node updates it
+            if (
+                statistic.name in updated
+            ):  # the optimizer or another node gives it a new value too
                 name = names.fresh(f"{node.name or node.output[0]}.{kind}")
                 statistic = _separate_statistic(model, node, index, statistic, name)
-            # Other nodes may read the new value by its former name. As an output of the model it is not
-            # needed: the outputs of the step are others.
+            # Other nodes may read the new value by its former name. That name may be lost even if it is an
+            # output of the model: the step has outputs of its own.
             if node.output[index]:
                 rename_values(model.graph.node, {node.output[index]: statistic.output})
             node.output[index] = statistic.output

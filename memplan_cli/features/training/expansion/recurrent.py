@@ -147,9 +147,12 @@ def _rnn_step(cell: Cell, product: str, state: list[str]) -> list[str]:
 
 
 def _gru_step(cell: Cell, product: str, state: list[str]) -> list[str]:
-    """Return [H'] = [h + z (H - h)], where z = f(X_z + H R_z^T), r = f(X_r + H R_r^T), h = g(X_h + (r H) R_h^T).
+    """Return [H'] = [h + z (H - h)], with the gates z and r, and the candidate h.
 
-    X_z, X_r, X_h are the thirds of ``product``. With linear_before_reset, h = g(X_h + r (H R_h^T + b)).
+        z = f(X_z + P_z(H))     r = f(X_r + P_r(H))     h = g(X_h + P_h(r H))
+
+    With linear_before_reset, h = g(X_h + r P_h(H)). X_z, X_r, X_h are the thirds of ``product``. P_i(H) is
+    H R_i^T, plus a bias with linear_before_reset: else ``product`` has the bias already.
     """
     tape, hidden, (f, g) = cell.call.tape, state[0], cell.activations
     x_z, x_r, x_h = tape.emit_many("Split", [product], 3, axis=-1, num_outputs=3)
@@ -159,8 +162,8 @@ def _gru_step(cell: Cell, product: str, state: list[str]) -> list[str]:
         biases = tape.emit_many("Split", [cell.recurrent_bias], 3, axis=0, num_outputs=3)
 
     def recurrent_product(left: str, gate: int) -> str:
-        product = tape.emit("MatMul", left, weights[gate])
-        return tape.emit("Add", product, biases[gate]) if biases[gate] else product
+        without_bias = tape.emit("MatMul", left, weights[gate])
+        return tape.emit("Add", without_bias, biases[gate]) if biases[gate] else without_bias
 
     update = tape.emit(f, tape.emit("Add", x_z, recurrent_product(hidden, 0)))
     reset = tape.emit(f, tape.emit("Add", x_r, recurrent_product(hidden, 1)))
