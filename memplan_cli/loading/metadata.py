@@ -107,8 +107,6 @@ def _read_entry(file: BufferedIOBase, end: int) -> tuple[str, str]:
             texts[number] = file.read(length).decode()
         else:
             file.seek(length, 1)
-    if file.tell() != end:
-        raise ValueError("a field ends after its message")
     return texts[KEY], texts[VALUE]
 
 
@@ -121,9 +119,12 @@ def _delimited_fields(file: BufferedIOBase, end: int) -> Iterator[tuple[int, int
     Raises:
         ValueError: the message is invalid, ends early, or has more than `_MAX_FIELDS` fields.
     """
-    for _ in range(_MAX_FIELDS):
-        if file.tell() >= end:
+    for _ in range(_MAX_FIELDS + 1):  # once more than there are fields, to see the end
+        position = file.tell()
+        if position == end:
             return
+        if position > end:
+            raise ValueError("a field ends after its message")
         tag = _read_varint(file)
         number, wire_type = tag >> 3, tag & 7
         if number == 0:

@@ -122,8 +122,8 @@ def load_session(
 
     Args:
         path: the model.
-        options: the ``SessionOptions`` to change; None: new ones. The file's options replace
-            those that are set, because its order of execution is the planned one.
+        options: the ``SessionOptions`` to change; None: new ones. The file's options replace those of the
+            caller: the plan holds only under them.
         more_arguments: of ``InferenceSession``; ``providers`` replaces the file's provider and its
             options.
 
@@ -134,34 +134,23 @@ def load_session(
     path = Path(path)
     metadata = scanned_metadata(path)
     settings = file_settings(metadata) or RUNTIME_DEFAULTS
-    made_with = metadata.get(RUNTIME, "").rpartition(" ")[0]  # without the provider
-    here = f"onnxruntime {ort.__version__}"
-    if made_with not in ("", here):
-        _warn(
-            f"{path} was made with {made_with[:80]} and may need more memory with {here}: "
-            "`memplan optimize` makes it again"
-        )
+    _warn_of_other_version(path, metadata.get(RUNTIME, ""))
     options = ort.SessionOptions() if options is None else options
     apply_options(options, settings.session, settings.session_config)
-    planned_provider = settings.execution_provider
     is_planned = "providers" not in more_arguments
     if is_planned:
         file_options = provider_options(settings.provider)
-        more_arguments["providers"] = [(planned_provider, file_options)]
+        more_arguments["providers"] = [(settings.execution_provider, file_options)]
         # Otherwise Python prints an error of the provider, and takes the CPU.
         more_arguments.setdefault("enable_fallback", 0)
     provider = _first_provider(more_arguments["providers"])
-    reason = load_cuda_libraries() if provider == CUDA else ""
-    if provider != planned_provider:
-        # The order of execution suits every provider; an arena does not, nor its release after runs.
-        if settings.arena:
-            _warn(
-                f"{path} was planned for {planned_provider}: its arena is not used on {provider}"
-            )
-        settings = settings._replace(arena={}, run_config={})
+    missing_libraries = load_cuda_libraries() if provider == CUDA else ""
+    if provider != settings.execution_provider:
+        settings = _settings_without_arena(path, settings, provider)
     try:
         if settings.arena:
             _use_arena(settings.arena, provider, options)
+        # ``options`` have all that the file may set: ONNX Runtime must not read further options in it.
         with options_of_file_ignored(), release_after_loading(settings.run_config):
             session = PlannedSession(path, options, settings, **more_arguments)
     except Exception as error:
@@ -172,18 +161,50 @@ def load_session(
                 hint=f"a model and its data lie in one folder: copy {missing[0].name} too",
             ) from None
         if is_planned and provider == CUDA:
-            raise _unusable_provider(path, reason or f"{error}") from error
+            raise _unusable_provider(path, missing_libraries or f"{error}") from error
         raise
-    if is_planned and session.get_providers()[0] != planned_provider:
-        raise _unusable_provider(path, reason or "ONNX Runtime cannot start it")
+    if is_planned and session.get_providers()[0] != provider:
+        reason = missing_libraries or "ONNX Runtime cannot start it"
+        raise _unusable_provider(path, reason)
+    _require_bound_values(path, session)
+    return session
+
+
+def _warn_of_other_version(path: Path, runtime: str) -> None:
+    """Warn the caller of ``memplan_cli.load`` if a file was made with another version of ONNX Runtime.
+
+    ``runtime`` is the entry `RUNTIME` of the metadata, such as ``onnxruntime 1.31.1 CPUExecutionProvider``.
+    """
+    made_with = runtime.rpartition(" ")[0]
+    here = f"onnxruntime {ort.__version__}"
+    if made_with not in ("", here):
+        _warn(
+            f"{path} was made with {made_with[:80]} and may need more memory with {here}: "
+            "`memplan optimize` makes it again"
+        )
+
+
+def _settings_without_arena(path: Path, settings: FileSettings, provider: str) -> FileSettings:
+    """Return the settings for another provider than planned; warn if the file has an arena.
+
+    The order of execution suits every provider; an arena does not, nor its release after runs.
+    """
+    if settings.arena:
+        _warn(
+            f"{path} was planned for {settings.execution_provider}: its arena is not used on {provider}"
+        )
+    return settings._replace(arena={}, run_config={})
+
+
+def _require_bound_values(path: Path, session: PlannedSession) -> None:
+    """Raise a `ModelError` if the settings of a file bind a value that is no input or output of its model."""
     value_names = {value.name for value in (*session.get_inputs(), *session.get_outputs())}
-    for output, input_name in settings.io_binding.items():
-        for name in (output, input_name):
+    for pair in session.settings.io_binding.items():
+        for name in pair:
             if name not in value_names:
                 raise ModelError(
                     f"{path} binds {name[:80]!r}, which is not an input or output of it"
                 )
-    return session
 
 
 def _unusable_provider(path: Path, reason: str) -> RuntimeUnavailableError:
@@ -213,15 +234,9 @@ def _use_arena(
         return
     options.add_session_config_entry("session.use_env_allocators", "1")
     if _registered_arenas[provider] != dict(arena):
-        _warn(
-            "this process already has an arena, sized for another model: it is shared",
-            stacklevel=5,
-        )
+        _warn("this process already has an arena, sized for another model: it is shared")
 
 
-def _warn(text: str, stacklevel: int = 4) -> None:
-    """Warn the caller of ``memplan_cli.load``, who is as many calls above as ``stacklevel`` says.
-
-    The default is for calls in `load_session`.
-    """
-    warnings.warn(text, stacklevel=stacklevel)
+def _warn(text: str) -> None:
+    """Warn the caller of ``memplan_cli.load``. For functions that `load_session` calls."""
+    warnings.warn(text, stacklevel=5)

@@ -55,7 +55,7 @@ class OpProbeResult:
         dtype: of that input.
         has_same_dtype: whether the first output has the dtype of the input.
         requested: bytes; 0 if the result was written into the input.
-        first_output_bytes: bytes of the first output; only right for ops with ``later`` outputs.
+        first_output_bytes: bytes of the first output; 0 without ``later`` outputs.
         later: as `OneOp.later`.
     """
 
@@ -73,9 +73,12 @@ def probe_table(provider: str) -> Json:
     """Run every probe on a provider, and return the table for `memplan_cli.runtime.profile`.
 
     Returns:
-        ``versions`` (of one), ``provider``: ONNX Runtime's. By op, positions of inputs on which its first output
-        lies: ``alias`` even if the input is read again, ``in_place`` only if it is not; ``later``: see
-        `_later_outputs`; ``allocates``: see `_allocating_dtypes`.
+        ``versions``: the version of ONNX Runtime, alone.
+        ``provider``: ONNX Runtime's name of it.
+        ``alias``: by op, the inputs on which its first output lies even if they are read again.
+        ``in_place``: by op, the inputs on which its first output lies if they are not read again.
+        ``later``: by op, ``[input, output]`` of later outputs that lie on an input.
+        ``allocates``: by op of ``in_place``, the dtypes with which it does not work in place.
     """
     answer = run_job(_PROBE_JOB, {"provider": provider}).require("no probe ran")
     results = [from_json(OpProbeResult, item, "the answer") for item in answer["results"]]
@@ -163,8 +166,7 @@ def run_probes(job: Json) -> Json:
             has_same_dtype=dtype == op.result,
             requested=requested,
             # The first output of an op with later outputs is float32, with the shape of the first operand.
-            # For other ops the number may be wrong, and `_later_outputs` leaves them out.
-            first_output_bytes=4 * prod(op.operands[0].shape),
+            first_output_bytes=4 * prod(op.operands[0].shape) if op.later else 0,
             later=op.later,
         )
         results.append(result)

@@ -78,6 +78,15 @@ def test_a_file_that_ends_too_early_is_refused(samples: Path, tmp_path: Path) ->
         scanned_metadata(path)
 
 
+def test_a_file_that_ends_within_a_number_of_fixed_size_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(
+        bytes([1 << 3 | 1, 0])
+    )  # the tag of a number of eight bytes, and one byte of it
+    with pytest.raises(ModelError, match="ends after"):
+        scanned_metadata(path)
+
+
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"there is no file .*no\.onnx"):
         scanned_metadata(tmp_path / "no.onnx")

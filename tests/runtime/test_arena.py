@@ -41,7 +41,7 @@ def held(*events: int, settings: ArenaSettings = EXACT, unit: int = 1) -> int:
 
 def test_sizes_are_rounded_to_256_bytes() -> None:
     assert held(1, 257) == 256 + 512
-    assert trace_of(1, 257).peak == 256 + 512
+    assert trace_of(1, 257).rounded_peak == 256 + 512
     assert trace_of(1, 257).live_peak == 258
 
 

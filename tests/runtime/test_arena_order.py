@@ -33,7 +33,7 @@ def always(program: Program) -> bool:
 
 def live_and_held(found: Program) -> tuple[int, int]:
     trace = session_traces(ExecutedGraph(found), ARENA_REUSE_ONLY, {}).first
-    return trace.peak, best_arena(trace).held
+    return trace.rounded_peak, best_arena(trace).held
 
 
 def holes() -> Program:

@@ -182,7 +182,7 @@ def _candidates_without_pattern(
 
 def _largest_peak(traces: Mapping[Point, SessionTraces]) -> int:
     """Return the most bytes in use at once in any single request, in whole chunks of the arena."""
-    return max(trace.first.peak for trace in traces.values())
+    return max(trace.first.rounded_peak for trace in traces.values())
 
 
 def _most_held(traces: Mapping[Point, SessionTraces], settings: RuntimeSettings) -> int:

@@ -152,13 +152,13 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> Types | None:
         not written: the caller writes it with one session, because a second one may change the order of the
         nodes.
     """
-    # The second session reads files with the names that it writes, so the first dump has its own folder.
+    # Both sessions name their files after ``out``. In a folder of its own, the first dump is not overwritten.
     with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         unpacked = Path(folder) / out.name
         write_session_graph(_with_settings(dump.session, NOT_PACKED), unpacked)
         types = inferred_types(unpacked, dump.session.provider)
         model = load_model(unpacked)
-        # Replaced first: what a node computes is no constant to be cut, and its size counts in the cut.
+        # Before the cut, because a value that a node computes is not cut. The cut needs its size in ``types``.
         types |= _replace_uniform_constants(dump, model, unpacked.parent, types)
         if not has_large_operand(model):
             return None

@@ -92,13 +92,13 @@ def _executions_by_name(
 ) -> Iterator[OpExecution]:
     """Yield the executions of a run, each kernel assigned by the name of its node.
 
-    Names with a generated number are ambiguous. ONNX Runtime changes the layout of filters in another
-    order in each session, so ``layout_token_1`` of the dump may be ``layout_token_2`` of the session that
-    ran. What such a node wrote is therefore taken from the nodes of the main graph with other names, which
-    read it. If none of these reads it, it is what the kernel of that name wrote.
+    Names with a generated number are ambiguous: ``layout_token_1`` of the dump may be ``layout_token_2`` of the
+    session that ran, because ONNX Runtime changes the layout of filters in another order in each session. What
+    such a node wrote is taken from what the other nodes of the main graph have read of it. If they read nothing,
+    it is what the kernel of that name wrote.
 
-    What a kernel read only shows whether it packed its weights. Nodes that differ only in the number do
-    that alike.
+    What such a node read is taken from the kernel of that name: it only shows whether weights were packed, which
+    is the same for all nodes whose names differ in the number alone.
     """
     known_tensors: dict[str, Any] = {}  # type and dims of values of the main graph, by name
     for kernel in kernels:

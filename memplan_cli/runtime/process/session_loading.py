@@ -81,24 +81,28 @@ class SessionLoading:
         graph_bytes = PROFILE.session_heap + node_bytes + weight_bytes
         self.memory.add_objects(SESSION_GRAPH, graph_bytes)
         self._parse()
-        # Optimization makes new weights. Those that nodes in the blocked layout of convolutions (NCHWc) read are
-        # filters of the file in that layout; all others are folded constants.
+        self._optimize()
+        if self.packs:
+            self._pack()
+
+    def _optimize(self) -> None:
+        """Simulate how optimization folds constants, then reorders filters, and frees the weights that they replace.
+
+        Filters are the new weights that nodes in the blocked layout of convolutions (NCHWc) read.
+        """
         new_weights, read_in_blocks = self._new_weights(), self._names_read_in_blocks()
+        filters = [name for name in new_weights if name in read_in_blocks]
         for name, size in new_weights.items():
-            if name not in read_in_blocks:
+            if name not in filters:
                 self._fold_constant(name, size)
-        filters = (name for name in new_weights if name in read_in_blocks)
-        # The runtime generates their names, with numbers in the order in which it makes them.
+        # The numbers in names of filters show in which order the runtime makes the filters.
         for name in sorted(filters, key=_generated_number):
             self._reorder_filter(name, new_weights[name])
         weights = {
             var.name for var in self.program.vars.values() if var.origin is Origin.WEIGHT
         }
-        # Optimization has replaced the other weights of the file.
         for name in [name for name in self.heap_weights if name not in weights]:
             self.memory.free(self.heap_weights.pop(name))
-        if self.packs:
-            self._pack()
 
     def _parse(self) -> None:
         """Simulate how the file is parsed, and its inline weights copied out of the parsed text."""
@@ -204,11 +208,11 @@ class SessionLoading:
     ) -> None:
         """Pack the operands of the nodes of a block, then those of their bodies.
 
-        A weight is freed when its last reader has packed it. A reader that packs no copy reads the weight in
-        each run, so the weight stays.
+        A weight of this block is freed when its last reader has packed it. A reader that packs no copy reads the
+        weight in each run, so the weight stays.
 
-        A body never frees a weight of an outer block: a copy of such a weight on the heap stays. Its pages
-        in a mapped file are dropped when all bodies of the control-flow node have packed their operands.
+        A weight of an outer block that bodies have packed stays if it is on the heap. If it is mapped, its pages
+        are dropped when all bodies of a control-flow op have packed their operands.
 
         Args:
             block: the main graph or a body.
@@ -228,7 +232,9 @@ class SessionLoading:
             for body in op.bodies:
                 self._pack_block(body, reads_of_op, readers)
             if op.bodies:
-                for var in sorted(self._mapped):
+                for var in sorted(
+                    self._mapped
+                ):  # those of this block that only its ops read are gone already
                     if not readers[var]:
                         self._free_weight(var)
 

@@ -189,7 +189,7 @@ def replay_and_compare(job: Json) -> Json:
     )
     feed = InputSet.of_job(job).draw()
     replay.values.update({name: _runtime_value(value) for name, value in feed.items()})
-    # With the places of subgraphs: they are overwritten once they are free, as all others are.
+    # Places of subgraphs are poisoned once they are free, too: a plan may have put them on a tensor in use.
     replay.run_nodes(job["order"], placements)
     outputs: list[str] = job["outputs"]
     # Outputs that are weights are not computed, so they are neither saved nor compared.
@@ -233,8 +233,7 @@ class _Replay:
     def run_nodes(self, order: Sequence[int], placements: Iterable[BoundPlacement]) -> None:
         """Run the nodes in an order, and poison the place of each tensor once it is freed.
 
-        ``order`` has the index of each node in the file. Tensors of subgraphs are among the ``placements``:
-        poisoning their places shows a plan that puts them on a tensor that is still needed.
+        ``order`` has the index of each node in the file. Tensors of subgraphs are among the ``placements``.
         """
         # By position in the order.
         freed_at: dict[int, list[BoundPlacement]] = defaultdict(list)
@@ -249,7 +248,7 @@ class _Replay:
             self.poison_freed(nodes[index], freed_at[position])
 
     def run_node(self, node: NodeProto) -> None:
-        """Run one node; its placed inputs and outputs lie in the arenas.
+        """Run one node; read its placed inputs from the arenas, and write its placed outputs there.
 
         Placed outputs are added to `in_arenas`. The bytes of pinned ones, which no later tensor may
         overwrite, are hashed into `digests`: `overwritten` compares them at the end.
@@ -264,8 +263,8 @@ class _Replay:
                     f"node {node.name or node.op_type!r} reads {name!r} before the plan's order "
                     "makes it"
                 )
-        # The model of one node declares its inputs by the types of their values. Values of an ONNX map
-        # type do not show it, so `one_op` copies the declaration of the whole model for them.
+        # The model of one node declares its inputs by the types of their values. A map does not tell its type,
+        # so `one_op` copies the declaration of the whole model for it.
         types = {
             name: self._runtime_type(name)
             for name in inputs
@@ -283,7 +282,9 @@ class _Replay:
         if reads_unbindable or writes_unbindable:
             self._run_with_copies(session, inputs, outputs)
         else:
-            self._run_bound(session, inputs, outputs, self._temporary_outputs(node, outputs))
+            runs_branch = operator(node).runs_one_body
+            late_outputs = self._memory_apart(outputs) if runs_branch else {}
+            self._run_bound(session, inputs, outputs, late_outputs)
         for name in filter(self._is_placed, outputs):
             self.in_arenas.add(name)
             if self.places[name].pinned:
@@ -294,7 +295,7 @@ class _Replay:
         session: Any,  # noqa: ANN401 - ONNX Runtime has no types
         inputs: Sequence[str],
         outputs: Sequence[str],
-        temporary: Mapping[str, ReplayArena],
+        late_outputs: Mapping[str, ReplayArena],
     ) -> None:
         """Run a session with its inputs and outputs bound to their places.
 
@@ -302,7 +303,7 @@ class _Replay:
             session: of one node.
             inputs: names of its inputs.
             outputs: names of its outputs.
-            temporary: memory for outputs that are copied to their places after the run.
+            late_outputs: other memory for outputs that are copied to their places after the run.
         """
         binding = session.io_binding()
         for name in inputs:
@@ -313,31 +314,29 @@ class _Replay:
                 binding.bind_ortvalue_input(name, self.values[name])
         for name in outputs:
             if self._is_placed(name):
-                place, memory = self.places[name], temporary.get(name)
+                place, memory = self.places[name], late_outputs.get(name)
                 binding.bind_output(name, *self._bound_memory(place, memory))
             else:
                 binding.bind_output(name, "cpu")
         session.run_with_iobinding(binding)
-        for name, memory in temporary.items():
+        for name, memory in late_outputs.items():
             place = self.places[name]
             self.arenas[place.arena].write(place.offset, memory.read(0, place.bytes))
         for name, value in zip(outputs, binding.get_outputs(), strict=True):
             if not self._is_placed(name):
                 self.values[name] = value
 
-    def _temporary_outputs(
-        self, node: NodeProto, outputs: Sequence[str]
-    ) -> dict[str, ReplayArena]:
-        """Return memory for the placed outputs of an If; of other nodes, nothing.
+    def _memory_apart(self, outputs: Sequence[str]) -> dict[str, ReplayArena]:
+        """Return memory outside of the arenas for the placed outputs of an If.
 
-        A plan may place an output of an If on tensors that its branch reads, because it is
-        written at the end of the branch. The runtime orders the ops of a branch itself, and may
-        write an output while others still read.
+        A plan may place such an output on tensors that the branch reads, because it is written at the end of
+        the branch. The runtime orders the ops of a branch itself, and may write it while others still read.
         """
-        if not operator(node).runs_one_body:
-            return {}
-        placed = [name for name in outputs if self._is_placed(name)]
-        return {name: self.new_arena(self.places[name].bytes) for name in placed}
+        return {
+            name: self.new_arena(self.places[name].bytes)
+            for name in outputs
+            if self._is_placed(name)
+        }
 
     def _run_with_copies(
         self,

@@ -27,7 +27,7 @@ class BoundPlacement:
         offset: the first byte in the arena.
         freed_after: the node of the top block after which its bytes are free, as a position in the
             plan's order. None: they are needed until the run ends.
-        pinned: whether the tensor must keep its value until the run ends.
+        pinned: whether the tensor must keep its value until the run ends, as users can ask for.
         buffer: the id of the tensor whose bytes it shares, or its own.
     """
 
@@ -56,7 +56,7 @@ def arena_heights(plan: Plan, dims: Mapping[str, int]) -> dict[str, int]:
 def bound_placements(
     plan: Plan, dims: Mapping[str, int]
 ) -> tuple[list[BoundPlacement], dict[str, str]]:
-    """Return the tensors that have a place, and why each other tensor has none, by its id.
+    """Return the tensors that have a place, and the reason for each tensor without one, by its id.
 
     A plan counts offsets and sizes in the unit of their arena, and time in ticks: a node of the top
     block has one tick, or several if it has subgraphs.
@@ -65,11 +65,11 @@ def bound_placements(
     node_at_tick = _top_node_at_tick(plan)
     last_ticks = _last_ticks(plan)
     placements: list[BoundPlacement] = []
-    # The name in a refusal is the tensor's id. Pinned tensors are refused too, although they have a place.
+    # The report lists pinned tensors as unplanned too, because they share no memory. They have a place.
     unplaced = {
-        refusal.name: refusal.reason
-        for refusal in plan.report.unplanned
-        if refusal.name not in plan.by_id
+        tensor.name: tensor.reason
+        for tensor in plan.report.unplanned
+        if tensor.name not in plan.by_id
     }
     for tensor in plan.tensors:
         unit = units[tensor.arena]
@@ -79,8 +79,9 @@ def bound_placements(
             unplaced[tensor.id] = "its size depends on a dim without a value"
             continue
         buffer = _buffer(tensor)
-        # Outputs of the model are needed at a tick after that of the last node, which the map does not have.
-        freed_after = None if tensor.pinned else node_at_tick.get(last_ticks[buffer])
+        # None for outputs of the model: they are needed at a tick after that of the last node.
+        last_node = node_at_tick.get(last_ticks[buffer])
+        freed_after = None if tensor.pinned else last_node
         placements.append(
             BoundPlacement(
                 name=tensor.name,

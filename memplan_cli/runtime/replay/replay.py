@@ -150,7 +150,10 @@ def replay_unchecked(model: Path, plan: Plan, conditions: RunConditions) -> Repl
 
 
 def _replay(model: Path, plan: Plan, conditions: RunConditions) -> ReplayResult:
-    """Run a model without random ops inside a plan, and compare it with a run of the whole."""
+    """Run the nodes of a model in the plan's order with tensors at their offsets; compare with an ordinary run.
+
+    The model has no random ops.
+    """
     nodes = load_model(model).graph.node
     order = _node_order([node.name for node in nodes], plan)
     if order is None:
@@ -202,7 +205,7 @@ def _run_and_compare(
             "inputs": to_json(inputs),
             "folder": folder,
             "outputs": list(whole.outputs),
-            "save": False,
+            "save": False,  # compare with the outputs in the folder
             "places": to_json(placements),
             "arenas": arena_heights(plan, conditions.dims),
             "order": order,
@@ -285,17 +288,22 @@ def _node_order(names: Sequence[str], plan: Plan) -> list[int] | None:
     memplan writes a file in the plan's order, so the result is 0, 1, 2 and so on, unless the plan is wrong:
     the replay runs the order of the plan to find that out.
 
-    An entry is the name of a node, or for a node without a unique name its index in the original file. The
-    file that was written does not have that index: the first such entry is the first such node, and so on.
+    An entry is the name of a node. A node without a unique name has its index in the original file instead,
+    which the written file lacks. Such nodes are assigned in order:
+
+        names in the file    "a", "", "b", ""
+        plan                 "b", "#7", "a", "#3"
+        result               2, 1, 0, 3
 
     Args:
-        names: of the nodes in the file.
+        names: of the nodes in the file; empty without a name.
         plan: the plan.
 
     Returns:
         None if the plan's order has other nodes than the file.
     """
     count = Counter(names)
+    # `own_name` is empty for a name such as "#7", which looks like an index.
     index_of_entry = {
         name: index for index, name in enumerate(names) if own_name(name) and count[name] == 1
     }

@@ -112,9 +112,10 @@ def compare_unrepeatable(
 ) -> Validation:
     """Compare a written model with an original whose own runs gave different outputs.
 
-    If the original has random ops, copies of both models with fixed seeds are compared by their
-    first runs. Otherwise the first runs are compared if the first run of the original repeats, and
-    else all runs, with a tolerance widened by the differences between the original's own runs.
+    If the original has random ops, copies of both models with fixed seeds are compared by their first runs.
+    Otherwise the first runs are compared if the first run of the original gives the same outputs in a new
+    process, as that of a model with a state in its session does. If it does not, all runs are compared, with a
+    tolerance widened by the differences between the original's own runs.
 
     ``path`` and ``settings`` are those of the written model. The original runs as the reference of the
     check asks: under the settings of the baseline, or without optimization.
@@ -129,8 +130,10 @@ def compare_unrepeatable(
                 return _nondeterministic(baseline)
             original, written = seeded
         inputs = _saved_in(folder, "outputs", baseline.inputs)
-        if _save_first_run(baseline, original, original_settings, inputs):
-            # Its outputs are in the folders of `inputs` now.
+        is_first_run_repeatable = _save_first_run(
+            baseline, original, original_settings, inputs
+        )
+        if is_first_run_repeatable:
             spec = compared_spec(baseline, written, settings, inputs)
             record = run_model(_outputs_only(spec, 1), timeout=baseline.check.timeout)
             verdict = verdict_of(record, baseline.provider, baseline.check.tolerance)

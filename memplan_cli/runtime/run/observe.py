@@ -51,8 +51,13 @@ def observe_many(
 ) -> tuple[RunObservation, ...]:
     """Run a model once on each input set, in one session; return an observation for each.
 
-    The inputs are drawn by ``input_sets``, not by the conditions. Error messages begin
-    with ``subject``: the user's model, of which ``model`` may be a dump, and its sizes.
+    Args:
+        model: the file; it may be a dump of the user's model.
+        program: its graph.
+        input_sets: the inputs of each run, which replace those of ``conditions``.
+        conditions: provider and time limit.
+        subject: the user's model with the sizes that it runs at, for error messages, such as
+            ``model.onnx at batch=4``.
 
     Raises:
         RuntimeUnavailableError: the model does not run here on one of the input sets.
@@ -72,13 +77,13 @@ def observe_many(
         record = replace(record, failure=replace(record.failure, reason=reason))
     given = given_text(conditions.binding.feeds)
     record.require(f"{subject} could not be run for its sizes{given}")
-    outputs = copy.writes
+    outputs_of_node = copy.writes
     observations = []
     for kernels in record.kernels or ():
         executions = [
-            OpExecution(outputs[kernel.node], kernel.read, kernel.wrote)
+            OpExecution(outputs_of_node[kernel.node], kernel.read, kernel.wrote)
             for kernel in kernels
-            if kernel.node in outputs
+            if kernel.node in outputs_of_node
         ]
         observations.append(observation_of(program, executions))
     return tuple(observations)

@@ -116,17 +116,19 @@ def predicted_facts(
     Raises:
         RuntimeUnavailableError: weights are missing, or it does not load.
     """
-    # The graph that ONNX Runtime makes of the model, the one in the written file, and the one that it makes
-    # of the written file.
-    original = executed_or_observed_graph(path, DEFAULTS, conditions)
-    written = ExecutedGraph(program, conditions.dims)
-    optimized = with_file_order(original, nodes, program)
+    original = executed_or_observed_graph(
+        path, DEFAULTS, conditions
+    )  # as ONNX Runtime optimizes it
+    written = ExecutedGraph(program, conditions.dims)  # as it is in the file
+    written_optimized = with_file_order(
+        original, nodes, program
+    )  # as ONNX Runtime optimizes the file
     assumed = conditions.binding.assumed
-    choice = _best_settings(original, optimized, written, assumed, optimization)
+    choice = _best_settings(original, written_optimized, written, assumed, optimization)
     process_before = _process_as_opened(path, original, recorded, conditions)
     process_after = predict_process_bytes(
         stored_model(weights or path),
-        written if choice.settings.is_unoptimized else optimized,
+        written if choice.settings.is_unoptimized else written_optimized,
         choice.settings,
         _OPENED_BY_MEMPLAN,
     )
@@ -135,7 +137,7 @@ def predicted_facts(
         name="onnxruntime",
         version=required_version(),
         provider=CPU,
-        # Intermediates are compared with the defaults, a process with one that opens the model as it is.
+        # Of the original: tensors as under the defaults, but a process as users open the file.
         predicted={
             "original": replace(predict_peaks(original, DEFAULTS), process=process_before),
             "optimized": replace(choice.predicted, process=process_after),
@@ -177,7 +179,7 @@ def _makes_default_graph(settings: RuntimeSettings) -> bool:
 
 def _best_settings(
     original: ExecutedGraph,
-    optimized: ExecutedGraph,
+    written_optimized: ExecutedGraph,
     written: ExecutedGraph,
     assumed: Collection[str],
     optimization: Optimization,
@@ -186,18 +188,19 @@ def _best_settings(
 
     Args:
         original: the optimized graph of the original.
-        optimized: the optimized graph of the written model.
+        written_optimized: the optimized graph of the written model.
         written: the graph in its file.
         assumed: dims whose values were assumed.
-        optimization: of the written model by ONNX Runtime: ``off`` if it would spoil the file; ``any``:
-            off if runs without it need less memory, and are not estimated to take longer.
+        optimization: whether ONNX Runtime optimizes the graph of the file. ``on``: it does. ``off``: it does
+            not, because that would undo the plan. ``any``: it does not if runs need less memory then, and are
+            not estimated to take longer.
     """
     as_written = settings_for_sizes(RUN_AS_WRITTEN, assumed)
     if optimization == "off":
-        # The file may have copies or chunks that keep its live tensors within a budget. With a memory pattern,
-        # a session holds one block for all tensors of a run, which may exceed the budget.
+        # Such a file has copies or chunks that keep its live tensors within a budget. With a memory pattern, a
+        # session holds one block for all tensors of a run, which may exceed the budget.
         return predict_settings(written, without_pattern(as_written))
-    choice = predict_settings(optimized, settings_for_sizes(DEFAULTS, assumed))
+    choice = predict_settings(written_optimized, settings_for_sizes(DEFAULTS, assumed))
     if optimization == "on" or is_slower_unoptimized(written.program, written.dims, original):
         return choice
     return min(choice, predict_settings(written, as_written), key=attrgetter("rank"))

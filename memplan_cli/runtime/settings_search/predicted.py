@@ -236,7 +236,8 @@ def _best_choice(
 ) -> SettingsChoice:
     """Return the best combination of order, reuse and arena among those with a peak near the lowest.
 
-    It has a memory pattern if that pays, unless ``base`` sets the pattern.
+    It has a memory pattern if that pays, unless ``base`` sets the pattern. The search of an arena is slow, so only
+    combinations near the lowest peak get one.
 
     Raises:
         UnknownBytesError: a size depends on data.
@@ -245,23 +246,26 @@ def _best_choice(
         (settings, session_traces(executed, settings, workspace))
         for settings in _variants(executed, base)
     ]
-    lowest = min(traces.first.peak for _, traces in variants)
+    # Without a memory pattern all runs make the requests of the first one.
+    lowest = min(traces.first.rounded_peak for _, traces in variants)
     near_lowest = [
         (settings, traces)
         for settings, traces in variants
-        if traces.first.peak <= _NEAR_LOWEST * lowest
+        if traces.first.rounded_peak <= _NEAR_LOWEST * lowest
     ]
-    # Without a memory pattern all runs make the requests of the first one. Several orders often make the
-    # same requests, which need the search only once.
+    # Several orders often make the same requests, which need the search only once.
     traces_by_requests = {traces.first: traces for _, traces in near_lowest}
     arenas = {
         requests: best_arena(_served_runs(executed, traces))
         for requests, traces in traces_by_requests.items()
     }
-    settings, traces = min(
-        near_lowest,
-        key=lambda pair: (pair[1].first_peak + arenas[pair[1].first].held, pair[1].first_peak),
-    )
+
+    def memory(variant: tuple[RuntimeSettings, SessionTraces]) -> tuple[int, int]:
+        """Return the sort key of a variant: live bytes and arena, then live bytes."""
+        _, traces = variant
+        return traces.first_peak + arenas[traces.first].held, traces.first_peak
+
+    settings, traces = min(near_lowest, key=memory)
     choice = _in_arena(executed, settings, traces, arenas[traces.first])
     is_pattern_fixed = "enable_mem_pattern" in base.session
     return choice if is_pattern_fixed else _with_pattern(executed, choice, workspace)
@@ -338,8 +342,10 @@ def _with_pattern(
     Otherwise the choice itself is returned. With a pattern the first run requests each tensor, and each
     later run one block for all tensors.
     """
+    if executed.provider != CPU:
+        return choice  # what a pattern saves was measured on the CPU only
     # If sizes depend on data or there are subgraphs, the block of one run may not fit another run.
-    if executed.provider != CPU or needs_observation(executed):
+    if needs_observation(executed):
         return choice
     settings = choice.settings.updated(_PATTERN)
     traces = session_traces(executed, settings, workspace)
@@ -362,9 +368,9 @@ def _bytes_of_one_region(traces: SessionTraces, limit: int) -> int | None:
     None if it would exceed ``limit``, or if the runs request nothing.
     """
     runs = traces.with_kept_outputs
-    if not 0 < runs.peak <= limit:
+    if not 0 < runs.rounded_peak <= limit:
         return None
-    region = shared_region((runs,), lowest=runs.peak)
+    region = shared_region((runs,), lowest=runs.rounded_peak)
     if region is None or region + _SPARE_BYTES > limit:
         return None
     return region + _SPARE_BYTES

@@ -85,7 +85,10 @@ RUNTIME = "ort"
 
 
 def simulate(executed: ExecutedGraph, allocator: str) -> Simulation:
-    """Return what ``allocator``, one of `ALLOCATORS` or `RUNTIME`, needs for a run of a program in its own order.
+    """Return what ``allocator``, one of `ALLOCATORS` or `RUNTIME`, needs for a run of a program.
+
+    Live bytes and requests are those of a run in the order of the program, for all allocators alike. `RUNTIME`
+    holds what it needs in its own order, with its own reuse.
 
     Raises:
         SettingsError: there is no such allocator.

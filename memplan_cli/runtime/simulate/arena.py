@@ -132,7 +132,7 @@ def best_fit_height(trace: AllocationTrace) -> int:
     arena = SimulatedArena(ArenaSettings(initial=_ENDLESS, max_dead_bytes=1))
     arena.run(trace)
     ends = (
-        address + -(-size // CHUNK)
+        address + _chunks(size)
         for address, size in zip(arena.addresses, trace.sizes, strict=True)
     )
     return max(ends, default=0) * CHUNK
@@ -144,13 +144,13 @@ class SimulatedArena:
     Attributes:
         addresses: address of each allocation of the last run, by its index.
         _max_dead: a chunk is split if at least so much of it, or half of it, would remain unused.
-        _growth: the size of the next region, which doubles with each region up to _max_extension.
+        _next_size: the size of the next region, which doubles with each region up to _max_extension.
         _is_exact: whether a region has the size of the request that needs it.
         _limit: a run stops when the arena holds more.
         _place_region: where regions lie; None places each above the ones before.
         _top: the end of the highest region.
         _held: the total size of the regions.
-        _free: size and address of each free chunk, sorted.
+        _free: ``(size, address)`` of each free chunk, sorted.
         _free_addresses: the addresses of the free chunks.
         _sizes: the size of each chunk, by address.
         _previous: the chunk before each chunk in its region, by address; None at the region's start.
@@ -171,11 +171,11 @@ class SimulatedArena:
             place_region: where regions lie; None places each above the ones before.
         """
         self.addresses: list[int] = []
-        self._max_dead = -(-settings.max_dead_bytes // CHUNK)
-        self._growth = -(-settings.initial // CHUNK)
-        self._max_extension = max(-(-settings.max_extension // CHUNK), 1)
+        self._max_dead = _chunks(settings.max_dead_bytes)
+        self._next_size = _chunks(settings.initial)
+        self._max_extension = max(_chunks(settings.max_extension), 1)
         self._is_exact = settings.exact
-        self._limit = limit // CHUNK
+        self._limit = limit // CHUNK  # rounded down: one chunk more would exceed it
         self._place_region = place_region
         self._top = 0
         self._held = 0
@@ -299,10 +299,15 @@ class SimulatedArena:
         The step doubles until the request fits. The cap applies only where the step was large
         enough already: a step that a large request made stays (core/framework/bfc_arena.cc).
         """
-        is_too_small = wanted > self._growth
-        while wanted > self._growth:
-            self._growth *= 2
-        size = self._growth
+        is_too_small = wanted > self._next_size
+        while wanted > self._next_size:
+            self._next_size *= 2
+        size = self._next_size
         if not is_too_small:
-            self._growth = min(2 * size, self._max_extension)
+            self._next_size = min(2 * size, self._max_extension)
         return size
+
+
+def _chunks(size: int) -> int:
+    """Return the number of chunks that hold ``size`` bytes."""
+    return -(-size // CHUNK)

@@ -81,13 +81,13 @@ def order_for_arena(
     if moves < _MIN_MOVES:
         return program
     held = best_arena(start).held
-    if is_tight(held, start.peak):  # no order makes it lower
+    if is_tight(held, start.rounded_peak):  # no order makes it lower
         return program
     search = _OrderSearch(
         program,
         is_allowed,
         tracer,
-        max_live=start.peak,
+        max_live=start.rounded_peak,
         best_height=_arena_height(start),
     )
     ordered = search.run(moves)
@@ -171,7 +171,7 @@ class _OrderSearch:
         """Return the arena's height for an order; None if it exceeds the best, or the order is refused."""
         changed = _in_order(self.program, order)
         trace = self.tracer.trace(changed)
-        if trace.peak > self.max_live:
+        if trace.rounded_peak > self.max_live:
             return None
         height = _arena_height(trace)
         if height > self.best_height or not self.is_allowed(changed):

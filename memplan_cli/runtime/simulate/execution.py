@@ -224,15 +224,10 @@ class Frame:
         return self._close(pattern_block)
 
     def allocate(self, var: VarId) -> None:
-        """Allocate the memory of an output, unless it has memory already or shares that of another value.
-
-        If the dims of the output were observed, their key is recorded in ``simulator.keys``.
-        """
+        """Allocate the memory of an output, unless it has memory already or shares that of another value."""
         if not var:  # an optional output that the op does not have
             return
-        written = self._observed_write(var)
-        if written is not None:
-            self.simulator.keys[var] = written.key
+        self._record_dims(var)
         if var in self.outer_results:
             # The var is written into an output of the control-flow op, which is memory of the outer frame.
             # `_branch_peak` runs a branch without an outer frame, and counts the memory of the branch only.
@@ -240,8 +235,8 @@ class Frame:
                 self.outer.allocate(self.outer_results[var])
             return
         kind = self.plan.kind.get(var)
-        # All other kinds share memory of another value.
-        if var in self.allocations or kind not in (BufferKind.NEW, BufferKind.OUTPUT):
+        shares_memory = kind not in (BufferKind.NEW, BufferKind.OUTPUT)
+        if shares_memory or var in self.allocations:
             return
         size = self._size(var)
         is_text = self.simulator.model.program.vars[var].dtype == "string"
@@ -309,6 +304,12 @@ class Frame:
             self.simulator.recorder.free(index)
         if self.traced_pattern is not None:
             self.traced_pattern.free(var)
+
+    def _record_dims(self, var: VarId) -> None:
+        """Record the key of the dims that were observed for a variable, for `RunSimulator.pattern_key`."""
+        written = self._observed_write(var)
+        if written is not None:
+            self.simulator.keys[var] = written.key
 
     def _observed_write(self, var: VarId) -> WrittenTensor | None:
         """Return the tensor that the observed run wrote into a variable in the same frame; None if unknown."""
@@ -385,39 +386,43 @@ def _run_loop(frame: Frame, op: Op) -> None:
     """
     (body,) = op.bodies
     recorder, state_count = frame.simulator.recorder, _loop_state_count(op)
-    # Memory is named by its number in the recorder.
     counter = recorder.allocate(PROFILE.loop_counter)
     condition = recorder.allocate(PROFILE.loop_condition)
-    # The memory of the state that the next iteration reads, by body input. First carried values have none:
-    # they lie in memory of the block around the Loop.
-    state = {body.inputs[1]: condition}
-    read_state: list[int] = []  # the memory that the last iteration has read
-    slices: dict[int, None] = {}  # that of the scan outputs of all iterations
+    # The state that the next iteration reads. The first carried values are no allocations of the Loop.
+    state: Allocations = {body.inputs[1]: condition}
+    read_state: Allocations = {}
+    scan_outputs: dict[int, None] = {}  # of all iterations, in order
     carried_vars = op.inputs[2:]  # the variables whose values the next iteration gets
     for _ in range(_loop_iterations(frame, op)):
-        still_needed = {*state.values()}
-        for index in dict.fromkeys(read_state):
-            if index not in still_needed and index not in slices:
+        for index in dict.fromkeys(read_state.values()):
+            if index not in state.values() and index not in scan_outputs:
                 recorder.free(index)
         _copy_keys(frame.simulator.keys, carried_vars, body.inputs[2:])
         carried_vars = body.outputs[1:state_count]
-        results = frame.simulator.run_block(body, op, {}, frame)
-        # The memory of each output: its own, or that of the input that it passes on. A condition that the
-        # body does not compute is the first one.
-        buffer_of = frame.simulator.plans[body.path].buffer
-        by_buffer = {body.outputs[0]: condition, **state, **results}
-        memory = [by_buffer.get(buffer_of.get(var, var)) for var in body.outputs]
-        read_state = list(state.values())
-        state = {
-            var: index
-            for var, index in zip(body.inputs[1:], memory[:state_count], strict=True)
-            if index is not None
-        }
-        slices.update((index, None) for index in memory[state_count:] if index is not None)
+        # A condition that the body does not compute is the first one.
+        known = {body.outputs[0]: condition, **state}
+        results = _run_iteration(frame, op, known)
+        read_state = state
+        written = zip(body.inputs[1:], results[:state_count], strict=True)
+        state = {var: index for var, index in written if index is not None}
+        scan_outputs |= {index: None for index in results[state_count:] if index is not None}
     for var in op.outputs:
         frame.allocate(var)
-    for index in dict.fromkeys((*read_state, *state.values(), *slices, counter)):
+    remaining = (*read_state.values(), *state.values(), *scan_outputs, counter)
+    for index in dict.fromkeys(remaining):
         recorder.free(index)
+
+
+def _run_iteration(frame: Frame, op: Op, known: Allocations) -> list[int | None]:
+    """Run the body of a Loop once, and return the allocation of each of its outputs.
+
+    An output that the body passes on has the allocation of the value that it passes on, from ``known``; None if
+    that value is no allocation of the Loop.
+    """
+    (body,) = op.bodies
+    allocations = known | frame.simulator.run_block(body, op, {}, frame)
+    buffer_of = frame.simulator.plans[body.path].buffer
+    return [allocations.get(buffer_of.get(var, var)) for var in body.outputs]
 
 
 def _copy_keys(

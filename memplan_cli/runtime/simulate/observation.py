@@ -77,7 +77,7 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
             of their control-flow op. Executions of unknown ops are ignored.
     """
     producer = {var: op for _, op in walk(program.body) for var in op.outputs if var}
-    body_of_first_output = _body_of_first_output(program)
+    counted_body = _bodies_by_counted_op(program)
     # Runs of each body since the last execution of its control-flow op.
     new_runs: Counter[str] = Counter()
     written: dict[VarId, list[WrittenTensor]] = defaultdict(list)
@@ -88,12 +88,12 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
         op = producer.get(first_output)
         if op is None:
             continue
-        if first_output in body_of_first_output:
-            new_runs[body_of_first_output[first_output]] += 1
+        if first_output in counted_body:
+            new_runs[counted_body[first_output]] += 1
         for body in op.bodies:
             iterations[body.path].append(new_runs.pop(body.path, 0))
         _append_written(program, op, execution.wrote, written)
-        # A kernel that packed a weight when the session was created reads the copy instead.
+        # A weight that no kernel reads in a run was packed by its kernels when the session was created.
         packed.update(_unread_weights(program, op, execution.read))
     return RunObservation(
         {var: tuple(tensors) for var, tensors in written.items()},
@@ -102,10 +102,10 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
     )
 
 
-def _body_of_first_output(program: Program) -> dict[VarId, str]:
-    """Return the path of each body, by the first value that its ops compute.
+def _bodies_by_counted_op(program: Program) -> dict[VarId, str]:
+    """Return the path of each body, by the first output of one of its ops.
 
-    A body ran as often as the op that computes this value.
+    The executions of that op are counted: a body ran as often as each of its ops.
     """
     paths: dict[VarId, str] = {}
     for _, parent in walk(program.body):

@@ -127,30 +127,40 @@ def regions(first: int, later: int) -> dict[str, Setting]:
 def best_arena(trace: AllocationTrace) -> ArenaChoice:
     """Return the arena that holds least after two runs, of those that are tried.
 
-    Exact growth is tried first, then one region, then several regions.
+    These are exact growth, then one region, then two or three regions.
     """
     best = _held_by(trace, EXACT)
     count = _trials(trace, _MAX_ONE_REGION_TRIALS)
-    for size in _one_region_sizes(trace.peak, max(best.held, trace.peak), count):
-        if size >= min(best.held, _LARGEST_REGION):  # the arena holds its region at least
+    for size in _one_region_sizes(
+        trace.rounded_peak, max(best.held, trace.rounded_peak), count
+    ):
+        # Sizes ascend, and an arena holds at least its first region.
+        if size >= min(best.held, _LARGEST_REGION):
             break
         choice = _held_by(trace, one_region(size), limit=best.held)
         best = min(best, choice, key=lambda choice: choice.held)
+    return _best_of_several_regions(trace, best.held) or best
+
+
+def _best_of_several_regions(trace: AllocationTrace, held: int) -> ArenaChoice | None:
+    """Return an arena of two or three regions that holds less than ``held`` bytes; None if none is found.
+
+    Totals of regions are tried in ascending order. The first arena that serves both runs without a further
+    region is returned: it holds the least, or two chunks more, because sizes of regions are rounded up.
+    """
     first_sizes = _first_region_sizes(trace)
     candidates = (
         (total, arena)
-        for total in _totals(trace.peak, best.held)
+        for total in _totals(trace.rounded_peak, held)
         for first in first_sizes
         for arena in _several_regions(first, total)
     )
     for total, arena in islice(candidates, _trials(trace, _MAX_SEVERAL_REGIONS_TRIALS)):
-        # An arena that never grows further holds its total, and up to two chunks more: sizes of later regions
-        # are rounded up. Totals ascend, so the first such arena holds least.
-        limit = min(total + 2 * CHUNK, best.held - 1)
+        limit = min(total + 2 * CHUNK, held - 1)
         choice = _held_by(trace, arena, limit)
         if choice.held <= limit:
             return choice
-    return best
+    return None
 
 
 def is_tight(held: int, lowest: int) -> bool:
@@ -201,7 +211,7 @@ def _first_region_sizes(trace: AllocationTrace) -> list[int]:
         two tensors                 8 + 5, 5 + 4, and 2 * 8; other pairs are not tried
         the peak without a tensor   20 - 8, 20 - 5, 20 - 4
     """
-    peak = trace.peak
+    peak = trace.rounded_peak
     distinct_sizes = sorted({rounded_up(size) for size in trace.sizes if size}, reverse=True)
     large = distinct_sizes[:_LARGEST_TENSORS]
     neighbors = [larger + smaller for larger, smaller in pairwise(large)]

@@ -99,8 +99,8 @@ class AllocationTrace:
     outputs: int = 0
 
     @property
-    def peak(self) -> int:
-        """The most bytes of whole chunks allocated at once. No region is smaller."""
+    def rounded_peak(self) -> int:
+        """The most bytes allocated at once, each allocation rounded up to chunks. No arena holds less."""
         return _peak(self.steps, [rounded_up(size) for size in self.sizes])
 
     @property

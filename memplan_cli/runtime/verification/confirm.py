@@ -105,7 +105,7 @@ class Confirmation:
         if self.passed:
             self._optimize_if_slower()
 
-    def choose_idle(self, progress: Progress) -> None:
+    def choose_idle_arena(self, progress: Progress) -> None:
         """Report a run that releases the arena at its end, if the check asks for that or it costs little.
 
         By default the arena is released if that frees memory between runs, the highest memory of a run rises
@@ -272,8 +272,8 @@ class Confirmation:
     def runtime_summary(self) -> RuntimeSummary:
         """Return the runtime block of the report: predicted and observed memory, and settings.
 
-        Of both, ``original`` is the baseline run's, and ``optimized`` is the reported run's of the written
-        model.
+        Its key ``original`` has the memory of the baseline run, ``optimized`` that of the reported run of the
+        written model.
         """
         baseline, run, executed = self._baseline, self.run, self.executed()
         workspace = run.record.workspace or {}

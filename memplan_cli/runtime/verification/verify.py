@@ -83,19 +83,19 @@ def verify(
         settings = settings_of_comparison(baseline, written)
         verdict = compare_unrepeatable(baseline, written.path, settings)
         if graph is None or not verdict.passed:
-            return Verification(_with_reference(verdict, baseline))
+            return Verification(_with_compared_run(verdict, baseline))
         # The runs below only measure memory. With a known verdict they do not compare outputs again.
         written = replace(written, known_verdict=verdict)
     if graph is None:
         settings = settings_of_comparison(baseline, written)
         verdict = run_written(baseline, written.path, settings).verdict
-        return Verification(_with_reference(verdict, baseline))
+        return Verification(_with_compared_run(verdict, baseline))
     prediction = Prediction(baseline, graph, written)
     confirmation = confirm_prediction(prediction, baseline.check.search, progress)
-    verdict = _with_reference(confirmation.verdict, baseline)
+    verdict = _with_compared_run(confirmation.verdict, baseline)
     if not confirmation.passed:
         return Verification(verdict)
-    confirmation.choose_idle(progress)
+    confirmation.choose_idle_arena(progress)  # which may replace the run that is reported
     facts = confirmation.runtime_summary()
     warnings = (
         *graph.warnings,
@@ -166,7 +166,7 @@ def require_same_inputs(original: Path, written: Path) -> None:
         )
 
 
-def _with_reference(verdict: Validation, baseline: Baseline) -> Validation:
+def _with_compared_run(verdict: Validation, baseline: Baseline) -> Validation:
     """Return a verdict that names the run of the original that outputs were compared with."""
     difference = baseline.unoptimized.diff_from_defaults if baseline.unoptimized else None
     return replace(verdict, reference=baseline.check.reference, diff_from_defaults=difference)
@@ -196,6 +196,12 @@ def choose_settings(
 
     Settings with which outputs differ from the baseline's, or runs take far longer, are rejected.
 
+    Args:
+        baseline: the run of the file under its usual settings.
+        graph: the graph that this run executed, and its predicted memory.
+        model: the same file, as one whose settings are searched.
+        progress: is called with what is done.
+
     Raises:
         RuntimeUnavailableError: no settings give the same outputs.
     """
@@ -210,8 +216,8 @@ def choose_settings(
         raise RuntimeUnavailableError(
             f"{baseline.path}: no settings could be confirmed: {reason}"
         )
-    if baseline.check.idle == "release":  # as in the settings that the file records
-        confirmation.release_arena()  # replaces the confirming run
+    if baseline.check.idle == "release":  # the file records such a setting, which is kept
+        confirmation.release_arena()  # replaces the reported run
     run = confirmation.run
     # "optimized" is the key of the report for the memory of the second model: here the baseline's own file
     # under the confirmed settings.

@@ -145,9 +145,10 @@ class _ModelRun:
     has_stopped_at_difference: bool = False
 
     def run_first_session(self) -> None:
-        """Run the first session, and set the attributes from ``outputs`` on. The session is gone afterwards.
+        """Run the first session, and set what it has produced: all attributes but ``spec`` and ``folder``.
 
-        Nothing is run if only times are collected, which have a session of their own.
+        The session is gone afterwards. Nothing is run if only times are collected, which have a session of
+        their own.
         """
         spec = self.spec
         if set(spec.collect) == {"time"}:

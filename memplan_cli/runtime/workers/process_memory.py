@@ -374,14 +374,13 @@ class SessionMeter:
         reset_highest()
 
     def result(self, held: Sequence[int] = ()) -> ProcessBytes | None:
-        """Return the bytes that the session took; None if the system does not provide them.
+        """Return the bytes that the session took, without its profile; None if the system does not provide them.
 
-        The bytes of the profile are left out. They grow by the same amount in each run. First they fill
-        the holes of the heap, which are resident anyway; only the rest makes the process larger.
+        The profiler keeps the events of all runs in memory. Their bytes first fill the holes of the heap, which
+        are resident anyway; only the rest makes the process larger.
 
         Args:
-            held: bytes that the arena held after each run, to tell its growth from that of the profile;
-                empty without a profile.
+            held: bytes that the arena held after each run, as the profile says; empty without a profile.
         """
         last = self._after_runs[-1] if self._after_runs else self._loaded
         device = device_bytes_taken(self.device_before, device_use(self.provider))
@@ -394,14 +393,13 @@ class SessionMeter:
             max(runs * bytes_of_a_run - self._hole_bytes, 0)
             for runs in range(1, len(self._highest) + 1)
         ]
-        highest = max(
-            highest - profile
-            for highest, profile in zip(self._highest, profile_bytes, strict=True)
+        peak = max(
+            size - profile for size, profile in zip(self._highest, profile_bytes, strict=True)
         )
         return ProcessBytes(
             load=total.load,
             # The peak of a process includes that of its load.
-            run=max(highest - self.before.now, total.load),
+            run=max(peak - self.before.now, total.load),
             private=max(total.private - profile_bytes[-1], 0),
             file=total.file,
             device=device,
