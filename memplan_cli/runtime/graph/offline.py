@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _OFFLINE_JOB = "memplan_cli.runtime.graph.dump_job:write_offline_graphs"
 
-GENERATED_NUMBER = re.compile(r"_token_\d+$")
+_GENERATED_NUMBER = re.compile(r"_token_\d+$")
 """The suffix by which the runtime makes a name that it generates unique."""
 
 _SAVE_PACKED = "session.save_external_prepacked_constant_initializers"
@@ -217,7 +217,7 @@ def renumber_generated_names(dump: ModelProto, original: ModelProto) -> bool:
         for node in graph.node:
             if not node.name or node.name in original_names:
                 continue
-            name = names.fresh(GENERATED_NUMBER.sub("", node.name))
+            name = names.fresh(_GENERATED_NUMBER.sub("", node.name))
             changed |= name != node.name
             node.name = name
     return changed

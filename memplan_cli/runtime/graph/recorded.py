@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Block
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.light_model import block_paths
 from memplan_cli.runtime.graph.dumps import read_dump, with_distinct_names
-from memplan_cli.runtime.graph.offline import GENERATED_NUMBER
-from memplan_cli.runtime.simulate.observation import OpExecution, observation_of
+from memplan_cli.runtime.simulate.observation import executions_of, observation_of
 from memplan_cli.runtime.simulate.planner import default_order
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, needs_observation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from onnx import ModelProto
 
@@ -41,15 +40,14 @@ def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
     """
     file, session = record.spec.graph, record.spec.session
     assert file is not None  # noqa: S101 - the caller has collected it
-    kernels = _kernels_of_first_run(record)
-    model = load_model(file)
-    # `read_dump` renames values in the same way, so their names in `nodes` and in `graph` are the same.
-    nodes = _nodes_by_name(with_distinct_names(model) or model)
     graph = read_dump(file, record.shapes or {}, session, dims)
-    if nodes is not None and needs_observation(graph):
-        observed = observation_of(graph.program, _executions_by_name(nodes, kernels))
-        graph = replace(graph, observed=observed)
-    return graph
+    model = load_model(file)
+    # `read_dump` renames values in the same way, so they have the same names here.
+    outputs = _outputs_by_node(with_distinct_names(model) or model)
+    if outputs is None or not needs_observation(graph):
+        return graph
+    executions = executions_of(_kernels_of_first_run(record), outputs)
+    return replace(graph, observed=observation_of(graph.program, executions))
 
 
 def _kernels_of_first_run(record: RunRecord) -> Sequence[Kernel]:
@@ -57,70 +55,19 @@ def _kernels_of_first_run(record: RunRecord) -> Sequence[Kernel]:
     return record.kernels[0] if record.kernels else ()
 
 
-class _DumpNode(NamedTuple):
-    """A node of a dump, without optional inputs and outputs that it does not have.
+def _outputs_by_node(model: ModelProto) -> dict[str, tuple[str, ...]] | None:
+    """Return the ids of the outputs of each node of all blocks; None if a node has no name of its own.
 
-    Attributes:
-        path: of its block; empty for the main graph.
-        inputs: the names of its inputs. An input may come from any graph around the node, so its id is
-            known only in the main graph, where it is the name.
-        outputs: the ids of its outputs in a `Program`: ``path/name`` in a subgraph.
+    An id is that of a `Program`: ``path/name`` in a subgraph, the name in the main graph.
     """
-
-    path: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
-def _nodes_by_name(model: ModelProto) -> dict[str, _DumpNode] | None:
-    """Return the nodes of all blocks by name; None if a name is missing or occurs twice."""
-    nodes: dict[str, _DumpNode] = {}
+    outputs: dict[str, tuple[str, ...]] = {}
     for path, graph in block_paths(model.graph, ""):
         prefix = f"{path}/" if path else ""
         for node in graph.node:
-            if not node.name or node.name in nodes:
+            if not node.name or node.name in outputs:
                 return None
-            inputs = tuple(name for name in node.input if name)
-            # A node defines its outputs in its own block, whose path is a part of their ids.
-            output_ids = tuple(prefix + name for name in node.output if name)
-            nodes[node.name] = _DumpNode(path, inputs, output_ids)
-    return nodes
-
-
-def _executions_by_name(
-    nodes: Mapping[str, _DumpNode], kernels: Sequence[Kernel]
-) -> Iterator[OpExecution]:
-    """Yield the executions of a run, each kernel assigned by the name of its node.
-
-    Names with a generated number are ambiguous: ``layout_token_1`` of the dump may be ``layout_token_2`` of the
-    session that ran, because ONNX Runtime changes the layout of filters in another order in each session. What
-    such a node wrote is taken from what the other nodes of the main graph have read of it. If they read nothing,
-    it is what the kernel of that name wrote.
-
-    What such a node read is taken from the kernel of that name: it only shows whether weights were packed, which
-    is the same for all nodes whose names differ in the number alone.
-    """
-    known_tensors: dict[str, Any] = {}  # type and dims of values of the main graph, by name
-    for kernel in kernels:
-        node = nodes.get(kernel.node)
-        if node is None or node.path or _is_ambiguous(kernel):
-            continue
-        for values, tensors in ((node.inputs, kernel.read), (node.outputs, kernel.wrote)):
-            if len(values) == len(tensors):
-                known_tensors |= zip(values, tensors, strict=True)
-    for kernel in kernels:
-        node = nodes.get(kernel.node)
-        if node is None:
-            continue
-        wrote = kernel.wrote
-        if _is_ambiguous(kernel) and all(value in known_tensors for value in node.outputs):
-            wrote = [known_tensors[value] for value in node.outputs]
-        yield OpExecution(node.outputs, kernel.read, wrote)
-
-
-def _is_ambiguous(kernel: Kernel) -> bool:
-    """Return whether the name of a kernel's node has a number that differs between sessions."""
-    return GENERATED_NUMBER.search(kernel.node) is not None
+            outputs[node.name] = tuple(prefix + name for name in node.output if name)
+    return outputs
 
 
 def with_recorded_order(graph: ExecutedGraph, record: RunRecord) -> ExecutedGraph | None:

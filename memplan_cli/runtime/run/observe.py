@@ -13,7 +13,7 @@ from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.numbered_nodes import number_nodes
 from memplan_cli.runtime.run.run_model import run_model
-from memplan_cli.runtime.simulate.observation import OpExecution, observation_of
+from memplan_cli.runtime.simulate.observation import executions_of, observation_of
 from memplan_cli.runtime.workers.spec import InputSet, RunSpec, SessionSpec
 
 if TYPE_CHECKING:
@@ -77,13 +77,7 @@ def observe_many(
         record = replace(record, failure=replace(record.failure, reason=reason))
     given = given_text(conditions.binding.feeds)
     record.require(f"{subject} could not be run for its sizes{given}")
-    outputs_of_node = copy.writes
-    observations = []
-    for kernels in record.kernels or ():
-        executions = [
-            OpExecution(outputs_of_node[kernel.node], kernel.read, kernel.wrote)
-            for kernel in kernels
-            if kernel.node in outputs_of_node
-        ]
-        observations.append(observation_of(program, executions))
-    return tuple(observations)
+    return tuple(
+        observation_of(program, executions_of(kernels, copy.writes))
+        for kernels in record.kernels or ()
+    )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from memplan_cli.core.program import Op, Program
-    from memplan_cli.runtime.workers.session_profile import TensorTypes
+    from memplan_cli.runtime.workers.session_profile import Kernel, TensorTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,16 @@ class OpExecution:
     outputs: tuple[str, ...]
     read: TensorTypes
     wrote: TensorTypes
+
+
+def executions_of(
+    kernels: Iterable[Kernel], outputs_of_node: Mapping[str, tuple[str, ...]]
+) -> Iterator[OpExecution]:
+    """Yield the kernels of a run, each with the outputs of its node; those of other nodes are left out."""
+    for kernel in kernels:
+        outputs = outputs_of_node.get(kernel.node)
+        if outputs is not None:
+            yield OpExecution(outputs, kernel.read, kernel.wrote)
 
 
 def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunObservation:
