@@ -48,7 +48,7 @@ _STATISTICS = "workspace.csv"
 _MIN_TIMED_MILLISECONDS = 200.0
 """Timing goes on until the runs have taken this long in total."""
 
-_MAX_TIMED_RUNS = 500
+_MIN_TIMED_RUNS, _MAX_TIMED_RUNS = 5, 500
 
 _WARM_UP_RUNS = 2
 """Runs that are not timed: the first grows the arena, the second makes the memory pattern."""
@@ -361,7 +361,7 @@ def _timed_run(
 
 
 def _time_runs(spec: RunSpec) -> RunTimes:
-    """Return the times of steady runs on the first input set, ``spec.timed_runs`` or more.
+    """Return the times of steady runs on the first input set, `_MIN_TIMED_RUNS` or more.
 
     They are runs of a new session without profiler, because profiling takes time.
     """
@@ -370,7 +370,7 @@ def _time_runs(spec: RunSpec) -> RunTimes:
     times = RunTimes()
     for _ in range(_WARM_UP_RUNS):
         _timed_run(session, [], feed, options, RunTimes())
-    while len(times.elapsed) < spec.timed_runs or (
+    while len(times.elapsed) < _MIN_TIMED_RUNS or (
         sum(times.elapsed) < _MIN_TIMED_MILLISECONDS and len(times.elapsed) < _MAX_TIMED_RUNS
     ):
         _timed_run(session, [], feed, options, times)

@@ -134,7 +134,6 @@ class RunSpec:
         compared_runs: runs on each input set whose outputs are saved or compared. Two show
             whether a run changes the next one.
         caller: what becomes of the outputs of each run (`Caller`).
-        timed_runs: runs of the session without profiler, at least.
         outputs: names of the outputs that are compared; empty for all.
         tolerance: within which differences of outputs are allowed.
         graph: the file that the runtime's own graph is written to, without its weights.
@@ -151,7 +150,6 @@ class RunSpec:
     runs: int = MEASURED_RUNS
     compared_runs: int = 2
     caller: str = "drops outputs"
-    timed_runs: int = 5
     outputs: tuple[str, ...] = ()
     tolerance: Tolerance = field(default_factory=Tolerance)
     graph: Path | None = None
@@ -165,7 +163,7 @@ class RunSpec:
 
     @property
     def is_profiled(self) -> bool:
-        """Return whether the first session runs with the profiler on."""
+        """Whether the first session runs with the profiler on."""
         return self.collects("arena") or self.collects("kernels")
 
 
@@ -202,7 +200,7 @@ class RunConditions:
 
     @property
     def dims(self) -> Mapping[str, int]:
-        """Return the numbers of dims."""
+        """The numbers of dims."""
         return self.binding.dims
 
     def input_set(self, model: Path) -> InputSet:
