@@ -23,11 +23,13 @@ def nested(then: str, after: str) -> onnx.ModelProto:
 
 
 def test_distinct_names_are_left_alone() -> None:
-    assert with_distinct_names(nested("r = Neg(x)  p = Exp(r)", "y = Add(b, q)")) is None
+    model = nested("r = Neg(x)  p = Exp(r)", "y = Add(b, q)")
+    assert with_distinct_names(model) is model
 
 
 def test_two_branches_may_use_one_name() -> None:
-    assert with_distinct_names(nested("s = Neg(q)  p = Exp(s)", "y = Add(b, q)")) is None
+    model = nested("s = Neg(q)  p = Exp(s)", "y = Add(b, q)")
+    assert with_distinct_names(model) is model
 
 
 def test_what_is_defined_outside_too_is_renamed_where_it_is_read() -> None:
@@ -40,7 +42,6 @@ def test_what_is_defined_outside_too_is_renamed_where_it_is_read() -> None:
 
 def test_a_result_of_the_inner_graph_keeps_its_place() -> None:
     found = with_distinct_names(nested("r = Neg(x)  p = Exp(r)", "p = Neg(b)  y = Add(p, q)"))
-    assert found is not None
     (then,) = (a.g for a in found.graph.node[1].attribute if a.name == "then_branch")
     assert [value.name for value in then.output] == ["p_1"] == list(then.node[1].output)
 
@@ -51,11 +52,10 @@ def test_deeper_graphs_read_the_new_name_or_have_one_of_their_own() -> None:
                       else_branch = ee () => (float[4] m) { r = Exp(x)  q = Neg(r)  m = Exp(q) }>
         p = Add(v, q)"""
     found = with_distinct_names(nested(deep, "y = Add(b, q)"))
-    assert found is not None
     (then,) = (a.g for a in found.graph.node[1].attribute if a.name == "then_branch")
     assert list(then.node[0].output) == ["q_1"]
     assert list(then.node[2].input) == ["v", "q_1"]
     inner = {a.name: a.g for a in then.node[1].attribute}
     assert list(inner["then_branch"].node[0].input) == ["q_1"]
-    assert list(inner["else_branch"].node[1].output) == ["q_2"]
-    assert list(inner["else_branch"].node[2].input) == ["q_2"]
+    assert list(inner["else_branch"].node[1].output) == ["q_1_1"]
+    assert list(inner["else_branch"].node[2].input) == ["q_1_1"]

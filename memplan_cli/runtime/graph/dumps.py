@@ -120,8 +120,9 @@ def write_dump(session: SessionSpec, out: Path) -> None:
     job = {"session": to_json(session), "out": str(out)}
     outcome = run_job(f"{_DUMP_JOBS}:write_whole_dump", job)
     outcome.require(_does_not_load(session.model))
-    distinct = with_distinct_names(load_model(out))
-    if distinct is not None:
+    written = load_model(out)
+    distinct = with_distinct_names(written)
+    if distinct is not written:
         out.write_bytes(distinct.SerializeToString())
 
 
@@ -137,7 +138,7 @@ def read_dump(
     ``shapes`` are what the runtime infers for values of the main graph.
     """
     written = load_model(dump)
-    graph = with_distinct_names(written) or written
+    graph = with_distinct_names(written)
     known_shapes = bound_shapes(shapes, dims, free_dims(graph))
     program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
     settings = session.settings
@@ -214,8 +215,8 @@ def planner_shapes(program: Program, shapes: RuntimeShapes) -> dict[VarId, Shape
     return other_shapes
 
 
-def with_distinct_names(model: ModelProto) -> ModelProto | None:
-    """Return a copy in which no subgraph defines a name of an outer graph; None if none does anyway.
+def with_distinct_names(model: ModelProto) -> ModelProto:
+    """Return a model in which no subgraph defines a name of an outer graph: a copy if a name is changed.
 
     When ONNX Runtime inlines a function, it generates names for its values that are unique within one
     graph. If a function is called outside and inside an If, both graphs define the same names. ONNX
@@ -223,40 +224,36 @@ def with_distinct_names(model: ModelProto) -> ModelProto | None:
     """
     has_subgraphs = len(list(islice(graphs(model.graph), 2))) > 1
     if not has_subgraphs:  # most models: no copy is needed to tell
-        return None
+        return model
     copy = deepcopy(model)
-    names = fresh_names(model)
-    outer_names = frozenset(defined(model.graph))
-    has_changed = _rename_in_subgraphs(copy.graph, names, outer_names, renamed={})
-    return copy if has_changed else None
+    has_changed = _rename_in_subgraphs(
+        copy.graph, frozenset(defined(copy.graph)), fresh_names(copy)
+    )
+    return copy if has_changed else model
 
 
 def _rename_in_subgraphs(
-    graph: GraphProto,
-    names: FreshNames,
-    outer_names: frozenset[str],
-    renamed: Mapping[str, str],
+    graph: GraphProto, outer_names: frozenset[str], names: FreshNames
 ) -> bool:
     """Rename values that subgraphs define again, in place. Return whether any was renamed.
 
     Args:
         graph: its subgraphs are changed, not the graph itself.
-        names: makes names that no graph of the model has.
         outer_names: names that are visible in the subgraphs.
-        renamed: old to new name of renamed values of the graph and the graphs around it.
+        names: makes names that no graph of the model has.
     """
     changed = False
     for node in graph.node:
         for _, subgraph in subgraphs(node):
-            own_names = dict.fromkeys(defined(subgraph))
-            new_names = {name: names.fresh(name) for name in own_names if name in outer_names}
-            # A name that the subgraph defines itself is not the outer value that was renamed.
-            captured = {old: new for old, new in renamed.items() if old not in own_names}
-            renamed_inside = captured | new_names
-            if renamed_inside:
-                _rename_values(subgraph, renamed_inside)
-            inner_names = outer_names | own_names.keys() | set(new_names.values())
-            inner_changed = _rename_in_subgraphs(subgraph, names, inner_names, renamed_inside)
+            clashing = [
+                name for name in dict.fromkeys(defined(subgraph)) if name in outer_names
+            ]
+            new_names = {name: names.fresh(name) for name in clashing}
+            # Graphs in the subgraph read its values. Those that they define again get other names in turn.
+            for inner in graphs(subgraph) if new_names else ():
+                _rename_values(inner, new_names)
+            visible_names = outer_names | frozenset(defined(subgraph))
+            inner_changed = _rename_in_subgraphs(subgraph, visible_names, names)
             changed = changed or bool(new_names) or inner_changed
     return changed
 

@@ -169,8 +169,7 @@ def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider
         shapes: what the runtime inferred for the values; if empty, it is inferred again from the file.
         provider: the provider for which the graph was optimized.
     """
-    model = load_model(dump)
-    model = with_distinct_names(model) or model
+    model = with_distinct_names(load_model(dump))
     renumber_generated_names(model, original)
     drop_inferable_types(model)  # a session holds all declared types
     checked(model, lambda: load_model(dump), fed_like=original)

@@ -41,9 +41,8 @@ def graph_of_run(record: RunRecord, dims: Mapping[str, int]) -> ExecutedGraph:
     file, session = record.spec.graph, record.spec.session
     assert file is not None  # noqa: S101 - the caller has collected it
     graph = read_dump(file, record.shapes or {}, session, dims)
-    model = load_model(file)
     # `read_dump` renames values in the same way, so they have the same names here.
-    outputs = _outputs_by_node(with_distinct_names(model) or model)
+    outputs = _outputs_by_node(with_distinct_names(load_model(file)))
     if outputs is None or not needs_observation(graph):
         return graph
     executions = executions_of(_kernels_of_first_run(record), outputs)
