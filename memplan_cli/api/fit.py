@@ -1,29 +1,38 @@
-"""``memplan fit``: the largest values of dims with which a model fits a memory size."""
+"""``memplan fit``: the largest value of a dim with which a model fits a memory size."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from memplan_cli.api.fit_needs import ConfirmationRuns, confirm, read_needs
+from memplan_cli.api.fit_needs import read_needs
 from memplan_cli.api.models.binding import bind, refuse_run
 from memplan_cli.api.models.model_file import read_model, refuse_optimize_settings
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.request import settings_of
-from memplan_cli.errors import SettingsError
-from memplan_cli.planning.fit import Fit, Point, Question, frontier
+from memplan_cli.core.results.observations import CPU, RuntimeSettings
+from memplan_cli.errors import RuntimeUnavailableError, SettingsError
+from memplan_cli.planning.fit import (
+    Confirmation,
+    Fit,
+    Point,
+    Question,
+    guess_from_totals,
+    largest,
+)
 from memplan_cli.runtime.profile.record import PROFILE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from memplan_cli.api.fit_needs import ModelNeeds
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath
     from memplan_cli.core.progress import Progress
-    from memplan_cli.planning.fit import Confirmation
+    from memplan_cli.planning.fit import NeedAt
     from memplan_cli.settings.settings import Settings
 
 OTHER_IMPORTS = 64 << 20
@@ -33,12 +42,15 @@ FastAPI, uvicorn, OpenCV and Pillow take 52 MiB together (measured)."""
 _MAX_HINT_DIMS = 6
 """Dims that a hint names."""
 
+_MAX_CONFIRMING_RUNS = 12
+"""After so many runs the search for a value that fits ends, and the last run is the result."""
+
 
 @accepts_option_names(confirm={"provider": "auto"})
 def fit(
     model: ModelSource,
     memory: int | str,
-    unknown: str | Sequence[str],
+    unknown: str,
     settings: Settings | None = None,
     *,
     overhead: int | str | None = None,
@@ -53,12 +65,11 @@ def fit(
     Args:
         model: A model, as a file or in memory.
         memory: Bytes, or text like ``16GiB``.
-        unknown: The dim; with several, the first is the largest for powers of two of the
-            others.
+        unknown: The dim. If it is empty, the error names the dims to choose from.
         settings: What binds the other dims.
         overhead: Bytes of what else the process imports, besides Python and the runtime; None:
-            `OTHER_IMPORTS`. If tensors are counted: all bytes besides them; None: those of a process
-            with a session of one node.
+            `OTHER_IMPORTS`. If tensors are counted, bytes of everything besides them; None: those
+            of a process with a session of one node.
         of: What has to fit, the predicted process or the planned tensors; ``auto``: the
             process where it can be predicted.
         provider: Where to run the answer; None: nothing is run.
@@ -71,52 +82,46 @@ def fit(
     """
     from memplan_cli.runtime.workers.session import resolve_provider
 
-    names = (unknown,) if isinstance(unknown, str) else tuple(unknown)
     memory_bytes = _bytes(memory)
     with model_paths(model) as files:
         path = files.path
         settings = settings_of(path, settings, config, options)
         if provider is not None:
             refuse_run(settings, "--confirm")
-        needs = _needs_of(path, settings, names, memory_bytes, of, progress)
+        needs = _needs_of(path, settings, unknown, memory_bytes, of, progress)
         kept = _kept_bytes(needs, overhead)
-        question = Question(names[0], {}, memory_bytes, kept.total)
-        points = tuple(frontier(needs.at, question, names[1:], needs.guess))
+        question = Question(unknown, memory=memory_bytes, overhead=kept.total)
+        point = largest(needs.at, question, guess_from_totals(needs.totals, question))
         confirmation = None
-        if provider is not None and points:
+        if provider is not None and point is not None:
             runs = ConfirmationRuns(path, resolve_provider(provider), needs.settings)
             if progress:
                 progress("running the original")
-            confirmation = confirm(question, points[0], runs)
-            points = (_confirmed(needs, question, points[0], confirmation), *points[1:])
+            confirmation = confirm(question, point, runs, needs.at)
+            point = _point_of_run(needs, question, point, confirmation.dims[unknown])
         result = Fit(
             model=str(path),
             memory=memory_bytes,
             overhead=kept.total,
             other_imports=kept.other_imports,
             margin=PROFILE.process_margin if needs.process else None,
-            unknown=names,
+            dim=unknown,
             dims=needs.settings.dims,
-            points=points,
-            least=needs.at(dict.fromkeys(names, 1)),
+            point=point,
+            least=needs.at(1),
             expressions=needs.totals,
             plans=len(needs.known),
             confirmed=confirmation,
             of="process" if needs.process else "tensors",
-            warnings=needs.notes(points),
+            warnings=needs.notes(point),
         )
         return files.without_folder(result)
 
 
 def _needs_of(
-    path: Path,
-    settings: Settings,
-    searched_dims: tuple[str, ...],
-    memory: int,
-    of: str,
-    progress: Progress | None,
+    path: Path, settings: Settings, dim: str, memory: int, of: str, progress: Progress | None
 ) -> ModelNeeds:
-    """Read a model, and return what computes its memory needs at numbers of the searched dims.
+    """Read a model, and return what computes its memory needs at values of the searched dim.
 
     The model is freed on return: during the search, a large one would be most of the memory of this process.
     ``memory`` is the memory size in bytes, and ``of`` is what has to fit it: ``process``, ``tensors`` or
@@ -127,13 +132,14 @@ def _needs_of(
     """
     from memplan_cli.api.models.resolve_sizes import free_dim_names
 
-    _refuse_settings(settings, searched_dims)  # before the model is read, which may take long
+    _refuse_settings(settings)
+    _refuse_decided(dim, settings)  # before the model is read, which may take long
     file = read_model(path)
     settings = bind(file.model, settings)
-    _refuse_decided(searched_dims, settings)  # again: the data of inputs may decide a dim
-    if not searched_dims:
+    if not dim:
         raise _nothing_to_find(free_dim_names(file.lazy, settings))
-    return read_needs(file, settings, searched_dims, memory, of, progress)
+    _refuse_decided(dim, settings)  # again: the data of inputs may have decided the dim
+    return read_needs(file, settings, dim, memory, of, progress)
 
 
 class _KeptBytes(NamedTuple):
@@ -169,9 +175,8 @@ def _bytes(size: int | str) -> int:
     return size if isinstance(size, int) else parse_size(size)
 
 
-def _refuse_settings(settings: Settings, unknown: tuple[str, ...]) -> None:
-    """Refuse settings that contradict the search, or that change the model for one size."""
-    _refuse_decided(unknown, settings)
+def _refuse_settings(settings: Settings) -> None:
+    """Refuse settings that change the model for one size."""
     refuse_optimize_settings(settings)
     # ``auto`` changes the model until it meets --budget at one size. Other values, such as
     # checkpoints that the user names, change it in the same way at every size.
@@ -183,44 +188,123 @@ def _refuse_settings(settings: Settings, unknown: tuple[str, ...]) -> None:
             )
 
 
-def _refuse_decided(unknown: tuple[str, ...], settings: Settings) -> None:
+def _refuse_decided(dim: str, settings: Settings) -> None:
     """Refuse to look for a dim that has a number or bounds already."""
-    for name in unknown:
-        decided = ""
-        if name in settings.dims:
-            decided = "a number"
-        elif name in settings.bounds:
-            decided = "bounds"
-        if decided:
+    for values, decided in ((settings.dims, "a number"), (settings.bounds, "bounds")):
+        if dim in values:
             raise SettingsError(
-                f"--dim {name}=? and the other settings contradict each other: {name!r} has {decided}",
+                f"--dim {dim}=? and the other settings contradict each other: {dim!r} has {decided}",
                 hint="remove it from the other options or the settings files",
             )
 
 
 def _nothing_to_find(free_names: tuple[str, ...]) -> SettingsError:
     """Return the error of a call that names no dim; its hint has the free dims."""
-    options = " ".join(f"--dim {quote(f'{name}=?')}" for name in free_names[:_MAX_HINT_DIMS])
+    options = " or ".join(
+        f"--dim {quote(f'{name}=?')}" for name in free_names[:_MAX_HINT_DIMS]
+    )
     return SettingsError(
         "fit needs a dimension to search: --dim NAME=?",
         hint=f"the model allows {options}" if options else "all dims of this model are fixed",
     )
 
 
-def _confirmed(
-    needs: ModelNeeds, question: Question, point: Point, confirmation: Confirmation
-) -> Point:
-    """Return the point of the value that was run last: the predicted ``point``, or a lower value.
+class TakenMemory(NamedTuple):
+    """The bytes that a run took: of the ``process``, or of ONNX Runtime's ``arena``."""
 
-    A point has the bytes that its value needs, and in ``beyond`` those of the next value, which are
-    computed again for a lower value. The question's overhead is in ``beyond`` only.
+    bytes: int
+    of: Literal["process", "arena"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmationRuns:
+    """Runs of the unchanged model with ONNX Runtime's defaults; the outputs of the run before are kept.
+
+    Attributes:
+        provider: ONNX Runtime's name of the provider.
+        settings: numbers of the other dims, and inputs.
     """
-    value = confirmation.dims[question.symbol]
-    if value == point.dims[question.symbol]:
-        return point
-    dims = {**point.dims, question.symbol: value}
-    # `Point` is a subclass of `Need`. The predicted point has a larger value, so its need is an upper
-    # bound, which is taken if the sizes of the lower value could not be observed.
-    need = needs.at(dims) or point
-    next_need = needs.at({**dims, question.symbol: value + 1})
-    return Point.of(need, dims, next_need, question.overhead)
+
+    model: Path
+    provider: str
+    settings: Settings
+
+    def taken(self, dims: Mapping[str, int]) -> TakenMemory:
+        """Run the model at a binding with the defaults of a user; return the memory that the run took.
+
+        It is the highest memory of the process, or, if this is unknown, what the arena reserved. On
+        other providers than the CPU it is the arena's, as a process does not show the memory of a
+        device.
+
+        Raises:
+            RuntimeUnavailableError: the run fails, or neither memory is known.
+        """
+        from memplan_cli.core.bindings import Binding
+        from memplan_cli.runtime.run.baseline import DEFAULTS
+        from memplan_cli.runtime.run.run_model import process_of_run, record_run
+        from memplan_cli.runtime.simulate.regions import EXACT_UNSPLIT
+        from memplan_cli.runtime.workers.spec import RunConditions
+
+        binding = Binding(dims, self.settings.inputs.feeds or {})
+        conditions = RunConditions(self.provider, binding)
+        if self.provider == CPU:
+            process = process_of_run(self.model, DEFAULTS, conditions, caller="keeps outputs")
+            if process is not None:
+                return TakenMemory(process.run, "process")
+        # The one setting that is no default: an arena that grows by powers of two would hold up to
+        # twice of what is needed. The run records the counters of the arena (`RunSpec`).
+        settings = RuntimeSettings(arena=EXACT_UNSPLIT)
+        record = record_run(self.model, settings, conditions, "arena", caller="keeps outputs")
+        held = record.peaks.held
+        if held is None:
+            raise RuntimeUnavailableError(
+                f"the memory of a run on {self.provider} is not known: it reports no arena"
+            )
+        return TakenMemory(held, "arena")
+
+
+def confirm(
+    question: Question, point: Point, runs: ConfirmationRuns, need_at: NeedAt
+) -> Confirmation:
+    """Run the predicted answer, then smaller values until one fits; return the last run.
+
+    It may be one that does not fit: of value 1, or after `_MAX_CONFIRMING_RUNS` runs.
+
+    Raises:
+        RuntimeUnavailableError: a run fails for another reason than its size.
+    """
+    value, inputs = point.dims[question.dim], point.inputs
+    for number in range(1, _MAX_CONFIRMING_RUNS + 1):
+        dims = {**runs.settings.dims, question.dim: value}
+        taken = runs.taken(dims)
+        # The memory that a run takes is measured without the arrays of its inputs.
+        without_overhead = taken.bytes + inputs
+        confirmation = Confirmation(
+            dims=dims,
+            provider=runs.provider,
+            taken=taken.bytes,
+            inputs=inputs,
+            of=taken.of,
+            runs=number,
+            total=without_overhead + question.overhead,
+        )
+        if confirmation.total <= question.memory or value == 1:
+            break
+        # As if the bytes without the overhead were proportional to the value. ``question.limit`` is
+        # the memory size without the overhead.
+        value = max(1, min(value - 1, value * question.limit // without_overhead))
+        need = need_at(value)
+        # A need is None if no run tells the sizes. The inputs of a larger value are an upper bound.
+        inputs = need.inputs if need else inputs
+    return confirmation
+
+
+def _point_of_run(
+    needs: ModelNeeds, question: Question, predicted: Point, value: int
+) -> Point:
+    """Return the point of the value that was run last: the predicted one, or a lower value."""
+    if value == predicted.dims[question.dim]:
+        return predicted
+    # `Point` is a subclass of `Need`. The need of the predicted, larger value is an upper bound.
+    need = needs.at(value) or predicted
+    return Point.of(need, {question.dim: value}, needs.at(value + 1), question.overhead)

@@ -1,4 +1,4 @@
-"""The memory that one model needs for many values of its dims: planned, predicted, and run.
+"""The memory that one model needs for many values of a dim: planned, predicted, and run.
 
 The model is read and ordered once. Its plan for all values gives formulas of the need. At single
 values it is planned exactly, in the same order of nodes, and the process is predicted. If sizes
@@ -8,8 +8,7 @@ depend on data, each value is run instead.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from shlex import quote
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.api.rewrites import REWRITES
 from memplan_cli.core.binding_options import (
@@ -29,7 +28,7 @@ from memplan_cli.errors import (
     UnknownSizeError,
 )
 from memplan_cli.planning.candidate import Source
-from memplan_cli.planning.fit import Confirmation, Growth, Need, guess_from_totals
+from memplan_cli.planning.fit import Growth, Need
 from memplan_cli.planning.planner import make_plan
 from memplan_cli.planning.totals import input_bytes, output_bytes, summed
 
@@ -44,21 +43,12 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.onnx_io.load import LazyModel
     from memplan_cli.onnx_io.weights.stored import StoredModel
-    from memplan_cli.planning.fit import Point, Question
+    from memplan_cli.planning.fit import Point
     from memplan_cli.runtime.simulate.predict import ExecutedGraph
     from memplan_cli.settings.settings import Settings
 
 _SOURCE = Source(path="", sha256="", graph_sha256="")
 """The source of plans that are never written."""
-
-_MAX_CONFIRMING_RUNS = 12
-"""After so many runs the search for a value that fits ends, and the last run is the result."""
-
-_HOPELESS = 2
-"""At so many times the limit, the need of the plan shows that the process does not fit either.
-
-The process of a smaller plan is predicted, which takes longer: it may need less than its plan.
-"""
 
 _DIM_BY_DATA = 64
 """The number that a hint suggests for a dim that data decides."""
@@ -68,90 +58,81 @@ _NOT_PREDICTED = "the process could not be predicted, and the planned tensors ar
 
 @dataclass(slots=True)
 class ModelNeeds:
-    """The memory needs of a model at bindings of some of its dims; each is computed once.
+    """The memory needs of a model at values of one dim; each is computed once.
 
     Attributes:
-        program: the model in its planned order, symbolic in these dims.
+        program: the model in its planned order, symbolic in the dim.
         settings: of the plans, which keep the order of ``program``.
         totals: bytes of one plan for all values, see `_totals`; empty if unknown.
         warnings: what all needs depend on.
         limit: the memory size in bytes. A need above it may be too small: it may lack what only a run
             or a prediction tells.
-        growing_dim: the dim whose small values are run, while larger ones are extrapolated; None:
-            no value takes a run.
         process: predicts the process; None: the planned tensors are counted.
-        by_run: plans at the sizes of runs, if data decides sizes that no dim of the search tells.
-        growth: extrapolates by ``growing_dim``; None without it.
-        known: needs by binding.
+        observed_plans: plans at the sizes of runs; None: formulas tell all sizes.
+        growth: extrapolates the needs of large values, if needs take runs.
+        known: the needs by value; None for a value that cannot fit.
     """
 
+    dim: str
     program: Program
     settings: Settings
     totals: Mapping[str, int]
     warnings: tuple[str, ...]
     limit: int
-    growing_dim: str | None = None
-    progress: Progress | None = None
-    process: ProcessPrediction | None = None
-    by_run: NeedsByRun | None = None
-    growth: Growth | None = field(init=False, default=None)
-    known: dict[tuple[tuple[str, int], ...], Need | None] = field(default_factory=dict)
+    progress: Progress | None
+    process: ProcessPrediction | None
+    observed_plans: ObservedPlans | None
+    growth: Growth = field(init=False)
+    known: dict[int, Need | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.growing_dim is not None:
-            self.growth = Growth(self.compute, self.growing_dim)
+        self.growth = Growth(self._compute)
 
-    def at(self, dims: Mapping[str, int]) -> Need | None:
-        """Return the need at a binding; None if it cannot fit, for one of the reasons of `compute`.
+    def at(self, value: int) -> Need | None:
+        """Return the need at a value of the dim; None if it cannot fit, for a reason of `_compute`.
 
         The result is stored in ``known``.
         """
-        key = tuple(sorted(dims.items()))
-        if key not in self.known:
+        if value not in self.known:
             if self.progress:
-                self.progress(Detail(f"planning {binding_text(dict(key))}"))
-            compute = self.growth.need if self.growth else self.compute
-            self.known[key] = compute(dims)
-        return self.known[key]
+                self.progress(Detail(f"planning {self.dim}={value}"))
+            # A run at a large value may take minutes, and more memory than the limit.
+            takes_run = self.observed_plans or (self.process and self.process.model_to_run)
+            self.known[value] = self.growth.need(value) if takes_run else self._compute(value)
+        return self.known[value]
 
-    def compute(self, dims: Mapping[str, int]) -> Need | None:
-        """Return the need of a plan at a binding, with its process if that may fit; None counts as not fitting.
+    def _compute(self, value: int) -> Need | None:
+        """Return the need of the plan at a value, with the process if it is predicted.
 
-        If data decides sizes, the model is run for them. None if the run does not tell all of them (the reason
-        is in ``by_run.failed``), or if sizes exceed 64 bits.
-
-        Raises:
-            UnknownSizeError: an input or output has an unknown size, and no run is made for the sizes.
+        None: the value does not fit, since a size exceeds 64 bits, or since the model does not run with it
+        (the reason is in ``observed_plans.failed``).
         """
+        dims = {self.dim: value}
         try:
             program = bind_program(self.program, dims)
             memory = make_plan(program, self.settings, _SOURCE, REWRITES).plan.report.memory
-        except ModelError:  # sizes exceed 64 bits
+            need = _need_of_known_sizes(memory)
+            if self.observed_plans:
+                if need.weights + need.planned > self.limit:
+                    return need  # too much without the sizes that a run would tell
+                need = _need_of_known_sizes(self.observed_plans.memory(dims))
+        except ModelError:
             return None
-        if self.by_run:
-            # It does not fit, whatever a run would tell.
-            if memory.weights + (memory.planned or 0) > self.limit:
-                return _need_of_known_sizes(memory)
-            try:
-                memory = self.by_run.memory(dims)
-            except ModelError:  # or `UnknownSizeError`: the run does not tell all sizes
-                return None
-        if None in (memory.inputs, memory.outputs, memory.planned):
-            raise UnknownSizeError("an input's or output's size is not known for some dims")
-        need = _need_of_known_sizes(memory)
-        if self.process is None or need.total > _HOPELESS * self.limit:
+        if self.process is None:
             return need
         return replace(need, process=self.process.highest_bytes(dims))
 
-    def guess(self, question: Question) -> int:
-        """Return the largest value that fits by the formulas; 1 if they are unknown."""
-        return guess_from_totals(self.totals, question) if self.totals else 1
-
-    def notes(self, points: Sequence[Point]) -> tuple[str, ...]:
-        """Return what answers depend on."""
-        by_run = self.by_run.warnings if self.by_run else ()
-        extrapolated = self.growth.extrapolation_notes(points) if self.growth else ()
-        return (*self.warnings, *by_run, *extrapolated)
+    def notes(self, point: Point | None) -> tuple[str, ...]:
+        """Return what the answer of a search depends on."""
+        observed = self.observed_plans.warnings if self.observed_plans else ()
+        notes = (*self.warnings, *observed)
+        if point is None or not self.growth.is_extrapolated(point.dims[self.dim]):
+            return notes
+        extrapolated = (
+            f"{binding_text(point.dims)} was not run: its need is extrapolated from runs at up to "
+            f"{self.growth.samples[-1].value}; --confirm runs it"
+        )
+        return (*notes, extrapolated)
 
 
 def _need_of_known_sizes(memory: Memory) -> Need:
@@ -167,21 +148,20 @@ def _need_of_known_sizes(memory: Memory) -> Need:
 def read_needs(
     file: ModelFile,
     settings: Settings,
-    searched_dims: tuple[str, ...],
+    dim: str,
     limit: int,
     of: str,
     progress: Progress | None,
 ) -> ModelNeeds:
     """Read and order a model, and prepare what computes its needs.
 
-    A need is an exact plan at a binding, and a prediction of the process if that has to fit. If data
-    decides sizes, the model is run at the binding for its plan, its prediction or both. Only small
-    values are then run, and the needs of larger ones are extrapolated.
+    A need is an exact plan at a value of the dim, and a prediction of the process if that has to fit.
+    If data decides sizes, the model is run at the value for its plan, its prediction or both.
 
     Args:
         file: the model.
         settings: numbers or bounds of the other dims, and settings of the plan.
-        searched_dims: the dims that stay symbolic, at least one; the first is the dim that grows.
+        dim: the dim to search, which stays symbolic.
         limit: the memory size in bytes that the needs will be compared with.
         of: what has to fit: ``process``, ``tensors``, or ``auto``: the process if it can be
             predicted.
@@ -195,33 +175,31 @@ def read_needs(
     from memplan_cli.api.models.binding import assumption_notes
     from memplan_cli.api.models.resolve_sizes import free_dim_names, resolve_all_but
 
-    resolved = resolve_all_but(file.lazy, file.path, settings, searched_dims)
+    resolved = resolve_all_but(file.lazy, file.path, settings, (dim,))
     bound_settings, program = resolved.settings, resolved.loaded.program
     free_input_dims = free_dim_names(file.lazy, bound_settings)
-    by_data = _dims_by_data(program, free_input_dims, bound_settings)
-    _check_dims(program, (*searched_dims, *by_data), bound_settings)
+    # Data may decide the searched dim too, but each need is for a given number of it.
+    data_dims = _dims_by_data(program, free_input_dims, bound_settings) - {dim}
+    _check_dims(program, (dim, *data_dims), bound_settings)
     planned = make_plan(program, bound_settings, _SOURCE, REWRITES, progress=progress)
-    # A searched dim has a number at each binding, also if data would decide it in a run.
-    dims_to_observe = set(by_data) - set(searched_dims)
-    by_run = None
-    if dims_to_observe or _has_unknown_sizes(program, planned.plan):
-        by_run = NeedsByRun(file.lazy, file.path, bound_settings)
-        # Called to raise now if runs do not tell the sizes.
-        by_run.memory(dict.fromkeys(searched_dims, 1))
-    process, notes = predict_process_of(file.path, of, searched_dims, bound_settings)
-    # A run at a large value may take minutes, and more memory than the limit.
-    takes_runs = bool(by_run or (process and process.model_to_run))
+    observed_plans, totals = None, {}
+    if data_dims or _has_unknown_sizes(program, planned.plan):
+        observed_plans = ObservedPlans(file.lazy, file.path, bound_settings)
+        observed_plans.memory({dim: 1})  # raises if a run does not tell all sizes
+    else:
+        totals = _totals(planned.program, planned.plan, bound_settings)
+    process, notes = predict_process_of(file.path, of, dim, bound_settings)
     return ModelNeeds(
+        dim=dim,
         program=planned.program,
         # The nodes of ``planned.program`` are ordered already.
         settings=replace(bound_settings, order="keep"),
-        totals={} if by_run else _totals(planned.program, planned.plan, bound_settings),
+        totals=totals,
         warnings=(*resolved.loaded.warnings, *assumption_notes(bound_settings), *notes),
         limit=limit,
-        growing_dim=searched_dims[0] if takes_runs else None,
         progress=progress,
         process=process,
-        by_run=by_run,
+        observed_plans=observed_plans,
     )
 
 
@@ -244,13 +222,13 @@ def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
 
 def _dims_by_data(
     program: Program, input_dims: Sequence[str], settings: Settings
-) -> tuple[str, ...]:
+) -> frozenset[str]:
     """Return the symbols that are no dims of inputs and have no bounds: data decides them.
 
     Empty if settings forbid runs: then every symbol needs a number.
     """
     names = free_dims(program, ()) if settings.run else ()
-    return tuple(name for name in names if name not in {*input_dims, *settings.bounds})
+    return frozenset(names) - {*input_dims, *settings.bounds}
 
 
 def _check_dims(program: Program, without_number: tuple[str, ...], settings: Settings) -> None:
@@ -266,10 +244,7 @@ def _check_dims(program: Program, without_number: tuple[str, ...], settings: Set
         return
     usual = suggested_numbers(input_shapes(program))
     numbers = " ".join(dim_option(name, usual.get(name, _DIM_BY_DATA)) for name in missing)
-    hint = f"{numbers} gives numbers"
-    if len(missing) == 1:
-        hint += f"; --dim {quote(f'{missing[0]}=?')} looks for it"
-    raise SettingsError(f"dim {missing[0]!r} has no value", hint=hint)
+    raise SettingsError(f"dim {missing[0]!r} has no value", hint=f"{numbers} gives numbers")
 
 
 def _totals(program: Program, plan: Plan, settings: Settings) -> dict[str, int]:
@@ -288,8 +263,8 @@ def _totals(program: Program, plan: Plan, settings: Settings) -> dict[str, int]:
 
 
 @dataclass(slots=True)
-class NeedsByRun:
-    """The needs of a model whose sizes depend on data: planned at the sizes of runs.
+class ObservedPlans:
+    """Plans of a model whose sizes depend on data, at the sizes that runs observe.
 
     Attributes:
         settings: what binds its other dims.
@@ -305,7 +280,7 @@ class NeedsByRun:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the needs depend on."""
+        """What the plans depend on."""
         failures = [f"taken not to fit: {self.failed}"] if self.failed else []
         return (*self.run_warnings, *failures)
 
@@ -317,7 +292,7 @@ class NeedsByRun:
         in `failed`.
 
         Raises:
-            UnknownSizeError: the size of some intermediate is still unknown.
+            UnknownSizeError: the size of some intermediate, input or output is still unknown.
         """
         from memplan_cli.api.models.resolve_sizes import resolve_sizes
 
@@ -334,6 +309,8 @@ class NeedsByRun:
                 f"the size of {first.name!r} is not known: {reason}",
                 hint="" if self.settings.run else RUN_OPTION,
             )
+        if None in (report.memory.inputs, report.memory.outputs):
+            raise UnknownSizeError("the size of an input or output is not known")
         if not self.run_warnings:
             self.run_warnings = resolved.loaded.warnings
         return report.memory
@@ -391,7 +368,7 @@ class ProcessPrediction:
 
 
 def predict_process_of(
-    path: Path, of: str, searched_dims: Sequence[str], settings: Settings
+    path: Path, of: str, dim: str, settings: Settings
 ) -> tuple[ProcessPrediction | None, tuple[str, ...]]:
     """Return a prediction of the process that runs a model, and notes for the user.
 
@@ -411,17 +388,15 @@ def predict_process_of(
         if of == "process":
             raise
         return None, (f"{_NOT_PREDICTED}: {error.message}",)
-    # If the process can be predicted at one value of the dims, it can be at any. With 1, a run that the
-    # prediction may take is the shortest.
-    smallest = dict.fromkeys(searched_dims, 1)
+    # A process that can be predicted at one value of the dim can be predicted at any. The value 1 is
+    # tried, since the run of ``by_run`` is then the shortest.
+    smallest = {dim: 1}
     if prediction.highest_bytes(smallest) is not None:
         return prediction, ()
-    # A run observes the sizes that depend on data.
-    if settings.run:
-        prediction_by_run = replace(prediction, model_to_run=path)
-        if prediction_by_run.highest_bytes(smallest) is not None:
-            return prediction_by_run, ()
-    # A run that does not help shows that no size is missing: then both predictions lack the same.
+    by_run = replace(prediction, model_to_run=path)
+    if settings.run and by_run.highest_bytes(smallest) is not None:
+        return by_run, ()
+    # What else than sizes prevents a prediction, such as an operator, is the same with a run.
     reason = prediction.obstacle(smallest)
     if of == "process":
         raise UnknownSizeError(
@@ -439,89 +414,3 @@ def _load_prediction(path: Path, settings: Settings) -> ProcessPrediction:
 
     executed = executed_graph(path, DEFAULTS, settings.dims)
     return ProcessPrediction(stored_model(path), executed, settings)
-
-
-class TakenMemory(NamedTuple):
-    """The bytes that a run took: of the ``process``, or of ONNX Runtime's ``arena``."""
-
-    bytes: int
-    of: Literal["process", "arena"]
-
-
-@dataclass(frozen=True, slots=True)
-class ConfirmationRuns:
-    """Runs of the unchanged model with ONNX Runtime's defaults; the outputs of the run before are kept.
-
-    Attributes:
-        provider: ONNX Runtime's name of the provider.
-        settings: numbers of the other dims, and inputs.
-    """
-
-    model: Path
-    provider: str
-    settings: Settings
-
-    def taken(self, dims: Mapping[str, int]) -> TakenMemory:
-        """Run the model at a binding with the defaults of a user; return the memory that the run took.
-
-        It is the highest memory of the process, or, if this is unknown, what the arena reserved. On
-        other providers than the CPU it is the arena's, as a process does not show the memory of a
-        device.
-
-        Raises:
-            RuntimeUnavailableError: the run fails, or neither memory is known.
-        """
-        from memplan_cli.core.bindings import Binding
-        from memplan_cli.runtime.run.baseline import DEFAULTS
-        from memplan_cli.runtime.run.run_model import process_of_run, record_run
-        from memplan_cli.runtime.simulate.regions import EXACT_UNSPLIT
-        from memplan_cli.runtime.workers.spec import RunConditions
-
-        binding = Binding(dims, self.settings.inputs.feeds or {})
-        conditions = RunConditions(self.provider, binding)
-        if self.provider == CPU:
-            process = process_of_run(self.model, DEFAULTS, conditions, caller="keeps outputs")
-            if process is not None:
-                return TakenMemory(process.run, "process")
-        # The one setting that is no default: an arena that grows by powers of two would hold up to
-        # twice of what is needed. The run records the counters of the arena (`RunSpec`).
-        settings = RuntimeSettings(arena=EXACT_UNSPLIT)
-        record = record_run(self.model, settings, conditions, "arena", caller="keeps outputs")
-        held = record.peaks.held
-        if held is None:
-            raise RuntimeUnavailableError(
-                f"the memory of a run on {self.provider} is not known: it reports no arena"
-            )
-        return TakenMemory(held, "arena")
-
-
-def confirm(question: Question, point: Point, runs: ConfirmationRuns) -> Confirmation:
-    """Run the predicted answer, then smaller values until one fits; return the last run.
-
-    It may be one that does not fit: of value 1, or after `_MAX_CONFIRMING_RUNS` runs.
-
-    Raises:
-        RuntimeUnavailableError: a run fails for another reason than its size.
-    """
-    value = point.dims[question.symbol]
-    input_bytes_per_value = point.inputs / value
-    for number in range(1, _MAX_CONFIRMING_RUNS + 1):
-        dims = {**runs.settings.dims, **point.dims, question.symbol: value}
-        taken = runs.taken(dims)
-        inputs = int(input_bytes_per_value * value)
-        without_overhead = taken.bytes + inputs
-        confirmation = Confirmation(
-            dims=dims,
-            provider=runs.provider,
-            taken=taken.bytes,
-            inputs=inputs,
-            of=taken.of,
-            runs=number,
-            total=without_overhead + question.overhead,
-        )
-        if confirmation.total <= question.memory or value == 1:
-            break
-        # As if the bytes without the overhead were proportional to the value. ``question.limit`` is
-        # the memory size without the overhead.
-        value = max(1, min(value - 1, value * question.limit // without_overhead))
-    return confirmation

@@ -1,6 +1,6 @@
 """Options that make `Settings`: all settings of a plan, or only the bindings of dims and inputs.
 
-`settings_options` and `binding_options` add the options to a command. `unknown_dims`, `several_dims`
+`settings_options` and `binding_options` add the options to a command. `unknown_dim`, `several_dims`
 and `profile_dims` stand above them, and take the forms of ``--dim`` that settings do not have.
 """
 
@@ -316,22 +316,28 @@ def with_bounds(binding: Settings, texts: tuple[str, ...]) -> Settings:
     return replace(binding, bounds=bounds)
 
 
-def unknown_dims(command: Command) -> Command:
-    """Allow ``--dim NAME=?``; the argument is the tuple of these names, ``unknown``.
+def unknown_dim(command: Command) -> Command:
+    """Allow one ``--dim NAME=?``; the argument is the name, ``unknown``: empty if there is none.
 
-    The command raises a SettingsError if a name is empty, or has a number too.
+    The command raises a SettingsError if several names are given, if the name is empty, or if it has a
+    number too.
     """
 
     @wraps(command)
     def run(*args: object, dims: tuple[str, ...], **options: object) -> Any:  # noqa: ANN401 - as the command
-        names = [text.removesuffix("=?") for text in dims if text.endswith("=?")]
+        names = {text.removesuffix("=?"): None for text in dims if text.endswith("=?")}
         bound = tuple(text for text in dims if not text.endswith("=?"))
         if "" in names:
             raise SettingsError(
                 "--dim =? has no name", hint="name the dimension: --dim NAME=?"
             )
+        if len(names) > 1:
+            raise SettingsError(
+                f"one dimension can be searched, not {' and '.join(names)}",
+                hint="--dim NAME=N gives the others a number",
+            )
         _refuse_common_names(bound, names)
-        return command(*args, dims=bound, unknown=tuple(dict.fromkeys(names)), **options)
+        return command(*args, dims=bound, unknown="".join(names), **options)
 
     return cast("Command", run)
 

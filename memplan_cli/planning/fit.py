@@ -1,10 +1,10 @@
 """The largest value of a dim that fits a memory size, searched by the need of each value.
 
-Nothing here plans: `Evaluate` returns the bytes that a binding needs. The need is assumed to grow
+Nothing here plans: `NeedAt` returns the bytes that a value needs. The need is assumed to grow
 with the dim. The answer names the need of the next value, so that anyone can check the step that
 decides.
 
-`Growth` evaluates bindings by running the model. A run of thousands of examples takes minutes, and
+`Growth` finds needs by running the model. A run of thousands of examples takes minutes, and
 more memory than the limit. So the values 1, 2, 4, ... are run until they need `MAX_ADDED_BYTES`
 more than the first one, and larger values are extrapolated by a power of the dim.
 """
@@ -12,13 +12,14 @@ more than the first one, and larger values are extrapolated by a power of the di
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.serialization import SPARSE, Keys
+from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.core.symbolic.sizes import unit_value
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.totals import LARGEST_DIM
@@ -38,7 +39,7 @@ _POWER_TOLERANCE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Bytes that one binding needs.
+    """Bytes that one value of the dim needs.
 
     Attributes:
         weights, inputs, outputs, planned: as in a report.
@@ -69,16 +70,17 @@ class Need:
         return self.weights + self.inputs + self.outputs + self.planned
 
 
-Evaluate = Callable[[Mapping[str, int]], Need | None]
-"""Returns the bytes that a binding needs; None: more than any machine has."""
+NeedAt = Callable[[int], Need | None]
+"""Returns the bytes that a value of the dim needs; None: more than any machine has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point(Need):
-    """The need of a binding that fits, while one with the searched dim larger by 1 does not.
+    """The need of a value that fits, while the next one does not.
 
     Attributes:
-        beyond: the bytes of that larger binding, to compare with the memory size: unlike all other
+        dims: the dim with this value.
+        beyond: the bytes of the next value, to compare with the memory size: unlike all other
             fields, it includes the overhead of `Fit`. None: more than any machine has.
     """
 
@@ -91,10 +93,9 @@ class Point(Need):
     def of(
         cls, need: Need, dims: Mapping[str, int], next_need: Need | None, overhead: int
     ) -> Point:
-        """Return the point of a binding, from its need and that of the larger one that does not fit.
+        """Return the point of a value, from its need and that of the next value.
 
-        ``next_need`` is None if the larger one needs more than any machine has. Only ``beyond`` gets the
-        ``overhead``: a `Need` never includes it.
+        Only ``beyond`` gets the ``overhead``: a `Need` never includes it.
         """
         return cls(
             weights=need.weights,
@@ -130,17 +131,17 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The largest values of dimensions that fit a memory size.
+    """The largest value of a dimension that fits a memory size.
 
     Attributes:
         overhead: bytes that the search adds to every need: of a process, the interpreter, the runtime
             and ``other_imports``.
         other_imports: bytes kept for what else the process imports.
         margin: the largest relative error of a predicted process; None: tensors are counted.
-        unknown: the dimensions that were searched for.
+        dim: the dimension that was searched for.
         dims: the numbers of the others.
-        points: the bindings that fit; empty: not even 1 fits.
-        least: the bytes that the smallest binding needs.
+        point: the value that fits; None: not even 1 fits.
+        least: the bytes that the value 1 needs.
         expressions: the need of one plan for all values, by unit; empty: there is none.
         plans: the number of exact plans that the search made.
         confirmed: the last run that was made to confirm the answer; None: nothing was run.
@@ -170,9 +171,9 @@ class Fit:
     overhead: int
     other_imports: int
     margin: float | None
-    unknown: tuple[str, ...]
+    dim: str
     dims: Mapping[str, int]
-    points: tuple[Point, ...]
+    point: Point | None
     least: Need | None
     expressions: Mapping[str, int] = field(default_factory=dict)
     plans: int = 0
@@ -181,35 +182,43 @@ class Fit:
     warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return one line with the memory size and the first binding that fits."""
-        dims = self.points[0].dims if self.points else dict.fromkeys(self.unknown, 1)
-        answer = ", ".join(f"{name}={value}" for name, value in dims.items())
-        if not self.points:
-            answer = f"not even {answer} fits"
-        elif self.confirmed is not None:
+        """Return one line with the memory size and the value that fits."""
+        if self.point is None:
+            answer = f"not even {self.dim}=1 fits"
+        else:
+            answer = binding_text(self.point.dims)
+        if self.point and self.confirmed:
             answer += ", confirmed by a run" if self.passed else ", which did not fit in a run"
         return f"<Fit of {self.model!r} in {format_size(self.memory)} ({self.of}): {answer}>"
 
     @property
+    def unknown(self) -> tuple[str, ...]:
+        """The dimension as a list of one, which the JSON has."""
+        return (self.dim,)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The point as a list of one or none, which the JSON has."""
+        return (self.point,) if self.point else ()
+
+    @property
     def passed(self) -> bool:
-        """Whether a binding fits, and did so when it was run."""
-        if not self.points:
+        """Whether a value fits, and did so when it was run."""
+        if self.point is None:
             return False
         return self.confirmed is None or self.confirmed.total <= self.memory
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The search for the largest value of one symbol.
+    """The search for the largest value of one dim.
 
     Attributes:
-        others: the values of the other dims.
         memory: the memory size in bytes.
         overhead: bytes of the process that no need includes.
     """
 
-    symbol: str
-    others: Mapping[str, int]
+    dim: str
     memory: int
     overhead: int = 0
 
@@ -219,22 +228,19 @@ class Question:
         return self.memory - self.overhead
 
 
-def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | None:
-    """Return the largest value of a symbol that fits; None if 1 does not fit.
+def largest(need_at: NeedAt, question: Question, guess: int = 1) -> Point | None:
+    """Return the largest value of a dim that fits; None if 1 does not fit.
 
     The need is assumed to grow with the value. So an interval around the guess is widened until it
-    holds the answer, and then halved: the number of needs that are evaluated grows with the logarithm
+    holds the answer, and then halved: the number of needs that are computed grows with the logarithm
     of the distance between the guess and the answer.
 
     Raises:
-        SettingsError: the need does not depend on the symbol.
+        SettingsError: the need does not depend on the dim.
     """
 
-    def need_of(value: int) -> Need | None:
-        return evaluate({**question.others, question.symbol: value})
-
     def fits(value: int) -> bool:
-        need = need_of(value)
+        need = need_at(value)
         return need is not None and need.total <= question.limit
 
     low, high = _bracket(fits, max(1, min(guess, LARGEST_DIM)))
@@ -242,16 +248,15 @@ def largest(evaluate: Evaluate, question: Question, guess: int = 1) -> Point | N
         return None
     if low >= LARGEST_DIM:
         raise SettingsError(
-            f"what the model needs does not depend on {question.symbol!r}",
+            f"what the model needs does not depend on {question.dim!r}",
             hint="`memplan report MODEL` shows the symbols of its sizes",
         )
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
-    need = need_of(low)
+    need = need_at(low)
     assert need is not None  # noqa: S101 - it fits
-    dims = {**question.others, question.symbol: low}
-    return Point.of(need, dims, need_of(high), question.overhead)
+    return Point.of(need, {question.dim: low}, need_at(high), question.overhead)
 
 
 def _bracket(fits: Callable[[int], bool], guess: int) -> tuple[int, int]:
@@ -277,59 +282,27 @@ def _bracket(fits: Callable[[int], bool], guess: int) -> tuple[int, int]:
     return 0, 1
 
 
-def frontier(
-    evaluate: Evaluate,
-    question: Question,
-    other_symbols: tuple[str, ...],
-    guess: Callable[[Question], int],
-) -> Iterator[Point]:
-    """Yield the largest value of a symbol for each power of two of other symbols that fits.
-
-    The first of the other symbols takes the values 1, 2, 4, ... until nothing fits, since needs grow; for each
-    of them the function calls itself with the rest.
-
-    Without other symbols there is one point. ``guess`` returns a value near the answer.
-    """
-    if not other_symbols:
-        point = largest(evaluate, question, guess(question))
-        if point is not None:
-            yield point
-        return
-    first, *rest = other_symbols
-    value = 1
-    while value <= LARGEST_DIM:
-        inner = replace(question, others={**question.others, first: value})
-        points = tuple(frontier(evaluate, inner, tuple(rest), guess))
-        if not points:
-            return
-        yield from points
-        value *= 2
-
-
 def guess_from_totals(totals: Mapping[str, int], question: Question) -> int:
     """Return the largest value for which a symbolic plan fits: the guess that `largest` starts from.
 
-    ``totals`` are the bytes of one plan for all values of the symbols, by unit.
+    ``totals`` are the bytes of one plan for all values of the dim, by unit.
 
     Returns:
         The value; 0 if 1 does not fit. If the totals cannot be evaluated, or do not depend on the
-        symbol, 1: a search may start from any value.
+        dim, 1: a search may start from any value.
     """
 
-    def need(dims: Mapping[str, int]) -> Need:
+    def need_at(value: int) -> Need:
+        dims = {question.dim: value}
         total = sum(factor * unit_value(unit, dims) for unit, factor in totals.items())
         # Only the sum of the four parts is compared, so all bytes are put into one of them.
         return Need(weights=0, inputs=0, outputs=0, planned=total)
 
     try:
-        point = largest(need, question)
+        point = largest(need_at, question)
     except (SettingsError, ValueError):
         return 1
-    return 0 if point is None else point.dims[question.symbol]
-
-
-DimValues = tuple[tuple[str, int], ...]
-"""Names and values of dims, by name."""
+    return 0 if point is None else point.dims[question.dim]
 
 
 class Sample(NamedTuple):
@@ -339,83 +312,62 @@ class Sample(NamedTuple):
     need: Need
 
 
-Samples = list[Sample]
-"""Samples at values of which each is twice the one before."""
-
-
 @dataclass(slots=True)
 class Growth:
-    """The needs of bindings, from runs with small values of one dim.
+    """The needs of values of a dim, from runs with small values.
 
     Values above those of the runs are extrapolated. Each run is made once and stored here.
 
     Attributes:
-        run: Returns the need of a binding by running it; None if it does not run.
-        symbol: The dim with small values in runs.
-        samples: The runs at its values 1, 2, 4, ..., by the values of the other dims.
-        needs: All runs by binding; None for one that does not run.
+        run: Returns the need of a value by running it; None if it does not run.
+        samples: The runs at the values 1, 2, 4, ... without the first ones that do not run.
+        needs: All runs by value; None for one that does not run.
     """
 
-    run: Evaluate
-    symbol: str
-    samples: dict[DimValues, Samples] = field(default_factory=dict)
-    needs: dict[DimValues, Need | None] = field(default_factory=dict)
+    run: NeedAt
+    samples: list[Sample] = field(default_factory=list)
+    needs: dict[int, Need | None] = field(default_factory=dict)
 
-    def need(self, dims: Mapping[str, int]) -> Need | None:
-        """Return the need of a binding, by its own run or extrapolated from smaller values.
+    def need(self, value: int) -> Need | None:
+        """Return the need of a value, by its own run or extrapolated from smaller values.
 
-        Runs with smaller values that are missing are made and stored first. None: the binding does
-        not run, or a smaller value is too large already.
+        Runs with smaller values that are missing are made and stored first. None: the value does
+        not run, or a smaller one is too large already.
         """
-        samples = self._samples(dims)
-        if not self._add_samples(samples, dims):
+        if not self._add_samples(value):
             return None
-        if _is_extrapolated(dims[self.symbol], samples):
-            return _extrapolate(samples, dims[self.symbol])
-        return self._run_once(dims)
+        if self.is_extrapolated(value):
+            return _extrapolate(self.samples, value)
+        return self._run_once(value)
 
-    def _add_samples(self, samples: Samples, dims: Mapping[str, int]) -> bool:
-        """Run the next values 1, 2, 4, ... up to that of a binding, until there are enough samples.
+    def is_extrapolated(self, value: int) -> bool:
+        """Whether a value is not run itself: it is above all that were, and these are enough."""
+        return not _need_more_runs(self.samples) and value > self.samples[-1].value
+
+    def _add_samples(self, largest_value: int) -> bool:
+        """Run the next values 1, 2, 4, ... up to the largest one, until there are enough samples.
 
         Values too small to run, such as a width below a kernel's, are left out. Returns False at a
         value that does not run although a smaller one did: it is taken to be too large.
         """
-        value = 2 * samples[-1].value if samples else 1
-        while value <= dims[self.symbol] and _need_more_runs(samples):
-            need = self._run_once({**dims, self.symbol: value})
+        value = 2 * self.samples[-1].value if self.samples else 1
+        while value <= largest_value and _need_more_runs(self.samples):
+            need = self._run_once(value)
             if need is not None:
-                samples.append(Sample(value, need))
-            elif samples:
+                self.samples.append(Sample(value, need))
+            elif self.samples:
                 return False
             value *= 2
         return True
 
-    def _run_once(self, dims: Mapping[str, int]) -> Need | None:
-        """Return the need of a binding by its run, which is made only once."""
-        key = tuple(sorted(dims.items()))
-        if key not in self.needs:
-            self.needs[key] = self.run(dims)
-        return self.needs[key]
-
-    def extrapolation_notes(self, points: Iterable[Point]) -> tuple[str, ...]:
-        """Return a sentence for each point whose need is extrapolated, naming the largest run."""
-        notes = []
-        for point in points:
-            value, samples = point.dims[self.symbol], self._samples(point.dims)
-            if _is_extrapolated(value, samples):
-                notes.append(
-                    f"{self.symbol}={value} was not run: its need is extrapolated from runs at up to"
-                    f" {samples[-1].value}; --confirm runs it"
-                )
-        return tuple(notes)
-
-    def _samples(self, dims: Mapping[str, int]) -> Samples:
-        """Return the samples that have the other dims of a binding, a list to be extended."""
-        others = {name: value for name, value in dims.items() if name != self.symbol}
-        return self.samples.setdefault(tuple(sorted(others.items())), [])
+    def _run_once(self, value: int) -> Need | None:
+        """Return the need of a value by its run, which is made only once."""
+        if value not in self.needs:
+            self.needs[value] = self.run(value)
+        return self.needs[value]
 
 
-def _need_more_runs(samples: Samples) -> bool:
+def _need_more_runs(samples: Sequence[Sample]) -> bool:
     """Whether more values must be run before larger ones can be extrapolated.
 
     More are needed with few samples, and while the last one needs hardly more than the first.
@@ -425,12 +377,7 @@ def _need_more_runs(samples: Samples) -> bool:
     return samples[-1].need.total - samples[0].need.total <= MAX_ADDED_BYTES
 
 
-def _is_extrapolated(value: int, samples: Samples) -> bool:
-    """Whether a value is not run itself: it is above all that were, and these are enough."""
-    return not _need_more_runs(samples) and value > samples[-1].value
-
-
-def _extrapolate(samples: Samples, value: int) -> Need:
+def _extrapolate(samples: Sequence[Sample], value: int) -> Need:
     """Return the need at a value of a dim that is above the values of all samples.
 
     Samples are runs at values that double. Weights, inputs, outputs, planned bytes and process memory are

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memplan_cli.planning.fit import MAX_ADDED_BYTES, Growth, Need, Point, Question, largest
+from memplan_cli.planning.fit import MAX_ADDED_BYTES, Growth, Need, Question, largest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 MEBI = 1 << 20
 
@@ -22,8 +22,7 @@ class Runs:
         self.needed, self.least, self.most = needed, least, most
         self.run: list[int] = []
 
-    def __call__(self, dims: Mapping[str, int]) -> Need | None:
-        value = dims["batch"]
+    def __call__(self, value: int) -> Need | None:
         self.run.append(value)
         if not self.least <= value <= self.most:
             return None
@@ -31,7 +30,7 @@ class Runs:
 
 
 def need(growth: Growth, value: int) -> Need:
-    found = growth.need({"batch": value})
+    found = growth.need(value)
     assert found is not None
     return found
 
@@ -42,19 +41,19 @@ def test_inputs_need_bytes_beside_the_tensors_and_beside_the_process() -> None:
 
 
 def test_without_a_process_in_the_last_run_none_is_foreseen() -> None:
-    def run(dims: Mapping[str, int]) -> Need:
-        value = dims["batch"]
+    def run(value: int) -> Need:
         return Need(0, 0, 0, value * MEBI, value * MEBI if value < 256 else None)
 
-    found = need(Growth(run, "batch"), 100_000)
+    found = need(Growth(run), 100_000)
     assert (found.planned, found.process) == (100_000 * MEBI, None)
 
 
 def test_values_are_run_while_they_need_little_more_than_the_first() -> None:
     runs = Runs(lambda value: 100 * MEBI + value * MEBI)
-    growth = Growth(runs, "batch")
+    growth = Growth(runs)
     assert need(growth, 100_000).process == 100_100 * MEBI
     assert runs.run == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert [growth.is_extrapolated(value) for value in (256, 257)] == [False, True]
     assert need(growth, 64).process == 164 * MEBI
     assert need(growth, 200).process == 300 * MEBI
     assert runs.run[9:] == [200], "what was run is known, what lies between is run"
@@ -62,20 +61,15 @@ def test_values_are_run_while_they_need_little_more_than_the_first() -> None:
 
 def test_a_model_with_little_memory_is_run_at_each_size() -> None:
     runs = Runs(lambda value: 100 * MEBI + value)
-    growth = Growth(runs, "batch")
+    growth = Growth(runs)
     assert need(growth, 1_000_001).process == 100 * MEBI + 1_000_001
     assert runs.run[-1] == 1_000_001
-    assert (
-        growth.extrapolation_notes(
-            [Point.of(need(growth, 1_000_001), {"batch": 1_000_001}, None, 0)]
-        )
-        == ()
-    )
+    assert not growth.is_extrapolated(1_000_001)
 
 
 def test_three_values_are_run_however_large_they_are() -> None:
     runs = Runs(lambda value: value * 1000 * MEBI)
-    assert need(Growth(runs, "batch"), 10).process == 10_000 * MEBI
+    assert need(Growth(runs), 10).process == 10_000 * MEBI
     assert runs.run == [1, 2, 4]
 
 
@@ -92,7 +86,7 @@ def test_what_grows_by_one_power_is_foreseen_nearly_to_the_byte(
         return fixed + each * int(value**power)
 
     runs = Runs(needed)
-    found = need(Growth(runs, "batch"), value)
+    found = need(Growth(runs), value)
     assert found.weights == 7
     assert found.inputs == value
     assert found.process is not None
@@ -115,7 +109,7 @@ def test_whole_regions_of_an_arena_move_the_answer_by_few_per_cent(
         return fixed + -(-each * value // region) * region
 
     limit = fixed + (1 << 34)
-    point = largest(Growth(Runs(needed), "batch").need, Question("batch", {}, limit))
+    point = largest(Growth(Runs(needed)).need, Question("batch", limit))
     assert point is not None
     answer = point.dims["batch"]
     assert 0.95 * (1 << 34) <= each * answer <= 1.05 * (1 << 34)
@@ -123,39 +117,21 @@ def test_whole_regions_of_an_arena_move_the_answer_by_few_per_cent(
 
 def test_what_lies_above_a_value_that_does_not_run_is_not_run() -> None:
     runs = Runs(lambda value: value, most=5)
-    growth = Growth(runs, "batch")
-    assert growth.need({"batch": 1000}) is None
-    assert growth.need({"batch": 7}) is None
+    growth = Growth(runs)
+    assert growth.need(1000) is None
+    assert growth.need(7) is None
     assert need(growth, 5).process == 5
     assert runs.run == [1, 2, 4, 8, 7, 5]
 
 
 def test_the_climb_begins_at_the_first_value_that_runs() -> None:
     runs = Runs(lambda value: value * MEBI, least=32)
-    assert need(Growth(runs, "batch"), 1000).process == 1000 * MEBI
+    assert need(Growth(runs), 1000).process == 1000 * MEBI
     assert runs.run == [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 
-def test_answers_that_were_not_run_are_said_each_for_the_other_dims() -> None:
-    def needed(dims: Mapping[str, int]) -> Need:
-        return Need(0, 0, 0, 0, dims["batch"] * dims["width"] * MEBI)
-
-    growth = Growth(needed, "batch")
-    points = []
-    for width in (1, 64):
-        dims = {"batch": 300, "width": width}
-        found = growth.need(dims)
-        assert found == needed(dims)
-        points.append(Point.of(found, dims, None, 0))
-    assert growth.extrapolation_notes(points) == (
-        "batch=300 was not run: its need is extrapolated from runs at up to 256; --confirm runs it",
-        "batch=300 was not run: its need is extrapolated from runs at up to 4; --confirm runs it",
-    )
-
-
 def test_a_process_is_extrapolated_only_from_runs_that_all_have_one() -> None:
-    def needed(dims: Mapping[str, int]) -> Need:
-        value = dims["batch"]
+    def needed(value: int) -> Need:
         return Need(0, 0, 0, value * 1000 * MEBI, value * 2000 * MEBI if value > 1 else None)
 
-    assert need(Growth(needed, "batch"), 8) == Need(0, 0, 0, 8000 * MEBI, None)
+    assert need(Growth(needed), 8) == Need(0, 0, 0, 8000 * MEBI, None)

@@ -16,7 +16,7 @@ from memplan_cli.cli.options import (
     reject_unused,
 )
 from memplan_cli.cli.output import say
-from memplan_cli.cli.settings_options import settings_options, unknown_dims
+from memplan_cli.cli.settings_options import settings_options, unknown_dim
 from memplan_cli.core.binding_options import dim_option
 
 if TYPE_CHECKING:
@@ -50,7 +50,10 @@ if TYPE_CHECKING:
     "--of",
     "quantity",
     type=click.Choice(("process", "tensors")),
-    help="What has to fit: the predicted process (default), or the planned tensors.",
+    help=(
+        "What has to fit: the predicted process, or the planned tensors. The default is the "
+        "process, if it can be predicted."
+    ),
 )
 @click.option(
     "--confirm",
@@ -59,13 +62,13 @@ if TYPE_CHECKING:
 )
 @provider_option
 @format_option("text", "json")
-@unknown_dims
+@unknown_dim
 @settings_options
 @output_options
 def fit(
     model: Path,
     *,
-    unknown: tuple[str, ...],
+    unknown: str,
     request: Request,
     memory: str,
     overhead: str | None,
@@ -78,10 +81,9 @@ def fit(
     """Find the largest value of a dimension with which MODEL fits into a memory size.
 
     The memory is the predicted peak of the process that loads MODEL and runs it with the default
-    settings of the runtime. With --of tensors, and if the process cannot be predicted, it is the
+    settings of the runtime. With --of tensors, or if the process cannot be predicted, it is the
     sum of weights, inputs, outputs, the planned arena and --overhead.
 
-    With several unknown dimensions, the first one is maximized for powers of two of the others.
     If data decides the sizes of tensors, MODEL is run on generated inputs for small values, and
     the need of large values is extrapolated; the result says so.
 
@@ -89,7 +91,7 @@ def fit(
 
     \b
     memplan fit model.onnx --memory 16GiB --dim batch=?
-    memplan fit llm.onnx --memory 24GB --dim batch=? --dim past=? --dim new=1
+    memplan fit llm.onnx --memory 24GB --dim batch=? --dim past=1024 --dim new=1
     """
     from memplan_cli.api.fit import fit
     from memplan_cli.reporting.commands.fit import FIT
@@ -113,9 +115,9 @@ def fit(
 
 def _next_step(model: Path, fitted: Fit) -> NextStep:
     """Return what confirms an answer, uses a confirmed one, or explains why nothing fits."""
-    if fitted.points and fitted.confirmed is None:
+    if fitted.point is not None and fitted.confirmed is None:
         return next_step("Confirm it by a run", "fit", [model], "--confirm")
-    dims = fitted.points[0].dims if fitted.points else dict.fromkeys(fitted.unknown, 1)
+    dims = fitted.point.dims if fitted.point else {fitted.dim: 1}
     options = [dim_option(name, value) for name, value in {**fitted.dims, **dims}.items()]
     if fitted.passed:
         return next_step("Write a model that needs less", "optimize", [model], *options)

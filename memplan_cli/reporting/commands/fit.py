@@ -1,4 +1,4 @@
-"""`memplan fit`: the largest values of dims that fit a memory size, and what each needs."""
+"""`memplan fit`: the largest value of a dim that fits a memory size, and what it needs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from memplan_cli.reporting.media import result_renderers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from memplan_cli.planning.fit import Fit, Need
+    from memplan_cli.planning.fit import Fit, Need, Point
 
 
 def fit_document(fit: Fit) -> doc.Document:
-    """Return the largest values, their memory and that of the next larger value, and the run."""
+    """Return the largest value, its memory and that of the next larger value, and the run."""
     fixed_dims = "".join(f", {name}={value}" for name, value in fit.dims.items())
-    unknown = " and ".join(fit.unknown)
     return doc.Document(
         (
             doc.Name(fit.model),
-            f"{fixed_dims}: largest {unknown} for {format_size(fit.memory)}",
+            f"{fixed_dims}: largest {fit.dim} for {format_size(fit.memory)}",
         ),
         (
-            *_largest_values(fit),
+            *_largest_value(fit),
             *_expressions(fit),
             *_confirmation(fit),
             *(doc.Note("warning", warning) for warning in fit.warnings),
@@ -34,61 +33,39 @@ def fit_document(fit: Fit) -> doc.Document:
     )
 
 
-def _largest_values(fit: Fit) -> Iterator[doc.Block]:
-    """Yield a table of the largest values, or the need of the smallest ones if these do not fit; then its terms."""
-    need: Need | None
-    if fit.points:
-        yield _points_table(fit)
-        # Several points have terms of their own: `_breakdown` gives the common ones without a need.
-        need = fit.points[0] if len(fit.points) == 1 else None
+def _largest_value(fit: Fit) -> Iterator[doc.Block]:
+    """Yield a table of the largest value, or the need of the value 1 if that does not fit; then its terms."""
+    if fit.point is not None:
+        yield _point_table(fit, fit.point)
+        yield from _breakdown(fit, fit.point)
+    elif fit.least is not None:
+        need = format_size(fit.least.total + fit.overhead)
+        yield doc.Check(passed=False, text=f"Nothing fits: {fit.dim}=1 needs {need}.")
+        yield from _breakdown(fit, fit.least)
     else:
-        need = fit.least  # None if it is not known
-        text = "Nothing fits."
-        if need is not None:
-            smallest = binding_text(dict.fromkeys(fit.unknown, 1))
-            text = f"Nothing fits: {smallest} needs {format_size(need.total + fit.overhead)}."
-        yield doc.Check(passed=False, text=text)
-    if text := _breakdown(fit, need):
-        yield doc.Paragraph(text, "soft")
+        yield doc.Check(passed=False, text="Nothing fits.")
 
 
-def _points_table(fit: Fit) -> doc.Table:
-    """Return a table with a row for each point of the answer: a largest value of each unknown dim.
+def _point_table(fit: Fit, point: Point) -> doc.Table:
+    """Return a table with the largest value, its need, and the need of the next value.
 
-    After the values, a row has the need of the point, and the need if the first unknown dim is larger by one:
-    a dash if no machine has so much.
+    The latter is a dash if no machine has so much.
     """
-    columns = doc.columns(*(f">{name}" for name in fit.unknown), ">needs", ">with one more")
-    rows = tuple(
-        (
-            *(str(point.dims[name]) for name in fit.unknown),
-            format_size(point.total + fit.overhead),
-            # Unlike `total`, `beyond` contains the overhead already.
-            "-" if point.beyond is None else format_size(point.beyond),
-        )
-        for point in fit.points
-    )
-    return doc.Table(columns, rows)
+    # Unlike `total`, `beyond` contains the overhead already.
+    beyond = "-" if point.beyond is None else format_size(point.beyond)
+    row = (str(point.dims[fit.dim]), format_size(point.total + fit.overhead), beyond)
+    return doc.Table(doc.columns(f">{fit.dim}", ">needs", ">with one more"), (row,))
 
 
-def _breakdown(fit: Fit, need: Need | None) -> str:
-    """Return a sentence with the terms of a need, and how exact the answer is.
-
-    If ``need`` is None, the sentence has the terms that all needs have: the overhead. Empty if there is
-    none.
-    """
-    terms = _overhead_terms(fit)
-    if need is not None:
-        terms = _need_terms(need) | terms
-    if not terms:
-        return ""
-    subject = "Of it" if need is not None else "Each need includes"
+def _breakdown(fit: Fit, need: Need) -> Iterator[doc.Block]:
+    """Yield a sentence with the terms of a need, and how exact the answer is."""
+    terms = _need_terms(need) | _overhead_terms(fit)
     text = ", ".join(f"{format_size(size)} for {name}" for name, size in terms.items())
-    is_unconfirmed_answer = bool(fit.points) and fit.confirmed is None
+    is_unconfirmed_answer = fit.point is not None and fit.confirmed is None
     # Without a margin the answer is about tensors, whose bytes are exact.
     if is_unconfirmed_answer and fit.margin is not None:
-        return f"{subject} {text}. Predicted, usually within {fit.margin:.0%}."
-    return f"{subject} {text}."
+        text += f". Predicted, usually within {fit.margin:.0%}"
+    yield doc.Paragraph(f"Of it {text}.", "soft")
 
 
 def _need_terms(need: Need) -> dict[str, int]:
