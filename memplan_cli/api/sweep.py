@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.request import request_of
-from memplan_cli.api.sweep_jobs import jobs_of, run_jobs
 from memplan_cli.api.sweep_processes import runner
+from memplan_cli.api.sweep_tasks import run_tasks, tasks_of
 from memplan_cli.core.progress import Counted, Progress, silent
 from memplan_cli.core.quantities import counted
 
@@ -53,9 +53,9 @@ def sweep(
     Args:
         paths: Models, globs, and folders that are searched.
         profiles: Values of symbols, as ``{"batch": (1, 8, 32)}``: each combination of them is a row.
-        jobs: Number of processes; 1: this one. None: one per core, which a script may use
-            below ``if __name__ == "__main__"`` only.
-        resume: A file of rows: jobs with a row in it are skipped, new rows are appended.
+        jobs: Number of processes; 1: this one. None: one per core. A script that uses more than one
+            must call `sweep` below ``if __name__ == "__main__"``, since each process imports it.
+        resume: A file of rows: rows that it has are not computed again, new rows are appended.
         config: A settings file.
         progress: Called after each row.
         options: Settings by name, as for `plan`.
@@ -65,12 +65,16 @@ def sweep(
     """
     request, report_progress = request_of(config, options), progress or silent
     path_list = [paths] if isinstance(paths, str | Path) else paths
-    values = {name: tuple(numbers) for name, numbers in (profiles or {}).items()}
-    todo = jobs_of(tuple(map(Path, path_list)), values, request.overrides, request.config_file)
+    values = {
+        name: tuple(dict.fromkeys(numbers)) for name, numbers in (profiles or {}).items()
+    }
+    todo = tasks_of(
+        tuple(map(Path, path_list)), values, request.overrides, request.config_file
+    )
     done = count(1)
 
     def on_row(_: Row) -> None:
         report_progress(Counted("planning models", next(done), len(todo)))
 
     row_file = None if resume is None else Path(resume)
-    return Rows(run_jobs(todo, runner(jobs), resume=row_file, on_row=on_row))
+    return Rows(run_tasks(todo, runner(jobs), resume=row_file, on_row=on_row))

@@ -1,4 +1,4 @@
-"""Run the jobs of a sweep in this process, or in several worker processes."""
+"""Run the tasks of a sweep in this process, or in several worker processes."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 
-from memplan_cli.api.sweep_jobs import Job, Runner, do_job, failed_row
+from memplan_cli.api.sweep_tasks import Runner, Task, do_task, failed_row
 from memplan_cli.core.children import end_with_parent
 from memplan_cli.reporting.commands.sweep import Row
 
 IndexedRows = Iterator[tuple[int, Row]]
-"""Rows, each with the index of its job."""
+"""Rows, each with the index of its task."""
 
 
-def runner(jobs: int | None) -> Runner:
-    """Return the function that runs jobs in this many processes; None: one per core."""
-    count = jobs or len(os.sched_getaffinity(0))
+def runner(processes: int | None) -> Runner:
+    """Return the function that does tasks in this many processes; None: one per core."""
+    count = processes or len(os.sched_getaffinity(0))
     return one_by_one if count == 1 else partial(in_processes, count=count)
 
 
-def one_by_one(jobs: Sequence[Job]) -> IndexedRows:
-    """Do the jobs in this process, one after the other."""
-    for index, job in enumerate(jobs):
-        yield index, do_job(job)
+def one_by_one(tasks: Sequence[Task]) -> IndexedRows:
+    """Do the tasks in this process, one after the other."""
+    for index, task in enumerate(tasks):
+        yield index, do_task(task)
 
 
-def in_processes(jobs: Sequence[Job], *, count: int) -> IndexedRows:
-    """Do the jobs in worker processes. A job that kills its process gets a row of failure.
+def in_processes(tasks: Sequence[Task], *, count: int) -> IndexedRows:
+    """Do the tasks in worker processes. A task that kills its process gets a row of failure.
 
-    A pool whose process dies does not tell which of its jobs was running. Each process is therefore
-    a pool of its own, which has one job at a time.
+    A pool whose process dies does not tell which of its tasks was running. Each process is therefore
+    a pool of its own, which has one task at a time.
     """
-    waiting = iter(enumerate(jobs))
+    waiting = iter(enumerate(tasks))
     running: dict[Future[Row], tuple[int, ProcessPoolExecutor]] = {}
     with ExitStack() as stack:
-        for index, job in islice(waiting, count):
+        for index, task in islice(waiting, count):
             pool = stack.enter_context(_one_process())
-            running[pool.submit(do_job, job)] = index, pool
+            running[pool.submit(do_task, task)] = index, pool
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 index, pool = running.pop(future)
                 try:
                     row = future.result()
                 except BrokenProcessPool:
-                    row = failed_row(jobs[index], "the process that planned it died")
+                    row = failed_row(tasks[index], "the process that planned it died")
                     pool = stack.enter_context(_one_process())
                 yield index, row
-                for next_index, job in islice(waiting, 1):
-                    running[pool.submit(do_job, job)] = next_index, pool
+                for next_index, task in islice(waiting, 1):
+                    running[pool.submit(do_task, task)] = next_index, pool
 
 
 @contextmanager

@@ -17,15 +17,15 @@ from pathlib import Path
 import pytest
 
 from memplan_cli import api
-from memplan_cli.api.sweep_jobs import (
-    Job,
-    do_job,
+from memplan_cli.api.sweep_processes import in_processes, one_by_one
+from memplan_cli.api.sweep_tasks import (
+    Task,
+    do_task,
     failed_row,
     found_models,
-    jobs_of,
-    run_jobs,
+    run_tasks,
+    tasks_of,
 )
-from memplan_cli.api.sweep_processes import in_processes, one_by_one
 from memplan_cli.core.deserialization import from_json
 from memplan_cli.errors import ModelError, SettingsError
 from memplan_cli.reporting.commands.sweep import SWEEP, Row
@@ -38,17 +38,17 @@ DYNAMIC = SAMPLES / "dynamic_batch.onnx"
 KEEP = {"order": "keep"}
 
 
-def jobs(*batches: int) -> tuple[Job, ...]:
-    return tuple(Job(str(DYNAMIC), {"batch": batch}, None, KEEP) for batch in batches)
+def tasks(*batches: int) -> tuple[Task, ...]:
+    return tuple(Task(DYNAMIC, {"batch": batch}, None, KEEP) for batch in batches)
 
 
 def test_every_model_meets_every_value_and_one_plan_for_all(tmp_path: Path) -> None:
     paths = [tmp_path / "one.onnx", tmp_path / "two.onnx"]
     for path in paths:
         write(path, "g (float[batch,seq] x) => (y) { y = Neg(x) }")
-    found = jobs_of(paths, {"batch": (1, 8), "seq": (4,)}, {})
+    found = tasks_of(paths, {"batch": (1, 8), "seq": (4,)}, {})
     assert len(found) == 3 * len(paths)
-    assert [dict(job.dims) for job in found[:3]] == [
+    assert [dict(task.dims) for task in found[:3]] == [
         {"batch": 1, "seq": 4},
         {"batch": 8, "seq": 4},
         {"batch": "1..8", "seq": 4},
@@ -56,18 +56,18 @@ def test_every_model_meets_every_value_and_one_plan_for_all(tmp_path: Path) -> N
 
 
 def test_a_model_is_bound_by_the_dims_that_it_has() -> None:
-    found = jobs_of([SAMPLES], {"batch": (1, 8)}, {})
-    others = [job for job in found if job.model != str(DYNAMIC)]
-    assert [job.dims["batch"] for job in found if job not in others] == [1, 8, "1..8"]
+    found = tasks_of([SAMPLES], {"batch": (1, 8)}, {})
+    others = [task for task in found if task.model != DYNAMIC]
+    assert [task.dims["batch"] for task in found if task not in others] == [1, 8, "1..8"]
     assert len(others) == len(list(SAMPLES.glob("*.onnx"))) - 1
-    assert {(tuple(job.dims), job.missing_dims) for job in others} == {((), ("batch",))}
+    assert {(tuple(task.dims), task.missing_dims) for task in others} == {((), ("batch",))}
 
 
 def test_a_name_with_slashes_is_a_name(tmp_path: Path) -> None:
     text = 'g (float[b,4] "/l/in") => (float[b,4] y) { x = Neg("/l/in") y = Neg(x) }'
     model = write(tmp_path / "m.onnx", text)
-    (job,) = jobs_of([model], {}, {"shapes": {"/l/in": (3, 4)}})
-    row = do_job(job)
+    (task,) = tasks_of([model], {}, {"shapes": {"/l/in": (3, 4)}})
+    row = do_task(task)
     assert row.missing_inputs == ()
     assert row.inputs == 3 * 4 * 4
 
@@ -93,7 +93,7 @@ def test_what_memplan_wrote_beside_a_model_is_not_swept_with_its_folder(
 
 
 def test_a_row_has_the_numbers_of_the_report() -> None:
-    row = do_job(jobs(8)[0])
+    row = do_task(tasks(8)[0])
     memory = api.plan(DYNAMIC, Settings(dims={"batch": 8}, order="keep")).report.memory
     assert row.passed
     assert row.planned == memory.planned
@@ -101,31 +101,31 @@ def test_a_row_has_the_numbers_of_the_report() -> None:
 
 
 def test_the_plan_for_all_values_is_the_one_of_the_largest() -> None:
-    both = do_job(Job(str(DYNAMIC), {"batch": "1..8"}, None, KEEP))
-    one = do_job(jobs(8)[0])
+    both = do_task(Task(DYNAMIC, {"batch": "1..8"}, None, KEEP))
+    one = do_task(tasks(8)[0])
     assert both == replace(one, key=both.key, dims=both.dims)
 
 
 def test_a_number_in_a_file_gives_way_to_the_values_of_the_row(tmp_path: Path) -> None:
     config = tmp_path / "memplan.yaml"
     config.write_text("dims: {batch: 3}\n")
-    row = do_job(Job(str(DYNAMIC), {"batch": "1..8"}, str(config), KEEP))
+    row = do_task(Task(DYNAMIC, {"batch": "1..8"}, config, KEEP))
     assert row.error == ""
 
 
 def test_a_model_that_cannot_be_read_is_a_row(tmp_path: Path) -> None:
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"nonsense")
-    (row,) = run_jobs((Job(str(bad)),), one_by_one)
+    (row,) = run_tasks((Task(bad),), one_by_one)
     assert not row.passed
     assert "not an ONNX model" in row.error
 
 
 def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    run_jobs(jobs(1, 2), one_by_one, resume=file)
+    run_tasks(tasks(1, 2), one_by_one, resume=file)
     heard: list[Row] = []
-    rows = run_jobs(jobs(1, 2, 3), one_by_one, resume=file, on_row=heard.append)
+    rows = run_tasks(tasks(1, 2, 3), one_by_one, resume=file, on_row=heard.append)
     assert [row.dims["batch"] for row in rows] == [1, 2, 3]
     assert [row.dims["batch"] for row in heard] == [3]
     assert len(file.read_text().splitlines()) == 3
@@ -134,11 +134,11 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [-40, -1, 1, 5])
 def test_half_a_line_that_a_kill_left_is_done_again(kept: int, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
-    run_jobs(jobs(1, 2), one_by_one, resume=file)
+    run_tasks(tasks(1, 2), one_by_one, resume=file)
     text = file.read_text()
     line = text.index("\n") + 1
     file.write_text(text[:kept] if kept < 0 else text[: line + kept])
-    rows = run_jobs(jobs(1, 2), one_by_one, resume=file)
+    rows = run_tasks(tasks(1, 2), one_by_one, resume=file)
     assert [row.passed for row in rows] == [True, True]
     assert len(file.read_text().splitlines()) == 2
     assert file.read_text() == text
@@ -147,10 +147,10 @@ def test_half_a_line_that_a_kill_left_is_done_again(kept: int, tmp_path: Path) -
 def test_other_settings_or_another_model_are_other_rows(tmp_path: Path) -> None:
     copy = tmp_path / "model.onnx"
     copy.write_bytes(DYNAMIC.read_bytes())
-    first = Job(str(copy), {"batch": 1}, None, KEEP)
+    first = Task(copy, {"batch": 1}, None, KEEP)
     key = first.key
-    assert Job(str(copy), {"batch": 1}, None, {"order": "auto"}).key != key
-    assert Job(str(copy), {"batch": 2}, None, KEEP).key != key
+    assert Task(copy, {"batch": 1}, None, {"order": "auto"}).key != key
+    assert Task(copy, {"batch": 2}, None, KEEP).key != key
     copy.write_bytes((SAMPLES / "train_mlp.onnx").read_bytes())
     assert first.key != key
 
@@ -160,11 +160,11 @@ def test_an_edited_settings_file_gives_other_rows(config: str | None, tmp_path: 
     copy = tmp_path / "model.onnx"
     copy.write_bytes(DYNAMIC.read_bytes())
     settings = tmp_path / (config or "memplan.yaml")
-    job = Job(str(copy), {"batch": 1}, str(settings) if config else None)
+    task = Task(copy, {"batch": 1}, settings if config else None)
     keys = []
     for text in ("level: 1", "level: 2", "level: 1", "level: wrong"):
         settings.write_text(text)
-        keys.append(job.key)
+        keys.append(task.key)
     assert keys[0] == keys[2]
     assert len(set(keys)) == 3
 
@@ -178,7 +178,7 @@ def test_a_file_of_something_else_is_neither_taken_for_rows_nor_changed(
     file = tmp_path / "rows.jsonl"
     file.write_bytes(content)
     with pytest.raises(SettingsError, match="not a file of sweep rows"):
-        run_jobs(jobs(1), one_by_one, resume=file)
+        run_tasks(tasks(1), one_by_one, resume=file)
     assert file.read_bytes() == content
 
 
@@ -187,7 +187,7 @@ def test_an_interrupted_sweep_ends_its_own_processes_only() -> None:
     other = context.Process(target=time.sleep, args=(600,))
     other.start()
     try:
-        rows = in_processes(jobs(1, 2, 3), count=1)
+        rows = in_processes(tasks(1, 2, 3), count=1)
         next(rows)
         assert isinstance(rows, Generator)
         rows.close()
@@ -198,40 +198,40 @@ def test_an_interrupted_sweep_ends_its_own_processes_only() -> None:
 
 
 def test_processes_give_the_rows_that_one_process_gives() -> None:
-    todo = jobs(1, 2, 3, 4, 5)
-    assert run_jobs(todo, partial(in_processes, count=2)) == run_jobs(todo, one_by_one)
+    todo = tasks(1, 2, 3, 4, 5)
+    assert run_tasks(todo, partial(in_processes, count=2)) == run_tasks(todo, one_by_one)
 
 
 def test_a_job_that_kills_its_process_is_one_failed_row(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # The worker imports this module's stand-in for a job by its name.
-    (tmp_path / "deadly_jobs.py").write_text(
+    # The worker imports this module's stand-in for a task by its name.
+    (tmp_path / "deadly_tasks.py").write_text(
         "import os, signal\n"
-        "from memplan_cli.api.sweep_jobs import do_job\n"
-        "def deadly(job):\n"
-        "    if job.dims['batch'] == 3:\n"
+        "from memplan_cli.api.sweep_tasks import do_task\n"
+        "def deadly(task):\n"
+        "    if task.dims['batch'] == 3:\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return do_job(job)\n"
+        "    return do_task(task)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
-    from deadly_jobs import deadly  # type: ignore[import-not-found] # written just above
+    from deadly_tasks import deadly  # type: ignore[import-not-found] # written just above
 
     from memplan_cli.api import sweep_processes as sweep_runners
 
-    monkeypatch.setattr(sweep_runners, "do_job", deadly)
-    todo = jobs(*range(1, 8))
+    monkeypatch.setattr(sweep_runners, "do_task", deadly)
+    todo = tasks(*range(1, 8))
     heard: list[Row] = []
-    rows = run_jobs(todo, partial(in_processes, count=2), on_row=heard.append)
+    rows = run_tasks(todo, partial(in_processes, count=2), on_row=heard.append)
     assert len(heard) == 7, "no row is lost and none comes twice"
     assert [row.passed for row in rows] == [batch != 3 for batch in range(1, 8)]
     assert "died" in rows[2].error
 
 
 def test_rows_come_out_as_table_lines_and_csv() -> None:
-    (job,) = jobs(2)
-    rows = (do_job(job), failed_row(job, 'no, "because"\nof this'))
+    (task,) = tasks(2)
+    rows = (do_task(task), failed_row(task, 'no, "because"\nof this'))
     assert "] 1 of 2 rows planned" in SWEEP["text"](rows)
     lines = [from_json(Row, json.loads(s), "it") for s in SWEEP["jsonl"](rows).splitlines()]
     assert lines[0] == rows[0]

@@ -68,7 +68,7 @@ def sweep(
     """
     from memplan_cli.api.output.output_files import refuse_targets
     from memplan_cli.api.sweep import sweep
-    from memplan_cli.api.sweep_jobs import found_models
+    from memplan_cli.api.sweep_tasks import found_models
     from memplan_cli.reporting.commands.sweep import SWEEP
 
     refuse_targets({"-o": out, "--resume": resume}, found_models(paths))
@@ -85,7 +85,7 @@ def sweep(
     sized = [row for row in rows if row.total is not None]
     if sized and out is None:
         largest = max(sized, key=lambda row: (row.total or 0, row.key))
-        # The dims of the sweep are those of the row only where the model has them.
+        # The dims of the row replace those of the command, which the model may lack.
         dims = [dim_option(name, value) for name, value in largest.dims.items()]
         step = next_step(
             "See the largest", "report", [largest.model], *dims, without=["--dim"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.deserialization import from_json
@@ -104,8 +104,11 @@ class SweepTable:
     rows: tuple[Row, ...]
 
 
-NUMBERS = tuple(item.name for item in fields(Row) if item.default is None)
-"""Columns of numbers, None if unknown; from ``weights`` on they are bytes."""
+SIZES = ("weights", "inputs", "outputs", "naive", "live_peak", "planned", "total")
+"""Columns of bytes, None if unknown: fields of `Row` and of the memory of a report."""
+
+NUMBERS = ("nodes", "intermediates", "coverage", *SIZES)
+"""Columns of numbers, None if unknown."""
 
 COLUMNS = (
     "model",

@@ -1,7 +1,7 @@
-"""The jobs of a sweep: one model at one binding each, done anywhere, with a row as the result.
+"""The tasks of a sweep: one model at one binding each, done anywhere, with a row as the result.
 
-Jobs are plain data: they are done in this process or in worker processes. A failure is a row. With a file
-of rows, an interrupted sweep is resumed: each row is written as soon as it is complete, and jobs with a row
+Tasks are plain data: they are done in this process or in worker processes. A failure is a row. With a file
+of rows, an interrupted sweep is resumed: each row is written as soon as it is complete, and tasks with a row
 are not done again.
 """
 
@@ -11,18 +11,18 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from memplan_cli.api.models.file_names import default_original, expanded_glob
 from memplan_cli.core.selection import is_one_of, nearest
 from memplan_cli.errors import MemplanError, ModelError, SettingsError, refuse_endless
 from memplan_cli.onnx_io.interface import known_dims, value_names
-from memplan_cli.reporting.commands.sweep import NUMBERS, Row, append_row, read_rows
+from memplan_cli.reporting.commands.sweep import SIZES, Row, append_row, read_rows
 from memplan_cli.reporting.hints import assumed_dims, over_budget
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.report import Report
     from memplan_cli.settings.settings import Settings
 
-Runner = Callable[["Sequence[Job]"], Iterator[tuple[int, Row]]]
-"""Does jobs; yields the index and the row of each, in any order, every job once."""
+Runner = Callable[["Sequence[Task]"], Iterator[tuple[int, Row]]]
+"""Does tasks; yields the index and the row of each, in any order, every task once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Task:
     """One model at one binding.
 
     Attributes:
         dims: a number for each dim, or ``LOW..HIGH`` for one plan that holds for all between.
-        config: the path of a settings file.
+        config: a settings file.
         overrides: settings on top of those of the files.
         missing_dims: dims of the sweep that this model does not have.
     """
 
-    model: str
+    model: Path
     dims: Mapping[str, int | str] = field(default_factory=dict)
-    config: str | None = None
+    config: Path | None = None
     overrides: Mapping[str, object] = field(default_factory=dict)
     missing_dims: tuple[str, ...] = ()
 
@@ -61,38 +61,38 @@ class Job:
         """
         from memplan_cli.settings.sources import file_layers
 
-        model = Path(self.model)
         try:
-            refuse_endless(model, ModelError)
-            content = sha256(model.read_bytes()).hexdigest()
+            refuse_endless(self.model, ModelError)
+            content = sha256(self.model.read_bytes()).hexdigest()
         except (OSError, ModelError):
             content = ""
         try:
-            layers = [*file_layers(model, None if self.config is None else Path(self.config))]
+            layers = [*file_layers(self.model, self.config)]
         except MemplanError:
             layers = []
         file_settings = [dict(layer.values) for layer in layers if layer.values]
         own = [self.model, content, self.config, dict(self.dims), dict(self.overrides)]
-        parts = [*own, *file_settings]
+        parts = [*own, *file_settings]  # JSON has paths as text
         return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def jobs_of(
+def tasks_of(
     paths: Sequence[Path],
     profiles: Profiles,
     overrides: Mapping[str, object],
     config: Path | None = None,
-) -> tuple[Job, ...]:
-    """Return the jobs of a sweep: for every model, one at each combination of the dims that it has.
+) -> tuple[Task, ...]:
+    """Return the tasks of a sweep: for every model, one at each combination of the dims that it has.
 
-    If there are several combinations, a further job has ranges instead of numbers: it makes one plan
-    that holds for all of them. The dims of ``profiles`` and ``overrides["bounds"]`` that a model
-    lacks are in the ``missing_dims`` of its jobs.
+    The values of a dim in ``profiles`` are all different. If a model has several combinations, a further
+    task makes one plan that holds for all of them. The dims of ``profiles`` and ``overrides["bounds"]``
+    that a model lacks are in the ``missing_dims`` of its tasks.
 
     Raises:
         ModelError: a path names no model.
         SettingsError: a setting is wrong, or no model has a dim or an input of a name.
     """
+    from memplan_cli.api.models.profiles import combinations
     from memplan_cli.settings.sources import read_config, read_overrides
 
     # Called to raise: wrong settings would fail every row, so the command fails.
@@ -100,25 +100,38 @@ def jobs_of(
     if config is not None:
         read_config(config)
     models = found_models(paths)
-    bounds = overrides.get("bounds")
-    asked_dims = dict.fromkeys((*profiles, *(bounds if isinstance(bounds, dict) else ())))
-    missing_by_model = _missing_dims(models, tuple(asked_dims), config, overrides)
+    bounds = cast("Mapping[str, object]", overrides.get("bounds") or {})
+    missing_by_model = _missing_dims(
+        models, dict.fromkeys((*profiles, *bounds)), config, overrides
+    )
     if any(overrides.get(key) for key in ("input", "inputs", "shapes")):
         _reject_unknown_inputs(models, config, overrides)
-    config_name = None if config is None else str(config)
-    jobs = []
+    tasks = []
     for model in models:
         missing = missing_by_model[model]
         own = {name: values for name, values in profiles.items() if name not in missing}
-        jobs += [
-            Job(str(model), dims, config_name, overrides, missing) for dims in _all_dims(own)
+        tasks += [
+            Task(model, dims, config, overrides, missing)
+            for dims in (*combinations(own), *_dims_of_common_plan(own))
         ]
-    return tuple(jobs)
+    return tuple(tasks)
+
+
+def _dims_of_common_plan(profiles: Profiles) -> Iterator[Mapping[str, int | str]]:
+    """Yield the dims of one plan for all combinations, if there are several.
+
+    ``{"batch": (1, 8), "seq": (4,)}`` gives ``{"batch": "1..8", "seq": 4}``.
+    """
+    if any(len(values) > 1 for values in profiles.values()):
+        yield {
+            name: f"{min(values)}..{max(values)}" if len(values) > 1 else values[0]
+            for name, values in profiles.items()
+        }
 
 
 def _missing_dims(
     models: Sequence[Path],
-    names: Sequence[str],
+    names: Collection[str],
     config: Path | None,
     overrides: Mapping[str, object],
 ) -> dict[Path, tuple[str, ...]]:
@@ -137,20 +150,6 @@ def _missing_dims(
         model: () if dims is None else tuple(name for name in names if name not in dims)
         for model, dims in dims_by_model.items()
     }
-
-
-def _all_dims(profiles: Profiles) -> tuple[Mapping[str, int | str], ...]:
-    """Return every combination of values; if there are several, also the bounds of all of them."""
-    from memplan_cli.api.models.profiles import combinations
-
-    all_dims: list[Mapping[str, int | str]] = [*combinations(profiles)]
-    if any(len(set(values)) > 1 for values in profiles.values()):
-        bounds: dict[str, int | str] = {
-            name: f"{min(values)}..{max(values)}" if len(set(values)) > 1 else values[0]
-            for name, values in profiles.items()
-        }
-        all_dims.append(bounds)
-    return tuple(all_dims)
 
 
 def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -173,103 +172,98 @@ def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(models)
 
 
-def do_job(job: Job) -> Row:
+def do_task(task: Task) -> Row:
     """Plan one model at one binding and return its row; every error is in the row."""
     try:
-        report, missing_inputs = _report(job)
-        numbers: dict[str, Any] = {
-            "nodes": report.model.nodes,
-            "intermediates": report.model.intermediates,
-            "coverage": report.coverage,
-        }
-        memory = {n: getattr(report.memory, n) for n in NUMBERS if n not in numbers}
-        missed_budget = over_budget(report)
-        return Row(
-            job.key,
-            job.model,
-            job.dims,
-            "failed" if missed_budget else "ok",
-            **numbers,
-            **memory,
-            error=missed_budget,
-            missing_dims=job.missing_dims,
-            missing_inputs=missing_inputs,
-            assumed=assumed_dims(report.bindings),
-        )
+        report, missing_inputs = _plan_report(task)
     except MemplanError as error:
-        return failed_row(job, error.message)
+        return failed_row(task, error.message)
     except Exception as error:  # noqa: BLE001 - one bad model must not end the sweep
-        return failed_row(job, f"{type(error).__name__}: {error}")
-
-
-def failed_row(job: Job, reason: str) -> Row:
-    """Return the row of a job without numbers, with the reason as one line."""
-    text = " ".join(reason.split())[:500]
+        return failed_row(task, f"{type(error).__name__}: {error}")
+    budget_message = over_budget(report)
     return Row(
-        job.key,
-        job.model,
-        job.dims,
-        "failed",
-        error=text,
-        missing_dims=job.missing_dims,
+        task.key,
+        str(task.model),
+        task.dims,
+        "failed" if budget_message else "ok",
+        nodes=report.model.nodes,
+        intermediates=report.model.intermediates,
+        coverage=report.coverage,
+        **{name: getattr(report.memory, name) for name in SIZES},
+        error=budget_message,
+        missing_dims=task.missing_dims,
+        missing_inputs=missing_inputs,
+        assumed=assumed_dims(report.bindings),
     )
 
 
-def _report(job: Job) -> tuple[Report, tuple[str, ...]]:
-    """Plan a job; return the report, and the names of given inputs that the model does not have."""
+def failed_row(task: Task, reason: str) -> Row:
+    """Return the row of a task without numbers, with the reason as one line."""
+    text = " ".join(reason.split())[:500]
+    return Row(
+        task.key,
+        str(task.model),
+        task.dims,
+        "failed",
+        error=text,
+        missing_dims=task.missing_dims,
+    )
+
+
+def _plan_report(task: Task) -> tuple[Report, tuple[str, ...]]:
+    """Plan a task; return the report, and the names of given inputs that the model does not have."""
     from memplan_cli.api.models.model_file import plan_model, read_model
     from memplan_cli.settings.sources import load_settings
 
-    path, config = Path(job.model), None if job.config is None else Path(job.config)
-    settings = load_settings(path, config, _overrides_with_dims(job))
-    file = read_model(path)
-    settings = _with_own_dims(file.model, settings, job)
+    settings = load_settings(task.model, task.config, _overrides_with_dims(task))
+    file = read_model(task.model)
+    settings = _with_own_dims(file.model, settings, task)
     settings, missing_inputs = _with_own_inputs(file.model, settings)
     return plan_model(file, settings).plan.report, missing_inputs
 
 
-def _overrides_with_dims(job: Job) -> Mapping[str, object]:
-    """Return a job's overrides with its dims: numbers as ``dims``, ranges in addition to ``bounds``."""
-    numbers = {name: value for name, value in job.dims.items() if isinstance(value, int)}
-    ranges = {name: value for name, value in job.dims.items() if isinstance(value, str)}
-    bounds = {**cast("Mapping[str, object]", job.overrides.get("bounds") or {}), **ranges}
-    return {**job.overrides, "dims": numbers or None, "bounds": bounds or None}
+def _overrides_with_dims(task: Task) -> Mapping[str, object]:
+    """Return a task's overrides with its dims: numbers as ``dims``, ranges in addition to ``bounds``."""
+    numbers = {name: value for name, value in task.dims.items() if isinstance(value, int)}
+    ranges = {name: value for name, value in task.dims.items() if isinstance(value, str)}
+    bounds = {**cast("Mapping[str, object]", task.overrides.get("bounds") or {}), **ranges}
+    return {**task.overrides, "dims": numbers or None, "bounds": bounds or None}
 
 
-def _with_own_dims(model: ModelProto, settings: Settings, job: Job) -> Settings:
+def _with_own_dims(model: ModelProto, settings: Settings, task: Task) -> Settings:
     """Return settings without the dims that only other models of the sweep have.
 
-    Settings files may name such dims. The dims of the job itself stay: `jobs_of` gives a job only dims of
+    Settings files may name such dims. The dims of the task itself stay: `tasks_of` gives a task only dims of
     its model, or all of them if it cannot read the model.
     """
-    own_dims = {*known_dims(model, settings.shapes.values()), *job.dims}
-    ranges = {name for name, value in job.dims.items() if isinstance(value, str)}
+    own_dims = {*known_dims(model, settings.shapes.values()), *task.dims}
+    ranges = {name for name, value in task.dims.items() if isinstance(value, str)}
     return replace(
         settings,
-        # The ranges of the job replace numbers in settings files.
+        # The ranges of the task replace numbers in settings files.
         dims={n: v for n, v in settings.dims.items() if n in own_dims and n not in ranges},
         bounds={n: limits for n, limits in settings.bounds.items() if n in own_dims},
     )
 
 
-def run_jobs(
-    jobs: Sequence[Job],
+def run_tasks(
+    tasks: Sequence[Task],
     runner: Runner,
     *,
     resume: Path | None = None,
     on_row: Callable[[Row], None] | None = None,
 ) -> tuple[Row, ...]:
-    """Run all jobs and return their rows in the order of the jobs.
+    """Run all tasks and return their rows in the order of the tasks.
 
-    Jobs with a row in the file ``resume`` are skipped, and new rows are appended to it.
+    Tasks with a row in the file ``resume`` are skipped, and new rows are appended to it.
 
     Raises:
         SettingsError: the file is no file of rows, or cannot be written.
     """
-    keys = [job.key for job in jobs]
+    keys = [task.key for task in tasks]
     rows = {} if resume is None else read_rows(resume)
     todo = [index for index, key in enumerate(keys) if key not in rows]
-    for position, row in runner([jobs[index] for index in todo]):
+    for position, row in runner([tasks[index] for index in todo]):
         rows[keys[todo[position]]] = row
         if resume is not None:
             append_row(resume, row)
@@ -288,7 +282,7 @@ def _dims_of(
     try:
         settings = load_settings(model, config, overrides)
         return known_dims(read_model(model).model, settings.shapes.values())
-    except Exception:  # noqa: BLE001 - as in `do_job`
+    except Exception:  # noqa: BLE001 - as in `do_task`
         return None
 
 
