@@ -19,16 +19,16 @@ def Decoder(  # noqa: N802 - what it returns is one
     dims: Mapping[str, int] | None = None,
     **kwargs: Any,  # noqa: ANN401
 ) -> decoding.Decoder:
-    """Load a model with caches in place as what runs prefill and steps, with arrays.
+    """Load a model whose caches are updated in place; return an object that runs it on arrays.
 
-    ``decoder.prefill(inputs)`` begins a sequence and ``decoder.step(inputs)`` goes on with it;
-    both return the outputs by name, and neither takes or gives a cache. ``decoder.position`` is
-    how many entries are valid, and ``decoder.reset()`` forgets them.
+    ``decoder.prefill(inputs)`` begins a sequence and ``decoder.step(inputs)`` continues it;
+    both return the outputs by name, and neither takes or returns a cache. ``decoder.position`` is
+    the number of valid entries, and ``decoder.reset()`` sets it to 0.
 
     Args:
         path: What ``memplan optimize --kv-cache in-place`` wrote.
         sess_options: ``SessionOptions`` to set the file's on; new ones by default.
-        dims: Numbers of dims that the caches have and no other input.
+        dims: Values of dims that occur in caches only, and in no other input.
         kwargs: Further arguments of ``InferenceSession``.
 
     Raises:

@@ -129,10 +129,10 @@ class _FolderRules:
     has_named_baseline: bool
 
     def in_force(self, model: str, *, baseline_has_entries: bool) -> Rules:
-        """Return the rules for a model, with the default rule that it must not grow.
+        """Return the rules for a model; if none compares it with its entry, it must not grow.
 
-        The default is added if the baseline has entries, of this model or of others, and no rule says
-        how a model compares with its entry. But a budget alone is enough if no baseline is named.
+        A model that the baseline lacks then fails, if there are entries of others: it has to be recorded.
+        This default is left out if the baseline is empty, or if a budget is given and no baseline named.
         """
         rules = self.book.rules_for(model)
         if not baseline_has_entries or rules.needs_baseline:
@@ -241,8 +241,15 @@ def expanded(models: tuple[Path, ...]) -> tuple[Path, ...]:
 def _judge_files(
     paths: tuple[Path, ...], call: _Call, request: Request
 ) -> tuple[Verdict, ...]:
-    """Return the verdicts on files; write the baselines and the files of verdicts."""
-    # Without ``config``: a settings file may have rules of the gate, which apply to plans too.
+    """Return the verdict on each model or plan file; write the baselines and the files of verdicts.
+
+    Rules come from the call and from the settings files of a model's folder. They name the baseline, which
+    has the model's earlier numbers.
+
+    Raises:
+        MemplanError: as for `gate`; nothing was written.
+    """
+    # A settings file is not refused for plans: it may have rules, which apply to them too.
     reject_settings_of_plans(paths, replace(request, config=None).option_names)
     folders: dict[Path, _FolderRules] = {}
     for path in paths:
@@ -254,12 +261,9 @@ def _judge_files(
     )
     _refuse_overwriting(call, paths, {case.folder_rules.baseline for case in cases})
     earlier = _read_baselines(cases, call)
-    verdicts = []
-    for case in cases:
-        entries = earlier[case.absolute_baseline]
-        rules = case.folder_rules.in_force(case.key, baseline_has_entries=bool(entries))
-        snapshot = _snapshot(case, request, rules, entries.get(case.key), call)
-        verdicts.append(_verdict(case, snapshot, entries.get(case.key), rules, call))
+    verdicts = [
+        _judge_case(case, earlier[case.absolute_baseline], call, request) for case in cases
+    ]
     contents = _new_baselines(cases, verdicts, earlier)
     contents |= {
         file.path: RENDERERS[file.form](tuple(verdicts)) for file in call.verdict_files
@@ -372,38 +376,18 @@ def _refuse_nothing_to_check(cases: Sequence[_Case]) -> None:
             )
 
 
-def _verdict(
-    case: _Case, snapshot: Snapshot, earlier: Snapshot | None, rules: Rules, call: _Call
+def _judge_case(
+    case: _Case, entries: Mapping[str, Snapshot], call: _Call, request: Request
 ) -> Verdict:
-    """Judge a model; if its entry in the baseline is updated, by its budget only.
+    """Plan a model, or read a plan, and judge its numbers; ``entries`` are those of its baseline.
 
-    A model that fails is not recorded.
-
-    ``earlier`` is its entry so far, None if there is none.
-
-    Raises:
-        UnknownSizeError: a metric to check or to record as checked is unknown.
-    """
-    if not call.updates or not worth_recording(snapshot, earlier, rules):
-        return judge(snapshot, earlier, rules)
-    for name in snapshot.checked:
-        metric_value(snapshot, name)  # raises if a metric to record is unknown
-    # The new entry is accepted whatever it adds: only rules without a baseline are judged. Numbers
-    # above a limit are not accepted, so that they are not recorded.
-    verdict = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
-    checked = tuple(dict.fromkeys((*verdict.checked, *snapshot.checked)))
-    difference = compare(earlier, snapshot) if earlier is not None else None
-    recorded_in = str(case.folder_rules.baseline) if verdict.passed else ""
-    return replace(verdict, checked=checked, difference=difference, recorded_in=recorded_in)
-
-
-def _snapshot(
-    case: _Case, request: Request, rules: Rules, earlier: Snapshot | None, call: _Call
-) -> Snapshot:
-    """Return the numbers of a model or plan; see `take_snapshot`.
+    If baselines are updated, its entry is replaced whatever grew, and only its limit and its budget are
+    judged: a model above them is not recorded. A ratchet is an exception: then an entry is not replaced by
+    larger numbers, and the model fails for them.
 
     Raises:
         PlanError: a plan in a file is not that of the models beside it.
+        UnknownSizeError: a metric to check or to record as checked is unknown.
     """
     plan, stale = plan_and_stale_warnings(case.model, request)
     if stale:
@@ -411,9 +395,20 @@ def _snapshot(
             stale[0], hint=f"`memplan optimize {path_argument(plan.report)}` makes it again"
         )
     warn_of_plan(case.model, plan, request)
-    return take_snapshot(
+    earlier = entries.get(case.key)
+    rules = case.folder_rules.in_force(case.key, baseline_has_entries=bool(entries))
+    snapshot = take_snapshot(
         case.model, plan, case.key, request, rules, earlier, is_recorded=call.updates
     )
+    if not call.updates or not worth_recording(snapshot, earlier, rules):
+        return judge(snapshot, earlier, rules)
+    for name in snapshot.checked:
+        metric_value(snapshot, name)  # raises if a metric to record is unknown
+    verdict = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
+    checked = tuple(dict.fromkeys((*verdict.checked, *snapshot.checked)))
+    difference = compare(earlier, snapshot) if earlier is not None else None
+    recorded_in = str(case.folder_rules.baseline) if verdict.passed else ""
+    return replace(verdict, checked=checked, difference=difference, recorded_in=recorded_in)
 
 
 def take_snapshot(
@@ -450,9 +445,13 @@ def take_snapshot(
     process, obstacle = None, ""
     if needs_process and not is_plan_file(path):
         process, obstacle = process_or_obstacle(path, request.load(path), plan)
-    layers = file_layers(path, request.config_file)
-    files = tuple(os.path.relpath(layer.source) for layer in layers if layer.values)
-    snapshot = snapshot_of(plan, key, installed_runtime(), process, files)
+    # Recorded and shown, since a forgotten settings file is a usual reason for other numbers.
+    settings_files = tuple(
+        os.path.relpath(layer.source)
+        for layer in file_layers(path, request.config_file)
+        if layer.values  # not empty
+    )
+    snapshot = snapshot_of(plan, key, installed_runtime(), process, settings_files)
     checked = known_metrics(snapshot, rules, earlier)
     return replace(
         snapshot,

@@ -36,7 +36,7 @@ _RENAMED = {
     "shape": "shapes",
     "time_limit": "seconds",
 }
-"""Option -> the parameter or setting that it is in Python, if a function has one of this name."""
+"""Option -> its name in Python, if the function has such a parameter or the settings have such a key."""
 
 _CHECK_OPTIONS = ("provider", "runs", "rtol", "atol", "timeout")
 """Options of every command with a check, which become fields of the parameter ``check``."""
@@ -59,29 +59,26 @@ def accepts_option_names(
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         declared = signature(function)
         parameters = declared.parameters
-        renamed = {
-            option: name
-            for option, name in _RENAMED.items()
-            if name in parameters or name in READERS
-        }
-        record_of = {
-            **dict.fromkeys((*_CHECK_OPTIONS, *check_options), "check"),
-            **dict.fromkeys(MODEL_RULES, "rules"),
-        }
+
+        def arguments_of(keyword: str, value: object) -> Mapping[str, object]:
+            """Return the arguments that a keyword stands for, by the first rule that applies."""
+            if keyword in parameters:
+                return {keyword: value}
+            if keyword in flags:
+                return flags[keyword] if value else {}
+            if "check" in parameters and keyword in (*_CHECK_OPTIONS, *check_options):
+                return {"check": {keyword: value}}
+            if "rules" in parameters and keyword in MODEL_RULES:
+                return {"rules": {keyword: value}}
+            name = _RENAMED.get(keyword, keyword)
+            return {name if name in parameters or name in READERS else keyword: value}
 
         @wraps(function)
         def call(*args: P.args, **keywords: P.kwargs) -> T:
             own: dict[str, Any] = dict(declared.bind_partial(*args).arguments)
-            for name, value in keywords.items():
-                if name in parameters:
-                    _add(own, name, value)
-                elif name in flags:
-                    for key, meant in flags[name].items() if value else ():
-                        _add(own, key, meant)
-                elif record_of.get(name) in parameters:
-                    _add(own, record_of[name], {name: value})
-                else:
-                    _add(own, renamed.get(name, name), value)
+            for keyword, value in keywords.items():
+                for name, argument in arguments_of(keyword, value).items():
+                    _add(own, name, argument)
             unused = setting_without_effect(own, (*settings, *parameters))
             if unused:
                 where = f"in memplan.{function.__name__}"

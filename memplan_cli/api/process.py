@@ -105,11 +105,11 @@ def process_or_obstacle(
 def plan_with_prediction(
     path: Path, settings: Settings, progress: Progress | None = None
 ) -> Plan:
-    """Plan a model; the report has the predicted peaks and process, with ONNX Runtime's settings.
+    """Plan a model; the report has the predicted peaks and process of the original and of the planned model.
 
-    The process is predicted twice: for the file at ``path``, as `predicted_process` does, and for the
-    planned model. If weights or ONNX Runtime are missing, or the model does not load, the report has no
-    prediction, and a warning says why.
+    The original is predicted with ONNX Runtime's defaults, or with the settings recorded in its file if
+    memplan wrote it; the planned model with the best predicted settings. If weights or ONNX Runtime are
+    missing, or the model does not load, the report has no prediction, and a warning says why.
     """
     file = read_model(path)
     planned = plan_model(file, settings, progress)
@@ -118,10 +118,9 @@ def plan_with_prediction(
 
         conditions = prediction_conditions(bind_all_dims(file, planned.settings))
         nodes = [node.name for node in file.model.graph.node]
-        # If memplan wrote the file at ``path``, its process is that of a session with these settings.
         recorded = _recorded_settings(path)
-        runtime_settings = recorded.settings if recorded else None
-        facts = predicted_facts(path, planned.program, conditions, nodes, runtime_settings)
+        original_settings = recorded.settings if recorded else None
+        facts = predicted_facts(path, planned.program, conditions, nodes, original_settings)
     except RuntimeUnavailableError as error:
         return planned.plan.with_warnings(f"the process is not predicted: {error.message}")
     plan = planned.plan.with_report(replace(planned.plan.report, runtime=facts))

@@ -74,7 +74,7 @@ def plan(
     config: FilePath | None = None,
     **options: object,
 ) -> Plan:
-    """Plan a model in memory; nothing is written.
+    """Return the plan of a model; no file is written.
 
     The model is run if its dims or sizes cannot be found otherwise, unless settings forbid runs.
 
@@ -82,8 +82,8 @@ def plan(
         model: The ONNX file, its bytes or a ``ModelProto``.
         settings: What decides the plan.
         progress: Called with the name of each stage.
-        allocate: Packs the arenas of level 2 in place of memplan's search. If its arena is
-            taller than the pool of level 1, that pool is the plan.
+        allocate: Packs the arenas of level 2 in place of memplan's search. The plan has the pool
+            of level 1 instead if that is smaller than its arena.
         config: A settings file, in place of ``settings``.
         options: Settings by name, in place of ``settings``: ``level=1, dims={"batch": 8}``.
 
@@ -123,16 +123,18 @@ def report(
         options: As for `plan`.
 
     Raises:
-        MemplanError: there is none, or it is not valid.
+        MemplanError: there is no plan file here, or a file or a setting is wrong.
     """
     source = newest_plan(Path.cwd()) if path is None else path
     if is_plan_file(source):
-        names = [
+        # Everything in this call that would have an effect on a model.
+        option_names = [
+            *(["settings"] if settings else []),
             *request_of(config, options).option_names,
             *(f"--{extra}" for extra in extras),
+            *(["--dim"] if profiles else []),
         ]
-        names += ["--dim"] if profiles else []
-        reject_settings_of_plans((source,), ["settings", *names] if settings else names)
+        reject_settings_of_plans((source,), option_names)
         return NotebookPlan.of(_stored_plan(Path(cast("FilePath", source))))
     if profiles and "process" in extras:
         raise SettingsError(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.models.model_file import ModelFile
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath
-    from memplan_cli.core.check import Check
+    from memplan_cli.core.check import Check, Idle
     from memplan_cli.core.progress import Progress
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
     from memplan_cli.runtime.settings_search.predicted import SettingsChoice
@@ -59,8 +59,8 @@ def settings(
             an effect.
         check: Confirm by a run on its provider, or search by measuring; None predicts only.
         progress: Called with the name of each stage.
-        provider: Predict for ``cuda`` too, which need not work here; ``auto`` is the CPU. With ``check``, its
-            provider holds.
+        provider: The provider of the predicted session; ``auto`` is the CPU, and ``cuda`` need not work
+            here. Without effect with ``check``, which has a provider of its own.
         config: A settings file, in place of ``given``.
         options: Settings by name, in place of ``given``: ``dims={"batch": 8}``.
 
@@ -78,20 +78,19 @@ def settings(
         file = read_model(files.path)
         # The other settings decide a plan, and this model is not planned.
         bound_settings = bind_all_dims(file, sizes_and_inputs_only(given))
+        # Of a file that memplan wrote, three of the recorded settings stay: no optimization, a release of
+        # the arena after each run (the only use of run options), and outputs written over inputs.
         recorded = recorded_settings(metadata_of(file.model))
-        # A file that was written to run without optimization keeps the options that ensure this. For
-        # other files the search may replace every recorded option.
-        must_stay_unoptimized = recorded is not None and recorded.settings.is_unoptimized
-        fixed = recorded if must_stay_unoptimized else None
-        releases = recorded is not None and bool(recorded.settings.run_config)
+        fixed = recorded if recorded and recorded.settings.is_unoptimized else None
+        idle: Idle = "release" if recorded and recorded.settings.run_config else "keep"
         if check is None:
             predicted = PROVIDERS["cpu" if provider == "auto" else provider]
             choice = _predicted_choice(file, bound_settings, fixed, predicted)
-            choice = released_between_runs(choice) if releases else choice
+            choice = released_between_runs(choice) if idle == "release" else choice
         else:
-            check = replace(check, idle="release" if releases else "keep")
+            check = replace(check, idle=idle)
             choice = _confirmed_choice(file, bound_settings, check, fixed, progress or silent)
-        if recorded is not None:  # the outputs that the file writes over inputs stay bound
+        if recorded is not None:
             io_binding = recorded.settings.io_binding
             choice = replace(choice, settings=replace(choice.settings, io_binding=io_binding))
         notes = (*choice.notes, *assumption_notes(bound_settings))
@@ -110,10 +109,9 @@ def _predicted_choice(
     Args:
         file: the model.
         bound_settings: the sizes and inputs of a run, and which sizes are assumed: other runs may have others.
-        fixed: the settings in the file's metadata if its graph must run as it is: without optimization, and
-            without a memory pattern if the file has none. None: ONNX Runtime may optimize the graph.
-        provider: ONNX Runtime's name of the execution provider, unless ``fixed`` has one. Which nodes a device
-            fuses is unknown without it, so that its graph is the one that all providers share.
+        fixed: the settings in the file's metadata if its graph must run as it is. None: ONNX Runtime may
+            optimize the graph.
+        provider: ONNX Runtime's name of the execution provider; not used with ``fixed``, which has its own.
     """
     from memplan_cli.core.results.observations import CPU, RuntimeSettings
     from memplan_cli.runtime.graph.dumps import executed_graph
@@ -129,6 +127,8 @@ def _predicted_choice(
 
     binding, path = binding_of(bound_settings), file.path
     if fixed is None:
+        # The nodes that a device fuses are unknown without the device: its graph is taken to be the one
+        # that all providers share.
         level = "ORT_ENABLE_ALL" if provider == CPU else "ORT_ENABLE_BASIC"
         graph = RuntimeSettings(session={"graph_optimization_level": level})
         executed = replace(executed_graph(path, graph, binding.dims), provider=provider)
@@ -175,13 +175,13 @@ def _confirmed_choice(
     from memplan_cli.runtime.verification.verify import choose_settings
 
     binding = binding_of(bound_settings)
-    usual_settings = DEFAULTS
-    if fixed is not None:
-        usual_settings = settings_as_recorded(RUN_AS_WRITTEN, fixed.settings)
-    # The settings are for one size. A run without assumed dims has no second input set of other sizes.
-    binding_of_run = replace(binding, assumed=frozenset())
-    with BaselineRun(file.path, file.model, check, binding_of_run, usual_settings) as run:
-        # `choose_settings` needs to know which dims are assumed.
+    usual_settings = (
+        settings_as_recorded(RUN_AS_WRITTEN, fixed.settings) if fixed else DEFAULTS
+    )
+    # A run with assumed dims would have a second input set, of other sizes. These settings are for one size.
+    one_size = replace(binding, assumed=frozenset())
+    with BaselineRun(file.path, file.model, check, one_size, usual_settings) as run:
+        # The search switches the memory pattern off if dims are assumed, as later requests may have others.
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, file.path, bound_settings).loaded.program

@@ -38,7 +38,7 @@ def simulate(
 
     Args:
         model: A model, as a file or in memory.
-        settings: What binds dims and inputs in it counts.
+        settings: Only dims, shapes, inputs and ``run`` have an effect.
         allocators: The names of allocators; None: all.
         timeout: Seconds for the run.
         config: A settings file, in place of ``settings``.
@@ -67,7 +67,7 @@ def simulate(
         if needs_observation(executed):
             refuse_run(settings, "simulating what data decides")
             binding = Binding(bound_settings.dims, bound_settings.inputs.feeds or {})
-            # Any provider will do: it is run for its sizes only.
+            # The run is made for its sizes only, which are the same on every provider.
             conditions = RunConditions(resolve_provider("auto"), binding, timeout)
             observed = observe(path, loaded.program, conditions)
             executed = replace(executed, observed=observed)

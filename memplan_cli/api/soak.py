@@ -45,7 +45,8 @@ def soak(
         requests: Number of requests under each configuration.
         sequence: The order of their sizes, one of `SEQUENCES`.
         seed: Of sizes and inputs.
-        seconds: After this time of the first configuration no further request starts.
+        seconds: Time for the requests of the first configuration. The others then serve as many
+            requests as the first one did in this time.
         timeout: Seconds for each process that runs the model.
         progress: Called with the name of each stage.
         config: A settings file, in place of ``settings``.
@@ -69,8 +70,8 @@ def soak(
         # A process that is ended by its time limit has no result.
         limit = min(seconds, _SERVING_SHARE * timeout)
         runs = serve(service, RequestSequence(order, limit), configurations(serving))
-        # The first configuration is the runtime's defaults. After fewer requests than it served, the
-        # memory of another one may still grow.
+        # Other configurations than the first, the runtime's defaults, are ended by the time limit of their
+        # process if they are far slower. Their memory may still grow then.
         fewer_requests = [
             f"{run.name}: {run.requests} requests in its time"
             for run in runs[1:]

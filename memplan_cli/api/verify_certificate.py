@@ -49,8 +49,8 @@ def verify_certificate(
 def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel:
     """Return what the check of a certificate needs of a model: its graph, order, types and bounds.
 
-    The model is the one that was planned, whose nodes are then put into the plan's order; or one that was
-    written with the plan, whose nodes are in that order already.
+    The model is the original, or the one that was written with the plan. The nodes of the original are put
+    into the plan's order by the check; those of a written model are in that order already.
 
     Raises:
         PlanError: the plan is of another model, has nodes that this one does not have, or does
@@ -68,14 +68,13 @@ def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel
     is_written_with_plan = read_notes(model).get("digest") == plan.digest
     if not is_written_with_plan:
         _require_planned_graph(model, plan, path)
-    loaded = read_as_planned(model, plan)
+    loaded = read_as_planned(model, plan)  # raises if the plan does not contain its sizes
+    paths = [block.path for block in blocks(loaded.program.body)]
     if is_written_with_plan:
-        # A block's path contains node indices where nodes have no names. The written model has other
-        # indices than the plan, which has those of the original, so the plan's paths are taken. Both
-        # have the same blocks in the same order: that of the nodes whose bodies they are.
+        # A block's path contains the indices of nodes without names, which are others in the written model
+        # than in the original and the plan. But the plan lists its blocks in the order of the written
+        # model, so its paths are taken one by one.
         paths = [order.block for order in plan.order]
-    else:
-        paths = [block.path for block in blocks(loaded.program.body)]
     block_types = types_by_block(loaded)
     if len(paths) != len(block_types):
         raise PlanError(f"{path} has {len(block_types)} blocks, and the plan {len(paths)}")

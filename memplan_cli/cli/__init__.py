@@ -185,45 +185,19 @@ class _CommandGroup(click.Group):
         """
         try:
             return super().invoke(ctx)
+        # Subclasses first: a NoSuchOption is a UsageError, and this is a ClickException.
         except click.NoSuchOption as error:
             raise self._option_error(ctx, error) from error
+        except click.UsageError as error:
+            raise _usage_error(ctx, error) from None
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+            raise
         except KeyboardInterrupt as error:
             _show_traceback(ctx)
             raise _exit_of_signal(error) from None
-        except MemplanError as error:
-            _show_traceback(ctx)
-            if isinstance(error, RuntimeTimeoutError):
-                hint = _timeout_hint(ctx)
-            else:
-                hint = _applicable_hint(ctx, error.hint)
-            without_folder = ctx.ensure_object(Output).without_hidden_folder
-            text = error.message
-            if isinstance(error, RuntimeMissingError):
-                text = (
-                    f"memplan {ctx.invoked_subcommand} needs ONNX Runtime: {INSTALL_RUNTIME}"
-                )
-            message = _shortened(without_folder(text))
-            raise _CommandError(
-                message + (f"\nHint: {_shortened(without_folder(hint))}" if hint else "")
-            ) from error
-        except click.UsageError as error:
-            is_extra = error.message.startswith("Got unexpected extra argument")
-            if not is_extra or "--dim" not in _running_option_names(ctx):
-                raise
-            text = f"{error.message}. A value with a name is one word, as in --dim NAME=N."
-            raise click.UsageError(text, error.ctx) from None
-        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
-            raise
-        except OSError as error:
-            _show_traceback(ctx)
-            if error.filename is None:  # no file of the user is the cause
-                raise _CommandError(_bug_message(error)) from error
-            # The name is cut, so that the reason after it is shown.
-            file = os.fsdecode(error.filename)[: _MAX_MESSAGE // 2]
-            raise _CommandError(_shortened(f"{file}: {error.strerror}")) from error
         except Exception as error:
             _show_traceback(ctx)
-            raise _CommandError(_bug_message(error)) from error
+            raise _CommandError(_error_text(ctx, error)) from error
         finally:
             ctx.ensure_object(Output).end_progress()
 
@@ -330,10 +304,37 @@ def _timeout_hint(ctx: click.Context) -> str:
     return "this command has a fixed time limit; check the model for a Loop that never ends"
 
 
-def _bug_message(error: Exception) -> str:
-    """Return the message for an exception that memplan did not expect."""
+def _usage_error(ctx: click.Context, error: click.UsageError) -> click.UsageError:
+    """Return an error of click; for a word too many, it explains how a value with a name is given."""
+    is_extra = error.message.startswith("Got unexpected extra argument")
+    if not is_extra or "--dim" not in _running_option_names(ctx):
+        return error
+    text = f"{error.message}. A value with a name is one word, as in --dim NAME=N."
+    return click.UsageError(text, error.ctx)
+
+
+def _error_text(ctx: click.Context, error: Exception) -> str:
+    """Return the text of an error for the user, with the hint if there is one."""
+    if isinstance(error, MemplanError):
+        return _memplan_error_text(ctx, error)
+    if isinstance(error, OSError) and error.filename is not None:
+        # The name is cut, so that the reason after it is shown.
+        file = os.fsdecode(error.filename)[: _MAX_MESSAGE // 2]
+        return _shortened(f"{file}: {error.strerror}")
     text = _shortened(f"{type(error).__name__}: {error}")
     return f"memplan failed: {text}\nHint: --debug shows a traceback"
+
+
+def _memplan_error_text(ctx: click.Context, error: MemplanError) -> str:
+    """Return the message and the applicable hint of an error, without the folder of standard input."""
+    message, hint = error.message, _applicable_hint(ctx, error.hint)
+    if isinstance(error, RuntimeMissingError):
+        message = f"memplan {ctx.invoked_subcommand} needs ONNX Runtime: {INSTALL_RUNTIME}"
+    elif isinstance(error, RuntimeTimeoutError):
+        hint = _timeout_hint(ctx)
+    lines = [message, f"Hint: {hint}"] if hint else [message]
+    without_folder = ctx.ensure_object(Output).without_stdin_folder
+    return "\n".join(_shortened(without_folder(line)) for line in lines)
 
 
 def _shortened(text: str) -> str:

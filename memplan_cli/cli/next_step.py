@@ -57,7 +57,7 @@ def say_next(form: str, *steps: NextStep) -> None:
     Nothing is printed for a model from standard input, whose command line cannot be repeated.
     """
     output = click.get_current_context().find_root().ensure_object(Output)
-    if form != "text" or not steps or output.hidden_folder:
+    if form != "text" or not steps or output.stdin_folder:
         return
     from memplan_cli.reporting.document import Document
     from memplan_cli.reporting.media import draw_document

@@ -187,7 +187,7 @@ def invocation(
         str(written or ""),
         options_of,
         output.debug,
-        has_model_file=options_of is None or not output.hidden_folder,
+        has_model_file=options_of is None or not output.stdin_folder,
     )
 
 

@@ -39,19 +39,19 @@ class Output:
         quiet: progress and notes are not printed.
         color: results may contain colors.
         debug: failures are printed with a traceback, and searches report their details.
-        hidden_folder: the temporary folder of a model from standard input, with a slash at its end.
+        stdin_folder: the temporary folder of a model from standard input, with a slash at its end.
             Everything that prints or writes a text removes it from the text. Empty if there is none.
     """
 
     quiet: bool = False
     color: bool = True
     debug: bool = False
-    hidden_folder: str = ""
+    stdin_folder: str = ""
     _display: ProgressDisplay | None = None
 
-    def without_hidden_folder(self, text: str) -> str:
+    def without_stdin_folder(self, text: str) -> str:
         """Return a text without the name of the temporary folder."""
-        return text.replace(self.hidden_folder, "") if self.hidden_folder else text
+        return text.replace(self.stdin_folder, "") if self.stdin_folder else text
 
     def progress(self, stage: str) -> None:
         """Show on stderr which stage runs now, if the command takes longer than `PROGRESS_DELAY`."""
@@ -69,7 +69,7 @@ class Output:
 
     def reason(self, text: str) -> None:
         """Print on stderr why a check failed, even if the command is quiet."""
-        text = self.without_hidden_folder(text)
+        text = self.without_stdin_folder(text)
         if self._display is None:
             _print_to_stderr(text)
         else:
@@ -92,7 +92,7 @@ def say(text: str) -> None:
     if context is not None:
         output = context.find_root().ensure_object(Output)
         output.end_progress()
-        text = output.without_hidden_folder(text)
+        text = output.without_stdin_folder(text)
     if sys.stdout is None:
         raise ModelError("the result cannot be written: standard output is closed")
     try:
@@ -116,7 +116,7 @@ def deliver(text: str, out: Path | None, output: Output) -> None:
         return
     from memplan_cli.core.files import write_files
 
-    write_files({out: output.without_hidden_folder(text).encode()})
+    write_files({out: output.without_stdin_folder(text).encode()})
     output.note(f"memplan: wrote {out}")
 
 

@@ -75,13 +75,13 @@ class Limit:
 
     size_text: str
     rules: Mapping[str, Any]
-    model: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    config: Path | None = None
+    model: Path | None
+    options: Mapping[str, Any]
+    config: Path | None
 
-    def applies_to(self, model: Path, root: Path) -> bool:
-        """Return whether the mark names this model, by a path relative to ``root``, or none."""
-        return self.model is None or (root / self.model).resolve() == model.resolve()
+    def applies_to(self, model: Path) -> bool:
+        """Return whether the mark names this model or none."""
+        return self.model is None or self.model.resolve() == model.resolve()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         test = _limits_of_test(item)
         for index, limit in enumerate(test.limits):
             if limit.model is not None:
-                _check_model(limit, item.config.rootpath / limit.model)
+                _check_model(limit, limit.model)
                 test.checked.add(index)
     yield
     unchecked = [limit for index, limit in enumerate(test.limits) if index not in test.checked]
@@ -144,7 +144,7 @@ def onnx_memory(request: pytest.FixtureRequest) -> Measure:
             test, path = _limits_of_test(request.node), Path(model)
             reports = []
             for index, limit in enumerate(test.limits):
-                if limit.applies_to(path, request.config.rootpath):
+                if limit.applies_to(path):
                     reports.append(_check_model(limit, path))
                     test.checked.add(index)  # else `pytest_runtest_call` fails the test
             return reports[0] if reports else _plan(path, _request(None, {})).report
@@ -172,11 +172,8 @@ def _limits_of_mark(mark: pytest.Mark, root: Path) -> Iterator[Limit]:
     from memplan_cli.settings.sources import read_overrides
 
     arguments = _arguments(mark)
-    model, config = arguments.get("model"), arguments.get("config")
-    if not isinstance(model, str | Path | None):
-        raise SettingsError(f"model must be a path, not {model!r}")
     options = _plan_options(arguments, root)
-    read_overrides(options)  # a wrong value fails the test before a model is planned
+    read_overrides(options)  # raises for a wrong value before a model is planned
     sizes = (
         (arguments.get("limit"), arguments.get("metric", "planned")),
         (arguments.get("process"), _PROCESS_METRIC),
@@ -186,10 +183,22 @@ def _limits_of_mark(mark: pytest.Mark, root: Path) -> Iterator[Limit]:
             yield Limit(
                 size_text=str(size),
                 rules=read_rules({"max_memory": size, "metric": metric}),
-                model=None if model is None else str(model),
+                model=_path(arguments, "model", root),
                 options=options,
-                config=None if config is None else root / config,
+                config=_path(arguments, "config", root),
             )
+
+
+def _path(arguments: Mapping[str, Any], name: str, root: Path) -> Path | None:
+    """Return the path in an argument of a mark, which is relative to ``root``; None without the argument.
+
+    Raises:
+        SettingsError: the argument is no path.
+    """
+    path = arguments.get(name)
+    if not isinstance(path, str | Path | None):
+        raise SettingsError(f"{name} must be a path, not {path!r}")
+    return None if path is None else root / path
 
 
 def _arguments(mark: pytest.Mark) -> dict[str, Any]:

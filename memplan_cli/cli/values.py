@@ -54,7 +54,7 @@ class SourceFile(click.Path):
     """A model or a plan to read; ``-`` reads standard input.
 
     Standard input is written into a temporary folder, as ``stdin.onnx`` or ``stdin.json``, and
-    deleted when the command ends. The folder becomes `Output.hidden_folder`.
+    deleted when the command ends. The folder becomes `Output.stdin_folder`.
     """
 
     def __init__(self) -> None:
@@ -75,13 +75,13 @@ class SourceFile(click.Path):
             return Path(_STANDARD_STREAM)
         root = ctx.find_root()
         output = root.ensure_object(Output)
-        if output.hidden_folder:
+        if output.stdin_folder:
             self.fail(
                 "standard input can be read only once, and - is given twice.", param, ctx
             )
         data = _read_standard_input()
         folder = root.with_resource(tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX))
-        output.hidden_folder = f"{folder}/"
+        output.stdin_folder = f"{folder}/"
         # A plan is a JSON object; a serialized model does not begin with a brace.
         path = Path(folder) / ("stdin.json" if data[:1] == b"{" else "stdin.onnx")
         path.write_bytes(data)

@@ -11,7 +11,7 @@ from memplan_cli.errors import SettingsError
 Depth = Literal["outputs", "full"]
 """Compare outputs only, or also measure the memory of the runs."""
 
-Search = Literal["foreseen", "measured"]
+Search = Literal["predicted", "measured"]
 """Predict the best runtime settings and confirm them by the validation run, or measure many."""
 
 Idle = Literal["release", "keep"]
@@ -58,7 +58,7 @@ class Check:
     atol: float = 0.0
     timeout: float = DEFAULT_TIMEOUT
     depth: Depth = "full"
-    search: Search = "foreseen"
+    search: Search = "predicted"
     reference: Reference = "defaults"
     idle: Idle | None = None
 

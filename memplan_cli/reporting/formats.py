@@ -70,11 +70,7 @@ def render(
     Raises:
         SettingsError: The format is unknown, or it does not support ``print_log`` or ``detail``.
     """
-    forms = _FORMATS_WITH_LOG if print_log else FORMATS
-    if form not in forms:
-        supported = "--print-log goes with" if print_log else "the formats are"
-        raise SettingsError(f"{form!r}: {supported} {', '.join(forms)}")
-    check_detail(detail, form)
+    check_options(form, detail, print_log=print_log)
     log = tuple(log_lines(plan)) if print_log else ()
     match form:
         case "text":
@@ -104,12 +100,16 @@ def render(
     return EXPORTS[form](plan)
 
 
-def check_detail(detail: Detail, form: str) -> None:
-    """Reject --verbose and --explain for a format other than text.
+def check_options(form: str, detail: Detail, *, print_log: bool) -> None:
+    """Reject an unknown format, and options of reports that this format does not support.
 
     Raises:
-        SettingsError: The format is not text, and a detail was chosen.
+        SettingsError: There is such an option, or no such format.
     """
+    forms = _FORMATS_WITH_LOG if print_log else FORMATS
+    if form not in forms:
+        supported = "--print-log goes with" if print_log else "the formats are"
+        raise SettingsError(f"{form!r}: {supported} {', '.join(forms)}")
     if detail != "answer" and form != "text":
         raise SettingsError(
             f"--verbose and --explain are for --format text: {form} always has all details",

@@ -71,7 +71,7 @@ def test_optimize_says_that_it_wrote_over_earlier_files_and_of_its_own_output(
     assert again.stderr.endswith("net.memplan.json, over earlier files\n")
     own = run("optimize", model.with_name("net.memplan.onnx"), "--no-validate", "-o", "b.onnx")
     assert own.exit_code == 0
-    assert "net.memplan.onnx was written by memplan: both sides above are" in own.stderr
+    assert "net.memplan.onnx was written by memplan: the report compares two" in own.stderr
 
 
 def test_the_report_of_optimize_has_the_path_of_the_written_model(

@@ -343,6 +343,9 @@ def test_dims_that_are_no_table(): pass
 @pytest.mark.limit_onnx_memory("1MiB", model=3)
 def test_model_that_is_no_path(): pass
 
+@pytest.mark.limit_onnx_memory("1MiB", config=3, model="open.onnx")
+def test_config_that_is_no_path(): pass
+
 @pytest.mark.limit_onnx_memory("1MiB")
 def test_model_that_is_not_there(onnx_memory): onnx_memory("none.onnx")
 """
@@ -442,6 +445,7 @@ def test_a_mark_takes_settings_and_limits_of_the_process(tmp_path: Path) -> None
         "none.yaml",
         "none.npz",
         "model must be a path, not 3",
+        "config must be a path, not 3",
         "there is no file none.onnx",
     ):
         assert said in done.stdout, said

@@ -121,7 +121,7 @@ def test_what_could_not_be_predicted_is_said_without_folders(
     assert str(tmp_path) not in (tmp_path / "net.json").read_text()
 
 
-@pytest.mark.parametrize("search", ["foreseen", "measured"])
+@pytest.mark.parametrize("search", ["predicted", "measured"])
 def test_what_a_comparison_says_names_models_without_their_folders(
     search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

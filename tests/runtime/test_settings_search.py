@@ -65,7 +65,7 @@ def test_measured_settings_run_the_model_under_each_choice_and_take_no_more_than
     monkeypatch.setattr(confirm, "measured_cost", recorded_cost)
     by_run, by_prediction = (
         api.settings(model, Settings(), Check("cpu", search=way))
-        for way in ("measured", "foreseen")
+        for way in ("measured", "predicted")
     )
     assert len(costs) > 2
     assert by_run.observed is not None

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from memplan_cli.api.request import Request
     from memplan_cli.cli.output import Output
     from memplan_cli.reporting.plans.report import Detail
+    from memplan_cli.settings.settings import Settings
 
 _Depth = Literal["outputs", "full", "none"]
 _DEPTHS = get_args(_Depth)
@@ -183,31 +184,20 @@ def optimize(
     memplan optimize model.onnx --level 1 --exclude fc1
     """
     from memplan_cli import api
-    from memplan_cli.api.models.binding import refuse_run
     from memplan_cli.api.models.file_names import default_output
     from memplan_cli.api.models.plan_files import named_from_here
     from memplan_cli.api.plan_sections import FEATURE_SECTIONS
     from memplan_cli.loading.metadata import scanned_metadata
     from memplan_cli.onnx_io.metadata import PREFIX
-    from memplan_cli.reporting.formats import check_detail, render
+    from memplan_cli.reporting.formats import check_options, render
     from memplan_cli.reporting.hints import over_budget
 
     require_output_file(model, out)
     overwrites = model.is_file() and (out or default_output(model)).exists()
-    check_detail(detail, form)
-    if no_validate and validate not in (None, "none"):
-        raise SettingsError(
-            f"--no-validate and --validate {validate} contradict each other",
-            hint="remove one of them",
-        )
-    depth = "none" if no_validate else validate or "full"
+    check_options(form, detail, print_log=print_log)
     model_settings = request.load(model)
-    if not model_settings.run and depth != "none":
-        # --no-run turns validation off; options that ask for it contradict --no-run.
-        for option in options_in_use(("tune", "validate", "reference", "idle")):
-            refuse_run(model_settings, option)
-        depth = "none"
-    _check_options(depth, target, provider, output)
+    depth = _validation_depth(model_settings, validate, no_validate=no_validate)
+    _reject_unused_options(depth, target, provider, output)
     if tune:
         output.note(f"memplan: {TUNE_COST}")
     check = None
@@ -216,7 +206,7 @@ def optimize(
             provider,
             timeout=timeout,
             depth=depth,
-            search="measured" if tune else "foreseen",
+            search="measured" if tune else "predicted",
             reference=reference,
             idle=idle,
         )
@@ -260,11 +250,38 @@ def optimize(
     output.note(f"memplan: wrote {', '.join(map(str, first_files))} and {last_file}{over}")
     if f"{PREFIX}plan" in scanned_metadata(model):
         output.note(
-            f"memplan: {model} was written by memplan: both sides above are optimized; give the original"
+            f"memplan: {model} was written by memplan: the report compares two optimized models; give "
+            "the original"
         )
 
 
-def _check_options(depth: _Depth, target: TargetChoice, provider: str, output: Output) -> None:
+def _validation_depth(
+    settings: Settings, validate: _Depth | None, *, no_validate: bool
+) -> _Depth:
+    """Return how deeply the written model is compared; ``none`` if settings forbid runs.
+
+    Raises:
+        SettingsError: the options contradict each other, or one needs runs that settings forbid.
+    """
+    from memplan_cli.api.models.binding import refuse_run
+
+    if no_validate and validate not in (None, "none"):
+        raise SettingsError(
+            f"--no-validate and --validate {validate} contradict each other",
+            hint="remove one of them",
+        )
+    if no_validate or validate == "none":
+        return "none"
+    if settings.run:
+        return validate or "full"
+    for option in options_in_use(("tune", "validate", "reference", "idle")):
+        refuse_run(settings, option)
+    return "none"
+
+
+def _reject_unused_options(
+    depth: _Depth, target: TargetChoice, provider: str, output: Output
+) -> None:
     """Refuse options that contradict each other or have no effect; note harmless ones.
 
     Raises:

@@ -86,11 +86,11 @@ def report(
     from memplan_cli.api.output.output_files import refuse_targets
     from memplan_cli.api.plan_sections import FEATURE_SECTIONS
     from memplan_cli.api.report import interface_of
-    from memplan_cli.reporting.formats import check_detail, render
+    from memplan_cli.reporting.formats import check_options, render
     from memplan_cli.reporting.hints import over_budget
     from memplan_cli.reporting.plans.exports import c_header
 
-    check_detail(detail, form)
+    check_options(form, detail, print_log=print_log)
     if form == "html" and out is None and stdout_is_terminal():
         raise SettingsError(
             "--format html is a page for a browser", hint="write it with -o FILE"
@@ -106,25 +106,26 @@ def report(
         # several.
         extras.append("process")
     plan = api.report(path, model_settings, output.progress, profiles=profiles, extras=extras)
-    # From a model, the header gets its inputs and outputs too. `render` refuses --print-log for it.
-    if form == "c-header" and model_settings and not print_log:
+    if is_plan:
+        written = model_beside(path) if model_beside(path).is_file() else None
+        answered = invocation(written, output)
+        # A plan file names its model from its own folder: all formats but JSON name it from here.
+        plan = plan if form == "json" else named_from_here(plan, path)
+    else:
+        answered = invocation(None, output, repeated_options)
+    if form == "c-header" and model_settings is not None:
+        # The model also has the inputs and outputs, which no plan contains.
         text = c_header(plan, interface_of(path, model_settings))
     else:
-        # A plan file names its model from its own folder: all formats but JSON name it from here.
-        shown_plan = named_from_here(plan, path) if is_plan and form != "json" else plan
         text = render(
-            shown_plan,
+            plan,
             form,
             color=output.color and out is None,
             print_log=print_log,
             facts=facts_for(path, plan) if form == "html" else None,
             detail=detail,
             sections=FEATURE_SECTIONS,
-            invocation=invocation(
-                model_beside(path) if is_plan and model_beside(path).is_file() else None,
-                output,
-                None if is_plan else repeated_options,
-            ),
+            invocation=answered,
         )
     deliver(text, out, output)
     if budget_message := over_budget(plan.report):

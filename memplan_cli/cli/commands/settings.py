@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from memplan_cli.api.settings import ProviderChoice
     from memplan_cli.cli.output import Output
+    from memplan_cli.core.check import Search
     from memplan_cli.settings.settings import Settings
 
 
@@ -97,16 +98,16 @@ def settings(
         result = RangeSettingsReport(str(model), ranged.bounds, ranged.serving, ranged.notes)
         text = RANGE_SETTINGS[form](result)
     else:
-        check = None
         if measure or tune:
-            check = api.Check(
-                provider, timeout=timeout, search="measured" if tune else "foreseen"
-            )
-        advice = api.settings(model, binding, check, output.progress, provider=provider)
-        text = SETTINGS[form](advice, str(model))
+            search: Search = "measured" if tune else "predicted"
+            check = api.Check(provider, timeout=timeout, search=search)
+            choice = api.settings(model, binding, check, output.progress)
+        else:
+            choice = api.settings(model, binding, progress=output.progress, provider=provider)
+        text = SETTINGS[form](choice, str(model))
     deliver(text, out, output)
     # The command line of a model from standard input cannot be repeated.
-    if form == "text" and out is None and not output.hidden_folder:
+    if form == "text" and out is None and not output.stdin_folder:
         is_confirmed = measure or tune
         label = "Write it to a file" if is_confirmed else "Confirm it by a run"
         option = "-o settings.py" if is_confirmed else "--measure"

@@ -165,5 +165,5 @@ def train_step(
     if step.missed:
         output.reason(f"memplan: {step.missed}: nothing was written")
         raise SystemExit(1)
-    # Its options are those of the forward model.
+    # `next_step` would repeat options such as --budget, which are for the forward model.
     say_next(form, NextStep("Plan it", f"memplan optimize {quote(str(out))}"))

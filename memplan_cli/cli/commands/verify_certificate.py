@@ -28,8 +28,8 @@ def verify_certificate(
     """Check that the bounds of PLAN hold for MODEL, without the searches that found them.
 
     CERTIFICATE is the file of optimize --certificate, with the proof of the bound of the order. The
-    other bounds are counted. MODEL is the original or the written model. Exit code 1 if a bound is
-    wrong or has no proof.
+    other bounds are computed again from MODEL, which is the original or the written model. Exit
+    code 1 if a bound is wrong or has no proof.
 
     \b
     memplan optimize model.onnx --certificate proofs.json
@@ -41,8 +41,8 @@ def verify_certificate(
     output.progress("checking")
     verified = verify_certificate(model, plan, certificate)
     say(VERIFY[form](verified))
-    # `optimize` writes a plan under this name beside the written model, the one that `validate` takes. Beside
-    # the original, the plan has another name.
+    # `validate` takes a written model. If the plan is beside it as `optimize` writes them, the names are
+    # net.memplan.onnx and net.memplan.json.
     is_written_model = plan == model.with_suffix(".json")
     if verified.passed and is_written_model:
         say_next(form, next_step("Check the whole plan", "validate", [model]))
