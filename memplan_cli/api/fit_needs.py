@@ -130,7 +130,7 @@ class ModelNeeds:
             return notes
         extrapolated = (
             f"{binding_text(point.dims)} was not run: its need is extrapolated from runs at up to "
-            f"{self.growth.samples[-1].value}; --confirm runs it"
+            f"{self.growth.largest_sample}; --confirm runs it"
         )
         return (*notes, extrapolated)
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from memplan_cli.core.quantities import format_size
 from memplan_cli.core.serialization import SPARSE, Keys
@@ -305,13 +305,6 @@ def guess_from_totals(totals: Mapping[str, int], question: Question) -> int:
     return 0 if point is None else point.dims[question.dim]
 
 
-class Sample(NamedTuple):
-    """The need that a run at one value of the dim has shown."""
-
-    value: int
-    need: Need
-
-
 @dataclass(slots=True)
 class Growth:
     """The needs of values of a dim, from runs with small values.
@@ -319,13 +312,13 @@ class Growth:
     Values above those of the runs are extrapolated. Each run is made once and stored here.
 
     Attributes:
-        run: Returns the need of a value by running it; None if it does not run.
-        samples: The runs at the values 1, 2, 4, ... without the first ones that do not run.
+        run: Returns the need of a value by running it; None if it does not run. The value 1 runs.
+        samples: The needs of the values 1, 2, 4, ...
         needs: All runs by value; None for one that does not run.
     """
 
     run: NeedAt
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[Need] = field(default_factory=list)
     needs: dict[int, Need | None] = field(default_factory=dict)
 
     def need(self, value: int) -> Need | None:
@@ -334,31 +327,33 @@ class Growth:
         Runs with smaller values that are missing are made and stored first. None: the value does
         not run, or a smaller one is too large already.
         """
-        if not self._add_samples(value):
-            return None
+        while self._needs_more_samples and (next_value := 1 << len(self.samples)) <= value:
+            need = self._run_once(next_value)
+            if need is None:
+                return None
+            self.samples.append(need)
         if self.is_extrapolated(value):
-            return _extrapolate(self.samples, value)
+            return _extrapolate(self.samples, value / self.largest_sample)
         return self._run_once(value)
 
+    @property
+    def largest_sample(self) -> int:
+        """The value of the last sample."""
+        return 1 << (len(self.samples) - 1)
+
     def is_extrapolated(self, value: int) -> bool:
-        """Whether a value is not run itself: it is above all that were, and these are enough."""
-        return not _need_more_runs(self.samples) and value > self.samples[-1].value
+        """Whether a value is not run itself: it is above the samples, and these are enough."""
+        return not self._needs_more_samples and value > self.largest_sample
 
-    def _add_samples(self, largest_value: int) -> bool:
-        """Run the next values 1, 2, 4, ... up to the largest one, until there are enough samples.
+    @property
+    def _needs_more_samples(self) -> bool:
+        """Whether more values must be run before larger ones can be extrapolated.
 
-        Values too small to run, such as a width below a kernel's, are left out. Returns False at a
-        value that does not run although a smaller one did: it is taken to be too large.
+        More are needed with few samples, and while the last one needs hardly more than the first.
         """
-        value = 2 * self.samples[-1].value if self.samples else 1
-        while value <= largest_value and _need_more_runs(self.samples):
-            need = self._run_once(value)
-            if need is not None:
-                self.samples.append(Sample(value, need))
-            elif self.samples:
-                return False
-            value *= 2
-        return True
+        if len(self.samples) < _MIN_SAMPLES:
+            return True
+        return self.samples[-1].total - self.samples[0].total <= MAX_ADDED_BYTES
 
     def _run_once(self, value: int) -> Need | None:
         """Return the need of a value by its run, which is made only once."""
@@ -367,32 +362,18 @@ class Growth:
         return self.needs[value]
 
 
-def _need_more_runs(samples: Sequence[Sample]) -> bool:
-    """Whether more values must be run before larger ones can be extrapolated.
-
-    More are needed with few samples, and while the last one needs hardly more than the first.
-    """
-    if len(samples) < _MIN_SAMPLES:
-        return True
-    return samples[-1].need.total - samples[0].need.total <= MAX_ADDED_BYTES
-
-
-def _extrapolate(samples: Sequence[Sample], value: int) -> Need:
-    """Return the need at a value of a dim that is above the values of all samples.
+def _extrapolate(samples: Sequence[Need], ratio: float) -> Need:
+    """Return the need of a value above all samples, ``ratio`` times that of the last sample.
 
     Samples are runs at values that double. Weights, inputs, outputs, planned bytes and process memory are
     extrapolated separately, from the last `_MAX_SAMPLES` samples. The process memory is None unless all of
     these have one.
     """
-    needs = [sample.need for sample in samples[-_MAX_SAMPLES:]]
-    parts = (
-        [need.weights for need in needs],
-        [need.inputs for need in needs],
-        [need.outputs for need in needs],
-        [need.planned for need in needs],
-    )
-    ratio = value / samples[-1].value
-    weights, inputs, outputs, planned = (_extend(part, ratio) for part in parts)
+    needs = samples[-_MAX_SAMPLES:]
+    weights = _extend([need.weights for need in needs], ratio)
+    inputs = _extend([need.inputs for need in needs], ratio)
+    outputs = _extend([need.outputs for need in needs], ratio)
+    planned = _extend([need.planned for need in needs], ratio)
     processes = [need.process for need in needs if need.process is not None]
     process = _extend(processes, ratio) if len(processes) == len(needs) else None
     return Need(weights, inputs, outputs, planned, process)

@@ -14,17 +14,15 @@ MEBI = 1 << 20
 
 
 class Runs:
-    """Runs of a model that needs so many bytes, with values between two."""
+    """Runs of a model that needs so many bytes, with values up to one."""
 
-    def __init__(
-        self, needed: Callable[[int], int], least: int = 1, most: int = 1 << 31
-    ) -> None:
-        self.needed, self.least, self.most = needed, least, most
+    def __init__(self, needed: Callable[[int], int], most: int = 1 << 31) -> None:
+        self.needed, self.most = needed, most
         self.run: list[int] = []
 
     def __call__(self, value: int) -> Need | None:
         self.run.append(value)
-        if not self.least <= value <= self.most:
+        if value > self.most:
             return None
         return Need(7, value, 0, 0, self.needed(value))
 
@@ -122,12 +120,6 @@ def test_what_lies_above_a_value_that_does_not_run_is_not_run() -> None:
     assert growth.need(7) is None
     assert need(growth, 5).process == 5
     assert runs.run == [1, 2, 4, 8, 7, 5]
-
-
-def test_the_climb_begins_at_the_first_value_that_runs() -> None:
-    runs = Runs(lambda value: value * MEBI, least=32)
-    assert need(Growth(runs), 1000).process == 1000 * MEBI
-    assert runs.run == [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 
 def test_a_process_is_extrapolated_only_from_runs_that_all_have_one() -> None:
