@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from memplan_cli.api.models.file_names import default_original, expanded_glob
 from memplan_cli.core.selection import is_one_of, nearest
@@ -21,7 +21,6 @@ from memplan_cli.reporting.commands.sweep import SIZES, Row, append_row, read_ro
 from memplan_cli.reporting.hints import assumed_dims, over_budget
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
@@ -101,20 +100,74 @@ def tasks_of(
         read_config(config)
     models = found_models(paths)
     bounds = cast("Mapping[str, object]", overrides.get("bounds") or {})
-    missing_by_model = _missing_dims(
-        models, dict.fromkeys((*profiles, *bounds)), config, overrides
-    )
-    if any(overrides.get(key) for key in ("input", "inputs", "shapes")):
-        _reject_unknown_inputs(models, config, overrides)
+    asked_dims = tuple(dict.fromkeys((*profiles, *bounds)))
+    asks_for_inputs = any(overrides.get(key) for key in ("input", "inputs", "shapes"))
+    names_by_model: dict[Path, _Names | None] = {}
+    if asked_dims or asks_for_inputs:  # else no model has to be read here
+        names_by_model = {
+            model: _names_of(model, asked_dims, config, overrides) for model in models
+        }
+        _refuse_unknown(tuple(names_by_model.values()))
     tasks = []
     for model in models:
-        missing = missing_by_model[model]
+        names = names_by_model.get(model)
+        missing = names.missing_dims if names else ()
         own = {name: values for name, values in profiles.items() if name not in missing}
         tasks += [
             Task(model, dims, config, overrides, missing)
             for dims in (*combinations(own), *_dims_of_common_plan(own))
         ]
     return tuple(tasks)
+
+
+class _Names(NamedTuple):
+    """The names in a model, and those that a sweep asks for and the model lacks."""
+
+    dims: frozenset[str]
+    values: frozenset[str]
+    missing_dims: tuple[str, ...]
+    missing_inputs: tuple[str, ...]
+
+
+def _names_of(
+    model: Path,
+    asked_dims: Sequence[str],
+    config: Path | None,
+    overrides: Mapping[str, object],
+) -> _Names | None:
+    """Return the names of a model; None if it cannot be read, which its row will say."""
+    from memplan_cli.api.models.model_file import read_model
+    from memplan_cli.settings.sources import load_settings
+
+    try:
+        settings = load_settings(model, config, overrides)
+        proto = read_model(model).model
+        dims = known_dims(proto, settings.shapes.values())
+        _, missing_inputs = _with_own_inputs(proto, settings)
+    except Exception:  # noqa: BLE001 - as in `do_task`
+        return None
+    missing_dims = tuple(name for name in asked_dims if name not in dims)
+    return _Names(dims, value_names(proto), missing_dims, missing_inputs)
+
+
+def _refuse_unknown(names: Sequence[_Names | None]) -> None:
+    """Refuse a dim or an input that none of the models has; the nearest name is in the hint.
+
+    An input that only the settings file of one folder names is accepted, because models in other folders are
+    not asked for it. Nothing is refused if a model cannot be read, because it may have the name.
+    """
+    readable = [item for item in names if item is not None]
+    if len(readable) < len(names):
+        return
+    dims = [item.missing_dims for item in readable], [item.dims for item in readable]
+    inputs = [item.missing_inputs for item in readable], [item.values for item in readable]
+    for kind, (missing, known) in (("a dim", dims), ("an input", inputs)):
+        for name in missing[0]:
+            if all(name in other for other in missing):
+                raise SettingsError(
+                    f"no model has {kind} called {name!r}",
+                    hint=nearest(name, frozenset().union(*known)),
+                )
 
 
 def _dims_of_common_plan(profiles: Profiles) -> Iterator[Mapping[str, int | str]]:
@@ -127,29 +180,6 @@ def _dims_of_common_plan(profiles: Profiles) -> Iterator[Mapping[str, int | str]
             name: f"{min(values)}..{max(values)}" if len(values) > 1 else values[0]
             for name, values in profiles.items()
         }
-
-
-def _missing_dims(
-    models: Sequence[Path],
-    names: Collection[str],
-    config: Path | None,
-    overrides: Mapping[str, object],
-) -> dict[Path, tuple[str, ...]]:
-    """Return for each model the dims in ``names`` that it does not have.
-
-    None is missing in a model that cannot be read. Without names, no model is read.
-
-    Raises:
-        SettingsError: no model has one of the dims.
-    """
-    if not names:
-        return dict.fromkeys(models, ())
-    dims_by_model = {model: _dims_of(model, config, overrides) for model in models}
-    _reject_unknown("dim", names, dims_by_model.values())
-    return {
-        model: () if dims is None else tuple(name for name in names if name not in dims)
-        for model, dims in dims_by_model.items()
-    }
 
 
 def found_models(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -270,71 +300,6 @@ def run_tasks(
         if on_row is not None:
             on_row(row)
     return tuple(rows[key] for key in keys)
-
-
-def _dims_of(
-    model: Path, config: Path | None, overrides: Mapping[str, object]
-) -> frozenset[str] | None:
-    """Return the dims of a model; None if it cannot be read, which its row will say."""
-    from memplan_cli.api.models.model_file import read_model
-    from memplan_cli.settings.sources import load_settings
-
-    try:
-        settings = load_settings(model, config, overrides)
-        return known_dims(read_model(model).model, settings.shapes.values())
-    except Exception:  # noqa: BLE001 - as in `do_task`
-        return None
-
-
-def _reject_unknown_inputs(
-    models: Sequence[Path], config: Path | None, overrides: Mapping[str, object]
-) -> None:
-    """Reject the name of an input or shape that is in the settings of all models and in none of the models.
-
-    A name that only the settings file of one folder has is accepted, because the settings of models in
-    other folders lack it. Nothing is rejected if a model cannot be read, because it may have the
-    input. The row of that model in the sweep has the reason.
-    """
-    from memplan_cli.api.models.model_file import read_model
-    from memplan_cli.settings.sources import load_settings
-
-    value_names_by_model: list[frozenset[str]] = []
-    missing_by_model: list[tuple[str, ...]] = []
-    for model in models:
-        try:
-            proto = read_model(model).model
-            settings = load_settings(model, config, overrides)
-            _, missing_inputs = _with_own_inputs(proto, settings)
-        except MemplanError:
-            return
-        value_names_by_model.append(value_names(proto))
-        missing_by_model.append(missing_inputs)
-    missing_everywhere = [
-        name
-        for name in dict.fromkeys(name for missing in missing_by_model for name in missing)
-        if all(name in missing for missing in missing_by_model)
-    ]
-    _reject_unknown("input", missing_everywhere, value_names_by_model)
-
-
-def _reject_unknown(
-    kind: str, asked: Collection[str], names_by_model: Collection[frozenset[str] | None]
-) -> None:
-    """Reject a name in ``asked`` that none of the models has; the nearest name is in the hint.
-
-    Nothing is rejected if the names of a model are unknown (None). ``kind`` is a word for messages.
-    """
-    known: set[str] = set()
-    for names in names_by_model:
-        if names is None:
-            return
-        known |= names
-    for name in asked:
-        if name not in known:
-            article = "an" if kind[0] in "aeiou" else "a"
-            raise SettingsError(
-                f"no model has {article} {kind} called {name!r}", hint=nearest(name, known)
-            )
 
 
 def _with_own_inputs(
