@@ -11,6 +11,7 @@ import pytest
 
 from features.chunk_cases import Case, differences, reads_everywhere
 from features.chunk_draws import CASES, Draw
+from memplan_cli.core.operators import NCHWC
 from memplan_cli.features.chunking.axes.split import Role
 from memplan_cli.features.chunking.axes.table import RULES, splits_of
 from memplan_cli.features.chunking.kernels import keeps_bits, min_chunk_length
@@ -184,6 +185,27 @@ def test_tiles_of_any_convolution_keep_the_bits_where_blocks_stay(seed: int) -> 
     node = case.node(case.run_in_runtime())
     for split, cuts in allowed(case, node, seed):
         assert not differences(case, node, split, cuts, Case.run_in_runtime)
+
+
+@pytest.mark.parametrize("channels", [16, 144, 320])
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+@pytest.mark.parametrize("form", ["dense", "depthwise"])
+def test_single_rows_and_columns_of_blocked_channels_keep_the_bits(
+    channels: int, kernel: int, form: str
+) -> None:
+    rng = np.random.default_rng(channels + kernel)
+    group = channels if form == "depthwise" else 1
+    x, added = rng.standard_normal((2, 1, channels, 9, 13)).astype(np.float32)
+    weight = rng.standard_normal((channels, channels // group, kernel, kernel))
+    weights = weight.astype(np.float32), rng.standard_normal(channels).astype(np.float32)
+    attributes = {"pads": (kernel // 2,) * 4, "kernel_shape": (kernel,) * 2, "group": group}
+    case = Case("Conv", (x, *weights, added), attributes, domain=NCHWC)
+    node = case.node(case.run_in_runtime())
+    for split in splits_of(node):
+        if split.role is Role.TILES:
+            cuts = list(range(1, split.extent))
+            assert keeps_bits(node, split, pairwise([0, *cuts, split.extent]))
+            assert not differences(case, node, split, cuts, Case.run_in_runtime)
 
 
 @pytest.mark.parametrize("seed", range(15))

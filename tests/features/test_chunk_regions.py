@@ -99,3 +99,16 @@ def test_every_region_with_ops_that_also_run_whole_can_be_written(ops: str) -> N
                 assert [x.tobytes() for x in run(written)] == whole
                 has_duplicates |= bool(region.duplicated)
     assert has_duplicates
+
+
+def test_a_region_stops_growing_where_further_ops_save_nothing() -> None:
+    """The image has many channels until the fifth of 300 convolutions leaves one."""
+    make, x = Maker(), "x"
+    widths = (8, 8, 8, 8, 1, *(1,) * 295)
+    for before, width in zip((1, *widths), widths, strict=False):
+        x = make.node("Conv", x, make.weight(width, before, 3, 3), pads=(1, 1, 1, 1))
+    graph = graph_of(make.model({"x": (1, 1, 16, 16)}, x))
+    (stages,) = growth_series(graph, next(iter(graph.ops[2].outputs)), axis=2)
+    fewest = min(stages, key=lambda stage: stage.whole_bytes)
+    assert fewest.region.splits.keys() == set(range(5))
+    assert len(stages) < 200

@@ -11,6 +11,7 @@ query rows of attention    as rows of a product
 tiles of a convolution     positions are columns of a product: the same where sums have the
                            blocks of the whole (`_summing_block`); never less than 4 rows.
                            Those of a transposed convolution likewise, by its input positions
+tiles of blocked channels  the same from one row or column on: each position is summed alone
 samples of a recurrent     rows of its products: one sample can differ; 4 and more the same
 layer
 quantized operators        the same from one element on, as sums of integers are exact
@@ -33,7 +34,14 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.operators import MICROSOFT, Exactness, Family, operator, qualified_name
+from memplan_cli.core.operators import (
+    MICROSOFT,
+    NCHWC,
+    Exactness,
+    Family,
+    operator,
+    qualified_name,
+)
 from memplan_cli.features.chunking.axes.normalization import reduced_axes
 from memplan_cli.features.chunking.axes.split import Role
 
@@ -89,6 +97,8 @@ def min_chunk_length(node: Node, split: Split) -> int:
     summed into one element of the output. The sum ``[8, 16, 64] -> [8, 16]`` has 16 rows at each
     index of axis 0, so one index is enough. Sums over other axes need 4 indices.
     """
+    if node.op.domain == NCHWC:  # rows and columns of images, which no kernel mixes
+        return 1
     if not _is_sum(node.op):
         return _MIN_LENGTHS[split.role]
     # ``split.extent`` is the length of the split axis in the output too.

@@ -19,19 +19,21 @@ whole while the region runs: its boundary, and tensors that only pass by.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
+from sys import maxsize
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.features.chunking.axes.split import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from memplan_cli.core.program import VarId
     from memplan_cli.features.chunking.axes.split import AxisMap, Split
     from memplan_cli.features.chunking.graph import Graph
 
-_MAX_OPS = 400
-"""Ops of a region; bounds the time of growing one."""
+_MAX_USELESS_VISITS = 24_000
+"""Ops that may be visited to grow a region without fewer whole bytes: about 150 ops join in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,25 +113,26 @@ def _grow(
 ) -> Iterator[GrowthStage]:
     """Yield the region of the seed's producer alone, then with one op more each time.
 
-    Each time the op joins that leaves the fewest bytes in the boundary, until no op fits or
-    ``may_grow`` (that of `regions_from`) ends it. The
-    boundary are the inputs and outputs of the region, which stay whole. An op may join as a
-    duplicate: it runs in chunks for the region, and whole for ops outside.
+    Each time the op joins that leaves the fewest bytes in the boundary, until no op fits,
+    `_MAX_USELESS_VISITS` is reached, or ``may_grow`` (that of `regions_from`) ends it. The boundary
+    are the inputs and outputs of the region, which stay whole. An op may join as a duplicate: it runs
+    in chunks for the region, and whole for ops outside.
     """
     splits, duplicated = {producer: split}, frozenset[int]()
     if not _outputs_fit(graph, splits, producer, split):  # another output cannot be in chunks
         return
-    while True:
+    fewest_bytes, useless_visits = maxsize, 0
+    while useless_visits <= _MAX_USELESS_VISITS:
         region = _make_region(graph, splits, duplicated, seed, axis)
-        yield GrowthStage(region, whole_bytes(graph, splits, duplicated))
-        if len(splits) == _MAX_OPS:
-            return
+        stage = GrowthStage(region, whole_bytes(graph, region))
+        yield stage
         # The smallest `_Extension` is the best.
-        extensions = list(_extensions(graph, splits, duplicated))
-        extension = min(extensions, default=None)
-        # The boundary and the whole bytes of the region, and the boundary with each extension.
-        if not may_grow((2 + len(extensions)) * len(splits)) or extension is None:
+        extension = min(_extensions(graph, region), default=None)
+        visits = 2 * len(splits)  # for the boundary, and for the readers outside
+        if not may_grow(visits) or extension is None:
             return
+        useless_visits = 0 if stage.whole_bytes < fewest_bytes else useless_visits + visits
+        fewest_bytes = min(fewest_bytes, stage.whole_bytes)
         op_index = extension.op_index
         splits[op_index] = graph.splits(op_index)[extension.split_index]
         if extension.is_duplicate:
@@ -247,16 +250,14 @@ def boundary_bytes(
     return sum(graph.bytes(var) for var in (*inputs, *outputs))
 
 
-def whole_bytes(graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()) -> int:
-    """Return the bytes of all whole tensors that are live while the ops of a region run in chunks.
+def whole_bytes(graph: Graph, region: Region) -> int:
+    """Return the bytes of all whole tensors that are live while a region runs in chunks.
 
-    These are its boundary, and tensors made before the region and read after it. ``duplicated`` are
-    those of ``ops`` that run whole before the region as well.
+    These are its boundary, and tensors made before the region and read after it.
     """
-    inputs, outputs = boundary(graph, ops, duplicated)
-    boundary_vars = {*inputs, *outputs}
+    boundary_vars = {*region.inputs, *region.outputs}
     # The region runs where its ops are that are not duplicated; the seed's producer is one of them.
-    own_ops = [index for index in ops if index not in duplicated]
+    own_ops = region.splits.keys() - region.duplicated
     passing_bytes = graph.bytes_live_across(min(own_ops), max(own_ops), excluded=boundary_vars)
     return sum(map(graph.bytes, boundary_vars)) + passing_bytes
 
@@ -283,9 +284,7 @@ class _Extension(NamedTuple):
     split_index: int
 
 
-def _extensions(
-    graph: Graph, splits: Mapping[int, Split], duplicated: frozenset[int]
-) -> Iterator[_Extension]:
+def _extensions(graph: Graph, region: Region) -> Iterator[_Extension]:
     """Yield the ops that can join a region, with each split that fits.
 
     An op cannot simply join if ops outside read its result and the region reads theirs. These ops
@@ -293,18 +292,21 @@ def _extensions(
     would need theirs. But if such an op is light and makes an input of the region, it can join as a
     duplicate: ops outside read the result of its whole run.
     """
-    neighbors, producers = _neighbors(graph, splits, duplicated)
+    neighbors, producers = _neighbors(graph, region)
+    present_bytes = sum(map(graph.bytes, (*region.inputs, *region.outputs)))
+    outside_readers = _outside_readers(graph, region)
     for op_index, shared_bytes in sorted(neighbors.items()):
         for split_index, split in enumerate(graph.splits(op_index)):
-            if not _fits(graph, splits, op_index, split):
+            if not _fits(graph, region.splits, op_index, split):
                 continue
-            is_duplicate = not _is_convex(graph, splits, op_index, duplicated)
+            is_duplicate = not _is_convex(graph, region, op_index, outside_readers)
             can_duplicate = op_index in producers and _is_light(graph, op_index, split)
             if is_duplicate and not can_duplicate:
                 continue
-            all_duplicated = duplicated | {op_index} if is_duplicate else duplicated
+            added_duplicates = frozenset({op_index} if is_duplicate else ())
+            added_bytes = _added_boundary_bytes(graph, region, op_index, added_duplicates)
             yield _Extension(
-                boundary_bytes=boundary_bytes(graph, {*splits, op_index}, all_duplicated),
+                boundary_bytes=present_bytes + added_bytes,
                 negative_shared_bytes=-shared_bytes,
                 is_duplicate=is_duplicate,
                 op_index=op_index,
@@ -312,27 +314,53 @@ def _extensions(
             )
 
 
-def _neighbors(
-    graph: Graph, splits: Mapping[int, Split], duplicated: frozenset[int]
-) -> tuple[Mapping[int, int], frozenset[int]]:
+def _added_boundary_bytes(
+    graph: Graph, region: Region, joining: int, added_duplicates: frozenset[int]
+) -> int:
+    """Return by how many bytes the boundary grows if an op joins; negative if it shrinks.
+
+    Only tensors that the op reads or makes can enter or leave the boundary.
+    """
+    ops, duplicated = {*region.splits, joining}, region.duplicated | added_duplicates
+    before = {*region.inputs, *region.outputs}
+    added_bytes = 0
+    for var in {*graph.dataflow.reads[joining], *filter(None, graph.ops[joining].outputs)}:
+        producer = graph.dataflow.producer.get(var)
+        if producer in ops:
+            is_whole = producer not in duplicated and _has_outside_reader(
+                graph, var, ops, duplicated
+            )
+        else:
+            is_whole = producer is not None and var not in graph.weights
+        added_bytes += graph.bytes(var) * (is_whole - (var in before))
+    return added_bytes
+
+
+def _neighbors(graph: Graph, region: Region) -> tuple[Mapping[int, int], frozenset[int]]:
     """Return the ops next to a region, and which of them make its inputs.
 
     Returns:
         Producers of inputs and consumers of outputs, each with the bytes of the largest tensor
         between it and the region; and the set of producers.
     """
-    inputs, outputs = boundary(graph, splits, duplicated)
     shared_bytes: dict[int, int] = {}
-    for var in inputs:
+    for var in region.inputs:
         producer = graph.dataflow.producer.get(var)
         if producer is not None:
             shared_bytes[producer] = max(shared_bytes.get(producer, 0), graph.bytes(var))
     producers = frozenset(shared_bytes)
-    for var in outputs:
+    for var in region.outputs:
         for reader in graph.consumers(var):
-            if reader not in splits:
+            if reader not in region.splits:
                 shared_bytes[reader] = max(shared_bytes.get(reader, 0), graph.bytes(var))
     return shared_bytes, producers
+
+
+def _outside_readers(graph: Graph, region: Region) -> frozenset[int]:
+    """Return the ops outside a region that read its results, and its duplicated ops that do."""
+    own_readers = (graph.readers(index) for index in region.splits.keys() - region.duplicated)
+    readers = frozenset(chain.from_iterable(own_readers))
+    return readers - (region.splits.keys() - region.duplicated)
 
 
 def _is_light(graph: Graph, op_index: int, split: Split) -> bool:
@@ -397,19 +425,19 @@ def _is_same_axis(first: AxisMap | None, second: AxisMap | None) -> bool:
 
 
 def _is_convex(
-    graph: Graph, splits: Mapping[int, Split], joining: int, duplicated: frozenset[int]
+    graph: Graph, region: Region, joining: int, outside_readers: Iterable[int]
 ) -> bool:
     """Whether a region with the op ``joining`` has no path that leaves it and comes back.
 
     An op on such a path would have to run between two chunks of the region: of ``a -> b -> c``, the ops
-    a and c are no region without b.
+    a and c are no region without b. ``outside_readers`` are those of the region (`_outside_readers`).
 
     A duplicated op runs twice. Its chunks are in the region, and ops of the region read their results.
-    Its whole run is outside, and ops outside read its result. ``joining`` is not in ``duplicated``.
+    Its whole run is outside, and ops outside read its result. ``joining`` is not duplicated.
     """
-    members = {*splits, joining}
+    members, duplicated = {*region.splits, joining}, region.duplicated
     first, last = min(members), max(members)
-    stack = [reader for index in members - duplicated for reader in graph.readers(index)]
+    stack = [*outside_readers, *graph.readers(joining)]
     visited: set[int] = set()
     while stack:
         index = stack.pop()

@@ -163,7 +163,7 @@ def descend(
             target = first_target
         lower = search.lower(state, target)
         if lower.peak > target and state is not start:
-            again = Search(stage.graph, stage.planned_vars, limit).lower(start, target)
+            again = search.lower(start, target)
             lower = min(lower, again, key=lambda other: other.peak)
         if lower.peak >= state.peak:
             return
