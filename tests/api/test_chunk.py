@@ -141,7 +141,7 @@ def test_a_budget_that_cannot_be_met_writes_nothing(tmp_path: Path) -> None:
 
 def test_best_effort_writes_the_smallest_plan_found(tmp_path: Path) -> None:
     path = saved(tmp_path, transformer(length=128, layers=1))
-    options = "--chunk", "auto", "--budget", "1KiB", "--best-effort"
+    options = "--chunk", "auto", "--budget", "1KiB", "--best-effort", "--time-limit", "1"
     done = memplan("optimize", path, *options)
     assert done.exit_code == 0, done.output
     said = done.output.replace("\n", " ")
