@@ -48,10 +48,8 @@ def test_a_model_that_runs_at_the_least_sizes_is_not_run_for_them(
     done = api.optimize(model, Settings(target=target), check=Check("cpu"))
     assert done.passed
     assert assumed(done) == {"b": 1, "n": 1}
-    assert started_jobs == ["write_offline_graphs"] * (target == "cpu") + [
-        "measured run",
-        "measured run",
-    ]
+    dumps = ["write_offline_graphs"] if target == "cpu" else []
+    assert sorted(started_jobs) == ["measured run", "measured run", *dumps]
 
 
 @pytest.mark.parametrize("target", ["portable", "cpu"])

@@ -310,16 +310,15 @@ class _SizeSearch:
         from memplan_cli.onnx_io.runs.random_inputs import Feeder
 
         feeder = Feeder(self.source.model, self.settings.inputs.feeds)
-        trials: dict[tuple[tuple[str, int], ...], tuple[FeedSpec, ...]] = {}
+        trials: list[_Trial] = []
         for dims in candidates:
-            key = tuple(dims.items())
-            if key in trials:
+            if any(dims == trial.dims for trial in trials):
                 continue
             specs = feeder.specs({**self.dims.fixed, **dims})
             elements = sum(prod(spec.shape) for spec in specs)
             if not trials or elements <= _MAX_INPUT_ELEMENTS:
-                trials[key] = specs
-        return [_Trial(dict(key), specs) for key, specs in trials.items()]
+                trials.append(_Trial(dims, specs))
+        return trials
 
     def _candidates(self) -> Iterator[Dims]:
         """Yield candidates for the free dims, roughly by size.
