@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from memplan_cli.api.models.binding import binding_of
 from memplan_cli.api.models.file_names import default_original, plan_beside
 from memplan_cli.api.models.model_file import ModelFile, bind_all_dims
-from memplan_cli.api.models.plan_files import compare_with_model, planned_dims, planned_shapes
+from memplan_cli.api.models.plan_files import compare_with_model, planned_settings
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.output.rewriting import is_spoiled_by_optimization
@@ -26,8 +26,6 @@ from memplan_cli.settings.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
-
-    from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
 
     from memplan_cli.api.models.sources import ModelSource
     from memplan_cli.api.request import FilePath
@@ -269,9 +267,10 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
 
     if plan is None:
         return binding_of(bind_all_dims(file, Settings(inputs=inputs)))
-    settings = _settings_of_plan(file.model, plan, inputs)
+    settings = planned_settings(plan, file.model)
+    inputs = replace(inputs, assumed=settings.inputs.assumed)
     try:
-        binding = binding_of(bind_all_dims(file, settings))
+        binding = binding_of(bind_all_dims(file, replace(settings, inputs=inputs)))
         return _within_bounds(binding, bounds_of(plan), free_dims(file.model))
     except SettingsError as error:
         if not inputs.given:  # the inputs are not to blame
@@ -280,27 +279,6 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
             f"the inputs are not those of the plan: {error.message}",
             hint=error.hint or _planning_command(plan.report, inputs),
         ) from error
-
-
-def _settings_of_plan(model: ModelProto, plan: Plan, inputs: Inputs) -> Settings:
-    """Return settings with the sizes of a plan and these inputs, as far as a model has the dims.
-
-    Raises:
-        PlanError: the plan does not contain its sizes.
-    """
-    from memplan_cli.onnx_io.interface import known_dims
-
-    shapes = planned_shapes(plan)
-    # A graph that ONNX Runtime optimized may have lost dims of the original.
-    model_dims = known_dims(model, shapes.values())
-    dims = {name: value for name, value in planned_dims(plan).items() if name in model_dims}
-    # The plan is symbolic in assumed dims, so that only its report has their numbers.
-    assumed = {
-        name: dim.value
-        for name, dim in plan.report.bindings.items()
-        if dim.source == "assumed" and name in model_dims
-    }
-    return Settings(dims=dims, shapes=shapes, inputs=replace(inputs, assumed=assumed))
 
 
 def _planning_command(report: Report, inputs: Inputs) -> str:

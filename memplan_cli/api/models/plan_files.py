@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from memplan_cli.api.models.file_names import model_beside
+from memplan_cli.core.bindings import Inputs
 from memplan_cli.core.program import Origin, blocks
 from memplan_cli.errors import ModelError, PlanError, SettingsError
 from memplan_cli.planning.plan_file import bounds_of
+from memplan_cli.settings.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -106,18 +108,14 @@ def read_as_planned(model: ModelProto, plan: Plan) -> Loaded:
         PlanError: the plan's settings do not contain these sizes, or the model has no such sizes.
     """
     from memplan_cli.onnx_io.caches_metadata import position_value
-    from memplan_cli.onnx_io.interface import known_dims
     from memplan_cli.onnx_io.shapes.bindings import Bindings
     from memplan_cli.onnx_io.shapes.reading import read_checked
 
-    shapes = planned_shapes(plan)
-    model_dims = known_dims(model, shapes.values())
-    # A graph that ONNX Runtime optimized may have lost dims of the original.
-    dims = {name: value for name, value in planned_dims(plan).items() if name in model_dims}
+    settings = planned_settings(plan, model)
     # Sizes of a decoder with caches in place depend on the value of its position input.
     values = position_value(plan.report.caches)
     try:
-        return read_checked(model, Bindings(dims, shapes, values=values))
+        return read_checked(model, Bindings(settings.dims, settings.shapes, values=values))
     except SettingsError as error:
         raise PlanError(
             f"the plan's settings are not those of the model: {error.message}"
@@ -174,6 +172,27 @@ def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalMo
         config=metadata_of(source).get(ORT_CONFIG),
         was_optimized=was_optimized,
     )
+
+
+def planned_settings(plan: Plan, model: ModelProto) -> Settings:
+    """Return settings with the sizes that a plan was made for, as far as a model has the dims.
+
+    Raises:
+        PlanError: the plan does not contain its sizes.
+    """
+    from memplan_cli.onnx_io.interface import known_dims
+
+    shapes = planned_shapes(plan)
+    # A graph that ONNX Runtime optimized may have lost dims of the original.
+    model_dims = known_dims(model, shapes.values())
+    dims = {name: value for name, value in planned_dims(plan).items() if name in model_dims}
+    # The plan is symbolic in assumed dims, so that only its report has their numbers.
+    assumed = {
+        name: dim.value
+        for name, dim in plan.report.bindings.items()
+        if dim.source == "assumed" and name in model_dims
+    }
+    return Settings(dims=dims, shapes=shapes, inputs=Inputs(assumed=assumed))
 
 
 def planned_shapes(plan: Plan) -> Mapping[str, Shape]:
