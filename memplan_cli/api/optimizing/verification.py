@@ -232,18 +232,19 @@ def candidate_cost(plan: Plan) -> CandidateCost:
 
 
 def with_rejected(plan: Plan, rejected: Sequence[Plan]) -> Plan:
-    """Return a plan whose report has fallbacks for the candidates that were rejected before it.
+    """Return a plan whose report has a fallback for each candidate that was rejected before it.
 
-    There is one for each candidate, with one exception: if the plan is of the model's own graph although a
-    target was asked for, one fallback stands for all graphs for the target, with the reason of the first.
+    If the plan is of the model's own graph although a target was asked for, one fallback stands for all
+    graphs for the target, with the reason of the first.
     """
-    if plan.report.target != "portable":
-        return plan.with_fallbacks(*(_left_out(other) for other in rejected))
     for_target = [other for other in rejected if other.report.target != "portable"]
     portable = [other for other in rejected if other.report.target == "portable"]
-    fallbacks = [_target_left_out(for_target[0])] if for_target else []
-    # The advice to optimize for a target is of no use where the graphs for it were rejected.
-    fallbacks += [_left_out(other, advises_target=not for_target) for other in portable]
+    if plan.report.target != "portable":
+        fallbacks = [_left_out(other) for other in for_target]
+    elif for_target:
+        fallbacks = [_target_left_out(for_target[0]), *map(_left_out, portable)]
+    else:
+        fallbacks = [_left_out_with_advice(other) for other in portable]
     return plan.with_fallbacks(*fallbacks)
 
 
@@ -254,16 +255,23 @@ def _target_left_out(rejected: Plan) -> Fallback:
     return Fallback(TARGET_LEFT_OUT, what, _reason_of_rejection(report))
 
 
-def _left_out(rejected: Plan, *, advises_target: bool = False) -> Fallback:
-    """Return the fallback for a rejected candidate.
+def _left_out(rejected: Plan) -> Fallback:
+    """Return the fallback for a rejected candidate."""
+    what = f"{_name_of_candidate(rejected)} was left out"
+    return Fallback(CANDIDATE_DIFFERED, what, _reason_of_rejection(rejected.report))
 
-    The advice to optimize for a target is only given if outputs were compared with a default run: a file
-    for a target has the fusions of such a run.
+
+def _left_out_with_advice(rejected: Plan) -> Fallback:
+    """Return the fallback for a rejected candidate, with the advice to optimize for a target.
+
+    The advice helps if outputs were compared with a default run: a file for a target has the fusions of
+    such a run.
     """
-    verdict, reason = rejected.report.validation, _reason_of_rejection(rejected.report)
-    if advises_target and verdict is not None and verdict.reference == "defaults":
-        reason += "; --target cpu keeps ONNX Runtime's fusions, which decide the bits"
-    return Fallback(CANDIDATE_DIFFERED, f"{_name_of_candidate(rejected)} was left out", reason)
+    fallback, verdict = _left_out(rejected), rejected.report.validation
+    if verdict is None or verdict.reference != "defaults":
+        return fallback
+    advice = "--target cpu keeps ONNX Runtime's fusions, which decide the bits"
+    return replace(fallback, why=f"{fallback.why}; {advice}")
 
 
 def _name_of_candidate(plan: Plan) -> str:
