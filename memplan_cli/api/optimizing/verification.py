@@ -97,15 +97,14 @@ class BackgroundBaseline:
             if settings.inputs.assumed:
                 raise SizesRefusedError(error.message, hint=error.hint) from error
             raise
-        if self._check.depth == "outputs":  # no memory is to be predicted or measured
-            return Verifier(baseline, self._check, progress)
-        try:
-            graph = read_baseline_graph(baseline)
-        except RuntimeUnavailableError as error:
-            path = self._file.path
-            failure = error.message.replace(str(path), path.name)
-            return Verifier(baseline, self._check, progress, graph_failure=failure)
-        return Verifier(baseline, self._check, progress, graph)
+        graph, graph_failure = None, ""
+        if self._check.depth == "full":  # memory is to be predicted and measured
+            try:
+                graph = read_baseline_graph(baseline)
+            except RuntimeUnavailableError as error:
+                path = self._file.path
+                graph_failure = error.message.replace(str(path), path.name)
+        return Verifier(baseline, self._check, progress, graph, graph_failure)
 
     def _start(self, binding: Binding) -> BaselineRun:
         """Start a run, and end that at other sizes, if there is one.
@@ -133,8 +132,8 @@ class Verifier:
     baseline: Baseline
     check: Check
     progress: Progress
-    graph: BaselineGraph | None = None
-    graph_failure: str = ""
+    graph: BaselineGraph | None
+    graph_failure: str
 
     def verify(self, files: RewrittenFiles) -> Plan:
         """Run a candidate under a temporary name; return its plan with verdict, memory and warnings.
