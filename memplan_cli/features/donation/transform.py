@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memplan_cli.analysis.precedence import nearest_order
 from memplan_cli.analysis.repetition import repeatable
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.planning.candidate import Candidate, PlanningTask
+
+
+Moves = Literal["any", "none"]
+"""Which ops may be moved so that pairs are safe."""
 
 
 class Pair(NamedTuple):
@@ -75,7 +79,7 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
     result = donations(program, patterns)
     if result.program is not program:  # ops were moved
         if _is_too_costly(result, candidate, task):
-            result = donations(program, patterns, may_reorder=False)
+            result = donations(program, patterns, moves="none")
         else:
             # A measurement of the former order does not hold for the new one.
             candidate = replace(candidate, program=result.program, measured=None)
@@ -118,28 +122,27 @@ def _saved_bytes(program: Program, pairs: Iterable[Pair]) -> int:
 
 
 def donations(
-    program: Program, patterns: Sequence[tuple[str, str]], *, may_reorder: bool = True
+    program: Program, patterns: Sequence[tuple[str, str]], moves: Moves = "any"
 ) -> Donations:
     """Return the pairs of an input and an output that may share one buffer, and an order for them.
 
-    In that order, all other ops that read the input of a pair run before the op that writes its output.
+    In that order, no op reads the input of a pair after the op that writes its output.
 
     Args:
         program: in the order in which it will run.
         patterns: globs ``(input, output)`` with at most one ``*`` each, which stands for
             the same text in both: ``("in.*", "new.*")``.
-        may_reorder: whether ops may be moved; if not, only pairs that are safe already are
-            returned.
+        moves: which ops may be moved. If none, only pairs that are safe already are returned.
 
     Raises:
         SettingsError: a pattern has more than one ``*``, or matches no pair.
     """
     matches = [pair for pattern in patterns for pair in _matching_pairs(program, *pattern)]
     fit_pairs, refused = _fit_pairs(program, matches)
-    order = _DonationOrder(program)
+    order = _DonationOrder(program, moves)
     safe_pairs = []
     for pair in fit_pairs:
-        reason = order.add_pair(pair, may_reorder=may_reorder)
+        reason = order.add_pair(pair)
         if reason:
             refused.append(RefusedPair(*pair, reason))
         else:
@@ -232,7 +235,9 @@ class _DonationOrder:
         _needs_reordering: whether an added edge leads from an op to one that is before it now.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, moves: Moves) -> None:
+        """Begin with the order that the graph requires, and no pair."""
+        self._moves = moves
         self._flow = flow = program.dataflow
         self._successors: list[set[int]] = [set() for _ in flow.ops]
         for op, reads in enumerate(flow.reads):
@@ -245,21 +250,16 @@ class _DonationOrder:
             self._successors[earlier].add(later)
         self._needs_reordering = False
 
-    def add_pair(self, pair: Pair, *, may_reorder: bool) -> str:
-        """Add an edge to the writer of a pair's output from each other reader of the pair's input.
-
-        ``may_reorder``: whether a reader that runs after the writer may be moved before it. False if such
-        an order was found to take more memory.
+    def add_pair(self, pair: Pair) -> str:
+        """Let each reader of a pair's input run before the writer of its output, or both be one op.
 
         Returns:
-            The reason why the pair is unsafe, and no edge was added: a reader runs after the writer and
-            may not be moved, or needs the writer's output, or the writer reads the input and cannot
-            write in place. Empty if the pair is safe.
+            Why that is impossible: then no edge is added. Empty if the pair is safe.
         """
         writer = self._flow.producer[pair.output]
         readers = self._readers(pair.input)
         late_readers = {reader for reader in readers if reader > writer}
-        if late_readers and not may_reorder:
+        if late_readers and self._moves == "none":  # moves were found to take more memory
             op = self._flow.ops[min(late_readers)]
             return f"{op.label} reads the input later, and to run it before takes more memory"
         if writer in readers and not self._may_overwrite(writer, pair):

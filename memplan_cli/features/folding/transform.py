@@ -124,10 +124,9 @@ def _unfolded_vars(
 ) -> dict[VarId, str]:
     """Return the constant vars that are not folded, with the reason.
 
-    An op is folded as a whole or not at all. A var is *inexact* if its bits may depend on the
-    kernel that computes it (`_why_inexact`), or if such a var is among its op's inputs: it stays,
-    and so do all vars that are computed from it. A var may also stay for another reason, such as
-    its name in the settings; the ops that read it are folded then, as its value is known.
+    An op is folded as a whole or not at all. A var is *inexact* if its bits depend on the kernel that
+    computes it (`_why_inexact`), or if its op reads an inexact var. Other vars stay for a reason of their
+    own, such as their name in the settings: ops that read these are still folded.
 
     Args:
         program: the program.

@@ -124,11 +124,10 @@ def predict_sizes(service: Service) -> SampledSizes:
 
 
 def measure_sizes(service: Service) -> SampledSizes:
-    """Return some sizes of requests with the graph executed at each, and the workspace of kernels.
+    """Return some sizes of requests with the graph executed at each, and the measured workspace of kernels.
 
-    A size of a request has a value for each dim with bounds. The workspace is measured in a run at the
-    largest size. If the bytes of all tensors follow from the dims of the executed graph, nothing else
-    is run. If some depend on data, the model is run at each size, to observe them.
+    The workspace is measured in a run at the largest size. The model is run at the other sizes only if bytes
+    of tensors depend on data.
 
     Raises:
         RuntimeUnavailableError: the model does not run here.

@@ -104,12 +104,10 @@ class _MemorySampler:
             self._arena.read()
 
     def end(self, *, last_request: int) -> dict[str, Any]:
-        """Sample once more, read the arena once more, and return what was found.
+        """Sample and read the arena once more; return ``samples``, ``highest`` and ``held`` as `run` does.
 
-        ``samples`` has pairs of a request and the anonymous bytes after it, ``highest`` the most resident
-        bytes at any time, and ``held`` the bytes that the arena held at each reading. The first two are
-        beyond those at the start. Samples leave out mapped files, which the system reads and drops at its
-        own times; a highest size is known only with them.
+        Samples leave out mapped files, which the system reads and drops at its own times. A highest size is
+        known only with them.
         """
         now, start = resident(), self._start
         if now and start:

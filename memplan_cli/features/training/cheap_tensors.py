@@ -75,9 +75,8 @@ def recompute_cheap_tensors(
 def _chain(name: str, producers: Mapping[str, NodeProto], tape: Tape) -> list[str]:
     """Return the chain of a tensor: itself, its cheap producer's large input, and so on to the root.
 
-    For D = X - m and H = D / s, with small m and s, the chain of H is [H, D, X]. The root is the first
-    tensor that has no `_cheap_source`. A chain of `_MAX_CHAIN` producers ends too, at a root that could be
-    computed again itself. A tensor without a cheap source is its own root.
+    For D = X - m and H = D / s, with small m and s, the chain of H is [H, D, X]. A tensor without a cheap
+    source is its own root. After `_MAX_CHAIN` producers, the chain ends at a root that may be cheap too.
     """
     chain = [name]
     while len(chain) <= _MAX_CHAIN:

@@ -229,11 +229,10 @@ def _set_training_mode(node: NodeProto) -> None:
 def _separate_statistic(
     model: ModelProto, node: NodeProto, index: int, shared: Parameter, name: str
 ) -> Parameter:
-    """Let a node read a new graph input instead of a statistic that is updated elsewhere too, in place.
+    """Let a node read a statistic of its own, a new graph input, instead of one that is updated elsewhere.
 
-    Exporters store equal initializers once, so two nodes, or a node and a trained weight, may share one.
-    ``index`` is that of the node's output with the new value. Returns the statistic with the new name;
-    its initial value is that of the shared one.
+    Exporters store equal initializers once, so nodes may share one. ``index`` is that of the node's output
+    with the new value. Returns the new statistic, with the initial value of ``shared``.
     """
     node.input[index + 2] = name
     model.graph.input.append(helper.make_tensor_value_info(name, shared.dtype, shared.sizes))
