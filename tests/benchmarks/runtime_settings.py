@@ -261,7 +261,7 @@ def of_target(model: Path, target: str, dims: dict[str, int]) -> Json:
 
 def _bound(written: Path, dims: dict[str, int]) -> int | None:
     """Return what no order of the written graph can be below, in the runtime's terms."""
-    program = offline_program(written, dims)
+    program = offline_program(written, dims, CPU)
     sizes = {
         var.id: size
         for var in program.vars.values()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx.parser
 
+from memplan_cli.core.results.observations import CPU
 from memplan_cli.onnx_io.shapes.reading import read_program
 from memplan_cli.runtime.profile.in_place import InPlaceTable, load_table
 from memplan_cli.runtime.simulate.planner import (
@@ -121,7 +122,7 @@ def test_a_shared_buffer_is_freed_by_the_last_reader_of_any_member() -> None:
 
 def test_the_stored_table_is_the_one_that_was_measured() -> None:
     # Facts, section 2: probed op by op on 1.31.1.
-    table = load_table()
+    table = load_table(CPU)
     assert table.versions
     assert {"Relu", "Sigmoid", "Softmax", "Cast", "ScatterElements"} <= set(table.in_place)
     assert {"Scatter", "TensorScatter", "BitCast"} <= set(table.in_place)

@@ -155,7 +155,7 @@ def read_dump(
     )
 
 
-def runtime_shapes(model: Path, provider: str = CPU) -> RuntimeShapes:
+def runtime_shapes(model: Path, provider: str) -> RuntimeShapes:
     """Return the shapes that the runtime infers for every value of the main graph.
 
     A session loads a temporary copy in which every value is an output. The copy is beside the model,

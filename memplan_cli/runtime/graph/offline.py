@@ -222,7 +222,7 @@ def renumber_generated_names(dump: ModelProto, original: ModelProto) -> bool:
     return changed
 
 
-def offline_metadata(version: str, provider: str = CPU) -> Mapping[str, str]:
+def offline_metadata(version: str, provider: str) -> Mapping[str, str]:
     """Return the model metadata that states the runtime and hardware of an offline file."""
     return {
         RUNTIME: f"onnxruntime {version} {provider}",
@@ -233,7 +233,7 @@ def offline_metadata(version: str, provider: str = CPU) -> Mapping[str, str]:
 def offline_program(
     dump: Path,
     dims: Mapping[str, int],
-    provider: str = CPU,
+    provider: str,
     shapes: RuntimeShapes | None = None,
 ) -> Program:
     """Read an offline file. Shapes that ONNX inference leaves open are taken from the runtime.

@@ -12,7 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.results.observations import CPU
 from memplan_cli.runtime.installed import runtime_version
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class InPlaceTable:
 
 
 @lru_cache(maxsize=4)
-def load_table(provider: str = CPU) -> InPlaceTable:
+def load_table(provider: str) -> InPlaceTable:
     """Return the table of a provider, empty if it was never probed."""
     path = TABLES / f"{provider}.json"
     if not path.exists():
@@ -60,7 +59,7 @@ def load_table(provider: str = CPU) -> InPlaceTable:
     )
 
 
-def version_warning(provider: str = CPU) -> str | None:
+def version_warning(provider: str) -> str | None:
     """Return a warning if the installed runtime is not the one that was probed."""
     table = load_table(provider)
     installed = runtime_version() or "none"

@@ -46,15 +46,14 @@ class PreparedInputs:
         largest: the largest value of each input.
     """
 
-    def __init__(self, sizes: Iterable[Iterable[FeedSpec]], *, seed: int = 0) -> None:
+    def __init__(self, sizes: Iterable[Iterable[FeedSpec]]) -> None:
         """Draw the largest inputs. ``sizes`` are the sizes of requests, each with the specs of its inputs."""
-        self._seed = seed
         specs = sorted(
             (spec for size in sizes for spec in size), key=lambda spec: prod(spec.shape)
         )
         # Of the specs with one name, the last one is the largest.
         largest_specs = {spec.name: spec for spec in specs}
-        values = draw_all(largest_specs.values(), seed=seed)
+        values = draw_all(largest_specs.values())
         self.largest = list(values.values())
         self._flat_largest = {
             _without_shape(spec): np.asarray(values[name]).reshape(-1)
@@ -70,7 +69,7 @@ class PreparedInputs:
         """Return one input: a view of the largest value of its kind, or a new one."""
         flat = self._flat_largest.get(_without_shape(spec))
         if flat is None:
-            return draw(spec, seed=self._seed)
+            return draw(spec)
         return flat[: prod(spec.shape)].reshape(spec.shape)
 
 
