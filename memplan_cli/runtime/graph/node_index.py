@@ -11,6 +11,7 @@ does not state them. In their order there are:
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.functions import kind_of
@@ -56,7 +57,7 @@ def _sorted_block(
     a product in common. Bodies of other ops stay as they are.
     """
     index_of = {p: index for index, node in enumerate(file_nodes) for p in _products(node)}
-    op_by_index: dict[int, Op] = {}
+    indexed: list[tuple[int, Op]] = []  # the nodes of the file
     inlined: list[Op] = []
     for op in block.ops:
         dumped = dumped_nodes[op.source]
@@ -68,10 +69,10 @@ def _sorted_block(
                 _sorted_block(body, graph.node, file_graphs[name].node)
                 for body, (name, graph) in zip(op.bodies, subgraphs(dumped), strict=True)
             )
-            op_by_index[index] = op._replace(bodies=bodies)
+            indexed.append((index, op._replace(bodies=bodies)))
         elif _float32_value(op) is None:
             inlined.append(op)
-    file_ops = [op for _, op in sorted(op_by_index.items())]
+    file_ops = [op for _, op in sorted(indexed, key=itemgetter(0))]
     return replace(block, ops=(*file_ops, *inlined, *_inserted_casts(block.ops)))
 
 
@@ -105,13 +106,12 @@ def _inserted_casts(ops: Sequence[Op]) -> list[Op]:
     """Return the Casts among the ops of a dump that the runtime inserted, in the order in which it made them.
 
     It visits all other ops, nearly in the order of the dump. At each op without a kernel for float16, it makes
-    a Cast for each input, and then one for each output (core/optimizer/insert_cast_transformer.cc).
+    a Cast for each input, and then one for each output (core/optimizer/insert_cast_transformer.cc). An op that
+    reads the float32 value of an earlier Cast gets no other Cast.
     """
     cast_of = {value: op for op in ops if (value := _float32_value(op))}
     casts: dict[VarId, Op] = {}
     for op in ops:
-        if (
-            _float32_value(op) is None
-        ):  # each Cast belongs to the first op that reads or writes its value
+        if _float32_value(op) is None:
             casts |= {var: cast_of[var] for var in (*op.inputs, *op.outputs) if var in cast_of}
     return list((casts | cast_of).values())
