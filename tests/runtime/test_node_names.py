@@ -37,7 +37,7 @@ def test_however_a_runtime_counts_the_dumps_are_the_same() -> None:
     original = parser.parse_model(ORIGINAL)
     one = named("reorder_token_31", "reorder", "reorder_token_8")
     other = named("reorder", "reorder_token_2", "reorder_token_1")
-    assert renumber_generated_names(one, original)
+    renumber_generated_names(one, original)
     renumber_generated_names(other, original)
     assert one.SerializeToString() == other.SerializeToString()
     assert names_of(one)[0] == "reorder"
@@ -55,5 +55,5 @@ def test_names_of_the_model_and_of_tensors_stay() -> None:
 def test_correct_generated_names_are_not_changed() -> None:
     model = named("reorder", "reorder_token_1", "reorder_token_2")
     before = model.SerializeToString()
-    assert not renumber_generated_names(model, parser.parse_model(ORIGINAL))
+    renumber_generated_names(model, parser.parse_model(ORIGINAL))
     assert model.SerializeToString() == before

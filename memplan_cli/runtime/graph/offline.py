@@ -199,27 +199,19 @@ def drop_inferable_types(dump: ModelProto) -> None:
         graph.value_info.extend(kept)
 
 
-def renumber_generated_names(dump: ModelProto, original: ModelProto) -> bool:
+def renumber_generated_names(dump: ModelProto, original: ModelProto) -> None:
     """Number the generated node names of a dump by node order, in place.
 
     The runtime numbers the names that it generates in the order in which it creates nodes, which
     differs from session to session for blocked layouts (measured). Names of nodes of the original
     and of tensors stay, and nodes without a name get none.
-
-    Returns:
-        Whether a name was changed.
     """
     original_names = {node.name for graph in graphs(original.graph) for node in graph.node}
     names = FreshNames(original_names, separator="_token_")
-    changed = False
     for graph in graphs(dump.graph):
         for node in graph.node:
-            if not node.name or node.name in original_names:
-                continue
-            name = names.fresh(_GENERATED_NUMBER.sub("", node.name))
-            changed |= name != node.name
-            node.name = name
-    return changed
+            if node.name and node.name not in original_names:
+                node.name = names.fresh(_GENERATED_NUMBER.sub("", node.name))
 
 
 def offline_metadata(version: str, provider: str) -> Mapping[str, str]:
