@@ -96,8 +96,8 @@ class Confirmation:
     def optimize_if_needed(self) -> None:
         """Run the model with the runtime's optimization if its outputs differ, or it is slower than allowed.
 
-        Nothing is run if it is optimized already, or must not be. Updates ``choice``, ``run``, ``time`` and
-        ``notes``.
+        A model that is optimized already, or must not be, is only timed. Updates ``choice``, ``run``, ``time``
+        and ``notes``.
         """
         may_be_optimized = self.run.is_unoptimized and not self.prediction.unoptimized_only
         if self._has_other_outputs and may_be_optimized:
