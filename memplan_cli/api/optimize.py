@@ -156,7 +156,7 @@ def _optimize_file(
     resolved = resolve(file.lazy, file.path, settings)
     request = OptimizeRequest(file, resolved, targets, check, progress, profiles)
     if check is None:
-        return _write_unverified(request)
+        return _write_first_candidate(request)
     try:
         return _write_best_candidate(request, check)
     except SizesRefusedError:
@@ -167,7 +167,7 @@ def _optimize_file(
     return _write_best_candidate(replace(request, resolved=resolved), check)
 
 
-def _write_unverified(request: OptimizeRequest) -> Optimized:
+def _write_first_candidate(request: OptimizeRequest) -> Optimized:
     """Write the first candidate, if it is within the budget. No candidate is run."""
     if request.settings.target == "portable":
         return write_unverified(plan_portable(request))

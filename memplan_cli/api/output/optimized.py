@@ -89,28 +89,27 @@ def write_unverified(rewriting: Rewriting) -> Optimized:
     """
     from memplan_cli.onnx_io.weights.external_data import missing
 
-    plan = rewriting.plan
     if not may_be_written(rewriting):
-        return Optimized(plan)
+        return Optimized(rewriting.plan)
     missing_files = missing(rewriting.file.data_files, rewriting.file.path.parent)
     if missing_files:
         name = rewriting.targets.model.name
-        plan = plan.with_warnings(
+        plan = rewriting.plan.with_warnings(
             f"{missing_files[0]} is not there: {name} needs it beside it to run"
         )
     else:
-        plan = _with_predicted_facts(rewriting, plan)
+        plan = _plan_with_predicted_facts(rewriting)
     with rewritten_files(rewriting) as files:
         return publish(files, plan)
 
 
-def _with_predicted_facts(rewriting: Rewriting, plan: Plan) -> Plan:
-    """Return a plan whose report has the predicted memory of both models, and predicted settings.
+def _plan_with_predicted_facts(rewriting: Rewriting) -> Plan:
+    """Return the plan with the predicted memory of both models and predicted settings in its report.
 
     The settings of a portable file leave ONNX Runtime's optimization on, so that outputs have the bits that
     they have by default. What cannot be predicted is null, and a warning says why if nothing can.
     """
-    obstacle = _prediction_obstacle(rewriting, plan)
+    plan, obstacle = rewriting.plan, _prediction_obstacle(rewriting)
     if obstacle:
         return plan.with_warnings(obstacle)
     try:
@@ -123,11 +122,11 @@ def _with_predicted_facts(rewriting: Rewriting, plan: Plan) -> Plan:
     return plan.with_report(replace(plan.report, runtime=facts))
 
 
-def _prediction_obstacle(rewriting: Rewriting, plan: Plan) -> str:
+def _prediction_obstacle(rewriting: Rewriting) -> str:
     """Return the warning why memory and settings are not predicted; empty if they can be tried."""
     if rewriting.settings.target == "cuda":
         return "memory and settings are predicted for the CPU only"
-    report = plan.report
+    report = rewriting.plan.report
     if report.memory.weights > _MAX_WEIGHTS or report.model.nodes > _MAX_NODES:
         return (
             "memory and settings are not predicted: a session of so large a model takes longer than its "
@@ -144,12 +143,11 @@ def _predicted_facts(rewriting: Rewriting) -> RuntimeSummary:
     Raises:
         RuntimeUnavailableError: ONNX Runtime is not installed, or cannot load the original.
     """
-    from memplan_cli.api.models.model_file import bind_all_dims
     from memplan_cli.api.process import prediction_conditions
     from memplan_cli.runtime.settings_search.model_prediction import predicted_facts
 
     file = rewriting.original_file
-    conditions = prediction_conditions(bind_all_dims(file, rewriting.settings))
+    conditions = prediction_conditions(rewriting.settings)
     return predicted_facts(
         file.path,
         rewriting.planned.program,
