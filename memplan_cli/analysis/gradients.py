@@ -301,8 +301,8 @@ class _Updates:
         """Find the sources of all vars, by following stored tensors through the ops of updates.
 
         Args:
-            evidence: The model and its forward part. Its ``candidates``, the vars that may be
-                parameters, count as stored tensors even if they are scalars; other scalars, such
+            evidence: The model and its forward part. The vars that may be parameters, the keys of its
+                ``dependents``, count as stored tensors even if they are scalars; other scalars, such
                 as a learning rate, do not.
         """
         self._vars, self._dataflow = evidence.program.vars, evidence.dataflow

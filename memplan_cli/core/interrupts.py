@@ -110,13 +110,15 @@ def ignore_signals() -> None:
 def deferred() -> Iterator[None]:
     """Delay signals until the end of the block, so that a resource and its record stay together.
 
-    In a process that belongs to somebody else, Ctrl-C is delayed if it has Python's own handler.
-    Other threads than the main thread receive no signals; there this does nothing.
+    In memplan's own processes, `raise_on_signals` has installed `_on_signal`, which delays all signals in
+    the block. In a process that belongs to somebody else it is installed for the block, for Ctrl-C only,
+    and only in place of Python's own handler. Other threads than the main thread receive no signals; there
+    this does nothing.
     """
     if _thread.get_ident() != _main_thread_id():
         yield
         return
-    # Not in memplan's own processes, nor in nested blocks: there `_on_signal` is installed already.
+    # In memplan's own processes and in nested blocks it is installed already.
     replaces_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     _state.deferred_depth += 1
     try:
@@ -124,6 +126,7 @@ def deferred() -> Iterator[None]:
             signal.signal(signal.SIGINT, _on_signal)
         yield
     finally:
+        # A signal after the first step raises in Python's handler. The second step is done all the same.
         try:
             if replaces_handler:
                 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -45,7 +45,7 @@ def run_folder() -> Iterator[Path | None]:
     """
     base = _temporary_folder()
     clear_run_folders(base)
-    folder, lock = None, None  # the folder is no leftover while the lock is held
+    folder, lock = None, None  # while the lock is held, other runs do not remove the folder
     previous_variable = os.environ.get("TMPDIR")
     try:
         with deferred():  # a signal before the assignment would leave the folder behind
@@ -58,7 +58,8 @@ def run_folder() -> Iterator[Path | None]:
             with deferred():
                 _remove_and_restore(folder, previous_variable)
         except KeyboardInterrupt:
-            # The signal came before `deferred` began, or is raised at its end: then this changes nothing.
+            # The signal came before `deferred` began, or at its end. In the second case all is done
+            # already, and doing it again changes nothing.
             _remove_and_restore(folder, previous_variable)
             raise
         finally:

@@ -100,7 +100,7 @@ def best_order(
     bound = None if meter.is_symbolic else main_block.memory.bound
     return Ordering(
         best.program,
-        candidates={} if meter.is_symbolic else best.peaks,
+        peaks={} if meter.is_symbolic else best.peaks,
         chosen=best.method,
         bound=bound,
         proved=bound is not None and best.peak <= bound,
@@ -328,12 +328,11 @@ def _order_nested(
     graph = task_graph(block, facts, chosen_bytes)
     search = method(graph)
     bound = search.bound
-    if chosen_bytes != least_bytes:  # it holds for the chosen orders of the subgraphs only
-        bound = _bound_over_subgraph_orders(
-            task_graph(block, facts, least_bytes),
-            search.order,
-            [body.memory.bound for bodies in bodies_of.values() for body in bodies],
-        )
+    if chosen_bytes != least_bytes:
+        # The bound of the search holds for the chosen orders of the subgraphs only.
+        least_graph = task_graph(block, facts, least_bytes)
+        body_bounds = [body.memory.bound for bodies in bodies_of.values() for body in bodies]
+        bound = _bound_over_subgraph_orders(least_graph, search.order, body_bounds)
     memory = SubgraphMemory(
         inputs=sum(map(facts.own_bytes, block.inputs)),
         peak=search.peak,
@@ -354,7 +353,7 @@ def _bound_over_subgraph_orders(
 
     Args:
         least_graph: the block, with a lower bound for the bytes of each op with subgraphs.
-        order: of the block's ops; `cut_bound` finds cuts by it. The bound holds for all orders.
+        order: a good order of the block's ops. Cuts are tried at its fullest steps; each holds for all orders.
         body_bounds: for each subgraph, a lower bound on its peak over all orders.
     """
     return max(

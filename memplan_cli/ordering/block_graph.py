@@ -75,9 +75,10 @@ class SubgraphMemory:
 def storage_facts(
     program: Program, planned_vars: PlannedVars, numbers: Mapping[VarId, int]
 ) -> StorageFacts:
-    """Find the views and branch results of a program, and the bytes to count for each variable.
+    """Find the variables that share bytes in every order, and the bytes to count for each variable.
 
-    Results written in place are not among the facts: which input dies at an op depends on the order.
+    These are views, and results of the branches of an If on the bytes of its output. Results written in
+    place are not among them: which input dies at an op depends on the order.
 
     ``numbers`` has the bytes of each planned variable, with numbers in place of symbols.
     """
@@ -88,18 +89,18 @@ def storage_facts(
     unshared = pinned | results
     sharing = {var: size for var, size in sizes.items() if var not in unshared}
     only_views = Aliasing(aliasing.views, in_place={})
-    base_of = _oldest_on_bytes(program, sharing, only_views)
+    base_of = _oldest_var_on_bytes(program, sharing, only_views)
     # The root of a view is the variable that it is a view of. All others, as the program's outputs,
     # are their own roots.
     roots = {var: base_of.get(var, var) for var in sizes if var not in pinned}
     branch_result_of = _branch_results(program, roots, sharing, aliasing)
-    numbers = _count_branch_results_once(program, aliasing, branch_result_of, numbers)
+    counted_bytes = _count_branch_results_once(program, aliasing, branch_result_of, numbers)
     return StorageFacts(
         roots=roots,
         sizes=sizes,
-        counted_bytes=numbers,
+        counted_bytes=counted_bytes,
         aliasing=aliasing,
-        pinned_bytes=sum(numbers[var] for var in pinned if var in numbers),
+        pinned_bytes=sum(counted_bytes[var] for var in pinned if var in counted_bytes),
         from_branches=branch_result_of.keys(),
         results=results,
     )
@@ -139,11 +140,11 @@ def _branch_results(
     """
     if not aliasing.branches or not any(op.bodies for op in program.body.ops):
         return {}
-    oldest = _oldest_on_bytes(program, sharing, replace(aliasing, in_place={}))
+    oldest = _oldest_var_on_bytes(program, sharing, replace(aliasing, in_place={}))
     return {var: older for var, older in oldest.items() if roots[var] == var and older != var}
 
 
-def _oldest_on_bytes(
+def _oldest_var_on_bytes(
     program: Program, sharing: Mapping[VarId, Size], aliasing: Aliasing
 ) -> dict[VarId, VarId]:
     """Return for each variable in ``sharing`` the oldest one on the same bytes.

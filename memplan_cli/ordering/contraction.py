@@ -119,25 +119,15 @@ class _Clusters:
             if not members or len(self.succs[op]) != 1 or not self._frees_nothing(op):
                 continue
             (succ,) = self.succs[op]
-            private = self._private_tensors(op, succ)
             # The bytes of both steps beyond those live before ``op``, if ``succ`` follows directly.
             op_step = self.step_bytes[op]
             succ_step = self.defined_bytes[op] + self.step_bytes[succ]
-            # In orders in which one of its ``in_place_inputs`` dies at ``succ``, the step writes over that
-            # input and needs less. The rule must hold in every order, so the least bytes are compared.
-            # (``op`` writes over no input: it frees nothing.)
-            saved = self.graph.in_place_bytes[succ] if self.in_place_inputs[succ] else 0
-            least_succ_step = succ_step - saved
-            if op_step > least_succ_step:
+            # An op that may write over an input is left alone: what its step needs depends on the order.
+            if op_step > succ_step or self.in_place_inputs[succ]:
                 continue
             self.step_bytes[succ] = succ_step
-            if self.in_place_inputs[succ] & private:
-                # A private tensor dies at ``succ`` in every order: the cluster always needs the least bytes.
-                # Without in-place inputs, ``saved`` is not subtracted from them again.
-                self.step_bytes[succ] = least_succ_step
-                self.in_place_inputs[succ] = set()
             self.members[succ] = members + self.members[succ]
-            self._merge(op, succ, private)
+            self._merge(op, succ, self._private_tensors(op, succ))
             self.fusions.append(Fusion(op, succ, "late"))
             fused += 1
         return fused
@@ -150,30 +140,31 @@ class _Clusters:
         )
 
     def fuse_early(self) -> int:
-        """Fuse each cluster that frees what it defines with its only predecessor ``first``.
+        """Fuse each cluster with its only predecessor ``first``, if it frees as much as it defines.
 
         That is the early rule, applied once to each cluster from first to last. Returns how often it
         applied. The cluster then runs just after ``first``. That raises no peak: its own step needs no
-        more than that of ``first``, and the steps that now follow it have no more live bytes, because it
-        frees what it defines.
+        more than that of ``first``, and the steps that now follow it have no more live bytes.
         """
         fused = 0
         for op, members in enumerate(self.members):
             if len(self.preds[op]) != 1:  # an op that was fused with another has none
                 continue
             (first,) = self.preds[op]
+            # Freed in every order: the tensors that no third cluster accesses.
             private = self._private_tensors(op, first)
-            # The bytes of both steps beyond those live before ``first``, if ``op`` follows directly.
+            freed = sum([self.graph.tensor_bytes[t] for t in private])
+            # The bytes of both steps beyond those live before ``first``, if ``op`` follows directly. If
+            # ``first`` writes over an input, both steps need so much less.
             first_step = self.step_bytes[first]
             op_step = self.defined_bytes[first] + self.step_bytes[op]
             if self.in_place_inputs[op] & private:
                 # A private tensor dies at ``op`` in every order, so ``op`` always writes over one.
                 op_step -= self.graph.in_place_bytes[op]
-            freed = sum([self.graph.tensor_bytes[t] for t in private])
             if op_step > first_step or self.defined_bytes[op] > freed:
                 continue
-            # The step of the cluster is that of ``first``, the larger one. Its bytes and in-place
-            # inputs stay, but ``first`` must not write over a tensor that ``op`` reads.
+            # The step of the cluster is that of ``first``, the larger one. What ``op`` reads after ``first``
+            # does not die at ``first``, so that ``first`` cannot write over it.
             self.in_place_inputs[first] -= self.accesses[op]
             self.members[first] += members
             self._merge(op, first, private)

@@ -28,7 +28,7 @@ from memplan_cli.core.results.certificate import Dual, Hold, Share
 from memplan_cli.ordering.task_graph import trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from memplan_cli.core.work_budget import WorkBudget
     from memplan_cli.ordering.task_graph import TaskGraph
@@ -44,7 +44,7 @@ _MAX_EDGES = 500_000
 """Edges that one cut of `cut_bound` may examine."""
 
 _PAIRED_OPS = 12
-"""Number of the heaviest ops that are tried in pairs."""
+"""Number of ops at the fullest steps that are tried in pairs."""
 
 _CUT_SHARE_DIVISOR = 4
 """One cut may spend the remaining budget divided by this, so that it leaves work for other ops."""
@@ -210,8 +210,8 @@ class CutBounds:
     ) -> CutAtOp:
         """Return the minimum cut at an op's step: a lower bound of the bytes there, in any order.
 
-        ``sides`` are from `_sides_of`. In orders in which all other readers of ``overwritten`` have run, the
-        op writes over that tensor; None: it writes over none. ``max_edges`` as in `lowest_cut`.
+        It holds if the op writes over no other tensor than ``overwritten``; None: over none at all.
+        ``sides`` are from `_sides_of`, ``max_edges`` as in `lowest_cut`.
         """
         graph = self._graph
         network = _CutNetwork(graph, op, sides)
@@ -219,8 +219,8 @@ class CutBounds:
             network.add_tensor(tensor)
         live_in_all_orders = self._always_live + graph.step_bytes[op]
         if overwritten is not None:
-            # The bytes that writing in place saves are needed if another reader has not run. So they count
-            # like a tensor that is live from the start until the other readers have run.
+            # The op writes over the tensor if all other readers have run. In other orders its step needs the
+            # saved bytes. So these count as a tensor that is live from the start until the others have run.
             saved = graph.in_place_bytes[op]
             live_in_all_orders -= saved
             readers = [reader for reader in self._readers[overwritten] if reader != op]
@@ -350,38 +350,26 @@ class BoundSearch:
     Attributes:
         bound: no order of the graph has a smaller peak.
         _cuts: the lower bounds by cuts at single ops of the graph.
-        _local: the `local_bounds`, by op.
     """
 
     def __init__(self, graph: TaskGraph, bound: int) -> None:
         self._graph = graph
         self._cuts = CutBounds(graph)
-        self._local = local_bounds(graph)
-        self.bound = max([bound, *self._local])
+        self.bound = max([bound, *local_bounds(graph)])
 
     def try_heavy_ops(self, order: Sequence[int], best_peak: int, budget: WorkBudget) -> None:
-        """Raise the bound by cuts at the fullest steps of an order and at the heaviest ops."""
-        heaviest = sorted(range(len(self._local)), key=lambda op: -self._local[op])[
-            :_TRIED_OPS
-        ]
-        turns = zip_longest(_fullest_ops(self._graph, order), heaviest)
-        for op in dict.fromkeys(op for turn in turns for op in turn if op is not None):
+        """Raise the bound by cuts at the `promising_ops` of an order."""
+        for op in promising_ops(self._graph, order):
             if self._is_finished(best_peak, budget):
                 return
             self.bound = max(self.bound, self._cut_at(op, budget))
 
     def try_pairs(self, order: Sequence[int], best_peak: int, budget: WorkBudget) -> None:
-        """Raise the bound by pairs of independent ops among the heaviest of an order."""
-        steps = trace(self._graph, order)
-        places = sorted(range(len(order)), key=lambda place: -steps[place])[:_PAIRED_OPS]
-        ops = [order[place] for place in places]
-        descendants = {op: self._graph.descendants(op) for op in ops}
-        for index, other in enumerate(ops):
-            for op in ops[:index]:
-                if self._is_finished(best_peak, budget):
-                    return
-                if op not in descendants[other] and other not in descendants[op]:
-                    self.bound = max(self.bound, self._pair_bound(op, other, budget))
+        """Raise the bound by the `promising_pairs` of an order."""
+        for op, other in promising_pairs(self._graph, order):
+            if self._is_finished(best_peak, budget):
+                return
+            self.bound = max(self.bound, self._pair_bound(op, other, budget))
 
     def _is_finished(self, best_peak: int, budget: WorkBudget) -> bool:
         """Return whether the bound meets the best peak or the budget is over."""
@@ -418,6 +406,29 @@ class BoundSearch:
             if cases[-1] <= self.bound:
                 break
         return min(cases)
+
+
+def promising_ops(graph: TaskGraph, order: Sequence[int]) -> list[int]:
+    """Return the ops whose cuts may be the highest, the most promising first.
+
+    These are, in turns, ops at the fullest steps of an order, and ops that are heavy by themselves.
+    """
+    local = local_bounds(graph)
+    heaviest = sorted(range(graph.size), key=lambda op: -local[op])[:_TRIED_OPS]
+    turns = zip_longest(_fullest_ops(graph, order), heaviest)
+    return list(dict.fromkeys(op for turn in turns for op in turn if op is not None))
+
+
+def promising_pairs(graph: TaskGraph, order: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of ops at the fullest steps of an order of which neither depends on the other."""
+    steps = trace(graph, order)
+    places = sorted(range(len(order)), key=lambda place: -steps[place])[:_PAIRED_OPS]
+    ops = [order[place] for place in places]
+    descendants = {op: graph.descendants(op) for op in ops}
+    for index, other in enumerate(ops):
+        for op in ops[:index]:
+            if op not in descendants[other] and other not in descendants[op]:
+                yield op, other
 
 
 def _fullest_ops(graph: TaskGraph, order: Sequence[int]) -> list[int]:

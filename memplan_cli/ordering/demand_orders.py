@@ -32,7 +32,8 @@ _GROUP_EVALUATIONS = 64
 """Changes of live bytes that are computed at most for one group."""
 
 _DECISIVE_COUNT = 1
-"""The access count of a tensor that the next access frees (forward) or makes live (backward)."""
+"""The access count of a tensor whose next access is decisive: forward, it is the last one and frees the
+tensor; backward, it is the first one and makes the tensor live."""
 
 
 class Direction(Enum):
@@ -98,8 +99,8 @@ class _SweepState:
     waits for: predecessors in a forward sweep, successors in a backward one. The ops *ahead* are those
     that wait for it.
 
-    A *group* is an op and some ops ahead of it. It is free if no more bytes are live after it than
-    before, apart from the slack of the sweep.
+    A *group* is an op and some ops ahead of it. It is free if at most `Sweep.slack` more bytes are
+    live after it than before.
 
     Attributes:
         order: the ops that have run, in the order of the sweep.
@@ -108,13 +109,14 @@ class _SweepState:
         _behind: for each op, the ops that it waits for.
         _blockers: for each op, how many ops that it waits for have not run.
         _live: bytes live between the ops that have run and the others.
-        _access_counts: for each tensor. Forward, the accesses still to come: the last one, at
-            `_DECISIVE_COUNT`, frees the tensor. Backward, the readers that have run, plus
-            `_DECISIVE_COUNT`: the first one makes the tensor live.
+        _access_counts: for each tensor, a count that tells which access is decisive. Forward, the
+            accesses still to come. Backward, `_DECISIVE_COUNT` plus the accesses that have been: in a
+            sweep from the end, the last reader of the order is the first access.
         _count_step: what an op that runs adds to the access count of each tensor in ``_accesses``.
         _accesses: for each op, the tensors whose access counts it changes.
         _users: the reverse of ``_accesses``: for each tensor, the ops that change its count.
-        _fixed_change: for each op, its change of live bytes but for the tensors that it decides.
+        _fixed_change: for each op, the part of its change of live bytes that is the same in every order.
+            To it come the tensors for which its access is decisive (`_change`).
     """
 
     def __init__(self, graph: TaskGraph, parameters: Sweep) -> None:
@@ -126,21 +128,22 @@ class _SweepState:
             self._live = graph.initial_bytes
             self._access_counts = list(graph.access_counts)
             self._count_step = -1
-            # With the op's own outputs: one that no other op accesses is freed at once.
+            # The op's own outputs are among them: one that no other op accesses is freed at once.
             self._accesses = graph.accesses
             self._fixed_change: Sequence[int] = graph.defined_bytes
         else:
             self._ahead, self._behind = graph.preds, graph.succs
             self._live = graph.final_bytes()
-            # A result is live from the start, so none of its readers decides.
+            # A result is live from the end on: its count is above the decisive one from the start.
             self._access_counts = [_DECISIVE_COUNT + result for result in graph.is_result]
             self._count_step = 1
-            # Without the op's own outputs: they are live because of other readers.
+            # The op's own outputs are not among them: when the sweep comes to the op, all other accesses
+            # of its outputs have been.
             self._accesses = tuple(
                 tuple(t for t in accessed if t not in defined) if defined else accessed
                 for accessed, defined in zip(graph.accesses, graph.defines, strict=True)
             )
-            # The sweep goes from after the op to before it, where its outputs are not live yet.
+            # Before the op its outputs are not live any more.
             self._fixed_change = [-size for size in graph.outlasting_bytes()]
         self.order: Order = []
         self._done = [False] * graph.size
@@ -191,8 +194,8 @@ class _SweepState:
         """Run a free group that begins with an op, and return its ops; empty if none is found.
 
         The group may be the first op alone. Until the group is free, one more op runs: of the ops that
-        wait for the group alone, the one that frees most bytes, or else adds fewest. The search ends, and all
-        is undone, if that op exceeds the limit of live bytes or the group grows too large.
+        wait for the group alone, the one that frees most bytes, or else adds fewest. All is undone if no op
+        is left, the op exceeds the limit of live bytes, or the group takes too many ops or evaluations.
         """
         live_before = self._live
         group: list[int] = []
@@ -200,7 +203,6 @@ class _SweepState:
         evaluations = 0
         while ready and len(group) < _LARGEST_GROUP and evaluations < _GROUP_EVALUATIONS:
             evaluations += len(ready)
-            # Signed changes of live bytes. Each op that ran may have altered all of them.
             changes = [self._change(op) for op in ready]
             change = min(changes)
             op = ready.pop(changes.index(change))
@@ -277,18 +279,14 @@ class _SweepState:
     def _affected(self, ops: Iterable[int]) -> list[int]:
         """Return the ops that may begin a free group now that ``ops`` have run.
 
-        They are the ops that waited for these, and users of a tensor that now change the live bytes by
-        less than before. Only ops that are not blocked and have not run are returned.
+        They are the ops that waited for these, and users of the same tensors, which may now add fewer live
+        bytes. Only ops that are not blocked and have not run are returned.
         """
         affected: list[int] = []
         for op in ops:
             affected += self._ahead[op]
             for tensor in self._accesses[op]:
-                # Forward, counts fall: the next access now frees the tensor, or the next two do, if
-                # they are of one group. Backward, counts rise: at `_DECISIVE_COUNT` + 1 the op was the
-                # first reader, so the others no longer make the tensor live.
-                if self._access_counts[tensor] in (_DECISIVE_COUNT, _DECISIVE_COUNT + 1):
-                    affected += self._users[tensor]
+                affected += self._users[tensor]
         return [
             op
             for op in dict.fromkeys(affected)

@@ -17,15 +17,13 @@ and all their steps fit, no other move is tried.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memplan_cli.core.results.certificate import Move
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from memplan_cli.core.work_budget import WorkBudget
     from memplan_cli.ordering.task_graph import Order, TaskGraph
 
@@ -45,7 +43,7 @@ class State:
         remaining: bit mask of the ops that have not run, with the bit after the last op set.
         live: bytes live now.
         ready: the ops whose predecessors have all run.
-        ran: the ops that ran since ``parent``, in order.
+        ran: the ops that ran since ``parent``, in order: the one of the move, then free ones.
         parent: the state before.
     """
 
@@ -66,39 +64,6 @@ class State:
         return [op for part in reversed(parts) for op in part]
 
 
-class Transition(NamedTuple):
-    """A move from one state to another.
-
-    Attributes:
-        op: the op that was chosen to run.
-        after: the state after it and after the free ops that follow; its ``ran`` has all of them.
-    """
-
-    op: int
-    after: State
-
-    @property
-    def free_ops(self) -> tuple[int, ...]:
-        """The free ops that ran after the chosen one, in order."""
-        return self.after.ran[1:]
-
-
-class _FreeRun(NamedTuple):
-    """What free ops leave behind.
-
-    Attributes:
-        remaining: bit mask of the ops that have not run.
-        live: bytes live.
-        ready: ops whose predecessors have run.
-        ran: the free ops, in order.
-    """
-
-    remaining: int
-    live: int
-    ready: list[int]
-    ran: list[int]
-
-
 class StateSpace:
     """The states of one graph and the moves between them.
 
@@ -110,10 +75,9 @@ class StateSpace:
         _work_per_move: one step, and another for every 256 bits of the masks that a move copies.
         _bit: the mask of the op alone.
         _preds: the ops that it waits for.
-        _all: all ops and the reader of the results (`_user_masks`).
+        _all: the bits of all ops, and the bit ``size`` of the reader of the results, which never runs.
         _accesses: the users and the bytes of each tensor that it accesses.
         _in_place_users: the users of each tensor that it may write over.
-        _sharing_ops: the other ops that access one of its tensors.
         _descendants: the op and the ops that depend on it.
     """
 
@@ -138,7 +102,6 @@ class StateSpace:
         self._in_place_users = [
             tuple(users[tensor] for tensor in row) for row in graph.in_place_inputs
         ]
-        self._sharing_ops = _ops_with_common_tensors(graph)
         self._descendants = list(self._bit)
         for op in reversed(range(size)):  # the masks of successors are complete then
             for succ in self._succs[op]:
@@ -147,26 +110,12 @@ class StateSpace:
     def initial_state(self, lowest_peak: int) -> State:
         """Return the state in which only free ops have run.
 
-        Free ops do not raise the live bytes, so they run at once. The peak of the state is at
-        least ``lowest_peak``: the search does not tell lower peaks apart.
+        The peak of the state is at least ``lowest_peak``: the search does not tell lower peaks apart.
         """
         peak = max(lowest_peak, self._initial_bytes)
         sources = tuple(op for op, preds in enumerate(self._preds) if not preds)
-        free = self._run_free(
-            remaining=self._all,
-            live=self._initial_bytes,
-            ready=list(sources),
-            limit=peak,
-            candidates=sources,
-        )
-        return State(
-            peak=peak,
-            remaining=free.remaining,
-            live=free.live,
-            ready=tuple(free.ready),
-            ran=tuple(free.ran),
-            parent=None,
-        )
+        start = State(peak, self._all, self._initial_bytes, sources, ran=(), parent=None)
+        return self._with_free_ops(start)
 
     def _step_and_change(self, op: int, remaining: int) -> tuple[int, int]:
         """Return what an op's step adds to the live bytes, and what remains added after it."""
@@ -182,96 +131,63 @@ class StateSpace:
                 break
         return step, change
 
-    def _run_free(
-        self,
-        remaining: int,
-        live: int,
-        ready: list[int],
-        limit: int,
-        candidates: Iterable[int],
-    ) -> _FreeRun:
-        """Run ops that do not raise the live bytes, while their steps need at most ``limit``.
-
-        Args:
-            remaining: Bit mask of the ops that have not run.
-            live: Bytes live now.
-            ready: Ops whose predecessors have run; the list is changed.
-            limit: The most bytes live at a step.
-            candidates: The ops to try first; others are tried once ops have run.
-        """
-        ran: list[int] = []
-        queue = list(candidates)
-        while queue:
-            op = queue.pop()
-            if not remaining & self._bit[op] or self._preds[op] & remaining:
-                continue
+    def _with_free_ops(self, state: State) -> State:
+        """Return a state after all free ops have run too: those that raise neither its live bytes nor its peak."""
+        remaining, live = state.remaining, state.live
+        ready, ran = list(state.ready), list(state.ran)
+        candidates = list(ready)
+        while candidates:
+            op = candidates.pop()
             self.work += 1
             step, change = self._step_and_change(op, remaining)
-            if change > 0 or live + step > limit:
+            if change > 0 or live + step > state.peak:
                 continue
             remaining ^= self._bit[op]
             live += change
             ran.append(op)
-            unblocked = [s for s in self._succs[op] if not self._preds[s] & remaining]
-            ready += unblocked
-            # With fewer live bytes, any ready op may fit now.
-            queue = list(ready) if change else queue + unblocked + self._sharing_ops[op]
-        if ran:
-            ready = [op for op in ready if remaining & self._bit[op]]
-        return _FreeRun(remaining, live, ready, ran)
+            ready.remove(op)
+            ready += self._unblocked(op, remaining)
+            candidates = list(ready)  # any ready op may be free now
+        return replace(
+            state, remaining=remaining, live=live, ready=tuple(ready), ran=tuple(ran)
+        )
 
-    def transitions(self, state: State, limit: int) -> list[Transition]:
-        """Return the moves to try, except those to a peak of ``limit`` or more.
+    def _unblocked(self, op: int, remaining: int) -> list[int]:
+        """Return the ops that wait for no other op once ``op`` has run; it is not in ``remaining``."""
+        return [succ for succ in self._succs[op] if not self._preds[succ] & remaining]
 
-        If an op with the free ops that depend on it raises neither peak nor live bytes, its move is
-        the only one (the commit rule).
+    def transitions(self, state: State, limit: int) -> list[State]:
+        """Return the states after the moves to try, except those with a peak of ``limit`` or more.
+
+        A move runs a ready op, and then the free ops. If all of these depend on the first, and it raises
+        neither peak nor live bytes, its move is the only one (the commit rule).
         """
-        transitions = []
+        children = []
         for op in state.ready:
             child = self._after(state, op, limit)
             if child is None:
                 continue
             if child.peak == state.peak and child.live <= state.live:
                 ran = state.remaining ^ child.remaining
+                # Any other op could run before it in some order, and what it frees would be missing then.
                 others = ran & ~self._descendants[op]
-                # The commit rule holds if all that ran depends on the op (or is the op itself). Any
-                # other op could run before it in some order, and what it frees would be missing then.
                 if not others:
-                    return [Transition(op, child)]
-            transitions.append(Transition(op, child))
-        return transitions
+                    return [child]
+            children.append(child)
+        return children
 
     def _after(self, state: State, op: int, limit: int) -> State | None:
-        """Return the state after an op and the free ops that follow.
-
-        An op is free if it raises neither the live bytes nor the peak (`_run_free`). The result is None if
-        the step of ``op`` needs ``limit`` bytes or more.
-        """
-        ready = [other for other in state.ready if other != op]
-        self.work += 1 + self._work_per_move + len(ready) // 8  # to copy the list
+        """Return the state after an op and the free ops that follow; None if its step needs ``limit`` bytes."""
+        self.work += 1 + self._work_per_move + len(state.ready) // 8  # to copy ``ready``
         step, change = self._step_and_change(op, state.remaining)
         peak = max(state.peak, state.live + step)
         if peak >= limit:
             return None
         remaining = state.remaining ^ self._bit[op]
-        live = state.live + change
-        unblocked = [s for s in self._succs[op] if not self._preds[s] & remaining]
-        ready += unblocked
-        # Ops that may have become free: those that wait no longer, and those that access a tensor of ``op``,
-        # because they may now be the first to need it or the last to read it. `_run_free` skips those
-        # that are not ready or have run.
-        candidates = [*unblocked, *self._sharing_ops[op]]
-        if peak > state.peak or live < state.live:
-            candidates = [*ready]  # any ready op may fit below the peak now
-        free = self._run_free(remaining, live, ready, peak, candidates)
-        return State(
-            peak=peak,
-            remaining=free.remaining,
-            live=free.live,
-            ready=tuple(free.ready),
-            ran=(op, *free.ran),
-            parent=state,
-        )
+        ready = [other for other in state.ready if other != op]
+        ready += self._unblocked(op, remaining)
+        after = State(peak, remaining, state.live + change, tuple(ready), (op,), parent=state)
+        return self._with_free_ops(after)
 
 
 def _user_masks(graph: TaskGraph) -> list[int]:
@@ -286,18 +202,6 @@ def _user_masks(graph: TaskGraph) -> list[int]:
         for tensor in accessed:
             users[tensor] |= 1 << op
     return users
-
-
-def _ops_with_common_tensors(graph: TaskGraph) -> list[list[int]]:
-    """Return for each op the other ops that access one of its tensors."""
-    users: list[list[int]] = [[] for _ in graph.tensor_bytes]
-    for op, accessed in enumerate(graph.accesses):
-        for tensor in accessed:
-            users[tensor].append(op)
-    return [
-        list(dict.fromkeys(user for t in accessed for user in users[t] if user != op))
-        for op, accessed in enumerate(graph.accesses)
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +248,7 @@ def best_first(graph: TaskGraph, bound: int, limit: int, budget: WorkBudget) -> 
         spent = space.work
         if budget.is_over():
             return SearchResult(None, peak)
-        for _, child in space.transitions(state, limit):
+        for child in space.transitions(state, limit):
             if best_peak.get(child.remaining, limit) > child.peak:
                 best_peak[child.remaining] = child.peak
                 count += 1
@@ -377,12 +281,11 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
     for state in states:  # which grows while it is read
         if not state.ready:  # all ops have run
             return None
-        for transition in space.transitions(state, bound):
-            child = transition.after
+        for child in space.transitions(state, bound):
             if child.remaining not in moves_of:
                 moves_of[child.remaining] = []
                 states.append(child)
-            move = Move((transition.op,), transition.free_ops, to=child.remaining)
+            move = Move(child.ran[:1], child.ran[1:], to=child.remaining)
             moves_of[state.remaining].append(move)
             entries += len(child.ran)
         if len(states) > MOST_STATES or entries > MOST_ENTRIES:

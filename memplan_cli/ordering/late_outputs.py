@@ -70,20 +70,20 @@ def _is_worthwhile(resident: int, new_resident: int) -> bool:
 def _searched_orders(
     program: Program, ordered: Program, planned_vars: PlannedVars
 ) -> Iterator[Program]:
-    """Yield three orders that compute outputs late, each with the lowest live peak if outputs count in part.
+    """Yield three orders that compute outputs late: each is searched with the bytes of outputs divided by a number.
 
-    The bytes of outputs are divided by one of `OUTPUT_DIVISORS`. The first order has the fewest resident
-    bytes, the last one the lowest live peak of the plan. ``program`` is in the file's order, ``ordered`` in
-    the order of the lowest live peak, where outputs count no bytes.
+    The first search, with whole outputs, finds the fewest resident bytes, the last one the lowest live
+    peak of the plan. ``program`` is in the file's order, ``ordered`` in the order of the lowest live peak,
+    where outputs count no bytes. All sizes are numbers.
     """
     undivided, a_part, hardly_any = OUTPUT_DIVISORS
-    in_runtime, in_plan = planned_vars.resident.aliasing, planned_vars.aliasing
+    runtime_aliasing, plan_aliasing = planned_vars.resident.aliasing, planned_vars.aliasing
     searches = (
         # Resident bytes are those of a runtime, in which variables share fewer bytes than in the plan.
-        (undivided, ordered, in_runtime),
-        (a_part, ordered, in_plan),
+        (undivided, ordered, runtime_aliasing),
+        (a_part, ordered, plan_aliasing),
         # If outputs count hardly any bytes, ``ordered`` is already the best: a search from it finds no other.
-        (hardly_any, program, in_plan),
+        (hardly_any, program, plan_aliasing),
     )
     for divisor, start, aliasing in searches:
         # Rounded up, so that no output counts as free.

@@ -56,7 +56,7 @@ class Ordering:
     Attributes:
         program: The same ops in the chosen order, subgraphs too; the original program if no order
             is better.
-        candidates: The live peak in bytes that each method reached; empty if sizes are symbolic.
+        peaks: The live peak in bytes that each method reached; empty if sizes are symbolic.
         chosen: The method that found the order.
         bound: Bytes that no order's live peak is below; None if not computed.
         proved: Whether the live peak of the chosen order is ``bound``.
@@ -65,7 +65,7 @@ class Ordering:
     """
 
     program: Program
-    candidates: Mapping[str, int]
+    peaks: Mapping[str, int]
     chosen: str
     bound: int | None
     proved: bool

@@ -36,23 +36,22 @@ from memplan_cli.ordering.block_graph import (
     tensor_names,
 )
 from memplan_cli.ordering.contraction import contract, uncontracted
-from memplan_cli.ordering.cut_bounds import CutBounds, cut_bound, local_bounds
+from memplan_cli.ordering.cut_bounds import (
+    CutBounds,
+    cut_bound,
+    promising_ops,
+    promising_pairs,
+)
 from memplan_cli.ordering.exact_search import states_below
 from memplan_cli.ordering.task_graph import trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from memplan_cli.core.program import Block
     from memplan_cli.ordering.block_graph import StorageFacts
     from memplan_cli.ordering.contraction import ContractedGraph
     from memplan_cli.ordering.task_graph import TaskGraph
-
-_TRIED_OPS = 200
-"""Number of the fullest steps whose ops are tried alone."""
-
-_PAIRED_OPS = 16
-"""Number of the fullest ops that are tried in pairs."""
 
 _MAX_EDGES_OF_CUT = 20_000_000
 """Edges that one cut may examine."""
@@ -156,7 +155,7 @@ def _cuts(graph: TaskGraph, bound: int) -> tuple[Cut, ...]:
     runs before the other.
     """
     bounds = CutBounds(graph)
-    for op in _heavy_ops(graph):
+    for op in promising_ops(graph, range(graph.size)):
         cut = _cut(bounds, op, bound)
         if cut is not None:
             return (cut,)
@@ -188,41 +187,17 @@ def _cut(
     return Cut(op, tuple(cut.dual() for cut in minimum_cuts), before, after)
 
 
-def _heavy_ops(graph: TaskGraph) -> Iterator[int]:
-    """Yield each op whose step may need the bound, the most promising first.
-
-    These are four ops that are heavy by themselves, ops at the fullest steps of the present order
-    that are not close to one another, and more heavy ops.
-    """
-    local, steps = local_bounds(graph), trace(graph, range(graph.size))
-    # Ops are numbered in the present order, so an op is also its position.
-    heaviest = sorted(range(graph.size), key=lambda op: -local[op])[: _TRIED_OPS // 4]
-    fullest = sorted(range(graph.size), key=lambda op: -steps[op])[:_TRIED_OPS]
-    distance = graph.size // 100  # closer steps need nearly the same bytes
-    apart: list[int] = []
-    for op in fullest:
-        if all(abs(op - other) > distance for other in apart):
-            apart.append(op)
-    yield from dict.fromkeys([*heaviest[:4], *apart, *heaviest])
-
-
 def _pair_of_cuts(graph: TaskGraph, bounds: CutBounds, bound: int) -> tuple[Cut, ...]:
     """Return a cut of ``bound`` bytes for each order of two independent ops; empty if none is found."""
-    steps = trace(graph, range(graph.size))
-    ops = sorted(range(graph.size), key=lambda op: -steps[op])[:_PAIRED_OPS]
-    descendants = {op: graph.descendants(op) for op in ops}
-    for place, second in enumerate(ops):
-        for first in ops[:place]:
-            if first in descendants[second] or second in descendants[first]:
-                continue
-            cuts = [
-                # The step of either op may need the bytes if ``one`` runs before ``other``.
-                _cut(bounds, one, bound, after=other) or _cut(bounds, other, bound, before=one)
-                for one, other in ((first, second), (second, first))
-            ]
-            found = tuple(cut for cut in cuts if cut)
-            if len(found) == len(cuts):
-                return found
+    for first, second in promising_pairs(graph, range(graph.size)):
+        cuts = [
+            # The step of either op may need the bytes if ``one`` runs before ``other``.
+            _cut(bounds, one, bound, after=other) or _cut(bounds, other, bound, before=one)
+            for one, other in ((first, second), (second, first))
+        ]
+        found = tuple(cut for cut in cuts if cut)
+        if len(found) == len(cuts):
+            return found
     return ()
 
 

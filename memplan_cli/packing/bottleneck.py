@@ -2,8 +2,7 @@
 
 Of a network's buffers only those decide that are large and live where the load is near its
 maximum: the *bottleneck subset*. It is searched alone, at the height that is aimed at, with buffers
-of equal live ranges joined to bundles. Then the other buffers go into the gaps, first fit, in
-several orders.
+of equal live ranges joined to bundles. Then the other buffers go into the gaps, first fit.
 
     load
       ^   maximum ........__.......      A buffer is in the subset if it is live in a section with
@@ -31,7 +30,7 @@ from memplan_cli.packing.search.exact import Answer, Searcher
 from memplan_cli.packing.skyline import best_sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from memplan_cli.core.work_budget import WorkBudget
     from memplan_cli.packing.pieces import BestPlacement, Piece, Placement, Reduction
@@ -152,12 +151,7 @@ def _problem(rows: Iterable[tuple[int, int, int, int]]) -> Problem:
     )
 
 
-def by_size(piece: Piece) -> list[int]:
-    """Order buffers by size, the largest first."""
-    return sorted(range(len(piece.size)), key=lambda i: (-piece.size[i], piece.start[i], i))
-
-
-def by_area(piece: Piece) -> list[int]:
+def _by_area(piece: Piece) -> list[int]:
     """Order buffers by size times number of sections, the largest first."""
     area = [
         size * (end - start)
@@ -166,43 +160,14 @@ def by_area(piece: Piece) -> list[int]:
     return sorted(range(len(piece.size)), key=lambda i: (-area[i], i))
 
 
-def by_load(piece: Piece) -> list[int]:
-    """Order buffers by the load of the fullest section that they are live in, then by size."""
-    fullest = [
-        max(piece.loads[start:end]) for start, end in zip(piece.start, piece.end, strict=True)
-    ]
-    return sorted(range(len(piece.size)), key=lambda i: (-fullest[i], -piece.size[i], i))
-
-
-def by_start(piece: Piece) -> list[int]:
-    """Order buffers by start, the larger first where several start together."""
-    return sorted(range(len(piece.size)), key=lambda i: (piece.start[i], -piece.size[i], i))
-
-
-def by_end(piece: Piece) -> list[int]:
-    """Order buffers by end, the last first, as if time ran backwards."""
-    return sorted(range(len(piece.size)), key=lambda i: (-piece.end[i], -piece.size[i], i))
-
-
-_ORDERS: Sequence[Callable[[Piece], Sequence[int]]] = (
-    by_area,
-    by_size,
-    by_end,
-    by_start,
-    by_load,
-)
-"""Orders in which the other buffers are placed."""
-
-
 def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
     """Return the lowest placement found by placing bottleneck subsets first, or ``best``.
 
     Each subset is placed no higher than the lower bound ``best.bound``, or passed over if no such
-    placement is found. The other buffers then go into the gaps, in several orders.
+    placement is found. The other buffers then go into the gaps, by falling area.
     """
     start, end = np.array(piece.start, np.int64), np.array(piece.end, np.int64)
-    size = np.array(piece.size, np.int64)
-    orders = [np.array(order(piece), np.int64) for order in _ORDERS]
+    size, order = np.array(piece.size, np.int64), np.array(_by_area(piece), np.int64)
     fill_work = len(piece.size) ** 2 // _CHECKS_PER_WORK  # `fill` compares pairs of buffers
     for subset in bottleneck_subsets(piece):
         if best.may_stop(budget):
@@ -210,17 +175,11 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: WorkBudget) ->
         bundle_offsets = _bundle_offsets(subset, best.bound, budget)
         if bundle_offsets is None:
             continue
-        subset_offsets = subset.unfold(piece, bundle_offsets)  # NOWHERE for all other buffers
-        for order in orders:
-            if best.may_stop(budget):
-                break
-            offsets = subset_offsets.copy()
-            by_offset = np.argsort(offsets, kind="stable")
-            # Places in ``offsets`` each buffer that is NOWHERE, and keeps ``by_offset`` sorted.
-            height = fill(start, end, size, offsets, by_offset, order)
-            budget.spend(fill_work)
-            if height < best.height:
-                best = replace(best, placement=tuple(map(int, offsets)), height=height)
+        offsets = subset.unfold(piece, bundle_offsets)  # NOWHERE for all other buffers
+        height = fill(start, end, size, offsets, np.argsort(offsets, kind="stable"), order)
+        budget.spend(fill_work)
+        if height < best.height:
+            best = replace(best, placement=tuple(map(int, offsets)), height=height)
     return best
 
 

@@ -112,11 +112,10 @@ class Needs:
         level0, level1 = _allocate_pools(self)
         return level0.heights, level1.heights
 
-    def fits_pool(self, unit: str, height: int) -> bool:
+    def is_no_higher_than_pool(self, unit: str, height: int) -> bool:
         """Whether a height is at most that of the unit's pool of level 1.
 
-        What is not above a cheap lower bound of the pool's height is not above the height either:
-        most candidates need no pools.
+        Most heights are below a cheap lower bound of the pool's already, so that no pool is needed.
         """
         return height <= self._pool_bounds[unit] or height <= self.pool_heights[1][unit]
 
@@ -289,9 +288,8 @@ def _pool_arenas(pools: Sequence[_MatchedPool], kind: Kind) -> Sequence[Arena]:
 def _allocate_offsets(needs: Needs, work: int) -> Allocation:
     """Return the allocation of level 2: each unit gets an arena with offsets, or its pool of level 1 if lower.
 
-    An arena can be higher although views and results in place share its buffers, because its offsets are
-    aligned, and because the search for a layout is limited. The live peak of the result is that with shared
-    buffers in any case.
+    An arena can be higher than the pool although views and results in place share its buffers, because its
+    offsets are aligned, and because the search for a layout is limited.
     """
     storage = needs.storage(2)
     arenas = [
@@ -299,7 +297,9 @@ def _allocate_offsets(needs: Needs, work: int) -> Allocation:
         for unit, unit_buffers in sorted(storage.buffers_by_unit.items())
     ]
     units_of_pools = {
-        arena.unit for arena in arenas if not needs.fits_pool(arena.unit, arena.layout.height)
+        arena.unit
+        for arena in arenas
+        if not needs.is_no_higher_than_pool(arena.unit, arena.layout.height)
     }
     if not units_of_pools:
         return _finished_allocation(storage, storage.buffer_of, arenas)
@@ -315,6 +315,7 @@ def _allocate_offsets(needs: Needs, work: int) -> Allocation:
         for var, size in needs.sizes.items()
         if size.unit in units_of_pools
     }
+    # The storage of level 2 stays, so that the live peak counts shared buffers in pools too.
     return _finished_allocation(
         storage,
         {**storage.buffer_of, **pool_buffers},
@@ -336,9 +337,9 @@ def _pack_arena(unaligned: Problem, unit: str, needs: Needs, work: int) -> Arena
         problem = Problem(unaligned.buffers, alignment)
         bound = lower_bound(problem)
         # If the lower bound exceeds the pool, so does every layout: the search is left out.
-        if needs.fits_pool(unit, bound):
+        if needs.is_no_higher_than_pool(unit, bound):
             arena = _search_layout(unit, problem, bound, needs, work)
-            if needs.fits_pool(unit, arena.layout.height):
+            if needs.is_no_higher_than_pool(unit, arena.layout.height):
                 return _require_safe(arena)
         alignment //= 2
     problem = Problem(unaligned.buffers, alignment)

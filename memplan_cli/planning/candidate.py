@@ -124,7 +124,7 @@ class Candidate:
             ordering.program,
             sizes,
             ordering.chosen,
-            ordering.candidates,
+            ordering.peaks,
             ordering.bound,
             measured=ordering.measured,
         )

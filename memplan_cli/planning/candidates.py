@@ -62,11 +62,12 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
 def _within_budget(
     task: PlanningTask, candidates_found: Iterable[Candidate]
 ) -> Iterator[Candidate]:
-    """Yield the candidates within a budget in bytes; all of them if none is, or without such a budget.
+    """Yield the candidates within a budget in bytes; all of them without such a budget.
 
     A budget counts outputs too (`PlannedVars.resident`), but orders are searched for intermediates alone. So
-    a new order may exceed a budget that chunks have met in the task's own order. If no candidate is within
-    the budget, that order takes their place, with nothing computed again.
+    new orders may exceed a budget that chunks have met. If no candidate is within the budget, the task's
+    program is yielded in its own order, with nothing computed again, or all candidates if that exceeds the
+    budget too.
     """
     budget = task.settings.budget
     if not isinstance(budget, int):
@@ -80,15 +81,18 @@ def _within_budget(
     found = list(candidates_found)
     own_order = Candidate(task.program, task.planned_vars.sizes)
     within = [candidate for candidate in found if is_within(candidate)]
-    if not within and is_within(own_order):
-        # What a search for recomputation reports besides, such as the budget, holds as before.
+    if within:
+        yield from within
+    elif is_within(own_order):
+        # The budget, and what else the search for recomputation reports, is kept.
         recompute = replace(found[0].recompute, nodes=0, flops_increase=0.0, met=True)
-        within = [replace(own_order, recompute=recompute)]
-    yield from within or found
+        yield replace(own_order, recompute=recompute)
+    else:
+        yield from found
 
 
 def _reject_unused(settings: Settings) -> None:
-    """Reject options that have no effect without others."""
+    """Reject options that have no effect without others, that lack another one, or that exclude each other."""
     if settings.budget is not None and "auto" not in (settings.recompute, settings.chunk):
         raise SettingsError(
             "--budget has no effect without --recompute auto or --chunk auto",
@@ -136,8 +140,8 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
     yield best
     if best.program is not program:  # the order changed
         yield _reordered(task, best, FILE, program)
-    # A search returns no peaks if sizes are symbolic: then orders cannot be compared.
-    has_peaks = bool(ordering.candidates)
+    # Without peaks the file's order is kept, or sizes are symbolic and orders cannot be compared.
+    has_peaks = bool(ordering.peaks)
     # Levels 0 and 1 divide the memory into slots, each of which one tensor at a time takes as a whole. An
     # order with a higher live peak may need fewer slots. Level 2 places single bytes.
     if settings.level < 2 and has_peaks:
@@ -225,8 +229,8 @@ def for_runtime(
 
     A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has
     two live peaks: that of the plan and that of the runtime. Of a searched order, the candidate's and the
-    file's, the one with the lowest runtime peak is returned, unless it raises the plan's peak above that of
-    the file's order by more bytes than the search lowers the runtime's peak.
+    file's, the one with the lowest runtime peak is taken. It may add bytes to the plan's peak, over the
+    file's order, but no more than the search saves of the runtime's peak, over the better of the other two.
 
     With recomputation the order of the candidate is part of the rewrite, and stays.
     """
@@ -271,10 +275,10 @@ def _search_repeatedly(
         best_order, sizes=sizes, aliasing=aliasing, work=work, time_limit=time_limit
     )
     best = search(program)
-    while time_limit is None and not best.proved and best.candidates:
-        best_peak = best.candidates[best.chosen]
+    while time_limit is None and not best.proved and best.peaks:  # none if sizes are symbolic
+        best_peak = best.peaks[best.chosen]
         ordering = search(best.program)
-        gain = best_peak - ordering.candidates[ordering.chosen]
+        gain = best_peak - ordering.peaks[ordering.chosen]
         if gain > 0:
             best = ordering
         if gain < _MIN_GAIN * best_peak:

@@ -382,9 +382,9 @@ def _extrapolate(samples: Sequence[Need], ratio: float) -> Need:
 def _extend(numbers: list[int], ratio: float) -> int:
     """Extrapolate a sequence of byte counts, measured at dims that double, to a larger dim.
 
-    The model is ``c + k * v**p``: ``p`` is the power by which the differences of neighbors
-    grow, and ``k`` is fitted to all differences together, because one difference alone may
-    contain whole regions of an arena.
+    The model is ``c + k * v**p``. The power ``p`` comes from the first and the last difference of
+    neighbors. ``k`` is fitted to the sum of all differences, because a single one may jump: an arena
+    grows by whole regions.
 
     Args:
         numbers: Byte counts at dims ``v, 2v, 4v, ...``, two or more.
@@ -402,7 +402,8 @@ def _extend(numbers: list[int], ratio: float) -> int:
     if abs(power - round(power)) < _POWER_TOLERANCE:
         power = round(power)
     power = min(max(power, 1.0), _MAX_POWER)
-    # With n steps up to the last dim L, they sum up to ``k * L**p * (1 - 2**(-p * n))``. Solved for
-    # ``scale = k * L**p``, the part of the last number that grows.
+    # The first number is at ``L / 2**n``, the last one at L. So the n steps sum up to
+    # ``k * L**p - k * (L / 2**n)**p``, which is ``k * L**p * (1 - 2**(-p * n))``.
+    # Solved for ``scale = k * L**p``, the part of the last number that grows.
     scale = sum(steps) / (1 - 2 ** (-power * len(steps)))
     return numbers[-1] + math.ceil(scale * (math.pow(ratio, power) - 1))

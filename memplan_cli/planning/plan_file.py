@@ -159,7 +159,13 @@ def _check_chunks(plan: Plan) -> None:
 
 
 def _check_constants(plan: Plan) -> None:
-    """Refuse foldable tensors that are not live at the peak, and wrong sums of folded ones."""
+    """Refuse records of constants that contradict the plan: foldable tensors, and folded ones.
+
+    - *Foldable* tensors could be computed ahead: each must be listed once, with its bytes at the peak.
+    - The sums over foldable and folded tensors must be right (`_constant_figures`).
+    - The foldable bytes, in each profile too, must be a part of the live peak.
+    - *Folded* tensors were computed ahead: the settings must ask for that.
+    """
     report = plan.report
     peak_tensors = report.peak.tensors if report.peak else ()
     peak_bytes = {tensor.name: tensor.bytes for tensor in peak_tensors}

@@ -257,8 +257,11 @@ def _check_results(
 ) -> None:
     """Refuse two results of one branch on the bytes of an output of its If.
 
-    The bytes hold the value of one result when the If ends, and the other result would be lost. An output of
-    a Loop starts before the subgraph has run: `_check_starts`, which has the same arguments, refuses it.
+    The bytes hold the value of one result when the If ends, and the other result would be lost. (An output of
+    a Loop on these bytes starts before the subgraph has run: `_check_starts` refuses it.)
+
+    ``tensors`` are all on the same bytes, and ``starts`` are their first ticks, ascending, by the path of
+    their block. ``control_flow`` has the control-flow node of each subgraph, by the subgraph's path.
     """
     # A tensor of a subgraph that is live at the last tick of the control-flow node is a result. The end of a
     # tensor, ``last``, is exclusive; that of a node, ``end``, is its last tick.

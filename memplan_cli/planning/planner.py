@@ -146,6 +146,7 @@ def _decide(program: Program, context: _Context) -> Decision:
     candidate, allocation = decision.candidate, decision.allocation
     return replace(
         decision,
+        # `_chunked` has decided with other ones: the budget in bytes, and the program in chunks.
         settings=settings,
         original=folding.program,
         warnings=(

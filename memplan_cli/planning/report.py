@@ -145,16 +145,8 @@ def report_of(decision: Decision, foldable_tensors: FoldableTensors) -> Report:
     unpinned = [tensor for tensor in peak_tensors if VarId(tensor.name) not in needs.pinned]
     foldable = foldable_tensors(program, settings, decision.phases.loss, unpinned)
     memory = _memory(decision, sum(tensor.bytes for tensor in foldable))
-    if hides_totals:  # weights, inputs and outputs do not depend on intermediates
-        memory = Memory(
-            weights=memory.weights,
-            inputs=memory.inputs,
-            outputs=memory.outputs,
-            naive=None,
-            live_peak=None,
-            planned=None,
-            total=None,
-        )
+    if hides_totals:
+        memory = memory.without_intermediates()
     original = _OriginalNumbers()
     if memory.planned is not None:
         original = _original_numbers(decision, memory)

@@ -358,8 +358,8 @@ def is_at_least(larger: Mapping[str, int], smaller: Mapping[str, int]) -> bool:
     """
     if _covers(larger, smaller):
         return True
-    # Units of both sums cancel out first. What remains of one may be positive, so its calls of ``min``
-    # must not be replaced: it belongs to the minuend, with either sign.
+    # A unit of both sums stays in the minuend, with the difference of its coefficients, which may have
+    # either sign. Calls of ``min`` are replaced in the units that are surely subtracted.
     remainder = {unit: value - smaller.get(unit, 0) for unit, value in larger.items()}
     only_smaller = {unit: value for unit, value in smaller.items() if unit not in larger}
     try:

@@ -129,7 +129,7 @@ def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
         SettingsError: there is no such option, or a value has another type or range.
     """
     passed = {key: value for key, value in overrides.items() if value is not None}
-    # Not settings of a file, so that `read_table` has no readers for them.
+    # A file cannot have these, so `read_table` has no readers for them.
     files: Any = passed.pop("inputs", ())
     by_name: Any = passed.pop("input", {})
     values: dict[str, object] = {}
@@ -138,7 +138,8 @@ def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
         written = as_value(file_syntax(key, value), Place(option_name(key)))
         converted = read_table(_dotted(key, written), READERS)
         if isinstance(value, float):
-            # Validated only: a share that becomes a percentage and back may differ in its last bit.
+            # The float that was passed is kept. `file_syntax` has written it as a percentage, and the
+            # float read back from that may differ in its last bit.
             converted = dict.fromkeys(converted, value)
         values.update(converted)
     if files or by_name:

@@ -86,7 +86,7 @@ def test_bounds_hold_against_every_order_where_branches_share() -> None:
             continue
         found = best_order(made, sizes)
         peak = live_peak(found.program, sizes)
-        assert peak == found.candidates[found.chosen] <= live_peak(made, sizes), seed
+        assert peak == found.peaks[found.chosen] <= live_peak(made, sizes), seed
         peaks = list(_peaks(made, maker))
         assert found.bound is not None, seed
         assert found.bound <= min(peaks), seed

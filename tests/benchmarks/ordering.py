@@ -113,7 +113,7 @@ def one(name: str, sharing: str) -> Row:
         name,
         sharing,
         len(program.body.ops),
-        dict(found.candidates),
+        dict(found.peaks),
         found.chosen,
         found.bound or 0,
         found.proved,

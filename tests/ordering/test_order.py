@@ -61,8 +61,8 @@ BIG_THEN_SMALL = sizes_of(a=100, b=100, c=1, d=1)
 def test_a_branch_is_finished_before_the_next_one_begins() -> None:
     found = best_order(TWO_BRANCHES, BIG_THEN_SMALL)
     assert names(found.program.body.ops) == ["n0", "n2", "n1", "n3", "n4"]
-    assert found.candidates["file"] == 201
-    assert found.candidates[found.chosen] == 102
+    assert found.peaks["file"] == 201
+    assert found.peaks[found.chosen] == 102
     assert found.bound == 102
     assert found.proved
 
@@ -85,8 +85,8 @@ def test_pinned_vars_count_at_every_step() -> None:
     pinned = [VarId("a")]
     found = best_order(TWO_BRANCHES, BIG_THEN_SMALL, pinned=pinned)
     best = live_peak(found.program, BIG_THEN_SMALL, pinned)
-    assert best == found.candidates[found.chosen] == found.bound == 201
-    assert found.candidates["file"] == 202
+    assert best == found.peaks[found.chosen] == found.bound == 201
+    assert found.peaks["file"] == 202
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_random_ops_keep_their_relative_order(kind: str, fed: str) -> None:
     found = best_order(program, sizes_of(a=100, b=100, c=1))
     order = names(found.program.body.ops)
     assert (order.index("n1") < order.index("n2")) == (kind == "RandomNormalLike")
-    assert found.candidates[found.chosen] == (201 if kind == "RandomNormalLike" else 101)
+    assert found.peaks[found.chosen] == (201 if kind == "RandomNormalLike" else 101)
 
 
 NORMALIZED = """
@@ -164,14 +164,14 @@ def test_who_reads_an_updated_statistic_stays_before_the_next_update() -> None:
 def test_two_views_of_one_input_are_not_replaced() -> None:
     program = program_of("a = Conv x\nv = Reshape a\nb = Add a v\ny = Conv b", "y")
     found = best_order(program, sizes_of(a=4, v=4, b=4))
-    assert found.candidates["file"] == live_peak(program, sizes_of(a=4, v=4, b=4)) == 8
+    assert found.peaks["file"] == live_peak(program, sizes_of(a=4, v=4, b=4)) == 8
 
 
 def test_symbolic_sizes_are_ordered_by_a_sample_and_report_no_peaks() -> None:
     sizes = sizes_of(a="batch", b="batch", c=1, d=1)
     found = best_order(TWO_BRANCHES, sizes)
     assert names(found.program.body.ops) == ["n0", "n2", "n1", "n3", "n4"]
-    assert found.candidates == {}
+    assert found.peaks == {}
     assert found.bound is None
     assert not found.proved
 

@@ -98,8 +98,8 @@ def check(seed: int) -> bool:
     chosen = found.program.body.ops
     assert chosen in orders, seed
     assert peak(chosen) == least, seed
-    assert found.candidates[found.chosen] == least, seed
-    assert found.candidates["file"] == peak(ops), seed
+    assert found.peaks[found.chosen] == least, seed
+    assert found.peaks["file"] == peak(ops), seed
     assert found.bound == least, seed
     assert found.proved, seed
     if least == peak(ops):

@@ -133,7 +133,7 @@ def test_a_branch_s_result_is_counted_once_with_the_output() -> None:
     assert facts.from_branches == {"s", "y"}
     assert (facts.counted_bytes[VarId("s")], facts.counted_bytes[VarId("y")]) == (0, 20)
     found = best_order(tested, sizes)
-    assert found.candidates[found.chosen] == live_peak(tested, sizes) == 26
+    assert found.peaks[found.chosen] == live_peak(tested, sizes) == 26
     assert (
         chosen_step_bytes(
             tested.body.ops[0],
@@ -162,7 +162,7 @@ def test_an_order_counts_on_what_the_runtimes_own_operators_write_in_place() -> 
     summed = replace(SHARE_SAFELY, in_place={f"{own}.Conv": (1,)})
     for aliasing, least in ((SHARE_SAFELY, 9), (summed, 7)):
         best = best_order(made, sizes, aliasing=aliasing)
-        assert (best.candidates[best.chosen], best.proved) == (least, True)
+        assert (best.peaks[best.chosen], best.proved) == (least, True)
         assert live_peak(best.program, sizes, aliasing=aliasing) == least
 
 

@@ -128,7 +128,7 @@ def test_nested_programs_are_never_worse_and_bounds_hold() -> None:
         program = maker.program()
         found = best_order(program, maker.sizes)
         peak = live_peak(found.program, maker.sizes)
-        assert peak == found.candidates[found.chosen], seed
+        assert peak == found.peaks[found.chosen], seed
         assert peak <= live_peak(program, maker.sizes), seed
         assert {b.path for b in blocks(found.program.body)} == {
             b.path for b in blocks(program.body)

@@ -24,7 +24,6 @@ from memplan_cli.packing import portfolio
 from memplan_cli.packing.bottleneck import (
     NOWHERE,
     bottleneck_subsets,
-    by_load,
     fill,
     lowered_by_subsets,
 )
@@ -171,12 +170,3 @@ def test_full_stacks_do_not_lengthen_the_undo_log(monkeypatch: pytest.MonkeyPatc
     exact.Searcher(piece).fit(piece.load, WorkBudget(100_000))
     assert len(lengths) > 1
     assert len(set(lengths)) == 1
-
-
-def test_buffers_around_a_bottleneck_are_placed_from_the_fullest_sections_on() -> None:
-    low, high = Buffer(BufferId("low"), 3, LiveRange(0, 2)), 5
-    full = [Buffer(BufferId(name), high, LiveRange(1, 3)) for name in ("a", "b")]
-    late = Buffer(BufferId("late"), 7, LiveRange(2, 4))
-    (piece,) = reduce_problem(Problem((low, *full, late))).pieces
-    order = [piece.ids[index] for index in by_load(piece)]
-    assert order == ["late", "a", "b", "low"]

@@ -66,6 +66,18 @@ class Memory:
     order_bound: Count | None = None
     order_proved: bool = False
 
+    def without_intermediates(self) -> Memory:
+        """Return the bytes of weights, inputs and outputs alone."""
+        return Memory(
+            weights=self.weights,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            naive=None,
+            live_peak=None,
+            planned=None,
+            total=None,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class BoundDim:
