@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -139,13 +140,12 @@ def _given_entries(inputs: Inputs, wanted: Sequence[ValueInfoProto]) -> Iterator
             dtype = "str"
         else:
             dtype = "" if is_typed_by_hand else array.dtype.name
-        shape = array.shape or None  # a single value fills the input
         yield InputEntry(
             name,
             where,
-            shape,
-            dtype,
-            lambda array=array: (array,),  # type: ignore[misc]
+            shape=array.shape or None,  # a single value fills the input
+            dtype=dtype,
+            load=partial(tuple, [array]),
             is_literal=is_typed_by_hand,
         )
 

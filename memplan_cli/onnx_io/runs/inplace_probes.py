@@ -42,8 +42,8 @@ class OneOp:
         domain: of the operator; ``""`` is the standard one.
         result: the dtype of output 0.
         opset: the version of the standard domain.
-        later: (input, output) positions that ONNX Runtime's sources declare to share memory, output 0
-            aside. The outputs are 1, 2, and so on, each once.
+        later: pairs of an input and the output that may share its memory, as ONNX Runtime's sources declare
+            for outputs 1, 2, and so on, each once.
     """
 
     type: str
@@ -222,12 +222,12 @@ def probes() -> Iterator[Probe]:
 def _probe_model(op: OneOp, position: int, *, kept: bool) -> bytes:
     """Return the serialized model of a probe: whether ``op`` writes over its operand at ``position``.
 
-    Each operand ``in<i>`` is a copy of a graph input ``x<i>``, which the op may write over if it reads it
-    last. The result ``r`` of the op is copied to the graph output ``y``. Further results ``r<n>``, those in
-    `OneOp.later`, are unused.
+    Operand ``in<i>`` is an initializer if it has ``values``, else a copy of the graph input ``x<i>``. The op may
+    write over a copy that is not read again. The result ``r`` of the op is copied to the graph output ``y``.
+    Further results ``r<n>``, those in `OneOp.later`, are unused.
 
-    The other operands are read again after the op, so that it cannot write over them. With ``kept`` the
-    operand at ``position`` is read again too: a result in its memory is then an alias, not written over it.
+    The other copies are read again after the op. With ``kept`` that at ``position`` is read again too: then the
+    op must not write over it, and a result in its memory is an alias.
     """
     from onnx import helper
 
@@ -245,7 +245,7 @@ def _probe_model(op: OneOp, position: int, *, kept: bool) -> bytes:
             later_reads.append(_copy(name, f"y{index}", dtype))
             outputs.append(helper.make_value_info(f"y{index}", _tensor_type(dtype)))
     names = [f"in{index}" for index in range(len(op.operands))]
-    results = ["r", *(f"r{output}" for _, output in op.later)]
+    results = ["r", *(f"r{output}" for _input, output in op.later)]
     probed = helper.make_node(op.type, names, results, domain=op.domain, name="probe",
                               **op.attributes)  # fmt: skip
     nodes = [*copies, probed, _copy("r", "y", op.result), *later_reads]

@@ -437,7 +437,8 @@ def _distribution(entry: Mapping[str, Any], where: str) -> Draw | None:
     """Return the distribution of a JSON entry; None if it states none.
 
     It is ``low`` (or 0) and ``high`` (half-open), or ``gen``, which is ``normal [SCALE]``,
-    ``randint LOW HIGH``, ``zeros``, ``ones`` or ``const VALUE``.
+    ``randint LOW HIGH``, ``zeros``, ``ones`` or ``const VALUE``. Values are converted later to the dtype of
+    the input.
     """
     if "low" in entry or "high" in entry:
         return _uniform(entry.get("low", 0), entry.get("high"), where)

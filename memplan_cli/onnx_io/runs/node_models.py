@@ -97,7 +97,7 @@ class NodeModels:
         model = helper.make_model(
             graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version
         )
-        # Functions of another opset than the model's are left by `load_model`: onnx does not inline them.
+        # The node may call a function that `load_model` could not inline: onnx inlines none of another opset.
         model.functions.extend(self.model.functions)
         data: bytes = model.SerializeToString()
         return data

@@ -272,37 +272,38 @@ class Requirements:
         return tuple((length + index) // parts for index in range(parts))
 
     def _index_limit(self, node: NodeProto, indexed: int, dims: Mapping[str, int]) -> int:
-        """Return the smallest length of the axes of input ``indexed`` that a node indexes; 1 if one is unknown.
+        """Return a number below which each index into input ``indexed`` of a node is valid.
 
-        These are, for GatherND and ScatterND, as many axes after the batch dims as the last axis of the
-        indices is long (all axes, if that length is unknown), for a loss the classes on axis 1, for an
-        ArrayFeatureExtractor the last axis, and for other operators their ``axis``.
+        That is the length of the indexed axis, of several the smallest; 1 if a length is unknown, as 0 is a
+        valid index into any axis.
         """
         shape = self._shape_of(node.input[indexed], dims)
         if not shape:
             return 1
-        indexed_dims: Sequence[int | None]
+        lengths: Sequence[int | None]
         if node.op_type in ("GatherND", "ScatterND"):
+            # An index is a row of the second input, with a number for each axis after the batch dims. Rows
+            # of unknown length may have one for every axis.
             indices_shape = self._shape_of(node.input[1], dims)
-            index_length = indices_shape[-1] if indices_shape else None
-            indexed_dims = shape[int_attribute(node, "batch_dims", 0) :][:index_length]
+            row_length = indices_shape[-1] if indices_shape else None
+            lengths = shape[int_attribute(node, "batch_dims", 0) :][:row_length]
         elif node.op_type.endswith("Loss"):
-            indexed_dims = shape[1:2]
+            lengths = shape[1:2]  # the classes
         elif node.op_type == "ArrayFeatureExtractor":
-            indexed_dims = shape[-1:]
+            lengths = shape[-1:]
         else:
-            indexed_dims = (shape[int_attribute(node, "axis", 0)],)
-        lengths = [dim for dim in indexed_dims if dim is not None]
-        return max(1, min(lengths)) if lengths and len(lengths) == len(indexed_dims) else 1
+            lengths = (shape[int_attribute(node, "axis", 0)],)
+        return max(1, min((length or 1 for length in lengths), default=1))
 
 
 def _derived_values(
     node: NodeProto, position: int, origin: _Origin
 ) -> Iterator[tuple[str, _Origin]]:
-    """Yield the values that a node computes from its input ``position``, each with its origin.
+    """Yield the values on which a requirement is also one on a model input, each with its origin.
 
-    Only copies of the input, and values that have its sign, are yielded. For example, a Reshape of indices
-    (origin "copy") yields its result with "copy", and an Add of 1 to a length yields its result with "sign".
+    They are computed by the node from its input ``position``, as copies of it or with its sign. For example, a
+    Reshape of indices (origin "copy") yields its result with "copy": what reads it requires valid indices. An
+    Add of 1 to a length yields its result with "sign".
 
     Args:
         node: The node.
@@ -310,15 +311,15 @@ def _derived_values(
         origin: How that input depends on a model input: "copy" or "sign". A copy has the same origin.
     """
     is_converted = position == 0 and node.op_type in _CONVERSIONS
-    # A Min counts as a copy of each input: mostly, the other one is a constant above all valid values.
+    # The other input of a Min is mostly a constant that no value exceeds, so that the result is a copy.
     is_copied = position in operator(node).moves or is_converted or node.op_type == "Min"
     if is_copied:
         yield from ((name, origin) for name in node.output if name)
     elif node.op_type in _KEEPS_SIGN:
         yield from ((name, "sign") for name in node.output if name)
-    # Input i of a Loop, or of a Scan from opset 9 on, is input i of its body. Input 0 of a Loop is the number
-    # of iterations, and that of its body the number of the iteration, which is smaller: an index within the
-    # same limits.
+    # Input i of a Loop, or of a Scan from opset 9 on, is input i of its body. For input 0 of a Loop, the number
+    # of iterations, the body has the number of the iteration: if that must be a valid index, so must be all
+    # numbers below the number of iterations.
     for _, body in subgraphs(node):
         if position < len(body.input):
             yield body.input[position].name, origin

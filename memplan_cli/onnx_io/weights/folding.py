@@ -134,29 +134,28 @@ class Evaluator:
     def _run(self, node: NodeProto, operands: Mapping[str, Array]) -> dict[str, Array]:
         """Compute a node; return its results by name.
 
-        Dtypes that numpy lacks are viewed as integers of the same width: foldable nodes only move
-        elements of these dtypes. Results with the dtype of such a view get the dtype back.
+        numpy's kernels do not know bfloat16 and the like. A node with such operands is folded only if it moves
+        elements, so it is computed on integers of the same width, and its results are converted back.
 
         Raises:
             ModelError: the node cannot be computed.
         """
         carried = {name: _carried(array) for name, array in operands.items()}
         inputs = [carried.get(name) for name in node.input]
-        corrected = _CORRECTED.get(node.op_type)
+        own_kernel = _OWN_KERNELS.get(node.op_type)
         try:
-            if corrected is None:
+            if own_kernel is None:
                 results = evaluate_node(node, inputs, opset_versions(self.model))
             else:
-                results = [corrected(node, inputs)]
+                results = [own_kernel(node, inputs)]
             named = {
                 name: array for name, array in zip(node.output, results, strict=True) if name
             }
         except Exception as error:  # numpy and the evaluator raise many types
-            names = [name for name in node.output if name]
-            label = node.name or node.output[0]
+            result = next(filter(None, node.output))
             raise ModelError(
-                f"{label[:120]!r} cannot be folded: {node.op_type}: {first_line(error)}",
-                hint=f"leave it as it is: --exclude {names[0]}",
+                f"{(node.name or result)[:120]!r} cannot be folded: {node.op_type}: {first_line(error)}",
+                hint=f"leave it as it is: --exclude {result}",
             ) from error
         return {name: _restored(array, operands.values()) for name, array in named.items()}
 
@@ -214,11 +213,11 @@ def _slice_operands(
     )
 
 
-_CORRECTED: Mapping[str, Callable[[NodeProto, Sequence[Array | None]], Array]] = {
+_OWN_KERNELS: Mapping[str, Callable[[NodeProto, Sequence[Array | None]], Array]] = {
     "Flatten": _flattened,
     "Slice": _sliced,
 }
-"""Operators that the reference evaluator computes wrongly or refuses."""
+"""Operators, of one result, that the reference evaluator computes wrongly or refuses."""
 
 
 def _operand_values(node: NodeProto, scope: Scope) -> list[_Value]:
@@ -264,15 +263,9 @@ def _carried(array: Array) -> Array:
 
 
 def _restored(result: Array, operands: Iterable[Array]) -> Array:
-    """View a node's result as bfloat16 or the like again, if the node was computed on integers of that width.
+    """View a node's result as bfloat16 or the like again, if an operand was `_carried` as these integers.
 
-    numpy's kernels do not know such a dtype, so `_carried` gave the node integers. A node with such
-    operands is folded only if it moves elements: integers of this width in the result are elements of
-    these operands.
-
-    Args:
-        result: The result.
-        operands: The operands before `_carried`. At most one dtype among them is not numpy's.
+    ``operands`` are those before `_carried`. At most one dtype among them is not numpy's.
     """
     import numpy as np
 
@@ -382,9 +375,9 @@ class _Folding:
     def _store_results(
         self, graph: GraphProto, scope: Scope, path: str, removed: Collection[str]
     ) -> None:
-        """Add the results of removed nodes that are read as initializers, in place.
+        """Add an initializer for each result of a removed node that is still read, in place.
 
-        Initializers that only removed nodes read, and declared types of removed results, are dropped.
+        Initializers that are not read any more, and declared types of removed results, are dropped.
 
         Args:
             graph: The graph to change.
@@ -396,8 +389,7 @@ class _Folding:
         keep(graph.initializer, lambda tensor: tensor.name in weights)
         keep(graph.value_info, lambda value: value.name not in removed)
         computed = [name for name in weights if name in removed]
-        # As `goes_outside` expects, only the main graph has external data.
-        store = store_inside if path else self.store
+        store = store_inside if path else self.store  # weights of subgraphs are small
         for name, array in self.evaluator.values(scope, computed):
             tensor = graph.initializer.add()
             _declare(tensor, weights[name], array)

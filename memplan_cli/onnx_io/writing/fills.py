@@ -55,8 +55,9 @@ def make_fills(
     result over this operand. An operator cannot overwrite a constant, so a run copies it first. The result of
     a ConstantOfShape, called a fill, is overwritten without a copy.
 
-    A constant stays if a consumer has no room for its fills (`_has_room`), beside those of the constants that
-    are replaced already. The constants that are read first are replaced first.
+    No step of a run gets wider than the widest one is: a constant stays if a consumer has no room for its
+    fills, beside those of the constants that are replaced already. The constants that are read first are
+    replaced first.
 
     Args:
         model: The model.
@@ -74,8 +75,8 @@ def make_fills(
     widest = widest_of(model, value_bytes)
     fill_values: dict[str, NDArray[Any]] = {}
     for name, nodes in consumers.items():
-        fill_bytes = {fill: _size(large[fill]) for fill in (name, *fill_values)}
-        if all(_has_room(node, fill_bytes, value_bytes, widest) for node in nodes):
+        filled_bytes = {filled: _size(large[filled]) for filled in (name, *fill_values)}
+        if all(_has_room(node, filled_bytes, value_bytes, widest) for node in nodes):
             value = _common_value(read_tensor(large[name], folder))
             if value is not None:
                 fill_values[name] = value
@@ -83,13 +84,17 @@ def make_fills(
 
 
 def _has_room(
-    node: NodeProto, fill_bytes: Mapping[str, int], value_bytes: Mapping[str, int], widest: int
+    node: NodeProto,
+    filled_bytes: Mapping[str, int],
+    value_bytes: Mapping[str, int],
+    widest: int,
 ) -> bool:
-    """Return whether a node, while it runs, needs at most ``widest`` bytes if these constants are fills.
+    """Return whether a node needs at most ``widest`` bytes while it runs, if constants become fills.
 
-    Each read of a fill is one more tensor in memory, beside the node's other operands and results (`width`).
+    Each read of such a constant, whose bytes are in ``filled_bytes`` by its name, is one more tensor in memory,
+    beside the node's other operands and results (`width`).
     """
-    added_bytes = sum(fill_bytes.get(name, 0) for name in node.input)
+    added_bytes = sum(filled_bytes.get(name, 0) for name in node.input)
     is_known = node.output[0] in value_bytes  # else the result may have any size
     return is_known and width(node, value_bytes) + added_bytes <= widest
 
@@ -135,10 +140,17 @@ def _common_value(array: NDArray[Any]) -> NDArray[Any] | None:
 def _insert_fills(
     model: ModelProto, constants: Mapping[str, TensorProto], values: Mapping[str, NDArray[Any]]
 ) -> dict[str, TensorProto]:
-    """Insert a ConstantOfShape before each read of these constants, and remove the constants, in place.
+    """Insert a ConstantOfShape before each read of some constants, and remove these constants, in place.
 
-    Each read gets a result of its own, which its node may overwrite. Return the names of these results
-    and copies of the constants that they replace.
+    Each read gets a result of its own, which its node may overwrite.
+
+    Args:
+        model: The model.
+        constants: Its large constants.
+        values: By name, the common element of the constants to replace.
+
+    Returns:
+        The names of these results, and copies of the constants that they replace.
     """
     from onnx import numpy_helper
 
