@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import (
     CONTROL_FLOW,
+    ML,
+    ONNX,
     SHAPE_QUERIES,
     STANDARD_DOMAINS,
     Family,
+    canonical_domain,
     names_of,
 )
-from memplan_cli.onnx_io.load import standard_opset
+from memplan_cli.onnx_io.interface import opset_versions
 from memplan_cli.onnx_io.shapes.domains.table import output_types, rule_of
 from memplan_cli.onnx_io.shapes.lattice import (
     is_complete,
@@ -100,7 +103,7 @@ def interpret(
         return Interpretation({}, {})
     for tensor in graph.initializer:
         types.setdefault(tensor.name, tensor_type(tensor.data_type, tuple(tensor.dims)))
-    values = Values.of_graph(graph, types, standard_opset(model) or 1)
+    values = Values.of_graph(graph, types, {ONNX: 1, **opset_versions(model)})
     improved = _interpret_nodes(graph, values, wanted, RULES if rules is None else rules)
     for name in wanted:
         values.value_of(name)  # adds the values of initializers to ``values.known``
@@ -132,14 +135,13 @@ def _interpret_nodes(
         type_rule = rule_of(node)
         if type_rule is not None and not _has_complete_outputs(node, types):
             add_types(output_types(values, node, type_rule))
-        if node.domain not in STANDARD_DOMAINS:
-            continue
-        # Standard operators, if that left anything open: ONNX infers the types, and a rule the dims that
-        # ONNX leaves open.
-        if not _has_complete_outputs(node, types):
+        # Operators of ONNX, if that left anything open: ONNX infers the types, and a rule the dims that ONNX
+        # leaves open.
+        is_of_onnx = canonical_domain(node.domain) in (ONNX, ML)
+        if is_of_onnx and not _has_complete_outputs(node, types):
             add_types(_inferred_types(values, node, shape_rules.get(node.op_type)))
-        # Values, from which the types of later nodes follow.
-        if needed.isdisjoint(node.output):
+        # Values of standard operators, from which the types of later nodes follow.
+        if node.domain not in STANDARD_DOMAINS or needed.isdisjoint(node.output):
             continue
         if node.op_type == "If":
             add_types(_interpret_taken_branch(values, node, shape_rules))
@@ -285,4 +287,4 @@ def _types_from_onnx(values: Values, node: NodeProto) -> Mapping[str, TypeProto]
             from onnx import numpy_helper  # imports the whole package
 
             tensors[name] = numpy_helper.from_array(value.array, name)
-    return infer_node(node, types, tensors, {"": values.opset})
+    return infer_node(node, types, tensors, values.opsets)

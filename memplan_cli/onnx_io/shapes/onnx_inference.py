@@ -27,7 +27,7 @@ from memplan_cli.onnx_io.protobuf import compiled, messages
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
 
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
@@ -161,21 +161,6 @@ def _infer(data: bytes) -> ModelProto:
     inferred = compiled().shape_inference.infer_shapes(data, False, False, True)  # noqa: FBT003
     model: ModelProto = messages().ModelProto.FromString(inferred)
     return model
-
-
-def _wrong_outputs(node: NodeProto) -> Sequence[int]:
-    """Return the positions of the outputs for which ONNX's inference (onnx 1.23.2) gives wrong types."""
-    # Attention with merged heads: inference computes the sizes of all outputs from the width of an
-    # input, and uses 0 for a width that is a name.
-    if _has_merged_heads(node):
-        return range(len(node.output))
-    # Attention with scores: inference uses 0 for an unknown key length, and does not add past keys.
-    if _has_scores(node):
-        return (_SCORES,)
-    # STFT without the attribute ``onesided``: inference uses 0, but the default is 1.
-    if _lacks_onesided(node):
-        return (0,)
-    return ()
 
 
 def _has_merged_heads(node: NodeProto) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import numpy_helper
 
 F = np.float32
 LEARNING, RUNTIME = "ai.onnx.ml", "com.microsoft"
@@ -39,10 +38,6 @@ def real(*shape: int) -> Any:  # noqa: ANN401 - an array
 
 def whole(*shape: int, dtype: str = "int64", high: int = 3) -> Any:  # noqa: ANN401 - an array
     return np.random.default_rng(0).integers(0, high, shape).astype(dtype)
-
-
-def tensor(values: list[float], dtype: str) -> Any:  # noqa: ANN401 - a message of onnx's
-    return numpy_helper.from_array(np.array(values, dtype))
 
 
 X = {"x": real(5, 7)}
@@ -80,25 +75,6 @@ ONE_CLASS: dict[str, Any] = {
     "class_ids": [0, 0],
     "class_weights": [0.2, 0.7],
 }
-TARGET: dict[str, Any] = {
-    "target_treeids": [0, 0, 0],
-    "target_nodeids": [1, 2, 2],
-    "target_ids": [0, 0, 1],
-    "target_weights": [1.0, 2.0, 3.0],
-}
-NEW_TREE: dict[str, Any] = {
-    "n_targets": 2,
-    "tree_roots": [0],
-    "nodes_featureids": [0],
-    "nodes_splits": tensor([0.5], "float32"),
-    "nodes_modes": tensor([0], "uint8"),
-    "nodes_truenodeids": [0],
-    "nodes_falsenodeids": [1],
-    "nodes_trueleafs": [1],
-    "nodes_falseleafs": [1],
-    "leaf_targetids": [0, 1],
-    "leaf_weights": tensor([1.0, 2.0], "float32"),
-}
 VECTORS: dict[str, Any] = {
     "kernel_type": "RBF",
     "kernel_params": [0.5, 0.0, 3.0],
@@ -108,22 +84,10 @@ VECTORS: dict[str, Any] = {
 LEARNING_CASES = (
     learning("ArrayFeatureExtractor", {**X, "y": np.array([[1, 4, 2]])}),
     learning("ArrayFeatureExtractor", {"x": real(7), "y": np.array([1, 2])}),
-    learning("Binarizer", X, threshold=0.5),
-    learning("CategoryMapper", {"x": whole(5, 2)}, cats_int64s=[0, 1, 2], cats_strings=["a", "b", "c"]),
-    learning("FeatureVectorizer", {**X, "y": real(5, 3)}, inputdimensions=[7, 3]),
     learning("Imputer", X, imputed_value_floats=[0.0], replaced_value_float=float("nan")),
-    learning("LabelEncoder", {"x": whole(5, 2)}, keys_int64s=[0, 1, 2], values_strings=["a", "b", "c"]),
-    learning("LabelEncoder", {"x": whole(5)}, keys_int64s=[0, 1, 2], values_floats=[0.5, 1.5, 2.5]),
-    learning("LabelEncoder", {"x": np.array(["a", "b"], object)}, keys_strings=["a", "b"], values_int64s=[4, 5]),
-    learning("LabelEncoder", {"x": np.array(["a", "b"], object)}, keys_strings=["a", "b"], values_strings=["c", "d"]),
-    learning("LinearClassifier", ROWS, 2, coefficients=[0.1] * 9, intercepts=[0.1] * 3, classlabels_ints=[0, 1, 2]),
-    learning("LinearClassifier", ROWS, 2, coefficients=[0.1] * 3, intercepts=[0.1], classlabels_strings=["n", "y"], post_transform="LOGISTIC"),
-    learning("LinearClassifier", ROWS, 2, coefficients=[0.1] * 6, intercepts=[0.1] * 2, classlabels_ints=[0, 1], post_transform="SOFTMAX"),
     learning("LinearRegressor", ROWS, coefficients=[0.1] * 6, intercepts=[0.1] * 2, targets=2),
     learning("LinearRegressor", ROWS, coefficients=[0.1] * 3),
     learning("Normalizer", X, norm="L2"),
-    learning("OneHotEncoder", {"x": whole(5, 2)}, cats_int64s=[0, 1, 2, 5]),
-    learning("OneHotEncoder", {"x": whole(5)}, cats_int64s=[0, 1, 2, 5]),
     learning("Scaler", {"x": real(5, 7).astype("float64")}, offset=[0.5], scale=[2.0]),
     learning("Scaler", {"x": whole(5, 7)}, offset=[0.5], scale=[2.0]),
     learning("SVMRegressor", ROWS, coefficients=[0.1] * 4, rho=[0.2], n_supports=4, **VECTORS),
@@ -137,9 +101,6 @@ LEARNING_CASES = (
     learning("TreeEnsembleClassifier", ROWS, 2, classlabels_strings=["a", "b", "c"], **TREE, **CLASS),
     learning("TreeEnsembleClassifier", ROWS, 2, classlabels_int64s=[0, 1], post_transform="LOGISTIC", **TREE, **ONE_CLASS),
     learning("TreeEnsembleClassifier", {"x": real(5, 3).astype("float64")}, 2, 1, classlabels_int64s=[0, 1], **TREE, **ONE_CLASS),
-    learning("TreeEnsemble", ROWS, 1, 5, **NEW_TREE),
-    learning("TreeEnsemble", {"x": real(5, 3).astype("float64")}, 1, 5, **{**NEW_TREE, "nodes_splits": tensor([0.5], "float64"), "leaf_weights": tensor([1.0, 2.0], "float64")}),
-    learning("TreeEnsembleRegressor", ROWS, n_targets=2, **TREE, **TARGET),
 )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def said_of(
     (node,) = model.graph.node
     rule = rule_of(node)
     assert rule is not None
-    found = output_types(Values.of_graph(model.graph, dict(types), 18), node, rule)
+    found = output_types(Values.of_graph(model.graph, dict(types), {"": 18}), node, rule)
     kinds = [found.get(f"o{at}") for at in range(case.outputs)]
     return [
         (0, None) if kind is None else (kind.tensor_type.elem_type, shape_in(kind))

@@ -68,7 +68,7 @@ def types_of(case: Case) -> dict[str, TypeProto]:
 def said(model: ModelProto, types: dict[str, TypeProto], opset: int) -> Shape | None:
     (node,) = model.graph.node
     return _shape_from_rule(
-        Values.of_graph(model.graph, types, opset), node, RULES[node.op_type]
+        Values.of_graph(model.graph, types, {"": opset}), node, RULES[node.op_type]
     )
 
 

@@ -41,13 +41,13 @@ def _normalized(node: RuleNode) -> Sequence[OutputType]:
 def _dropout(node: RuleNode) -> Sequence[OutputType]:
     """Dropout: x -> y and a mask, both with the shape of x; the mask is bool from opset 10 on."""
     elem_type, shape = node.elem_type(0), node.input_shape(0)
-    mask_type = BOOL if node.values.opset >= 10 else elem_type
+    mask_type = BOOL if node.values.opsets[ONNX] >= 10 else elem_type
     return [OutputType(elem_type, shape), OutputType(mask_type, shape)]
 
 
 DOMAINS: Mapping[str, Mapping[str, Rule]] = {
     # ONNX's inference misreads Attention, leaves out the masks of Dropout before opset 12, and does not infer
-    # two normalizations. The others are in no opset: ONNX Runtime's optimizer writes them.
+    # two normalizations and some operators of ai.onnx.ml. The others are in no opset of ONNX.
     ONNX: {
         "Attention": attention.onnx_attention,
         "Dropout": _dropout,

@@ -141,18 +141,6 @@ def divide_up(a: Element, b: Element) -> Element:
     return as_dim(apply_function("ceiling", [dividend, constant_polynomial(number)]))
 
 
-def modulo(a: Element, b: Element) -> Element:
-    """Return ``a mod b`` of integers for a positive number b; unknown if a may be negative."""
-    if not isinstance(a, int | str) or not isinstance(b, int) or b <= 0:
-        return None
-    polynomial = polynomial_of(a)
-    return (
-        as_dim(apply_function("mod", [polynomial, constant_polynomial(b)]))
-        if is_nonnegative(polynomial)
-        else None
-    )
-
-
 def smaller(a: Element, b: Element) -> Element:
     """Return ``min(a, b)``."""
     return _extreme("min", a, b)
@@ -197,26 +185,9 @@ def _is_positive(polynomial: Polynomial) -> bool:
     return is_nonnegative(polynomial) and polynomial.get((), 0) > 0
 
 
-def less(a: Element, b: Element) -> Element:
-    """Return 1 if surely ``a < b``, 0 if surely not, else None."""
-    difference = _difference(b, a)
-    if difference is None:
-        return None
-    if _is_positive(difference):
-        return 1
-    return 0 if is_nonnegative(_negated(difference)) else None
-
-
 def opposite(a: Element) -> Element:
     """Return ``not a``."""
     return None if a is None else int(not a)
-
-
-def chosen(which: Element, yes: Element, no: Element) -> Element:
-    """Return ``yes if which else no``; for an unknown ``which`` the two must be equal."""
-    if which is None:
-        return yes if yes == no else None
-    return yes if which else no
 
 
 def floor(a: Element) -> Element:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +26,6 @@ from memplan_cli.onnx_io.shapes.symbolic.values import (
     MAX_ELEMENTS,
     Value,
     int_attribute,
-    ints_attribute,
     product,
     value_of_tensor,
 )
@@ -54,29 +52,15 @@ UNARY: Mapping[str, Callable[[Element], Element]] = {
 """The function of each operator on single elements."""
 
 BINARY: Mapping[str, Callable[[Element, Element], Element]] = {
-    # Arithmetic. Div and Mod are not here: they depend on the element type.
     "Add": elements.add,
     "Sub": elements.subtract,
     "Mul": elements.multiply,
-    # Extremes, of any number of inputs.
+    # Of any number of inputs.
     "Min": elements.smaller,
     "Max": elements.larger,
-    # Comparison.
     "Equal": elements.equal,
-    "Less": elements.less,
-    "Greater": lambda a, b: elements.less(b, a),
-    "LessOrEqual": lambda a, b: elements.opposite(elements.less(b, a)),
-    "GreaterOrEqual": lambda a, b: elements.opposite(elements.less(a, b)),
 }
 """The function of each operator on pairs of elements."""
-
-REDUCTIONS: Mapping[str, Callable[[Element, Element], Element]] = {
-    "ReduceProd": elements.multiply,
-    "ReduceSum": elements.add,
-    "ReduceMax": elements.larger,
-    "ReduceMin": elements.smaller,
-}
-"""The function with which each reduction combines two elements."""
 
 MOVES = frozenset(names_of(lambda op: op.moves and op.family is not Family.SEQUENCE))
 """Operators whose outputs consist of elements of their inputs."""
@@ -86,8 +70,9 @@ SIZED_BY_DATA = frozenset(names_of(lambda op: op.size_from_data))
 
 SHAPE_ARITHMETIC = frozenset(
     {
-        *MOVES, *BINARY, *REDUCTIONS, *UNARY, *SHAPE_QUERIES,
-        "Abs", "And", "Cast", "Constant", "ConstantOfShape", "Div", "Mod", "Or", "Pow", "Range", "Sqrt", "Xor",
+        *MOVES, *BINARY, *UNARY, *SHAPE_QUERIES,
+        "Abs", "And", "Cast", "Constant", "ConstantOfShape", "Div", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
+        "Mod", "Or", "Pow", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Sqrt", "Xor",
     }
 )  # fmt: skip
 """Operators with which exporters compute shapes."""
@@ -138,7 +123,7 @@ def _evaluated(values: Values, node: NodeProto, inputs: Sequence[Value | None]) 
     if not is_small and node.op_type not in SIZED_BY_DATA:
         return ()
     arrays = [None if value is None else value.array for value in inputs]
-    results = try_evaluate_node(node, arrays, {"": values.opset}) or ()
+    results = try_evaluate_node(node, arrays, values.opsets) or ()
     return [
         Value(array, ELEM_TYPES.get(array.dtype, values.elem_type(name)))
         for name, array in zip(node.output, results, strict=False)
@@ -181,7 +166,7 @@ def _moved(values: Values, node: NodeProto) -> Results:
             numbered.extend(value.elements)
             numbers = np.arange(first, first + size, dtype=np.int64)
             arrays.append(numbers.reshape(value.array.shape))
-    results = try_evaluate_node(node, arrays, {"": values.opset}) or ()
+    results = try_evaluate_node(node, arrays, values.opsets) or ()
     table = np.empty(len(numbered), dtype=object)
     table[:] = numbered
     return [
@@ -208,9 +193,7 @@ def _mapped(function: Callable[..., Element], *values: Value) -> Array:
     result = np.empty(shape, dtype=object)
     if result.size > MAX_ELEMENTS:
         raise ValueError("more elements than a shape has")
-    with np.errstate(
-        all="ignore"
-    ):  # elements may be infinite or NaN, of which numpy would warn
+    with np.errstate(all="ignore"):  # numpy would warn of infinite elements and NaN
         result[...] = np.frompyfunc(function, len(arrays), 1)(*arrays)
     return result
 
@@ -224,7 +207,7 @@ def _unary(values: Values, node: NodeProto) -> Value | None:
 
 
 def _binary(values: Values, node: NodeProto) -> Value | None:
-    """Apply the function in `BINARY` to broadcast inputs from left to right; comparisons give bools.
+    """Apply the function in `BINARY` to broadcast inputs from left to right; Equal gives bools.
 
     A Min or Max of one input is that input.
     """
@@ -232,8 +215,7 @@ def _binary(values: Values, node: NodeProto) -> Value | None:
     if operands is None:
         return None
     function = BINARY[node.op_type]
-    is_bool = operator(node).family is Family.COMPARISON
-    elem_type = BOOL if is_bool else operands[0].elem_type
+    elem_type = BOOL if node.op_type == "Equal" else operands[0].elem_type
     result = operands[0]
     for operand in operands[1:]:
         result = Value(_mapped(function, result, operand), elem_type)
@@ -248,22 +230,6 @@ def _div(values: Values, node: NodeProto) -> Value | None:
     elem_type = operands[0].elem_type
     divide = elements.divide_whole if elem_type in INTEGERS else elements.divide
     return Value(_mapped(divide, *operands), elem_type)
-
-
-def _mod(values: Values, node: NodeProto) -> Value | None:
-    """Return remainders of integers; floats are unknown."""
-    operands = _operands(values, node)
-    if operands is None or operands[0].elem_type not in INTEGERS:
-        return None
-    return Value(_mapped(elements.modulo, *operands), operands[0].elem_type)
-
-
-def _where(values: Values, node: NodeProto) -> Value | None:
-    """Choose between the elements of two inputs."""
-    operands = _operands(values, node)
-    if operands is None:
-        return None
-    return Value(_mapped(elements.chosen, *operands), operands[1].elem_type)
 
 
 def _cast(values: Values, node: NodeProto) -> Value | None:
@@ -283,30 +249,6 @@ def _cast(values: Values, node: NodeProto) -> Value | None:
         return Value(_mapped(elements.truncated, value), target)
     # A float type changes no element: an int stays an exact int, as the type of the value is kept apart.
     return Value(value.element_array(), target)
-
-
-def _reduce(values: Values, node: NodeProto) -> Value | None:
-    """Reduce integer elements over the axes of the node; None if an axis has no elements.
-
-    Without axes all are reduced, or none with ``noop_with_empty_axes``.
-    """
-    value = values.operand(node.input[0])
-    axes = values.input_ints(node, 1, ints_attribute(node, "axes", ()))
-    if value is None or axes is None or value.elem_type not in INTEGERS:
-        return None
-    if not axes and int_attribute(node, "noop_with_empty_axes", 0):
-        return value
-    function, elem_type = REDUCTIONS[node.op_type], value.elem_type
-    array = value.element_array()
-    reduced = {axis % array.ndim for axis in axes} if axes else set(range(array.ndim))
-    keepdims = int_attribute(node, "keepdims", 1)
-    for axis in sorted(reduced, reverse=True):
-        if not array.shape[axis]:
-            return None
-        slices = [Value(part, elem_type) for part in np.split(array, array.shape[axis], axis)]
-        total = reduce(lambda a, b: Value(_mapped(function, a, b), elem_type), slices)
-        array = total.array if keepdims else total.array.squeeze(axis)
-    return Value(array, elem_type)
 
 
 def _constant(_: Values, node: NodeProto) -> Value | None:
@@ -344,10 +286,7 @@ _SOURCES: Mapping[str, ValueRule] = {"Constant": _constant, "Shape": _shape, "Si
 _ON_EXPRESSIONS: Mapping[str, ValueRule] = {
     **dict.fromkeys(UNARY, _unary),
     **dict.fromkeys(BINARY, _binary),
-    **dict.fromkeys(REDUCTIONS, _reduce),
     "Cast": _cast,
     "Div": _div,
-    "Mod": _mod,
-    "Where": _where,
 }
 """Rules for inputs of which some elements are expressions or unknown."""

@@ -79,29 +79,31 @@ class Values:
 
     Attributes:
         types: types of values by name, those of outer graphs included; the walk adds to it.
-        opset: version of the standard domain.
+        opsets: the version of each domain; ``""`` is the standard one.
         known: small values by name; the walk adds to it.
         constants: initializers by name; `value_of` decodes them when they are first read.
     """
 
     types: MutableMapping[str, TypeProto]
-    opset: int
+    opsets: Mapping[str, int]
     known: dict[str, Value] = field(default_factory=dict)
     constants: Mapping[str, TensorProto] = field(default_factory=dict)
 
     @classmethod
     def of_graph(
-        cls, graph: GraphProto, types: MutableMapping[str, TypeProto], opset: int
+        cls,
+        graph: GraphProto,
+        types: MutableMapping[str, TypeProto],
+        opsets: Mapping[str, int],
     ) -> Values:
         """Return the values before the first node of a main graph: its initializers."""
-        return cls(
-            types, opset, constants={tensor.name: tensor for tensor in graph.initializer}
-        )
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        return cls(types, opsets, constants=constants)
 
     def of_subgraph(self, graph: GraphProto, types: MutableMapping[str, TypeProto]) -> Values:
         """Return the values before the first node of a subgraph: what is known outside of it, and its initializers."""
         constants = {tensor.name: tensor for tensor in graph.initializer}
-        return Values(types, self.opset, dict(self.known), {**self.constants, **constants})
+        return Values(types, self.opsets, dict(self.known), {**self.constants, **constants})
 
     def shape(self, name: str) -> Shape | None:
         """Return the dims of a value; None if its rank is unknown."""
