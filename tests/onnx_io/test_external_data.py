@@ -204,7 +204,9 @@ def test_data_that_cannot_be_read_is_a_refusal(
     saved(tmp_path / "here", model := model_with("a.bin"), "a.bin")
     saved(tmp_path / "there", model, "a.bin")
     monkeypatch.setattr("filecmp.cmp", deny)
-    with pytest.raises(ModelError, match=r"a\.bin cannot be written: Permission denied"):
+    with pytest.raises(
+        ModelError, match=r"here/a\.bin cannot be copied to .*there/a\.bin: Permission denied"
+    ):
         copy_along(data_files(model), tmp_path / "here", tmp_path / "there")
 
 

@@ -155,20 +155,17 @@ def _named_dims(annotations: Annotations, inferred: Annotations) -> Iterator[tup
     """Yield each declared dim that is a single name, with the inferred dim at its place."""
     for types, inferred_types in zip(annotations, inferred, strict=True):
         for value, type_proto in types.items():
-            declared = shape_in(type_proto)
+            declared = shape_in(type_proto) or ()
             inferred_shape = (
                 shape_in(inferred_types[value]) if value in inferred_types else None
             )
-            if declared is None or inferred_shape is None:
-                continue
-            if len(declared) != len(inferred_shape):
+            if inferred_shape is None or len(declared) != len(inferred_shape):
                 continue
             for dim, inferred_dim in zip(declared, inferred_shape, strict=True):
-                is_single_name = symbols_of(dim) == {dim}
-                if is_single_name and isinstance(inferred_dim, str):
-                    yield str(dim), canonical_dim(inferred_dim)
-                elif is_single_name:
-                    yield str(dim), inferred_dim
+                if symbols_of(dim) != {dim}:
+                    continue
+                is_text = isinstance(inferred_dim, str)
+                yield str(dim), canonical_dim(str(inferred_dim)) if is_text else inferred_dim
 
 
 def _with_expressions(

@@ -340,7 +340,7 @@ def _copy_file(source: Path, target: Path) -> Iterator[Path]:
             partial.chmod(file_mode(target))  # as of any new file there
             partial.replace(target)
     except OSError as error:
-        raise ModelError(f"{target} cannot be written: {error.strerror}") from error
+        raise ModelError(f"{source} cannot be copied to {target}: {error.strerror}") from error
     yield target
 
 

@@ -236,17 +236,6 @@ def test_scan_respects_its_axes() -> None:
     assert shape(got, "ys") == (4, 6)
 
 
-def test_a_sequence_map_sees_the_elements() -> None:
-    got = program("""
-        g (seq(float[3,4]) xs, float[4] w) => (ys) <int64[1] want = {12}> {
-            ys = SequenceMap (xs) <body = b (x) => (y) {
-                flat = Reshape (x, want)
-                y = Neg (flat)
-            }>
-        }""")
-    assert shape(got, "flat") == (12,)
-
-
 def test_a_loop_that_carries_a_dim_of_the_outside_keeps_its_name() -> None:
     got = program("""
         g (float[batch,8] x, int64 n, bool go) => (y) {

@@ -12,7 +12,7 @@ from memplan_cli.onnx_io.shapes.domains.rule_node import (
     RuleNode,
     last_as,
 )
-from memplan_cli.onnx_io.shapes.symbolic.dim_rules import sum_dims
+from memplan_cli.onnx_io.shapes.symbolic.dim_rules import joined_shape
 from memplan_cli.onnx_io.shapes.symbolic.target_rules import broadcast_shapes
 from memplan_cli.onnx_io.shapes.symbolic.values import FLOAT
 from memplan_cli.onnx_io.shapes.symbolic.window_rules import (
@@ -191,18 +191,8 @@ def _qlinear_concat(node: RuleNode) -> Sequence[OutputType]:
     Output: the tensors joined along ``axis``, with the element type of the output's zero point.
     """
     shapes = [node.input_shape(index) for index in range(2, len(node.proto.input), 3)]
-    known_shapes = [shape for shape in shapes if shape]
-    element = node.elem_type(1) or UINT8
-    if (
-        not known_shapes
-        or len(known_shapes) < len(shapes)
-        or len({len(shape) for shape in known_shapes}) > 1
-    ):
-        return [OutputType(element, None)]
-    axis = node.int_attribute("axis", 1) % len(known_shapes[0])
-    output_shape = list(known_shapes[0])
-    output_shape[axis] = sum_dims([shape[axis] for shape in known_shapes])
-    return [OutputType(element, tuple(output_shape))]
+    shape = joined_shape(shapes, node.int_attribute("axis", 1))
+    return [OutputType(node.elem_type(1) or UINT8, shape)]
 
 
 RULES: Mapping[str, Rule] = {

@@ -1,1 +1,1 @@
-"""Shape inference inside the subgraphs of If, Loop, Scan and SequenceMap."""
+"""Shape inference inside the subgraphs of If, Loop and Scan."""

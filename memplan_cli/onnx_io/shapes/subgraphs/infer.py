@@ -1,4 +1,4 @@
-"""Shape inference inside the subgraphs of If, Loop, Scan and SequenceMap.
+"""Shape inference inside the subgraphs of If, Loop and Scan; those of SequenceMap are left to ONNX.
 
 ONNX's inference enters subgraphs, but it gives a Loop's carried values no shape and does not see
 constants of the outer graph. So each subgraph with an unknown type is inferred as a model of its own:
@@ -12,7 +12,6 @@ from copy import deepcopy
 from functools import partial, reduce
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.operators import CONTROL_FLOW
 from memplan_cli.onnx_io.shapes.lattice import (
     has_holes,
     is_complete,
@@ -69,7 +68,7 @@ def _infer_subgraphs(
     node_pairs = [
         (node, inferred.graph.node[index])
         for index, node in enumerate(given.graph.node)
-        if node.op_type in CONTROL_FLOW
+        if node.op_type in _RULES
     ]
     if not node_pairs:
         return {}
@@ -301,32 +300,8 @@ def _scan_length(shapes: Iterable[Shape | None], axes: Iterable[int]) -> Dim:
     return None
 
 
-def _sequence_map(node: NodeProto, outer: OuterGraph) -> SubgraphResults:
-    """Return the subgraph inferred for one element of the sequences, and sequences of its outputs.
-
-    An input that is a tensor is given to each run as it is.
-    """
-    from onnx import TypeProto
-
-    (attribute, subgraph), *_ = subgraphs(node)
-    input_types = []
-    for name, value in zip(node.input, subgraph.input, strict=False):
-        type_proto = outer.type_of(name)
-        if type_proto.WhichOneof("value") == "sequence_type":
-            type_proto = type_proto.sequence_type.elem_type
-        input_types.append(merged(type_proto, value.type))
-    inferred = outer.infer_subgraph(subgraph, input_types)
-    results = []
-    for value in inferred.output:
-        type_proto = TypeProto()
-        type_proto.sequence_type.elem_type.CopyFrom(value.type)
-        results.append(type_proto)
-    return {attribute: inferred}, results
-
-
 _RULES: Mapping[str, Callable[[NodeProto, OuterGraph], SubgraphResults]] = {
     "If": _if,
     "Loop": _loop,
     "Scan": _scan,
-    "SequenceMap": _sequence_map,
 }

@@ -124,12 +124,17 @@ def pad_shape(values: Values, node: NodeProto) -> Shape | None:
 
 
 def concat_shape(values: Values, node: NodeProto) -> Shape | None:
-    """Concat: the sum of dims on ``axis``; on other axes, where all are equal, the best known dim.
-
-    That is a number if any input has one, else a name.
-    """
+    """Concat: the shape of the inputs, joined along ``axis``."""
     shapes = [values.shape(name) for name in node.input]
-    axis = int_attribute(node, "axis", 1)
+    return joined_shape(shapes, int_attribute(node, "axis", 1))
+
+
+def joined_shape(shapes: Sequence[Shape | None], axis: int) -> Shape | None:
+    """Return the shape of tensors joined along an axis: the sum of their dims there.
+
+    On other axes, where all are equal, it is the best known dim: a number if any tensor has one, else a name.
+    None if a shape is unknown, or ranks differ.
+    """
     known_shapes = [shape for shape in shapes if shape is not None]
     ranks = {len(shape) for shape in known_shapes}
     if len(known_shapes) < len(shapes) or len(ranks) != 1:
