@@ -48,6 +48,7 @@ AXIS = "int64 axis = {3}, int64 zero = {0}, int64 one = {1}, int64 two = {2}"
         (f"f = Cast <to = 11> (n) s = Cast <to = 11> (two) h = Mul (f, s) o = Floor (h) {WHOLE}", "2*w"),
         (f"{FLOAT} = 2.0> () h = Mul (f, s) o = Floor (h) {WHOLE}", "2*w"),
         ("m = Min (n, two) r = Range (zero, m, one)", "min(2, w)"),
+        ("k = ReduceProd <keepdims = 0> (all) r = Range (zero, k, one)", "3*batch*h*w"),
         ("t = Equal (n, n) m = Where (t, n, axis) r = Range (zero, m, one)", "w"),
     ],
 )  # fmt: skip

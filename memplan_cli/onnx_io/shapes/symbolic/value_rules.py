@@ -251,6 +251,18 @@ def _cast(values: Values, node: NodeProto) -> Value | None:
     return Value(value.element_array(), target)
 
 
+def _product(values: Values, node: NodeProto) -> Value | None:
+    """ReduceProd: the product of a vector of integers; None for a tensor of another rank."""
+    value, dims = values.operand(node.input[0]), values.input_dims(node, 0)
+    if value is None or dims is None or value.array.ndim != 1:
+        return None
+    if value.elem_type not in INTEGERS or int_attribute(node, "noop_with_empty_axes", 0):
+        return None
+    array = _int64_vector([product(dims)]).array
+    keepdims = int_attribute(node, "keepdims", 1)
+    return Value(array if keepdims else array.reshape(()), value.elem_type)
+
+
 def _constant(_: Values, node: NodeProto) -> Value | None:
     """Constant: its tensor; None if it has no tensor, or one that is too large."""
     tensor = constant_tensor(node)
@@ -288,5 +300,6 @@ _ON_EXPRESSIONS: Mapping[str, ValueRule] = {
     **dict.fromkeys(BINARY, _binary),
     "Cast": _cast,
     "Div": _div,
+    "ReduceProd": _product,
 }
 """Rules for inputs of which some elements are expressions or unknown."""
