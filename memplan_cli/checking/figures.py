@@ -161,23 +161,25 @@ def _interface_tensor_figures(
 
 
 def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the report's numbers of the original order.
+    """Yield the report's numbers of the original order, and whether it was chosen.
 
-    In a report without totals they must be None. Otherwise they are those of the plan if it has the
-    original order and nodes. Those of another order cannot be counted: nothing is yielded.
+    The numbers are None in a report without totals, and those of the plan if it has the nodes of the
+    original in their order. Those of another order cannot be counted: nothing is yielded.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
-    has_totals = memory.planned is not None
-    is_file_order = is_in_file_order(planned)
-    if is_file_order is None or report.recompute.nodes or report.chunked.regions:
-        is_file_order = False
-    elif not report.donated.pairs:  # donations change the chosen order afterwards
+    has_other_nodes = report.recompute.nodes or report.chunked.regions
+    keeps_order = None if has_other_nodes else is_in_file_order(planned)
+    if (
+        keeps_order is not None and not report.donated.pairs
+    ):  # donations change the order afterwards
         was_chosen = report.chosen_order == "file"
-        yield Figure("whether the order of the file is chosen", was_chosen, is_file_order)
-    if has_totals and not is_file_order:
+        yield Figure("whether the order of the file is chosen", was_chosen, keeps_order)
+    if memory.planned is None:
+        live_peak, resident = None, None
+    elif keeps_order:
+        live_peak, resident = memory.live_peak, memory.resident
+    else:
         return
-    live_peak = memory.live_peak if has_totals else None
-    resident = memory.resident if has_totals else None
     yield Figure("original.live_peak", report.original_live_peak, live_peak)
     yield Figure("original.planned", report.original_planned, memory.planned)
     yield Figure("original.resident", report.original_resident, resident)
@@ -378,31 +380,31 @@ def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
 
 def _weight_bytes(planned: PlannedModel) -> int:
     """Return the bytes of the weights whose declared shapes are numbers."""
-    total = 0
-    for value in planned.timeline.values():
-        if value.kind is ValueKind.WEIGHT:
-            dtype, shape = planned.type_of(value)
-            if shape is not None and dtype in ELEMENT_BITS:
-                coefficient, unit = tensor_bytes(shape, dtype, planned.bounds)
-                total += coefficient if unit == "1" else 0
-    return total
+    weights = (v for v in planned.timeline.values() if v.kind is ValueKind.WEIGHT)
+    sizes = (_bytes_of(planned, weight) for weight in weights)
+    return sum(count for count, unit in filter(None, sizes) if unit == "1")
+
+
+def _bytes_of(planned: PlannedModel, value: Value) -> tuple[int, str] | None:
+    """Return the bytes of a value of the model as coefficient and unit; None if they are unknown."""
+    dtype, shape = planned.type_of(value)
+    return tensor_bytes(shape, dtype, planned.bounds)
 
 
 def _total_bytes(planned: PlannedModel, values: Iterable[Value]) -> ByteSum | None:
     """Return the bytes of some values, or None if the bytes of one are unknown.
 
-    Strings and sequences are left out, as in the totals of a report.
+    Strings and sequences, whose shapes do not determine their bytes, are left out, as in a report.
     """
     sums = []
     for value in values:
-        dtype, shape = planned.type_of(value)
+        dtype, _ = planned.type_of(value)
         if dtype not in (*ELEMENT_BITS, "unknown"):
-            continue  # a string or sequence: a shape does not determine its bytes
-        if shape is None or dtype not in ELEMENT_BITS:
+            continue
+        size = _bytes_of(planned, value)
+        if size is None:
             return None
-        coefficient, unit = tensor_bytes(shape, dtype, planned.bounds)
-        if coefficient < 0:  # `tensor_bytes`: a dim is unknown, or has no largest value
-            return None
+        coefficient, unit = size
         sums.append({unit: coefficient})
     return add_sums(*sums)
 

@@ -92,17 +92,16 @@ def sample_dims(units: Iterable[str]) -> Iterator[dict[str, int]]:
         yield {name: 128 * (first + 2 * index) for index, name in enumerate(names)}
 
 
-def tensor_bytes(shape: Shape, dtype: str, bounds: Bounds) -> tuple[int, str]:
-    """Return a tensor's bytes as coefficient and unit, with bounded dims at their largest.
-
-    If the bytes are unknown, the coefficient is -1, and the unit a text for messages.
-    """
-    fixed_dims = [dim for dim in shape if isinstance(dim, int)]
-    if len(fixed_dims) == len(shape) and dtype in ELEMENT_BITS:
+def tensor_bytes(shape: Shape | None, dtype: str, bounds: Bounds) -> tuple[int, str] | None:
+    """Return a tensor's bytes as coefficient and unit, with bounded dims at their largest; None if unknown."""
+    if shape is None or dtype not in ELEMENT_BITS:
+        return None
+    fixed_dims = [dim for dim in shape if isinstance(dim, int) and dim >= 0]
+    if len(fixed_dims) == len(shape):
         return -(-prod(fixed_dims) * ELEMENT_BITS[dtype] // 8), "1"
     size = size_of(shape, dtype)
     if size is None:
-        return -1, "an unknown size"
+        return None
     largest = largest_size(size, bounds)
     return largest.coefficient, largest.unit if largest.symbols else "1"
 

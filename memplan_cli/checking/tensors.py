@@ -103,11 +103,13 @@ def check_tensor_bytes(row: Placement, unit: str, bounds: Bounds) -> Iterator[st
     ``unit`` is the unit of the tensor's arena, for example ``"batch"``. A tensor without bytes may be
     in any arena.
     """
-    count, expected_unit = tensor_bytes(row.shape, row.dtype, bounds)
+    size = tensor_bytes(row.shape, row.dtype, bounds)
+    count, expected_unit = size or (None, "")
     if row.bytes != count or (row.bytes and unit != expected_unit):
+        expected = "an unknown number" if size is None else f"{count}*{expected_unit}"
         yield (
             f"tensor {row.id[:120]!r} is recorded with {row.bytes}*{unit[:80]!r} bytes, it "
-            f"takes {count}*{expected_unit}"
+            f"takes {expected}"
         )
 
 

@@ -14,6 +14,7 @@ from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.commands.settings import comment_text
 from memplan_cli.reporting.media import json_text, result_renderers
 from memplan_cli.reporting.media.chart import bar_lines, sampled_maxima
+from memplan_cli.reporting.plans.runtime import size_or_dash
 from memplan_cli.reporting.snippets import c_snippet, cpp_snippet, settings_snippet
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _candidates_table(serving: ServingSettings) -> doc.Table:
         (
             candidate.name,
             format_size(candidate.held),
-            _size_or_dash(candidate.bound),
+            size_or_dash(candidate.bound),
             "chosen" if candidate is serving.chosen else "",
         )
         for candidate in sorted(serving.candidates, key=lambda c: (c.bound is None, c.held))
@@ -146,7 +147,7 @@ def _verdicts(soak: Soak) -> Iterator[doc.Block]:
         yield doc.Check(passed=True, text="The outputs are the same.")
     bound = soak.serving.chosen.bound
     if soak.exceeded:
-        text = f"The arena held {_size_or_dash(soak.held)}, above its bound of {_size_or_dash(bound)}."
+        text = f"The arena held {size_or_dash(soak.held)}, above its bound of {size_or_dash(bound)}."
         yield doc.Check(passed=False, text=text)
     elif bound is not None and soak.held is not None:
         yield doc.Check(passed=True, text="The arena stayed within its bound.")
@@ -161,9 +162,9 @@ def _run_tables(soak: Soak) -> Iterator[doc.Table]:
         tuple(
             (
                 run.name,
-                _size_or_dash(run.growth),
-                _size_or_dash(run.highest),
-                _size_or_dash(run.held),
+                size_or_dash(run.growth),
+                size_or_dash(run.highest),
+                size_or_dash(run.held),
                 _sparkline(run, max_growth),
             )
             for run in soak.runs
@@ -176,11 +177,6 @@ def _run_tables(soak: Soak) -> Iterator[doc.Table]:
             for run in soak.runs
         ),
     )
-
-
-def _size_or_dash(size: int | None) -> str:
-    """Return a size as text, or a dash if it is unknown."""
-    return "-" if size is None else format_size(size)
 
 
 def _sparkline(run: ConfigurationRun, max_growth: int) -> str:

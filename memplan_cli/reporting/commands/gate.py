@@ -444,18 +444,19 @@ def metric_value(snapshot: Snapshot, name: str) -> int:
         UnknownSizeError: the value is unknown; the hint tells how to get it.
     """
     value = snapshot.metrics.get(name)
-    if value is None:
+    if value is not None:
+        return value
+    group = name.partition(".")[0]
+    if group == "process" and snapshot.process_obstacle:  # a prediction was tried
+        obstacle, hint = snapshot.process_obstacle, snapshot.size_hint
+        if "planned" in snapshot.metrics:
+            hint = "--metric planned checks the intermediates alone"
+    elif group in ("predicted", "observed", "process"):
+        obstacle, hint = "", snapshot.run_hint
+    else:
         obstacle, hint = snapshot.size_obstacle, snapshot.size_hint
-        group = name.partition(".")[0]
-        if group == "process" and snapshot.process_obstacle:
-            obstacle = snapshot.process_obstacle
-            if "planned" in snapshot.metrics:
-                hint = "--metric planned checks the intermediates alone"
-        elif group in ("predicted", "observed", "process"):
-            obstacle, hint = "", snapshot.run_hint
-        message = f"{name} of {snapshot.model} is unknown{f': {obstacle}' if obstacle else ''}"
-        raise UnknownSizeError(message, hint=hint)
-    return value
+    message = f"{name} of {snapshot.model} is unknown{f': {obstacle}' if obstacle else ''}"
+    raise UnknownSizeError(message, hint=hint)
 
 
 def _percent(value: int, before: int) -> str:
