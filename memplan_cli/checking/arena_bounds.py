@@ -75,7 +75,7 @@ def _slot_bytes_of_kind(tensors: Sequence[LiveBytes]) -> int:
         for first, end, _ in by_size[size]:
             change[position[first]] += 1
             change[position[end]] -= 1
-        needed = max(accumulate(change))
-        total += (needed - slots) * size  # the number of live tensors never falls
+        needed = max(accumulate(change))  # never less than before, as tensors are only added
+        total += (needed - slots) * size
         slots = needed
     return total

@@ -101,29 +101,28 @@ def is_in_file_order(planned: PlannedModel) -> bool | None:
     """
     if planned.original is None or planned.original.graph is None:
         return None
-    return _has_order_of(planned.model.graph, planned.original.graph)
+    are_kept = [*_orders_kept(planned.model.graph, planned.original.graph)]
+    return None if None in are_kept else all(are_kept)
 
 
-def _has_order_of(graph: GraphProto, original: GraphProto) -> bool | None:
-    """Return whether a graph and its subgraphs keep the node order of the original, see `is_in_file_order`."""
-    original_index = {
+def _orders_kept(graph: GraphProto, original: GraphProto) -> Iterator[bool | None]:
+    """Yield for a graph and each of its subgraphs whether its nodes have the order of the original.
+
+    None if a node is not in the original, where it is found by the name of its first output.
+    """
+    indices = {
         name: index for index, node in enumerate(original.node) for name in node.output if name
     }
-    previous, is_kept = -1, True
-    for node in graph.node:
-        names = [name for name in node.output if name]
-        index = original_index.get(names[0]) if names else None
-        if index is None:
-            return None
-        is_kept = is_kept and index > previous
-        previous = index
-        inner = zip(subgraphs_of(node), subgraphs_of(original.node[index]), strict=False)
-        for subgraph, original_subgraph in inner:
-            is_inner_kept = _has_order_of(subgraph, original_subgraph)
-            if is_inner_kept is None:
-                return None
-            is_kept = is_kept and is_inner_kept
-    return is_kept
+    order = [indices.get(next(filter(None, node.output), "")) for node in graph.node]
+    known = [index for index in order if index is not None]
+    yield None if len(known) < len(order) else known == sorted(known)
+    for node, index in zip(graph.node, order, strict=True):
+        if index is not None:
+            originals = subgraphs_of(original.node[index])
+            for subgraph, original_subgraph in zip(
+                subgraphs_of(node), originals, strict=False
+            ):
+                yield from _orders_kept(subgraph, original_subgraph)
 
 
 def _check_entries(block: Block, entries: Sequence[str]) -> Iterator[str]:

@@ -256,11 +256,10 @@ def _views(value: Value, readers: _Readers) -> set[int]:
     while pending:
         base = pending.pop()
         for node in readers.get(id(base), ()):
-            is_view = node.operator in VIEWS and any(read is base for read in node.inputs)
-            view = node.outputs[0] if is_view and node.outputs else None
-            if view is not None:
-                views.add(id(view))
-                pending.append(view)
+            output = node.outputs[0] if node.outputs else None
+            if output is not None and viewed_value(output) is base:
+                views.add(id(output))
+                pending.append(output)
     return views
 
 

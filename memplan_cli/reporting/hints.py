@@ -159,20 +159,17 @@ def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
 
     The first are empty if no dim of an input is free.
     """
-    report = plan.report
-    inputs = free_inputs(report)
-    input_symbols = {symbol for item in inputs for symbol in item.symbols}
-    known_values = {name: dim.value for name, dim in report.bindings.items()}  # or assumed
-    has_unknown_dim = not input_symbols <= known_values.keys() or any(
+    report, inputs = plan.report, free_inputs(plan.report)
+    values = {name: dim.value for name, dim in report.bindings.items()}
+    symbols_in_inputs = {symbol for item in inputs for symbol in item.symbols}
+    symbols_in_sizes = {name for unit in plan.units.values() for name in symbols_of(unit)}
+    has_unknown_dim = not symbols_in_inputs <= values.keys() or any(
         None in item.shape for item in inputs
     )
-    symbols_in_sizes = {name for arena in plan.arenas for name in symbols_of(arena.unit)}
     may_run = plan.settings.get("run", True)
-    # Other values for dims that are known or assumed do not help, except without a run: sizes may then
-    # have stayed symbolic in assumed dims.
+    # Without a run, sizes may have stayed symbolic in dims whose values are assumed.
     if has_unknown_dim or (symbols_in_sizes and not may_run):
-        yield binding_options(inputs, known_values)
-    # A symbol that no input has stands for a number that only data tells.
-    data_decides_sizes = report.partial or not symbols_in_sizes <= input_symbols
-    if data_decides_sizes and not may_run:  # with a run allowed, --run would change nothing
+        yield binding_options(inputs, values)
+    # A symbol that no input has stands for a number that only data tells, which a run observes.
+    if not may_run and (report.partial or not symbols_in_sizes <= symbols_in_inputs):
         yield RUN_OPTION

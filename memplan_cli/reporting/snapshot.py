@@ -321,8 +321,8 @@ def _planned_dims(plan: Plan) -> dict[str, str]:
     For example ``{"batch": "8", "seq": "1..128"}``.
     """
     values = {name: str(dim.value) for name, dim in plan.report.bindings.items()}
-    bounds = plan.settings.get("bounds")
-    return values | {name: str(text) for name, text in bounds.items()} if bounds else values
+    bounds = plan.settings.get("bounds") or {}
+    return values | {name: str(text) for name, text in bounds.items()}
 
 
 def _dim_text(dim: Dim, dims: Mapping[str, str]) -> str:
@@ -331,9 +331,11 @@ def _dim_text(dim: Dim, dims: Mapping[str, str]) -> str:
     >>> _dim_text("batch*2", {"batch": "4"})
     '8'
     """
+    if dim is None:
+        return "?"
     values = {name: int(text) for name, text in dims.items() if text.isdecimal()}
-    bound_dim = bind_dim(dim, values)
-    return dims.get(str(bound_dim), "?" if bound_dim is None else str(bound_dim))
+    text = str(bind_dim(dim, values))
+    return dims.get(text, text)  # bounds of a symbol are no number
 
 
 def _tensor_facts(plan: Plan, bytes_at_peak: Mapping[str, int]) -> dict[str, TensorFacts]:

@@ -108,11 +108,10 @@ def regions(plan: Plan) -> tuple[Region, ...]:
             is_open = False
             if spans:  # the last region lasts until this join
                 spans[-1] = spans[-1][0], tick
-        elif _CHUNK.search(node) and is_open:
-            spans[-1] = spans[-1][0], tick
         elif _CHUNK.search(node):
+            first = spans.pop()[0] if is_open else tick
+            spans.append((first, tick))
             is_open = True
-            spans.append((tick, tick))
     return tuple(Region(_label(plan, index, *span), *span) for index, span in enumerate(spans))
 
 

@@ -330,9 +330,10 @@ def _change_row(
     name: str, old: T, new: T, text: Callable[[T], str]
 ) -> tuple[str, str, str, str]:
     """Return a figure's name, both values as ``text`` writes them, and the change, empty if there is none."""
+    if new == old:
+        return name, text(old), text(new), ""
     percent = round(100 * (new - old) / old) if old else 0
-    change = "" if new == old else f"{percent:+d}%" if percent else "0%"
-    return name, text(old), text(new), change
+    return name, text(old), text(new), f"{percent:+d}%" if percent else "0%"
 
 
 @dataclass(frozen=True, slots=True)
