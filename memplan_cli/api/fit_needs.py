@@ -53,8 +53,6 @@ _SOURCE = Source(path="", sha256="", graph_sha256="")
 _DIM_BY_DATA = 64
 """The number that a hint suggests for a dim that data decides."""
 
-_NOT_PREDICTED = "the process could not be predicted, and the planned tensors are counted"
-
 
 @dataclass(slots=True)
 class ModelNeeds:
@@ -182,31 +180,32 @@ def read_needs(
     data_dims = _dims_by_data(program, free_input_dims, bound_settings) - {dim}
     _check_dims(program, (dim, *data_dims), bound_settings)
     planned = make_plan(program, bound_settings, _SOURCE, REWRITES, progress=progress)
-    observed_plans, totals = None, {}
-    if data_dims or _has_unknown_sizes(program, planned.plan):
+    totals = _totals(planned.program, planned.plan, bound_settings)
+    observed_plans = None
+    if data_dims or not totals:
+        totals = {}
         observed_plans = ObservedPlans(file.lazy, file.path, bound_settings)
         observed_plans.memory({dim: 1})  # raises if a run does not tell all sizes
-    else:
-        totals = _totals(planned.program, planned.plan, bound_settings)
-    process, notes = predict_process_of(file.path, of, dim, bound_settings)
+    process, notes = None, assumption_notes(bound_settings)
+    if of != "tensors":
+        try:
+            process = process_prediction(file.path, dim, bound_settings)
+        except (RuntimeUnavailableError, UnknownSizeError) as error:
+            if of == "process":
+                raise
+            notes = (*notes, f"the planned tensors are counted: {error.message}")
     return ModelNeeds(
         dim=dim,
         program=planned.program,
         # The nodes of ``planned.program`` are ordered already.
         settings=replace(bound_settings, order="keep"),
         totals=totals,
-        warnings=(*resolved.loaded.warnings, *assumption_notes(bound_settings), *notes),
+        warnings=(*resolved.loaded.warnings, *notes),
         limit=limit,
         progress=progress,
         process=process,
         observed_plans=observed_plans,
     )
-
-
-def _has_unknown_sizes(program: Program, plan: Plan) -> bool:
-    """Whether the size of some intermediate, input or output is neither a number nor a formula."""
-    interface_bytes = input_bytes(program), output_bytes(program)
-    return plan.report.coverage < 1.0 or None in interface_bytes
 
 
 def bind_program(program: Program, dims: Mapping[str, int]) -> Program:
@@ -251,11 +250,11 @@ def _totals(program: Program, plan: Plan, settings: Settings) -> dict[str, int]:
     """Return weights, inputs, outputs and arenas together, in bytes by product of dims.
 
     ``{"1": 64, "batch": 4096}`` is ``4096*batch + 64`` bytes: ``"1"`` is the product of no dims. Empty
-    if an input or output has no size.
+    if the size of some input, output or intermediate is neither a number nor a formula.
     """
     inputs = input_bytes(program, settings.bounds)
     outputs = output_bytes(program, settings.bounds)
-    if inputs is None or outputs is None:
+    if inputs is None or outputs is None or plan.report.coverage < 1.0:
         return {}
     weights = {"1": plan.report.memory.weights}
     heights = ({arena.unit: arena.height} for arena in plan.arenas)
@@ -367,50 +366,30 @@ class ProcessPrediction:
         )
 
 
-def predict_process_of(
-    path: Path, of: str, dim: str, settings: Settings
-) -> tuple[ProcessPrediction | None, tuple[str, ...]]:
-    """Return a prediction of the process that runs a model, and notes for the user.
+def process_prediction(path: Path, dim: str, settings: Settings) -> ProcessPrediction:
+    """Return the prediction of the process that runs a model.
 
-    ``of`` is what has to fit a memory size. With ``tensors`` no process is predicted, and the prediction is
-    None. If the process cannot be predicted, it is None too with ``auto``, and a note says why; with
-    ``process`` this is an error.
+    The model is loaded, and run if data decides sizes and the settings allow runs. The value 1 of the dim is
+    tried: its run is the shortest, and a process that can be predicted at one value can be at any.
 
     Raises:
-        RuntimeUnavailableError: ``of`` is ``process``, and the model does not load.
-        UnknownSizeError: ``of`` is ``process``, and it cannot be predicted.
+        RuntimeUnavailableError: weights are missing, or the model does not load or run.
+        UnknownSizeError: the process cannot be predicted.
     """
-    if of == "tensors":
-        return None, ()
-    try:
-        prediction = _load_prediction(path, settings)
-    except RuntimeUnavailableError as error:
-        if of == "process":
-            raise
-        return None, (f"{_NOT_PREDICTED}: {error.message}",)
-    # A process that can be predicted at one value of the dim can be predicted at any. The value 1 is
-    # tried, since the run of ``by_run`` is then the shortest.
-    smallest = {dim: 1}
-    if prediction.highest_bytes(smallest) is not None:
-        return prediction, ()
-    by_run = replace(prediction, model_to_run=path)
-    if settings.run and by_run.highest_bytes(smallest) is not None:
-        return by_run, ()
-    # What else than sizes prevents a prediction, such as an operator, is the same with a run.
-    reason = prediction.obstacle(smallest)
-    if of == "process":
-        raise UnknownSizeError(
-            f"the process of {path} cannot be predicted: {reason}",
-            hint="--of tensors uses the memory of the plan instead",
-        )
-    return None, (f"{_NOT_PREDICTED}: {reason}",)
-
-
-def _load_prediction(path: Path, settings: Settings) -> ProcessPrediction:
-    """Load a model in a process, for the graph that a session executes."""
     from memplan_cli.onnx_io.weights.stored import stored_model
     from memplan_cli.runtime.graph.dumps import executed_graph
     from memplan_cli.runtime.run.baseline import DEFAULTS
 
     executed = executed_graph(path, DEFAULTS, settings.dims)
-    return ProcessPrediction(stored_model(path), executed, settings)
+    prediction = ProcessPrediction(stored_model(path), executed, settings)
+    smallest = {dim: 1}
+    if prediction.highest_bytes(smallest) is not None:
+        return prediction
+    by_run = replace(prediction, model_to_run=path)
+    if settings.run and by_run.highest_bytes(smallest) is not None:
+        return by_run
+    # A run only adds sizes. Other reasons, such as an operator, are the same with it and without.
+    raise UnknownSizeError(
+        f"the process of {path} cannot be predicted: {prediction.obstacle(smallest)}",
+        hint="--of tensors uses the memory of the plan instead",
+    )

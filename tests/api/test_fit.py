@@ -12,7 +12,7 @@ import pytest
 from builders import parse
 from memplan_cli import api
 from memplan_cli.api.fit import ConfirmationRuns, TakenMemory, confirm, fit
-from memplan_cli.api.fit_needs import bind_program
+from memplan_cli.api.fit_needs import ProcessPrediction, bind_program
 from memplan_cli.core.results.observations import Peaks
 from memplan_cli.errors import RuntimeUnavailableError, SettingsError, UnknownSizeError
 from memplan_cli.planning import fit as planning_fit
@@ -206,6 +206,19 @@ def test_without_weights_tensors_are_counted_and_that_is_said(stripped: Path) ->
     assert any("the planned tensors are counted" in warning for warning in found.warnings)
     with pytest.raises(RuntimeUnavailableError):
         fit(stripped, 64 << 20, "batch", of="process")
+
+
+def test_tensors_are_counted_if_the_run_for_the_process_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def highest_bytes(prediction: ProcessPrediction, _: Mapping[str, int]) -> None:
+        if prediction.model_to_run:
+            raise RuntimeUnavailableError("it does not run")
+
+    monkeypatch.setattr(ProcessPrediction, "highest_bytes", highest_bytes)
+    found = fit(SAMPLE, 128 << 20, "batch")
+    assert found.of == "tensors"
+    assert "the planned tensors are counted: it does not run" in found.warnings
 
 
 @pytest.fixture
