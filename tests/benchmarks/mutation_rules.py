@@ -423,7 +423,7 @@ RULES = (
     rule("a state of a shown search has all its moves",
          "_OrderSimulator.check_complete", replace("step >= self._bound", "True"), "test_forged_certificates", "test_certificates"),
     rule("nothing outside lies between the ops of a region",
-         "_extensions", replace("not _is_convex(graph, splits, op_index, duplicated)", "False"), "test_chunk_regions"),
+         "_extensions", replace("not _is_convex(graph, region, op_index, outside_readers)", "False"), "test_chunk_regions"),
     rule("a late fusion frees nothing",
          "_check_late_rule", drop("frees_nothing"), "test_fusions"),
     rule("for what is fused late, nobody else waits",

@@ -75,21 +75,24 @@ def search(
     max_bytes = int(budget * before) if isinstance(budget, float) else budget
     finder = _Finder(max_bytes, Limit(max(_OPS_PER_OP * len(graph.ops), _MIN_OPS), seconds))
     original = Stage(graph, planned_vars, original_work=total_cost(graph.program).work)
+    # One step to the budget mostly gives the least work. Several steps may need less memory.
     if max_bytes is not None:
         finder.search(original, first_target=max_bytes)
     if not finder.is_met:
         finder.search(original)
     programs = [original]
     if not finder.is_met:
-        copies = stage_with_copies(original, max_bytes or finder.least.peak)
+        large_bytes = finder.least.peak if max_bytes is None else max_bytes
+        copies = stage_with_copies(original, large_bytes)
         if copies is not None:
             programs.append(copies)
             finder.search(copies)
-    least = finder.least
-    if not finder.is_good:
+    if not finder.is_met_in_time:
+        least = finder.least
+        # Chunks that are cut again may need no more memory than the plan so far, with less work.
+        first_target = max(max_bytes or 0, least.peak)
         for stage in stages_of_fewer_chunks(least, finder.limit):
-            # What its chunks are cut again for is the same memory, with less work.
-            finder.search(stage, first_target=max(max_bytes or 0, least.peak))
+            finder.search(stage, first_target)
     bounds = (
         lower_bound(stage.graph, stage.planned_vars.sizes, stage.planned_vars.aliasing)
         for stage in programs
@@ -127,8 +130,8 @@ class _Finder:
         )
 
     @property
-    def is_good(self) -> bool:
-        """Whether a plan is within the budget, and the best such plan is fast enough."""
+    def is_met_in_time(self) -> bool:
+        """Whether a plan is within the budget, and the fastest such plan is fast enough."""
         return self.is_met and self.best.time <= SLOWEST
 
     @property

@@ -98,8 +98,9 @@ class _Needs:
         first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
         last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
         if op.outputs[0] in unsliceable_outputs:
-            # This output may be written over an input. If that input is not counted here, the
-            # bound is lower than it could be, but still a bound.
+            # Only the first output is ever written over an input, so the bytes of both may be the
+            # same. They are subtracted even if that input is sliced, and so not counted here: a
+            # lower number is still a bound.
             last_need = last_need._replace(bytes=last_need.bytes - self._overwritten_bytes(op))
         return max(first_need, last_need, key=lambda need: need.bytes)
 

@@ -119,16 +119,13 @@ class _Chain:
 
 
 def _chains_to_copy(graph: Graph, budget: int) -> list[_Chain]:
-    """Return the chains of which products need a copy; no two have an op in common.
+    """Return the chains to copy, for their matrix products to read; no two have an op in common.
 
     A chain is copied if both hold:
 
-    - it cannot be in chunks along the product's axis, because a producer or another consumer of
-      one of its tensors cannot (`_has_conflict`);
-    - the consumers of its result that keep reading the original can be in chunks along another
-      axis (`_others_can_be_chunked`).
-
-    Only large inputs of products count (`_BUDGET_DIVISOR`).
+    - the original cannot be in chunks together with its product (`_has_conflict`);
+    - once the product reads the copy, the original can be in chunks together with its other
+      consumers (`_others_can_be_chunked`).
     """
     candidates = [
         chain
@@ -260,9 +257,9 @@ def _adds_one_element_per_row(graph: Graph, node: Node | None, axis: int) -> boo
 
 
 def _has_conflict(graph: Graph, chain: _Chain) -> bool:
-    """Whether a product cannot be in chunks together with the chain of ops that compute its input.
+    """Whether a chain cannot be in chunks together with its product.
 
-    That is so if a producer or another consumer of some tensor in the chain has no split along
+    That is so if the producer or another consumer of some tensor in the chain has no split along
     the axis on which chunks of the product need the tensor.
     """
     return any(
@@ -331,10 +328,10 @@ class _CopyWriter:
         self._renamed_inputs: dict[int, dict[VarId, VarId]] = {}
 
     def copy(self, chain: _Chain) -> None:
-        """Add a copy of a chain before its first reader, and let the product read the copy.
+        """Add a copy of a chain, which the product of the chain reads instead of the original.
 
-        Some other consumers read the copy too (`_consumers_of_original`). No op of the chain may have
-        been copied before.
+        So do the consumers of the chain's result that `_consumers_of_original` does not list. The copy
+        is added before the first of these readers. No op of the chain may have been copied before.
         """
         self._copied_ops.update(chain.ops)
         original_readers = _consumers_of_original(self._graph, chain)
@@ -358,7 +355,7 @@ class _CopyWriter:
     def _copy_op(self, index: int, chain: _Chain, names: Mapping[VarId, VarId]) -> list[Op]:
         """Return ops that compute the outputs of an op of a chain once more, in copies of these vars.
 
-        The ops are also right for a slice of the copies along the axis that the chain has for these outputs.
+        They can be in chunks along the chain's axis of these outputs.
 
         Args:
             index: the op.
@@ -368,13 +365,13 @@ class _CopyWriter:
         """
         op, node = self._graph.ops[index], self._graph.node(index)
         axis = next(chain.axes[var] for var in op.outputs if var in chain.axes)
-        # A LogSoftmax sums the whole axis, and an index of a ScatterElements may point to any place of it. The
-        # ops in their place compute each element by itself: with maxima of the whole rows, which are computed
-        # once, or by comparing each place with the index.
         if _is_log_softmax(node, axis):
+            # A chunk cannot sum whole rows, but it can subtract statistics of whole rows.
             return self._log_softmax_ops(index, axis, names)
         if _adds_one_element_per_row(self._graph, node, axis):
+            # A chunk cannot add at an index outside of it, but it can compare its columns with the index.
             return self._scatter_add_ops(op, names)
+        # All other ops of a chain have a split along the axis (`_sliced_inputs`).
         return [
             op._replace(
                 name=self._writer.op_name(f"{op.label}{_SUFFIX}"),

@@ -123,12 +123,15 @@ def _sums_last_axes(node: Node) -> bool:
 def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) -> bool:
     """Whether SGEMM adds the products of a chunk in the same blocks as those of the whole.
 
-    The block length depends on the number of columns. The columns of a convolution are its output
-    positions, those of a transposed one its input positions, halo included. A split along any other
-    axis keeps all columns, so the blocks are the same.
+    The length of the blocks depends on the number of columns, so only these splits can change it:
+
+    - tiles of a convolution, whose columns are its output positions;
+    - tiles of a transposed convolution, whose columns are its input positions, halo included;
+    - columns of a matrix product. But a vector is multiplied by a kernel without blocks (gemv).
     """
     data, weight, read = node.data_shape, node.input_shape(1) or (), split.inputs[0]
-    name, ranges = qualified_name(node.op), [(0, split.extent), *chunks]
+    name = qualified_name(node.op)
+    ranges = [(0, split.extent), *chunks]  # the whole op, and each chunk
     if split.role is Role.TILES and name in _CONVOLUTIONS:
         columns_per_index = prod(node.output_shape[2:]) // split.extent
         summed = prod(weight[1:])
@@ -140,8 +143,6 @@ def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) 
         columns_per_index = 1  # the split axis is the axis of columns
         summed = data[-2] if node.int_attribute("transA", 0) else data[-1]
     else:
-        # Either all columns are kept, or the data is a vector: a single row is multiplied by another
-        # kernel (gemv), which has no blocks.
         return True
     lengths = (stop - start for start, stop in ranges)
     return len({_summing_block(length * columns_per_index, summed) for length in lengths}) == 1
@@ -165,8 +166,8 @@ def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bo
     They do if a row fills whole registers, or if what lies before each chunk does. True for
     operators without summed rows.
     """
-    row_elements = _summed_row_elements(node)
-    if row_elements is None or row_elements % _REGISTER_ELEMENTS == 0:
+    divisor = _divisor_of_summed_row(node)
+    if divisor is None or divisor % _REGISTER_ELEMENTS == 0:
         return True
     data, read = node.data_shape, split.inputs[0]
     if read is None or prod(data[: read.axis]) > 1:
@@ -178,15 +179,12 @@ def _rows_begin_aligned(node: Node, split: Split, chunks: Sequence[Range]) -> bo
     )
 
 
-def _summed_row_elements(node: Node) -> int | None:
-    """Return how many elements a summed row has, or its last axis if a row has several axes.
+def _divisor_of_summed_row(node: Node) -> int | None:
+    """Return a divisor of the number of elements of each summed row; None if there are no rows.
 
-    A row is a contiguous block of elements that the kernel sums into one. It surely fills whole
-    registers if its last axis does. None if the kernel does not sum contiguous blocks.
-
-    GroupNormalization sums the channels and positions of each group of a sample,
-    InstanceNormalization the positions of each channel of a sample. A reduction sums rows if its last
-    axis is reduced.
+    A row is a contiguous block of elements that the kernel sums into one: in GroupNormalization a group
+    of channels of a sample, in InstanceNormalization a channel. A reduction sums rows if its last axis
+    is reduced. The length of this axis divides that of a row.
     """
     data = node.data_shape
     match qualified_name(node.op):
@@ -197,7 +195,7 @@ def _summed_row_elements(node: Node) -> int | None:
     if not _is_sum(node.op):
         return None
     if data[-1] == 1:
-        # Elements of the axis before the last one are contiguous too, so they may be a row.
+        # The axis before the last one is contiguous too, so its elements may be the rows.
         return 1
     reduced = reduced_axes(node)  # None: not known, so any axis may be
     sums_rows = reduced is None or len(data) - 1 in reduced

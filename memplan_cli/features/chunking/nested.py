@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from memplan_cli.features.chunking.search import Limit
     from memplan_cli.features.chunking.stage import ChunkPlan, Stage
 
-_MAX_OUTER_CHUNKS = 8
-"""Regions of at most so many chunks keep them: they add little work."""
+_MAX_CHEAP_CHUNKS = 8
+"""Regions of at most so many chunks keep their number: these chunks add little work."""
 
 _COUNT_DIVISORS = (2, 4, 6, 8)
-"""Chunks of all other regions are as many times as long before they are cut again."""
+"""By what the numbers of chunks of all other regions are divided, in one stage each."""
 
 
 def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
-    """Yield a plan's program with fewer chunks, in which only tensors of chunks may be cut.
+    """Yield the plan's program with fewer chunks, in which only these chunks may be cut.
 
     The fewer chunks, the more often each has to be cut again. What is least work depends on the
     operators, so there are several stages. Those that cannot be written are left out.
@@ -39,9 +39,9 @@ def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
     stage = plan.stage
     counts_of_stages = dict.fromkeys(
         tuple(
-            max(-(-choice.count // divisor), 2)
-            if choice.count > _MAX_OUTER_CHUNKS
-            else choice.count
+            choice.count
+            if choice.count <= _MAX_CHEAP_CHUNKS
+            else max(-(-choice.count // divisor), 2)
             for choice in plan.state.choices
         )
         for divisor in _COUNT_DIVISORS
@@ -56,6 +56,7 @@ def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
             yield stage.rewritten(
                 outer.chunked.program,
                 outer.chunked.constants,
+                # Only vars that the rewriting added may be cut: the tensors of chunks.
                 kept_vars=stage.graph.kept_vars | frozenset(stage.graph.program.vars),
                 added_work=sum(choice.work for choice in outer.choices),
                 choices=outer.choices,

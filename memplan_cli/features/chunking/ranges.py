@@ -36,7 +36,7 @@ class ChunkRanges:
         computed: the range of its split that each op computes, by op index; ops are left out of which
         the chunk needs nothing, or only what the previous chunk made.
         outputs: the range of each region output that this chunk contributes.
-        carried: the range of each tensor that is needed here but that the previous chunk hands over.
+        carried: the range of each tensor that this chunk receives from the previous one.
     """
 
     computed: Mapping[int, Range]
@@ -56,7 +56,7 @@ def chunk_ranges(graph: Graph, region: Region, count: int) -> tuple[ChunkRanges,
     # An op that leaves carried rows out may have a range too short for its kernel. So if the
     # ops that save work by carrying rows change the bits, try once more with none.
     for carrying_ops in (None, frozenset[int]()):
-        chunks = _propagate(graph, region, outputs, carrying_ops)
+        chunks = _ranges_for_outputs(graph, region, outputs, carrying_ops)
         if chunks and _all_keep_bits(graph, region, chunks):
             return chunks
     return None
@@ -112,7 +112,7 @@ def fewest_chunks(graph: Graph, region: Region, count: int) -> int:
     return max(map(fewest, region.outputs))
 
 
-def _propagate(
+def _ranges_for_outputs(
     graph: Graph,
     region: Region,
     outputs: Sequence[Mapping[VarId, Range]],
@@ -122,33 +122,31 @@ def _propagate(
 
     ``outputs`` are the ranges of the region's outputs for each chunk. ``carrying_ops`` are the ops
     whose last rows are kept for the next chunk, so that their overlap is not computed again. None:
-    all ops for which this saves work.
+    all ops for which this saves work in the second chunk.
     """
     chunks: list[ChunkRanges] = []
-    held: Mapping[int, Range] = {}
+    previous: _PreviousChunk | None = None
     for chunk_outputs in outputs:
-        previous = _PreviousChunk(held, carrying_ops) if chunks else None
         ranges = _backward_ranges(graph, region, chunk_outputs, previous)
         if ranges is None:
             return None
-        if previous is not None and carrying_ops is None:
-            # The second chunk has chosen them; all later chunks carry the same.
-            carrying_ops = ranges.carrying_ops
-        held = ranges.op_ranges
         carried = _carried_ranges(graph, region, ranges)
         chunks.append(ChunkRanges(ranges.computed, chunk_outputs, carried))
+        if previous is not None and carrying_ops is None:
+            carrying_ops = ranges.carrying_ops
+        previous = _PreviousChunk(ranges.op_ranges, carrying_ops)
     return tuple(chunks)
 
 
 class _PreviousChunk(NamedTuple):
-    """The previous chunk.
+    """What can be carried over from the previous chunk.
 
     Attributes:
-        held: the range of its split that the chunk needed of each op, and so can hand over.
-        carrying_ops: the ops that begin where the previous chunk ended; None: not decided yet.
+        op_ranges: the range of its split that the chunk needed of each op; all its rows are there.
+        carrying_ops: the ops that may begin where the chunk ended; None: all that save work by this.
     """
 
-    held: Mapping[int, Range]
+    op_ranges: Mapping[int, Range]
     carrying_ops: Collection[int] | None
 
     def should_carry(self, graph: Graph, op_index: int, needed: Range) -> bool:
@@ -158,9 +156,9 @@ class _PreviousChunk(NamedTuple):
         Concat that joins the carried rows with the new ones. ``needed`` is the range of its split
         that this chunk needs, overlap included.
         """
-        if op_index not in self.held:
+        if op_index not in self.op_ranges:
             return False
-        op, (previous_start, previous_stop) = graph.ops[op_index], self.held[op_index]
+        op, (previous_start, previous_stop) = graph.ops[op_index], self.op_ranges[op_index]
         start, stop = needed
         if start < previous_start:
             return False  # the previous chunk does not have the first rows
@@ -177,7 +175,7 @@ class _PreviousChunk(NamedTuple):
     def remaining_range(self, op_index: int, needed: Range) -> Range:
         """Return the part of a needed range that the previous chunk does not have; it may be empty."""
         start, stop = needed
-        return min(max(start, self.held[op_index][1]), stop), stop
+        return min(max(start, self.op_ranges[op_index][1]), stop), stop
 
 
 class _BackwardRanges(NamedTuple):
@@ -202,9 +200,9 @@ def _backward_ranges(
 ) -> _BackwardRanges | None:
     """Propagate the ranges of one chunk from the region's outputs to its inputs.
 
-    Ops are visited from last to first, so all consumers of an op come before it. An op whose
-    rows are carried computes only those after the previous chunk's; its consumers get the rows
-    before from there. None if some op would compute or read an empty range.
+    Ops are visited from last to first, so all consumers of an op come before it. A carrying op
+    computes only the needed rows that the previous chunk does not have, or nothing if it has all.
+    None if any other op would compute or read an empty range.
 
     ``outputs`` are the ranges of the region's outputs that the chunk contributes; ``previous`` is
     None for the first chunk, to which nothing is carried.
@@ -216,13 +214,13 @@ def _backward_ranges(
     for op_index in sorted(region.splits, reverse=True):
         op, split = graph.ops[op_index], region.splits[op_index]
         op_range = _range_for_outputs(op, split, needed)
-        if op_range is None:  # of an input that a Concat omits in this chunk
+        if op_range is None:  # a Concat reads nothing of this op's output in this chunk
             continue
         op_ranges[op_index] = op_range
         if previous is not None and previous.should_carry(graph, op_index, op_range):
             carrying_ops.add(op_index)
             op_range = previous.remaining_range(op_index, op_range)
-            if op_range[0] == op_range[1]:
+            if op_range[0] == op_range[1]:  # the previous chunk has all rows
                 continue
         reads = _read_ranges(graph, op, split, op_range)
         if op.type == "Concat":

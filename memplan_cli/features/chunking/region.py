@@ -9,8 +9,7 @@ time by the op with which the boundary, the tensors that stay whole, has the few
 
 The boundary is q, k, v and y; the scores are never whole.
 
-While a region grows, it is a dict ``splits`` of its ops' splits by op index, and a set
-``duplicated``. An op is duplicated if ops outside the region need its whole result before the
+An op of a region is duplicated if ops outside the region need its whole result before the
 region runs: it runs whole as well, beside its chunks. The *whole run* of a duplicated op is
 outside the region, only its chunks are inside. *Whole bytes* are those of all tensors that are
 whole while the region runs: its boundary, and tensors that only pass by.
@@ -74,8 +73,8 @@ def regions_from(
 ) -> Iterator[Region]:
     """Yield regions around a tensor, sliced along one axis, each with fewer whole bytes.
 
-    A region is left out if it has at least as many whole bytes as a smaller one. ``may_grow`` gets the
-    ops that were visited to find the next op of a region, and says whether regions may grow further.
+    A region is left out if it has at least as many whole bytes as a smaller one. ``may_grow`` is called
+    with the number of ops that were visited to find the next op of a region; False ends its growth.
     """
     for stages in growth_series(graph, seed, axis, may_grow):
         fewest_bytes: int | None = None
@@ -100,63 +99,43 @@ def growth_series(
     for split in graph.splits(producer):
         seed_map = graph.output_map(producer, split, seed)
         if seed_map is not None and seed_map.axis == axis:
-            yield list(_grow(graph, producer, split, seed, axis, may_grow))
+            splits = {producer: split}
+            if _outputs_fit(graph, splits, producer, split):
+                first = Region(splits, *boundary(graph, splits), seed, axis)
+                yield list(_grow(graph, first, may_grow))
 
 
 def _grow(
-    graph: Graph,
-    producer: int,
-    split: Split,
-    seed: VarId,
-    axis: int,
-    may_grow: Callable[[int], bool],
+    graph: Graph, region: Region, may_grow: Callable[[int], bool]
 ) -> Iterator[GrowthStage]:
-    """Yield the region of the seed's producer alone, then with one op more each time.
+    """Yield a region, then with one op more each time.
 
-    Each time the op joins that leaves the fewest bytes in the boundary, until no op fits,
-    `_MAX_USELESS_VISITS` is reached, or ``may_grow`` (that of `regions_from`) ends it. The boundary
-    are the inputs and outputs of the region, which stay whole. An op may join as a duplicate: it runs
-    in chunks for the region, and whole for ops outside.
+    Each time the op joins with which the boundary has the fewest bytes. Growth ends when no op fits,
+    when ``may_grow`` (that of `regions_from`) returns False, or when more than `_MAX_USELESS_VISITS` ops
+    were visited since the whole bytes last fell.
     """
-    splits, duplicated = {producer: split}, frozenset[int]()
-    if not _outputs_fit(graph, splits, producer, split):  # another output cannot be in chunks
-        return
     fewest_bytes, useless_visits = maxsize, 0
     while useless_visits <= _MAX_USELESS_VISITS:
-        region = _make_region(graph, splits, duplicated, seed, axis)
         stage = GrowthStage(region, whole_bytes(graph, region))
         yield stage
-        # The smallest `_Extension` is the best.
-        extension = min(_extensions(graph, region), default=None)
-        visits = 2 * len(splits)  # for the boundary, and for the readers outside
-        if not may_grow(visits) or extension is None:
+        best_extension = min(_extensions(graph, region), default=None)
+        visits = 2 * len(region.splits)  # for the boundary, and for the readers outside
+        if not may_grow(visits) or best_extension is None:
             return
         useless_visits = 0 if stage.whole_bytes < fewest_bytes else useless_visits + visits
         fewest_bytes = min(fewest_bytes, stage.whole_bytes)
-        op_index = extension.op_index
-        splits[op_index] = graph.splits(op_index)[extension.split_index]
-        if extension.is_duplicate:
-            duplicated |= {op_index}
-        # A duplicated op need not run whole any more if the op that joined was its last outside reader.
-        duplicated = _still_read_outside(graph, splits, duplicated)
+        region = _extended(graph, region, best_extension)
 
 
-def _make_region(
-    graph: Graph,
-    splits: Mapping[int, Split],
-    duplicated: frozenset[int],
-    seed: VarId,
-    axis: int,
-) -> Region:
+def _extended(graph: Graph, region: Region, extension: _Extension) -> Region:
+    """Return a region with one op more."""
+    joining = extension.op_index
+    splits = {**region.splits, joining: graph.splits(joining)[extension.split_index]}
+    duplicated = region.duplicated | ({joining} if extension.is_duplicate else set())
+    # A duplicated op need not run whole any more if the op that joined was its last outside reader.
+    duplicated = _still_read_outside(graph, splits, duplicated)
     inputs, outputs = boundary(graph, splits, duplicated)
-    return Region(
-        splits=dict(splits),
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        seed=seed,
-        axis=axis,
-        duplicated=duplicated,
-    )
+    return Region(splits, inputs, outputs, region.seed, region.axis, duplicated)
 
 
 def _still_read_outside(
@@ -207,38 +186,36 @@ def _without_growing_ends(graph: Graph, region: Region) -> Region:
         shorter_bytes = boundary_bytes(graph, shorter, shorter_duplicated)
         if op_index in duplicated or shorter_bytes < fewest_bytes:
             splits, duplicated, fewest_bytes = shorter, shorter_duplicated, shorter_bytes
-    if len(splits) == len(region.splits):
-        return region
-    return _make_region(graph, splits, duplicated, region.seed, region.axis)
+    inputs, outputs = boundary(graph, splits, duplicated)
+    return Region(splits, inputs, outputs, region.seed, region.axis, duplicated)
 
 
 def boundary(
     graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()
-) -> tuple[list[VarId], list[VarId]]:
+) -> tuple[tuple[VarId, ...], tuple[VarId, ...]]:
     """Return the inputs and the outputs of a region of ops.
 
     Inputs are tensors that other ops make; graph inputs and weights are left out, as they are
-    not planned. Outputs are tensors that other ops read, or the whole run of a duplicated op, or
-    graph outputs. Those of duplicated ops are left out: other ops read the result of the op that
-    runs whole.
+    not planned. Outputs are graph outputs, and tensors that other ops or the whole runs of
+    duplicated ops read. Results of duplicated ops are no outputs, as their whole runs make them.
     """
     order = sorted(ops)
     internal = {var for index in ops for var in graph.ops[index].outputs if var}
     read = dict.fromkeys(var for index in order for var in graph.dataflow.reads[index])
     producer = graph.dataflow.producer
-    inputs = [
+    inputs = tuple(
         var
         for var in read
-        # A Constant op makes a weight.
+        # Some weights have a producer too: a Constant op.
         if var in producer and var not in internal and var not in graph.weights
-    ]
-    outputs = [
+    )
+    outputs = tuple(
         var
         for index in order
         if index not in duplicated
         for var in graph.ops[index].outputs
         if var and _has_outside_reader(graph, var, ops, duplicated)
-    ]
+    )
     return inputs, outputs
 
 
@@ -246,8 +223,7 @@ def boundary_bytes(
     graph: Graph, ops: Collection[int], duplicated: Collection[int] = ()
 ) -> int:
     """Return the bytes of the inputs and outputs of a region, which are whole tensors."""
-    inputs, outputs = boundary(graph, ops, duplicated)
-    return sum(graph.bytes(var) for var in (*inputs, *outputs))
+    return sum(map(graph.bytes, chain(*boundary(graph, ops, duplicated))))
 
 
 def whole_bytes(graph: Graph, region: Region) -> int:
@@ -303,36 +279,32 @@ def _extensions(graph: Graph, region: Region) -> Iterator[_Extension]:
             can_duplicate = op_index in producers and _is_light(graph, op_index, split)
             if is_duplicate and not can_duplicate:
                 continue
-            added_duplicates = frozenset({op_index} if is_duplicate else ())
-            added_bytes = _added_boundary_bytes(graph, region, op_index, added_duplicates)
+            duplicated = region.duplicated | ({op_index} if is_duplicate else set())
+            added_bytes = _added_boundary_bytes(graph, region, op_index, duplicated)
             yield _Extension(
-                boundary_bytes=present_bytes + added_bytes,
-                negative_shared_bytes=-shared_bytes,
-                is_duplicate=is_duplicate,
-                op_index=op_index,
-                split_index=split_index,
+                present_bytes + added_bytes, -shared_bytes, is_duplicate, op_index, split_index
             )
 
 
 def _added_boundary_bytes(
-    graph: Graph, region: Region, joining: int, added_duplicates: frozenset[int]
+    graph: Graph, region: Region, joining: int, duplicated: Collection[int]
 ) -> int:
     """Return by how many bytes the boundary grows if an op joins; negative if it shrinks.
 
-    Only tensors that the op reads or makes can enter or leave the boundary.
+    Only tensors that the op reads or makes can enter or leave the boundary. ``duplicated`` are the
+    duplicated ops of the region, with the op if it joins as one.
     """
-    ops, duplicated = {*region.splits, joining}, region.duplicated | added_duplicates
-    before = {*region.inputs, *region.outputs}
+    ops, before = {*region.splits, joining}, {*region.inputs, *region.outputs}
     added_bytes = 0
     for var in {*graph.dataflow.reads[joining], *filter(None, graph.ops[joining].outputs)}:
         producer = graph.dataflow.producer.get(var)
-        if producer in ops:
-            is_whole = producer not in duplicated and _has_outside_reader(
-                graph, var, ops, duplicated
-            )
+        if producer in duplicated:
+            is_in_boundary = False
+        elif producer in ops:
+            is_in_boundary = _has_outside_reader(graph, var, ops, duplicated)
         else:
-            is_whole = producer is not None and var not in graph.weights
-        added_bytes += graph.bytes(var) * (is_whole - (var in before))
+            is_in_boundary = producer is not None and var not in graph.weights
+        added_bytes += graph.bytes(var) * (is_in_boundary - (var in before))
     return added_bytes
 
 
@@ -358,9 +330,8 @@ def _neighbors(graph: Graph, region: Region) -> tuple[Mapping[int, int], frozens
 
 def _outside_readers(graph: Graph, region: Region) -> frozenset[int]:
     """Return the ops outside a region that read its results, and its duplicated ops that do."""
-    own_readers = (graph.readers(index) for index in region.splits.keys() - region.duplicated)
-    readers = frozenset(chain.from_iterable(own_readers))
-    return readers - (region.splits.keys() - region.duplicated)
+    only_in_chunks = region.splits.keys() - region.duplicated
+    return frozenset(chain.from_iterable(map(graph.readers, only_in_chunks))) - only_in_chunks
 
 
 def _is_light(graph: Graph, op_index: int, split: Split) -> bool:
@@ -429,27 +400,26 @@ def _is_convex(
 ) -> bool:
     """Whether a region with the op ``joining`` has no path that leaves it and comes back.
 
-    An op on such a path would have to run between two chunks of the region: of ``a -> b -> c``, the ops
-    a and c are no region without b. ``outside_readers`` are those of the region (`_outside_readers`).
+    Of ``a -> b -> c``, the ops a and c are no region without b. Each chunk has a slice of both. So b,
+    which reads all of a, could only run after the last chunk, but c needs b in the first.
 
-    A duplicated op runs twice. Its chunks are in the region, and ops of the region read their results.
-    Its whole run is outside, and ops outside read its result. ``joining`` is not duplicated.
+    ``joining`` joins without its whole run. ``outside_readers`` are those of the region
+    (`_outside_readers`).
     """
-    members, duplicated = {*region.splits, joining}, region.duplicated
-    first, last = min(members), max(members)
+    in_chunks = {*region.splits, joining}
+    only_in_chunks = in_chunks - region.duplicated
+    first, last = min(in_chunks), max(in_chunks)
     stack = [*outside_readers, *graph.readers(joining)]
     visited: set[int] = set()
     while stack:
         index = stack.pop()
-        runs_outside = index not in members or index in duplicated
-        # Ops stand in topological order: a path back only has ops between the first and last.
-        if index in visited or not runs_outside or not first < index < last:
+        # Ops stand in topological order, so a path that comes back has only ops between these two.
+        if not first < index < last or index in only_in_chunks or index in visited:
             continue
         visited.add(index)
         readers = set(graph.readers(index))
-        comes_back = not readers.isdisjoint(members)
-        # Ops of the region do not read the whole run of a duplicated op, but its chunks.
-        if comes_back and index not in duplicated:
+        # Of a duplicated op, chunks read the slices inside of the region, not its whole run.
+        if index not in region.duplicated and not readers.isdisjoint(in_chunks):
             return False
         stack += readers
     return True

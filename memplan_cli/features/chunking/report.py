@@ -29,31 +29,35 @@ def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
     chunks = report.chunked
     if not chunks.regions and chunks.budget is None and not chunks.curve:
         return
-    count = len(chunks.regions)
-    more_or_fewer = "more" if chunks.nodes >= 0 else "fewer"
-    line = (
-        f"{counted(count, 'region')} computed in chunks: {abs(chunks.nodes)} {more_or_fewer} nodes, "
-        f"{100 * chunks.flops_increase:.1f}% more work"
-    )
-    if not chunks.regions and chunks.budget is not None and chunks.met and chunks.curve:
-        needed = format_size(chunks.curve[0].peak)
-        line = (
-            f"No region is computed in chunks: without chunks the model needs {needed}, which is within "
-            "the budget"
-        )
+    line = _summary_line(chunks)
     if chunks.needs:
         line += f". Lower bound: {chunks.needs}"
     rows = [_region_row(region) for region in chunks.regions]
     table = doc.first_rows(_HEADS, rows, "regions", max_rows)
     yield from doc.section("Computed in chunks", doc.Paragraph(line), table)
-    is_answer = chunks.budget is None  # the curve tells which budgets there are
-    # The first point of the curve is the program without chunks.
-    if len(chunks.curve) > 1 and (max_rows or is_answer):
+    # A run without a budget asks which budgets there are. The curve is the answer, so it is shown
+    # even if tables have no rows. Its first point is the program without chunks.
+    if len(chunks.curve) > 1 and (max_rows or chunks.budget is None):
         yield from _curve_section(chunks)
-    if chunks.ended_early and (is_answer or not chunks.met):
+    if chunks.ended_early and (chunks.budget is None or not chunks.met):
         yield doc.Paragraph(
             "The search ended at its limit. A longer one, with --time-limit, may find less memory."
         )
+
+
+def _summary_line(chunks: ChunkingSummary) -> str:
+    """Return what all chunks cost, or that the model is within its budget without them."""
+    if not chunks.regions and chunks.budget is not None and chunks.met and chunks.curve:
+        needed = format_size(chunks.curve[0].peak)
+        return (
+            f"No region is computed in chunks: without chunks the model needs {needed}, which is within "
+            "the budget"
+        )
+    more_or_fewer = "more" if chunks.nodes >= 0 else "fewer"
+    return (
+        f"{counted(len(chunks.regions), 'region')} computed in chunks: "
+        f"{abs(chunks.nodes)} {more_or_fewer} nodes, {100 * chunks.flops_increase:.1f}% more work"
+    )
 
 
 def _curve_section(chunks: ChunkingSummary) -> Iterator[doc.Block]:

@@ -123,17 +123,17 @@ def _write_region(
 ) -> None:
     """Add the ops of all chunks of a region to the writer, and join the region's outputs.
 
-    Rows that a chunk reads of the one before it are carried over, not computed again. Vars that the
-    replaced ops made or read are added to ``writer.maybe_unused``.
+    Rows that a chunk reads of the one before it are carried over, not computed again. Outputs of the
+    replaced ops, and weights that they read, are added to ``writer.maybe_unused``.
     """
     graph = writer.graph
     output_slices: dict[VarId, list[VarId]] = {var: [] for var in region.outputs}
-    carried: Mapping[VarId, VarId] = {}  # the rows that come from the chunk before
+    carried_vars: Mapping[VarId, VarId] = {}  # the rows that come from the chunk before
     # For each chunk the ranges of rows that the next one needs of it.
     next_carried = [*(chunk.carried for chunk in chunks[1:]), {}]
     for index, chunk in enumerate(chunks):
         chunk_writer = _ChunkWriter(writer, region, chunk, f"__chunk{index + 1}")
-        carried = chunk_writer.write(carried, next_carried[index])
+        carried_vars = chunk_writer.write(carried_vars, next_carried[index])
         for var, slices in output_slices.items():
             axis = output_axis_map(graph, region, var).axis
             slices.append(chunk_writer.slice_of(var, axis, chunk.outputs[var]))
@@ -150,12 +150,11 @@ def _write_region(
 
 
 def _without_unused(writer: ProgramWriter, region_ranges: Sequence[Range]) -> ChunkedProgram:
-    """Return the written program without the vars that only replaced ops made or read.
+    """Return the written program without the vars of ``writer.maybe_unused`` that no op reads now.
 
-    These are vars in ``writer.maybe_unused`` that no op reads now: outputs of replaced ops, and weights
-    that they read. If such a weight is made by a Constant op, the op is removed too. It has no inputs,
-    so nothing else is unused without it. All of ``writer.constants`` stay: they were added because an
-    op reads them.
+    If a Constant op makes such a var, which is a weight, the op is removed too. It has no inputs, so
+    nothing else is unused without it. All of ``writer.constants`` stay: they were added because an op
+    reads them.
 
     ``region_ranges`` are the ops of each region, counted before the removal.
     """
@@ -223,12 +222,12 @@ class _ChunkWriter:
         self._added_slices: dict[tuple[VarId, int, Range], VarId] = {}
 
     def write(
-        self, carried: Mapping[VarId, VarId], next_carried: Mapping[VarId, Range]
+        self, carried_vars: Mapping[VarId, VarId], next_carried: Mapping[VarId, Range]
     ) -> Mapping[VarId, VarId]:
         """Add the ops of the chunk, in order.
 
         Args:
-            carried: for each tensor of which the previous chunk carried rows over, the var
+            carried_vars: for each tensor of which the previous chunk carried rows over, the var
                 that holds these rows.
             next_carried: for each tensor of which the next chunk needs rows of this one, the
                 range of these rows.
@@ -236,21 +235,25 @@ class _ChunkWriter:
         Returns:
             For each tensor in ``next_carried``, the var that holds these rows.
         """
-        carried_over: dict[VarId, VarId] = {}
+        next_vars: dict[VarId, VarId] = {}
         for index, split in sorted(self._region.splits.items()):
-            op, is_computed = self._graph.ops[index], index in self._chunk.computed
+            # Else the chunk needs nothing of the op, or all that it needs is carried over.
+            is_computed = index in self._chunk.computed
             if is_computed:
                 self._write_op(index, split)
-            for var, axis_map in zip(op.outputs, split.outputs, strict=True):
+            outputs = zip(self._graph.ops[index].outputs, split.outputs, strict=True)
+            for var, axis_map in outputs:
                 if axis_map is None:
                     continue
-                if var in carried and is_computed:
-                    self._join_carried(var, axis_map.axis, carried[var])
-                elif var in carried:
-                    self._own_slices[var] = _SlicedVar(carried[var], self._chunk.carried[var])
+                if var in carried_vars:
+                    rows = _SlicedVar(carried_vars[var], self._chunk.carried[var])
+                    if is_computed:
+                        self._join_carried(var, axis_map.axis, rows)
+                    else:
+                        self._own_slices[var] = rows
                 if var in next_carried:
-                    carried_over[var] = self.slice_of(var, axis_map.axis, next_carried[var])
-        return carried_over
+                    next_vars[var] = self.slice_of(var, axis_map.axis, next_carried[var])
+        return next_vars
 
     def _write_op(self, index: int, split: Split) -> None:
         """Add the copy of one op, behind the slices that it reads.
@@ -338,15 +341,15 @@ class _ChunkWriter:
         self._own_slices[var] = _SlicedVar(name, (start, stop))
         return name
 
-    def _join_carried(self, var: VarId, axis: int, carried: VarId) -> None:
+    def _join_carried(self, var: VarId, axis: int, carried: _SlicedVar) -> None:
         """Add a Concat of the rows that were carried over and the rows of this chunk."""
         own = self._own_slices[var]
-        bounds = self._chunk.carried[var][0], own.range[1]
+        bounds = carried.range[0], own.range[1]
         dims = list(self._graph.dims(var))
         dims[axis] = bounds[1] - bounds[0]
         name = self._writer.new_var(var, f"{self._suffix}_joined", tuple(dims))
         self._writer.concat(
-            f"{name}/join", (carried, own.var), output=name, axis=axis, original=var
+            f"{name}/join", (carried.var, own.var), output=name, axis=axis, original=var
         )
         self._joined_slices[var] = _SlicedVar(name, bounds)
 

@@ -214,13 +214,14 @@ class Search:
         measurement = measured(
             chunked.program, sizes, self.planned_vars.pinned, self.planned_vars.aliasing
         )
-        fixed_buffers = measurement.storage.buffers_by_unit.get(FIXED_UNIT, ())
+        # All sizes are numbers, so all buffers are of this unit.
+        buffers = measurement.storage.buffers_by_unit.get(FIXED_UNIT, ())
         # Pairs of a tick and the bytes that are live from it on, by ascending tick.
-        pressure_by_tick = tuple(pressure(Problem(fixed_buffers)))
-        first_peak_tick, _ = max(pressure_by_tick, key=lambda entry: entry[1], default=(0, 0))
-        # Steps of the top block have an empty path; those of subgraphs belong to the op before.
+        live_bytes_from = tuple(pressure(Problem(buffers)))
+        first_peak_tick, _ = max(live_bytes_from, key=lambda entry: entry[1], default=(0, 0))
+        # An op of the top block begins at its tick. Ops of its subgraphs have the ticks after it.
         op_ticks = [step.start for step in measurement.timeline.steps if not step.block.path]
-        op_peaks = _op_peaks(pressure_by_tick, op_ticks)  # one for each op of the top block
+        op_peaks = _op_peaks(live_bytes_from, op_ticks)
         return State(
             choices=tuple(choices),
             chunked=chunked,
@@ -280,22 +281,22 @@ class Search:
         return None
 
     def _with_equal_layers(self, state: State) -> State:
-        """Return the state in which the last choice is also taken for equal layers above the budget.
+        """Return the state in which layers like that of the last region get as many chunks.
 
-        These are regions with the pattern of the chosen one: regions of the state in fewer chunks, and
-        new ones around tensors like its seed, as far as they have no op in common with other regions.
-        The state stays as it is if its peak would rise.
+        These are the regions of its pattern (`_pattern`) that need more than the budget: regions of
+        the state with fewer chunks, and new ones around tensors like its seed that share no op with
+        another region. If this would raise the height (`State.height`), the state stays as it is.
         """
         added = state.choices[-1]
         pattern = self._pattern(added.region)
-        choices = [
-            replace(choice, count=added.count)
-            if choice.count < added.count
-            and state.region_peak(number) > self.budget
-            and self._pattern(choice.region) == pattern
-            else choice
-            for number, choice in enumerate(state.choices)
-        ]
+        choices: list[Choice] = []
+        for number, choice in enumerate(state.choices):
+            needs_more_chunks = (
+                choice.count < added.count
+                and state.region_peak(number) > self.budget
+                and self._pattern(choice.region) == pattern
+            )
+            choices.append(replace(choice, count=added.count) if needs_more_chunks else choice)
         chunked_ops = {index for choice in choices for index in choice.region.splits}
         for seed in self._vars_like(added.region.seed):
             before = state.peak_at_producer(seed)
@@ -386,12 +387,12 @@ class Search:
         """Yield a region in more and more chunks, until it fits the budget or gains too little.
 
         A trial is useful if the most live bytes while the region runs are well below those of the last
-        useful trial (`_max_useful_bytes`). For a new region, the first trial is compared with the peak
-        of the state. The search ends if twice as many chunks as in the last useful trial are not useful;
-        a number in between (3 after 2) may bring little.
+        useful trial (`_max_useful_bytes`), or of the state's peak if there is none yet. The region has
+        gained too little if a trial with at least twice the chunks of the last useful one is useless.
+        Fewer chunks than that (3 after 2) may bring little, and 4 may still be useful.
 
-        ``current_count`` is the region's number of chunks in the state, at whose peak it runs then; 0
-        if it is a new region.
+        ``current_count`` is the number of chunks that the region has in the state, at whose peak it runs
+        then. It is 0 for a new region, so the first trial of a new region is the last if it is useless.
         """
         useful_bytes, useful_count = state.peak, current_count
         counts = dict.fromkeys(
@@ -403,8 +404,8 @@ class Search:
                 continue
             region_bytes = trial.choices[-1].after
             is_useful = region_bytes <= self._max_useful_bytes(useful_bytes)
-            # With useless trials of a region that is in chunks already, the search would lower the peak
-            # in many tiny steps.
+            # A new region is better than none, even if it saves little. But a region in chunks would
+            # get a few more in every step of the search, each of which lowers the peak a little.
             if is_useful or not current_count:
                 yield trial
             if region_bytes <= self.budget:
@@ -412,17 +413,14 @@ class Search:
             if is_useful:
                 useful_bytes, useful_count = region_bytes, count
             elif count >= 2 * useful_count:
-                return  # also after the first trial of a new region, where useful_count is 0
+                return
 
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:
         """Return the trial of a region in ``count`` chunks; None if it cannot be written.
 
-        Regions of the state that share ops with this one are left out of the trial.
-
-        If the peak op is an op of the original program, the region is measured without the other
-        regions, as that writes fewer ops. The bytes may be too high then: tensors that the others save
-        are whole. Otherwise the peak op is an op of another region's chunks, so the program must have
-        these.
+        The other regions of the state stay, except those that share ops with this one. They are written
+        only if the peak op is one of their chunks: else the region is measured without them, as that
+        writes fewer ops. Its bytes may be too high then, as tensors that the others save are whole.
         """
         ops = set(region.splits)
         others = tuple(
@@ -438,6 +436,7 @@ class Search:
         work = self._added_work(trial_state, position)
         return _Trial(
             choices=(*others, replace(choice, after=after)),
+            # The peak of the whole program is not known without the others. `_step` measures it.
             peak=max(after, trial_state.op_peak(state.peak_op)),
             work=work,
         )
@@ -484,17 +483,17 @@ class Search:
 
 
 def _op_peaks(
-    pressure_by_tick: Sequence[tuple[int, int]], op_ticks: Sequence[int]
+    live_bytes_from: Sequence[tuple[int, int]], op_ticks: Sequence[int]
 ) -> tuple[int, ...]:
     """Return the most live bytes from the first tick of each op to that of the next op.
 
-    ``pressure_by_tick`` has pairs of a tick and the bytes that are live from it on (`pressure`).
+    ``live_bytes_from`` has pairs of a tick and the bytes that are live from it on (`pressure`).
     """
     op_peaks, live_bytes, position = list[int](), 0, 0
     for start, stop in pairwise((*op_ticks, maxsize)):
         peak = 0
-        while position < len(pressure_by_tick) and pressure_by_tick[position][0] < stop:
-            tick, next_bytes = pressure_by_tick[position]
+        while position < len(live_bytes_from) and live_bytes_from[position][0] < stop:
+            tick, next_bytes = live_bytes_from[position]
             if tick > start:
                 peak = max(peak, live_bytes)
             live_bytes, position = next_bytes, position + 1

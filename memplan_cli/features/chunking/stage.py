@@ -143,14 +143,15 @@ def descend(
 ) -> Iterator[ChunkPlan]:
     """Yield plans of a program, each with less memory, starting with the program as it is.
 
-    Each plan is searched from the one before: with its regions, in more chunks if they need them, and
-    further ones. The one region that suits a small budget best can overlap several that together need
-    less, and these are found in this way. But regions of a laxer budget may also stand in the way of a
-    smaller one. So if a plan needs more than was aimed at, another is searched from the start.
+    Each plan is searched from the one before, with a smaller target in bytes. It has the regions of the
+    plan before, in more chunks if they need them, and further ones. Small steps find several small
+    regions, which together may need less than the one large region that a search for the budget would
+    take first. But regions of a laxer target may also stand in the way. So if a plan misses its
+    target, another is searched from the start.
 
-    The iteration ends with the first plan within the budget in bytes, if no plan with less memory
-    is found, or if the limit is reached. The first plan with chunks is searched with ``first_target``
-    bytes, or with the usual share of the program's peak.
+    The plans end when one is within the budget in bytes, when a search finds nothing with less memory,
+    or when the limit is reached. ``first_target`` is the target of the first plan with chunks; None:
+    `_NEXT_SHARE` of the peak.
     """
     search = Search(stage.graph, stage.planned_vars, limit)
     start = search.write_state(())

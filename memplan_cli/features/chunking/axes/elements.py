@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 _DATA, _INDICES, _UPDATES = 0, 1, 2
 """Inputs of the operators that index."""
 
+_STARTS, _AXES, _STEPS = 1, 3, 4
+"""Inputs of Slice."""
+
 
 def _elementwise_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along every output axis; inputs that are broadcast along it stay whole."""
@@ -203,12 +206,12 @@ def _sliced_ranges(node: Node) -> Mapping[int, tuple[int, int]] | None:
 
     Before opset 10 they are attributes. Without axes the first ones are sliced.
     """
-    starts = node.ints_attribute("starts") or node.constants.get(1)
-    if starts is None or (node.input_shape(3) and 3 not in node.constants):
+    starts = node.ints_attribute("starts") or node.constants.get(_STARTS)
+    if starts is None or (node.input_shape(_AXES) and _AXES not in node.constants):
         return None
-    axes = node.ints_attribute("axes") or node.constants.get(3) or range(len(starts))
-    steps = node.constants.get(4) or (1,) * len(starts)
-    if len(steps) < len(starts) or (node.input_shape(4) and 4 not in node.constants):
+    axes = node.ints_attribute("axes") or node.constants.get(_AXES) or range(len(starts))
+    steps = node.constants.get(_STEPS) or (1,) * len(starts)
+    if len(steps) < len(starts) or (node.input_shape(_STEPS) and _STEPS not in node.constants):
         return None
     data = node.data_shape
     ranges = {}
@@ -222,21 +225,24 @@ def _sliced_ranges(node: Node) -> Mapping[int, tuple[int, int]] | None:
 def _slice_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along every axis; along sliced ones only if none is sliced backwards.
 
-    With a start of 10 and a step of 2, elements 4..8 of the result are elements 18, 20, 22 and 24
-    of the data. If the bounds are known only at run time, the sliced axes are not split; if the axes
-    are, none is.
+    Element ``i`` of the result is element ``start + i * step`` of the data. So elements ``a..b`` read
+    ``start + a * step .. start + (b - 1) * step + 1``, half-open.
+
+    If the bounds are known only at run time, the sliced axes are not split; if the axes are, none is.
     """
     ranges = _sliced_ranges(node)
     if ranges is None:
-        axes = node.ints_attribute("axes") or node.constants.get(3)
-        if axes is None and node.input_shape(3) is not None:
+        axes = node.ints_attribute("axes") or node.constants.get(_AXES)
+        if axes is None and node.input_shape(_AXES) is not None:
             return ()
-        count = (node.input_shape(1) or (0,))[0]
-        return _splits_except(node, lambda _: range(count) if axes is None else axes)
+        count = (node.input_shape(_STARTS) or (0,))[0]
+        return _splits_of_first_input_except(
+            node, range(count) if axes is None else map(int, axes)
+        )
     along_sliced = (
         node.split(
             node.output_shape[axis],
-            {_DATA: AxisMap(axis, step, -start, start + 1 - step)},
+            {_DATA: AxisMap(axis, step, halo_before=-start, halo_after=start + 1 - step)},
             {0: AxisMap(axis)},
         )
         for axis, (start, step) in ranges.items()
@@ -260,7 +266,7 @@ def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     starts, stops, steps = zip(*bounds.values(), strict=True)
     if node.ints_attribute("starts"):
         return ChunkEdit({"starts": starts, "ends": stops, "axes": tuple(bounds)})
-    parts = dict(enumerate((starts, stops, tuple(bounds), steps), start=1))
+    parts = dict(enumerate((starts, stops, tuple(bounds), steps), start=_STARTS))
     return ChunkEdit(constants={at: parts[at] for at in parts if node.input_shape(at)})
 
 
@@ -276,10 +282,12 @@ def _pads(node: Node) -> tuple[int, ...] | None:
 
 
 def _pad_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along every axis that is padded with a constant, an edge or its mirror image.
+    """Return the splits along every axis, except those that are cropped by a negative padding.
 
-    An axis that is cropped by a negative padding is not split. A mirror image is up to as long as the
-    padding, so a chunk reads that much on both sides, and what it makes too much is sliced off.
+    With ``before`` elements of padding, element ``i`` of the result is element ``i - before`` of the
+    data. In a mirror image (mode ``reflect``), the first elements of the result are data elements up to
+    ``2 * before`` behind that, and the last ones up to ``2 * after`` before. So a chunk reads these too,
+    and what it makes too much is sliced off. Mode ``wrap`` reads the other end, and is not split.
     """
     pads, rank = _pads(node), len(node.output_shape)
     mode = node.string_attribute("mode", "constant")
@@ -292,14 +300,16 @@ def _pad_splits(node: Node) -> tuple[Split, ...]:
             {
                 _DATA: AxisMap(
                     axis,
-                    halo_before=pads[axis] + mirrored * pads[axis + rank],
-                    halo_after=mirrored * pads[axis] - pads[axis],
+                    halo_before=before + mirrored * after,
+                    halo_after=mirrored * before - before,
                 )
             },
             {0: AxisMap(axis)},
         )
-        for axis, dim in enumerate(node.output_shape)
-        if min(pads[axis], pads[axis + rank]) >= 0
+        for axis, (dim, before, after) in enumerate(
+            zip(node.output_shape, pads[:rank], pads[rank:], strict=True)
+        )
+        if min(before, after) >= 0
     )
 
 

@@ -32,10 +32,11 @@ _SINGLE_AXIS_OPSET = 13
 def _splits_except(
     node: Node, mixed_axes: Callable[[Node], Iterable[int]]
 ) -> tuple[Split, ...]:
-    """Return the splits along the axes of the first input that an operator does not mix.
+    """Return the splits along the axes of the first input, except those that ``mixed_axes`` returns.
 
-    Further inputs are broadcast to the first one. Outputs that lack the axis (statistics) stay
-    whole.
+    An operator mixes an axis if an element of its result depends on several elements of the axis.
+    Further inputs are broadcast to the first one. An output that lacks the split axis, such as
+    statistics, has no `AxisMap`: every chunk makes it whole.
     """
     data = node.data_shape
     mixed = {axis % len(data) for axis in mixed_axes(node)}

@@ -19,20 +19,22 @@ if TYPE_CHECKING:
 def _matmul_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits of ``[batch, M, K] x [batch, K, N]`` along batches, M and N.
 
-    A product with a vector ``[K]`` has rows only. FusedMatMul may transpose either matrix; with a vector,
-    a transposed one is not split, as ONNX Runtime reads it by other strides.
+    If the second operand is a vector ``[K]``, all axes before K are rows. FusedMatMul may transpose
+    either matrix. A transposed matrix times a vector is not split: ONNX Runtime reads the slices of such
+    a matrix by other strides.
     """
     left, right = node.input_shape(0), node.input_shape(1)
     if left is None or right is None or len(left) < 2:
         return ()
+    is_left_transposed = bool(node.int_attribute("transA", 0))
     if len(right) == 1:
-        if node.int_attribute("transA", 0):
+        if is_left_transposed:
             return ()
         return tuple(
             node.split(dim, {0: AxisMap(axis)}, {0: AxisMap(axis)}, Role.ROWS)
             for axis, dim in enumerate(left[:-1])
         )
-    left_rows = len(left) - (1 if node.int_attribute("transA", 0) else 2)
+    left_rows = len(left) - (1 if is_left_transposed else 2)
     right_columns = len(right) - (2 if node.int_attribute("transB", 0) else 1)
     output, last = node.output_shape, len(node.output_shape) - 1
     return (

@@ -44,11 +44,11 @@ def _operands_only(node: Node, operands: Sequence[int]) -> Node:
 def _quantized_splits(
     node: Node, rule: SplitRule, operands: Sequence[int], scales_of_first: Sequence[int]
 ) -> tuple[Split, ...]:
-    """Return the splits of the float operator, which has the inputs at positions ``operands``.
+    """Return the splits that ``rule`` gives for the float operator of a quantized one.
 
-    None if the first operand has several scales or zero points, which are at positions
-    ``scales_of_first``. Other operands, such as weights, may have one for each channel; then they are
-    not sliced.
+    ``operands`` are the positions of the float operator's inputs, ``scales_of_first`` those of the
+    scales and zero points of the first of them. If it has several of these, there are no splits. If
+    other operands have several, such as one for each channel of a weight, only the first is sliced.
     """
 
     def has_several(positions: Sequence[int]) -> bool:
@@ -64,6 +64,8 @@ def _quantized_splits(
             split.extent,
             dict(zip(operands, split.inputs, strict=True)),
             dict(enumerate(split.outputs)),
+            # Sums of integers are exact, so chunks of any length keep the bits. But chunks of columns
+            # keep their role, as those of `Role.FREE` may slice a weight (`Graph`).
             split.role if split.role is Role.COLUMNS else Role.FREE,
         )
         for split in rule(_operands_only(node, operands))
@@ -74,7 +76,7 @@ def _quantized_splits(
 def _quantized_edit(
     node: Node, split: Split, chunk: Range, edit: EditRule, operands: Sequence[int]
 ) -> ChunkEdit:
-    """Return the edit of the float operator, which has the inputs at positions ``operands``."""
+    """Return the edit of the float operator, whose inputs are at positions ``operands`` of ``node``."""
     reads = tuple(split.inputs[at] if at < len(split.inputs) else None for at in operands)
     return edit(_operands_only(node, operands), split._replace(inputs=reads), chunk)
 

@@ -144,10 +144,13 @@ def _pooling_splits(node: Node) -> tuple[Split, ...]:
 def _transposed_convolution_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along samples, and along each spatial axis in ``stride`` outputs at a time.
 
-    Input ``i`` adds to the outputs from ``i * stride - pad`` on, ``reach`` of them. So the outputs
-    ``start * stride .. stop * stride`` read the inputs from ``start - (reach - 1 - pad) // stride``
-    to ``stop + (pad - 1) // stride``, the last one included. None along spatial axes if the padding
-    follows from the sizes of the output, or if windows leave gaps.
+    Input ``i`` adds to ``reach`` outputs, from ``i * stride - pad`` on. So for the outputs
+    ``start * stride .. stop * stride``, the first input is ``start - (reach - 1 - pad) // stride``,
+    and the last one ``stop + (pad - 1) // stride``: with stride 2, reach 4 and pad 1, outputs 4..8
+    read inputs 1..5.
+
+    A spatial axis is not split if the padding follows from the sizes of the output, if windows leave
+    gaps, or if the padding is as long as a window.
     """
     auto_pad = node.string_attribute("auto_pad", "NOTSET")
     if node.ints_attribute("output_shape") or auto_pad not in {"NOTSET", "VALID"}:
@@ -166,15 +169,17 @@ def _transposed_convolution_splits(node: Node) -> tuple[Split, ...]:
             Role.TILES,
         )
         for axis, window in enumerate(_windows(node), start=_first_spatial_axis(node))
-        if window.reach >= max(window.stride, window.pads[0] + 1)
+        if window.reach >= window.stride and window.reach > window.pads[0]
     )
     return (*same_axis_splits(node, (0,)), *spatial)
 
 
 def _transposed_convolution_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the padding that crops a tile's outputs to its own.
+    """Return the padding that crops the outputs of a tile's inputs to those of the tile.
 
-    Outputs that no input of the tile adds to, behind its last one, are output padding.
+    In the example of `_transposed_convolution_splits`, inputs 1..5 make outputs 1..11. The tile keeps
+    4..8, so it has a padding of 3 before and 3 after. A tile at the end of the image may also have
+    outputs that no input adds to: these are output padding.
     """
     windows = _windows(node)
     before = [window.pads[0] for window in windows]
@@ -185,12 +190,13 @@ def _transposed_convolution_edit(node: Node, split: Split, chunk: Range) -> Chun
         index = read.axis - _first_spatial_axis(node)
         stride, reach, pads = windows[index]
         start, stop = read.range(chunk, node.data_shape[read.axis])
-        first, last = written.range(chunk, node.output_shape[read.axis])
-        # Without padding, the tile would make the outputs from ``made`` to ``made_stop``.
-        made = start * stride - pads[0]
-        made_stop = made + (stop - start - 1) * stride + reach
-        before[index] = first - made
-        after[index], added[index] = max(made_stop - last, 0), max(last - made_stop, 0)
+        kept_start, kept_stop = written.range(chunk, node.output_shape[read.axis])
+        # Never behind ``kept_start``: the tile reads all inputs that add to its first output.
+        made_start = start * stride - pads[0]
+        made_stop = (stop - 1) * stride - pads[0] + reach
+        before[index] = kept_start - made_start
+        after[index] = max(made_stop - kept_stop, 0)
+        added[index] = max(kept_stop - made_stop, 0)
     return ChunkEdit(
         {"pads": (*before, *after), "output_padding": tuple(added), "auto_pad": "NOTSET"}
     )
