@@ -185,12 +185,11 @@ class _OriginalLoop:
     def _start(self, new_entries: int) -> tuple[int, dict[str, Any]]:
         """Return the number of entries before the first step, 0 or 1, and the caches that hold them.
 
-        Without entries there are no caches: `feed` draws empty ones. If no step of ``new_entries`` runs
-        with these, the loop begins with one random entry. A step that extends empty caches unequally
-        runs too: the loop begins with it, and `step` refuses the model.
+        A loop begins without caches if a step of ``new_entries`` runs with empty ones, which `feed` draws.
+        Else it begins with one random entry.
         """
         failure = self._trial_failure(self.rules, past=0, new=new_entries)
-        if failure in ("", _UNEVEN_GROWTH):
+        if failure in ("", _UNEVEN_GROWTH):  # `step` refuses uneven growth
             return 0, {}
         drawn = self.inputs.draw(self.rules, past=1, new=new_entries, seed=_START_SEED)
         return 1, {cache.input: drawn[cache.input] for cache in self.caches.growing}

@@ -215,9 +215,9 @@ def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache |
     # ``after`` is the path (see `GraphIndex`) from the source to the output.
     source, after = index.trace_back(output)
     if index.is_input(source):
+        is_moved = not index.keeps_axes(after, index.ranks[source])
         # Without a path, input and output are one name: there is no second tensor to save.
-        if after and _is_unchanged(source, after, index):
-            # No axis grows, so ``axis`` has no meaning.
+        if after and not is_moved and not index.has_cast(after):
             return CacheMatch(source, output, axis=0, form="constant", after=after)
         return None
     node = index.producer_of(source)
@@ -230,11 +230,6 @@ def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache |
     if operator(node).family in _SELECTIONS:
         return _rearranged_cache(output, node, index)
     return _cache_in_subgraph(output, source, index)
-
-
-def _is_unchanged(name: str, path: tuple[int, ...], index: GraphIndex) -> bool:
-    """Return whether a graph input has the same elements, in the same order, behind a path."""
-    return index.keeps_axes(path, index.ranks[name]) and not index.has_cast(path)
 
 
 def _concatenated_cache(

@@ -77,7 +77,9 @@ def _repeats(
         if node.op_type != "Slice" or node.input[0] not in heads:
             continue
         for unsqueeze in readers.get(node.output[0], ()):
-            if unsqueeze.op_type != "Unsqueeze" or _axes(index, unsqueeze) != (_HEADS + 1,):
+            if unsqueeze.op_type != "Unsqueeze":
+                continue
+            if index.constants.get(unsqueeze.input[1]) != (_HEADS + 1,):  # its axes
                 continue
             repeat = _repeat_after(unsqueeze, heads[node.input[0]], index, readers)
             if repeat is not None:
@@ -257,11 +259,6 @@ def _only(readers: dict[str, list[NodeProto]], name: str, op_type: str) -> NodeP
     if len(nodes) != 1 or nodes[0].domain not in STANDARD_DOMAINS:
         return None
     return nodes[0] if nodes[0].op_type == op_type else None
-
-
-def _axes(index: GraphIndex, node: NodeProto) -> tuple[int | float, ...]:
-    """Return the constant axes of an Unsqueeze; empty if they are not constant."""
-    return index.constants.get(node.input[1], ()) if len(node.input) > 1 else ()
 
 
 def _elements(index: GraphIndex, name: str) -> tuple[int | None, ...]:

@@ -61,7 +61,7 @@ def with_sizes_that_run(service: Service, program: Program) -> tuple[Service, tu
     ran = (*ran, *ran_later)
     failures |= other_failures
     tried = len(ran) + len(failures)
-    reasons = [f"{_text(extent, point)}: {why}" for point, why in failures.items()]
+    reasons = [f"{binding_text(extent.dims(point))}: {why}" for point, why in failures.items()]
     if not ran:
         first_reasons = "; ".join(f"at {reason}" for reason in reasons[:2])
         raise RuntimeUnavailableError(
@@ -129,7 +129,3 @@ def _drawn_point(extent: Extent, rng: random.Random, number: int) -> Point:
         multiple = value - value % stride
         point.append(multiple if multiple in values else value)
     return tuple(point)
-
-
-def _text(extent: Extent, point: Point) -> str:
-    return binding_text(extent.dims(point))

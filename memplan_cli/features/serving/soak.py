@@ -218,9 +218,9 @@ def configurations(serving: ServingSettings) -> dict[str, RuntimeSettings]:
 def confirm_bound(service: Service, serving: ServingSettings) -> ServingSettings:
     """Return settings whose bound holds when requests of the extreme sizes are served.
 
-    The order in which a kernel allocates workspace and outputs is unknown before a run, and it can
-    add or remove a hole in a region. So `enlarged_candidates` are run until one keeps its bound. If
-    none does, the settings without a bound that hold least in simulation are returned.
+    In which order a kernel allocates workspace and outputs is unknown before a run, and it can add or remove
+    a hole in a region. So regions of several sizes are run (`enlarged_candidates`) until one keeps its
+    bound. If none does, settings without a bound are returned (`ServingSettings.unbounded`).
     """
     if serving.chosen.bound is None:
         return serving
