@@ -75,7 +75,7 @@ def search(
     max_bytes = int(budget * before) if isinstance(budget, float) else budget
     finder = _Finder(max_bytes, Limit(max(_OPS_PER_OP * len(graph.ops), _MIN_OPS), seconds))
     original = Stage(graph, planned_vars, original_work=total_cost(graph.program).work)
-    # One step to the budget mostly gives the least work. Several steps may need less memory.
+    # In one step to the budget, and if that misses it in several (`descend`).
     if max_bytes is not None:
         finder.search(original, first_target=max_bytes)
     if not finder.is_met:
