@@ -91,13 +91,18 @@ def prepare(name: str, source: Path, out: Path = OUT) -> Json:
     return {"name": name, "dims": dims}
 
 
-def write(folder: Path, target: str, dims: dict[str, int]) -> Json:
-    """Return what `optimize` says of the file that it writes from a default.onnx, and of its process."""
-    asked = Settings(target=target, dims=dims, notes="plan")  # type: ignore[arg-type]
+def write(folder: Path, part: str, settings: Settings) -> Json:
+    """Optimize a folder's default.onnx; return what the report says of the file and of its process.
+
+    Args:
+        folder: of a network.
+        part: the name of the written file, without its suffix.
+        settings: of `optimize`.
+    """
     done = api.optimize(
         folder / "default.onnx",
-        asked,
-        out=folder / f"{target}.onnx",
+        settings,
+        out=folder / f"{part}.onnx",
         check=Check(provider="cpu"),
     )
     report = done.plan.report
@@ -162,7 +167,10 @@ def measure_bytes(names: list[str]) -> None:
             if "error" not in row.get(part, {"error": ""}):
                 continue
             try:
-                more = {} if how == "plain" else write(OUT / name, part, row["dims"])
+                more: Json = {}
+                if how != "plain":
+                    settings = Settings(target=part, dims=row["dims"], notes="plan")  # type: ignore[arg-type]
+                    more = write(OUT / name, part, settings)
                 row[part] = measured(name, part) | more
             except Exception as error:  # noqa: BLE001 - one model's failure is a line
                 row[part] = {"error": f"{type(error).__name__}: {error}"[:300]}

@@ -247,6 +247,7 @@ OPENERS: Mapping[str, Opener] = {
     "defaults": process_child.plain,
     "options": onnxruntime_options,
     "memplan": process_child.planned,
+    "chunks": process_child.planned,
     "mnn": mnn,
     "openvino": openvino,
     "tract": tract,
