@@ -290,7 +290,7 @@ def test_a_failure_after_the_copy_takes_the_copy_back(
 
     path = saved(tmp_path / "here", model_with("sub/a.bin"), "sub/a.bin")
     (tmp_path / "there").mkdir()
-    monkeypatch.setattr("memplan_cli.core.files.write_files", fail)
+    monkeypatch.setattr("memplan_cli.api.output.rewriting.write_files", fail)
     with pytest.raises(ModelError, match=r"^no$"):
         api.optimize(path, out=tmp_path / "there" / "m.onnx", check=None)
     assert files(tmp_path / "there") == set()
