@@ -86,10 +86,10 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
         return options
 
     def bound(self, inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Return a binding of the inputs to arrays, and of donated outputs to their inputs.
+        """Return a binding of the inputs to their arrays, and of all outputs.
 
-        A run overwrites a donated input, such as a parameter, with the output that replaces it.
-        Running the binding again is the next step.
+        An output that replaces a donated input, such as a parameter, is bound to the buffer of this input:
+        a run overwrites it. So each further run of the same binding is one more training step.
 
         Args:
             inputs: an array for each input.
@@ -102,10 +102,11 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
         binding = self.io_binding()
         for name, buffer in buffers.items():
             binding.bind_ortvalue_input(name, buffer)
-        donated = self.settings.io_binding
+        donated_inputs = self.settings.io_binding  # output -> the input that it overwrites
         for output in self.get_outputs():
-            if output.name in donated:
-                binding.bind_ortvalue_output(output.name, buffers[donated[output.name]])
+            if output.name in donated_inputs:
+                buffer = buffers[donated_inputs[output.name]]
+                binding.bind_ortvalue_output(output.name, buffer)
             else:
                 binding.bind_output(output.name, device)
         return binding

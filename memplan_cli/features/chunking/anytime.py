@@ -141,13 +141,18 @@ class _Finder:
 
     @property
     def best(self) -> ChunkPlan:
-        """The fastest plan within the budget, or the one with the least memory that is fast enough."""
-        if self.max_bytes is None:
-            # The first plan is the program without chunks, which takes no longer.
+        """The plan that comes nearest to the goal.
+
+        With a budget: the fastest plan within it, or the one with the least memory if none is within it.
+        Without: the plan with the least memory that takes at most `SLOWEST` times as long as the original.
+        """
+        budget = self.max_bytes
+        if budget is None:
+            # There is one: the first plan is the original, the program without chunks.
             fast = (plan for plan in self.plans if plan.time <= SLOWEST)
             return min(fast, key=lambda plan: (plan.peak, plan.time))
-        floor = self.max_bytes
-        return min(self.plans, key=lambda plan: (max(plan.peak, floor), plan.time, plan.peak))
+        # All plans within the budget have the same first key.
+        return min(self.plans, key=lambda plan: (max(plan.peak, budget), plan.time, plan.peak))
 
     def search(self, stage: Stage, first_target: int | None = None) -> None:
         """Add the plans of a stage: down to the budget, or to the first that is too slow.

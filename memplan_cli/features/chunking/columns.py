@@ -149,8 +149,8 @@ def _chains_of_product(graph: Graph, index: int, budget: int) -> Iterator[_Chain
     """Yield for each large input of a matrix product the chain of ops that compute it.
 
     Nothing is yielded for other ops. An input is large if it exceeds ``budget`` bytes divided by
-    `_BUDGET_DIVISOR`. Chunks of rows slice the first matrix and read the second whole, chunks of
-    columns the reverse. Batches are left out: all products can read a tensor in chunks of batches.
+    `_BUDGET_DIVISOR`; a smaller one can stay whole. Only chunks of rows and of columns need copies:
+    in chunks of batches, two products can read the same tensor.
     """
     op = graph.ops[index]
     if operator(op).family is not Family.MATRIX_PRODUCT:
@@ -158,6 +158,7 @@ def _chains_of_product(graph: Graph, index: int, budget: int) -> Iterator[_Chain
     for split in graph.splits(index):
         if split.role not in {Role.ROWS, Role.COLUMNS}:
             continue
+        # Chunks of rows slice the first matrix and read the second whole, chunks of columns the reverse.
         position = 0 if split.role is Role.ROWS else 1
         var, axis_map = op.inputs[position], split.inputs[position]
         if axis_map is not None and graph.bytes(var) > budget / _BUDGET_DIVISOR:
@@ -414,10 +415,12 @@ class _CopyWriter:
         return output
 
     def _scatter_add_ops(self, op: Op, names: Mapping[VarId, VarId]) -> list[Op]:
-        """Return the ops of ``where(column == index, data + update, data)`` for ScatterElements.
+        """Return the ops of ``where(column == index, data + update, data)`` for a ScatterElements.
 
-        ``index`` is ``[rows, 1]``, and may be negative: then the number of columns is added.
-        Unlike ScatterElements these ops can be split along columns.
+        The ScatterElements adds one update to each row (`_adds_one_element_per_row`). Its ``index`` is
+        int64 ``[rows, 1]``, and may be negative: then the number of columns is added. Unlike
+        ScatterElements these ops can be split along columns. ``names`` has the copies of vars, as for
+        `_copy_op`: that of the output, and those of inputs that are copied too.
         """
         data, index, update = (names.get(var, var) for var in op.inputs)
         output, writer = op.outputs[0], self._writer

@@ -110,9 +110,10 @@ class Graph:
         return self._splits[op_index]
 
     def _respects_channel_blocks(self, op_index: int, split: Split) -> bool:
-        """Whether a split slices tensors in the blocked layout along no axis of channels.
+        """Whether a split slices images in the blocked layout only along samples, rows and columns.
 
-        Rows and columns need channels that fill whole blocks.
+        Slices of rows and columns also need channels that fill whole blocks: they are taken of the image
+        as it lies in memory, with ``C / block`` as a dim.
         """
         op, block = self.ops[op_index], self.context.channel_block
         axis_maps = (
@@ -122,7 +123,7 @@ class Graph:
         return all(
             axis_map is None
             or var not in self.blocked_vars
-            or axis_map.axis == 0
+            or axis_map.axis == 0  # samples
             or (axis_map.axis in SPATIAL_AXES and block > 0 and self.dims(var)[1] % block == 0)
             for var, axis_map in axis_maps
         )

@@ -195,9 +195,12 @@ def boundary(
 ) -> tuple[tuple[VarId, ...], tuple[VarId, ...]]:
     """Return the inputs and the outputs of a region of ops.
 
-    Inputs are tensors that other ops make; graph inputs and weights are left out, as they are
-    not planned. Outputs are graph outputs, and tensors that other ops or the whole runs of
-    duplicated ops read. Results of duplicated ops are no outputs, as their whole runs make them.
+    A duplicated op runs in chunks in the region, and once more as a whole outside of it.
+
+    Inputs are tensors that ops outside make; graph inputs and weights are left out, as they are not
+    planned. Outputs are tensors that ops outside read, among them duplicated ops in their whole run,
+    and graph outputs. Results of duplicated ops are no outputs, as ops outside read those of the
+    whole run.
     """
     order = sorted(ops)
     internal = {var for index in ops for var in graph.ops[index].outputs if var}

@@ -344,7 +344,7 @@ class _StepInputs:
     """
 
     def __init__(self, model: Path, caches: CacheSummary, job: Json) -> None:
-        """Load the original, and sort its dims. ``job`` has the dims and inputs that the user gave."""
+        """Load the original, and find its past and free dims. ``job`` has the dims and inputs of the user."""
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])
         self._user_specs = {spec.name: spec for spec in InputSet.of_job(job).specs}
@@ -358,15 +358,16 @@ class _StepInputs:
             for value in fed_inputs(original)
         }
         self.past_dims = {dims_of[cache.input][cache.axis] for cache in caches.growing}
-        # The rules ``one`` and ``five`` give the same value in every step; any number above 1 would do for five.
+        # Rules are tried in the order given here. ``new``, ``past`` and ``total``, their sum, are numbers of
+        # entries in a step. ``one`` and ``five`` are the same in every step; any number above 1 would do for five.
         self.free_dims: dict[str, tuple[str, ...]] = {}
         for name in free_dims(original):
             if name in self.past_dims or name in self.fixed_dims:
                 continue
             forms = {cache.form for cache in caches.buffers if name in dims_of[cache.input]}
-            if forms - {"constant"}:  # a dim of growing caches, such as the batch
+            if forms - {"constant"}:  # a dim of growing caches, such as the batch: usually 1
                 rules: tuple[str, ...] = ("one", "five")
-            elif forms:  # a dim of constant caches alone, such as an encoder's length
+            elif forms:  # of constant caches alone, such as an encoder's length: above 1
                 rules = ("five", "one")
             else:  # such as the length of the token ids or of a mask
                 rules = ("new", "total", "one", "past")

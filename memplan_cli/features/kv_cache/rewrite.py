@@ -104,7 +104,7 @@ def with_cache_buffers(
     return copy, CacheSummary(
         capacity,
         rewriting.position,
-        rewriting.length,
+        rewriting.length_output,
         buffers,
         kept=search.kept,
     )
@@ -128,11 +128,11 @@ class _Rewriting(GraphEditor):
     Attributes:
         capacity: the length of each buffer.
         index: the graph before it was changed.
-        position: the name of the input.
-        length: the name of the output.
+        position: the name of the input ``position``.
+        length_output: the name of the output ``length``.
         zero: the name of an int64 constant [0].
         axis_constants: axis -> the name of an int64 constant that holds it.
-        lengths: the values with the length of each cache after the step; all are equal.
+        cache_lengths: the names of the computed lengths of the caches after the step; all are equal.
         removed: indices of nodes to remove.
         redirected: value -> the value that its consumers are to read instead.
         valid_lengths: past or present -> its valid length, so that a Shape need not read the valid part.
@@ -146,11 +146,11 @@ class _Rewriting(GraphEditor):
         self.capacity = capacity
         self.index = GraphIndex.of(model.graph)
         self.position = self.fresh("memplan_position")
-        self.length = self.fresh("memplan_length")
+        self.length_output = self.fresh("memplan_length")
         self.zero = self.add_constant("cache_zero", [0])
         self.axis_constants: dict[int, str] = {}
         # Filled by the rewrite of each cache, used by `finish`.
-        self.lengths: list[str] = []
+        self.cache_lengths: list[str] = []
         self.removed: set[int] = set()
         self.redirected: dict[str, str] = {}
         self.valid_lengths: dict[str, _ValidLength] = {}
@@ -174,12 +174,12 @@ class _Rewriting(GraphEditor):
     def length_after(self, cache: CacheMatch, new: str, axis: int) -> str:
         """Add the nodes that compute ``position`` plus the length of ``new`` along an axis.
 
-        The result, the length of the cache after the step, is returned, added to `lengths` and
+        The result, the length of the cache after the step, is returned, added to `cache_lengths` and
         recorded in `valid_lengths`.
         """
         grown = self.add_node("Shape", [new], f"{cache.output}.new", start=axis, end=axis + 1)
         length = self.add_node("Add", [self.position, grown], f"{cache.output}.length")
-        self.lengths.append(length)
+        self.cache_lengths.append(length)
         self.valid_lengths[cache.output] = _ValidLength(cache.axis, length)
         return length
 
@@ -238,12 +238,14 @@ class _Rewriting(GraphEditor):
     def finish(self) -> None:
         """Set the nodes of the graph, and add the input ``position`` and the output ``length``.
 
-        Called once, after one or more caches were rewritten. Of the graph's own nodes, those in `removed` are
-        left out. The others are changed in place to read valid parts instead of buffers (`redirected`), with
+        These are the numbers of valid entries in the buffers before and after a step. Called once, after one
+        or more caches were rewritten. Of the graph's own nodes, those in `removed` are left out. The others
+        are changed in place to read the valid part of a buffer instead of the buffer (`redirected`), with
         two exceptions:
 
-        - A Shape of a buffer is replaced by nodes that compute the shape of the valid part.
-        - An operator that writes into a past itself still reads the whole past (`whole_buffer_reads`).
+        - A Shape of a buffer (a key of `valid_lengths`) is replaced by nodes that compute the shape of the
+          valid part.
+        - A GroupQueryAttention, which writes into its past, still reads all of it (`whole_buffer_reads`).
         """
         from onnx import helper
 
@@ -256,17 +258,17 @@ class _Rewriting(GraphEditor):
             if is_shape and node.input[0] in self.valid_lengths:
                 nodes.append(self._shape_of_valid_part(node))
                 continue
-            redirected = {
+            new_names = {
                 old: new
                 for old, new in self.redirected.items()
                 if (index, old) not in self.whole_buffer_reads
             }
-            rename_reads([node], redirected)
+            rename_reads([node], new_names)
             nodes.append(node)
-        # The lengths of all caches are equal.
-        self.add_named_node("Identity", [self.lengths[0]], self.length)
+        # Any of the lengths will do: they are equal.
+        self.add_named_node("Identity", [self.cache_lengths[0]], self.length_output)
         graph.input.append(helper.make_tensor_value_info(self.position, INT64, [1]))
-        graph.output.append(helper.make_tensor_value_info(self.length, INT64, [1]))
+        graph.output.append(helper.make_tensor_value_info(self.length_output, INT64, [1]))
         self.set_nodes(nodes)  # and the added ones, each producer before its consumers
 
     def _shape_of_valid_part(self, shape: NodeProto) -> NodeProto:

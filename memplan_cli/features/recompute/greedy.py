@@ -99,12 +99,12 @@ class DropSchedule:
     def kept_gap_before(self, value: ValueNumber, access: Place) -> Gap | None:
         """Return the gap that ends at an access, if the value is kept in it.
 
-        None if the value is dropped there, if ``access`` is its first access, or none at all.
+        None if the value is recomputed for the access, or if ``access`` is its first access or no access.
         """
         accesses = self.accesses[value]
         index = bisect_left(accesses, access)
-        is_access = 0 < index < len(accesses) and accesses[index] == access
-        if access in self.recomputed_at[value] or not is_access:
+        is_later_access = 0 < index < len(accesses) and accesses[index] == access
+        if access in self.recomputed_at[value] or not is_later_access:
             return None
         return Gap(accesses[index - 1], access)
 

@@ -44,12 +44,13 @@ class BoundPlacement:
 
 
 def arena_heights(plan: Plan, dims: Mapping[str, int]) -> dict[str, int]:
-    """Return the bytes of each arena; 0 if a dim in them has no value.
+    """Return the bytes of each arena; 0 if a dim in its unit has no value.
 
-    Integers of an arena are multiples of its unit, ``1`` or a product of symbols such as ``batch``.
+    The height of an arena times its unit is its bytes. The unit is ``1`` or a product of dims such as
+    ``batch``.
     """
     return {
-        str(arena.id): arena.height * (_bound(arena.unit, dims) or 0) for arena in plan.arenas
+        str(arena.id): arena.height * (_value(arena.unit, dims) or 0) for arena in plan.arenas
     }
 
 
@@ -61,7 +62,7 @@ def bound_placements(
     A plan counts offsets and sizes in the unit of their arena, and time in ticks: a node of the top
     block has one tick, or several if it has subgraphs.
     """
-    units = {arena.id: _bound(arena.unit, dims) for arena in plan.arenas}
+    units = {arena.id: _value(arena.unit, dims) for arena in plan.arenas}
     node_at_tick = _top_node_at_tick(plan)
     last_ticks = _last_ticks(plan)
     placements: list[BoundPlacement] = []
@@ -73,7 +74,7 @@ def bound_placements(
     }
     for tensor in plan.tensors:
         unit = units[tensor.arena]
-        dims_or_none = [_bound(dim, dims) for dim in tensor.shape]
+        dims_or_none = [_value(dim, dims) for dim in tensor.shape]
         shape = tuple(dim for dim in dims_or_none if dim is not None)
         if unit is None or len(shape) < len(dims_or_none):
             unplaced[tensor.id] = "its size depends on a dim without a value"
@@ -99,8 +100,8 @@ def bound_placements(
     return placements, unplaced
 
 
-def _bound(dim: int | str, dims: Mapping[str, int]) -> int | None:
-    """Return the value of a dim or of an expression; None if a symbol in it has no value."""
+def _value(dim: int | str, dims: Mapping[str, int]) -> int | None:
+    """Return the value of a dim, a unit or an expression; None if a symbol in it has no value."""
     value = bind_dim(canonical_dim(dim) if isinstance(dim, str) else dim, dims)
     return value if isinstance(value, int) else None
 

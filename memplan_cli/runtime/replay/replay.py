@@ -191,8 +191,12 @@ def _run_and_compare(
 ) -> tuple[Outcome, tuple[str, ...]]:
     """Run the whole model, then its nodes in ``order`` at their placements; compare the outputs.
 
+    A replay of a correct plan may round in another way than the whole model. If its outputs differ and
+    that is possible (`_rounding_cause`), they are compared once more, with those of a replay in separate
+    memory.
+
     Returns:
-        The outcome of the replay with the differences, and remarks on the comparison.
+        The outcome of the last comparison with its differences, and remarks on it.
     """
     session = conditions.session(model, UNOPTIMIZED).deterministic()
     inputs, timeout = conditions.input_set(model), conditions.timeout
@@ -214,7 +218,6 @@ def _run_and_compare(
         cause = _rounding_cause(placements)
         if not outcome.ok or not outcome.result["differences"] or not cause:
             return outcome, ()
-        # The differences may come from rounding alone: compare with a run that rounds in the same way.
         note = f"{cause}: the outputs were compared with those of {_SEPARATE_MEMORY}"
         return _compare_with_separate_memory(job, placements, timeout), (note,)
 

@@ -128,10 +128,11 @@ def held_after_runs(
 
 
 def best_fit_height(trace: AllocationTrace) -> int:
-    """Return the bytes that best fit needs in one region without end, with every chunk split."""
+    """Return the bytes that best fit needs in one region without end, if no part of a chunk stays unused."""
+    # Any rest of a chunk is split off: the least rest is one unit, to which 1 byte is rounded up.
     arena = SimulatedArena(ArenaSettings(initial=_ENDLESS, max_dead_bytes=1))
     arena.run(trace)
-    ends = (
+    ends = (  # in units of `CHUNK` bytes
         address + _chunks(size)
         for address, size in zip(arena.addresses, trace.sizes, strict=True)
     )

@@ -147,8 +147,12 @@ class BlockPlan:
 def plan_block(
     program: Program, block: Block, owner: Op | None, settings: PlannerSettings
 ) -> BlockPlan:
-    """Return the decisions of the planner for the main graph, or for a body of ``owner``."""
+    """Return the planner's order, buffers and frees for a block.
+
+    ``owner`` is the op of which the block is a body; None for the main graph.
+    """
     order = settings.order(block)
+    # The planner shares unchanged states in bodies of Loop, and not of Scan (`_share_passed_state`).
     is_loop_body = owner is not None and owner.type == "Loop"
     walk = _Walk(program, block, settings, is_loop_body)
     walk.count_uses(order)

@@ -130,15 +130,19 @@ def with_kept_outputs(runs: Sequence[AllocationTrace]) -> AllocationTrace:
 def with_copied_inputs(run: AllocationTrace, sizes: Iterable[int]) -> AllocationTrace:
     """Return a run with copies of its inputs, of ``sizes`` bytes each, that live as long as the run.
 
-    A session on another device copies its inputs into the arena of the device before the first node, and its
-    outputs to the host before they are freed (core/framework/utils.cc, ``BatchOrCopyMLValue``).
+    A session on another device copies its inputs into the arena of the device before the first node
+    (core/framework/utils.cc, ``BatchOrCopyMLValue``). It also copies its outputs to the host, so that
+    none stays in the arena after the run: `AllocationTrace.outputs` is 0.
     """
     recorder = TraceRecorder()
     copies = [recorder.allocate(size) for size in sizes]
-    before = recorder.trace()
-    after = recorder.trace(copies).steps[len(before.steps) :]
-    own = (step._replace(allocation=step.allocation + len(before.sizes)) for step in run.steps)
-    return AllocationTrace((*before.sizes, *run.sizes), (*before.steps, *own, *after))
+    allocated = recorder.trace()
+    for copy in copies:
+        recorder.free(copy)
+    frees = recorder.trace().steps[len(allocated.steps) :]
+    # The allocations of the run are numbered after the copies.
+    own = (step._replace(allocation=step.allocation + len(copies)) for step in run.steps)
+    return AllocationTrace((*allocated.sizes, *run.sizes), (*allocated.steps, *own, *frees))
 
 
 def _peak(steps: Sequence[TraceStep], sizes: Sequence[int]) -> int:

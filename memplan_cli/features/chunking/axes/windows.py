@@ -175,11 +175,12 @@ def _transposed_convolution_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _transposed_convolution_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the padding that crops the outputs of a tile's inputs to those of the tile.
+    """Return the padding of a tile, which removes the outputs that are not its own.
 
-    In the example of `_transposed_convolution_splits`, inputs 1..5 make outputs 1..11. The tile keeps
-    4..8, so it has a padding of 3 before and 3 after. A tile at the end of the image may also have
-    outputs that no input adds to: these are output padding.
+    With stride 2, reach 4 and pad 1, the tile of outputs 4..8 reads inputs 1..5. These add to outputs
+    1..11, so the tile has a padding of 3 before and 3 after. A tile at the end of the image may also
+    have outputs that no input adds to: these are output padding. Axes that are not in tiles keep the
+    padding of the node.
     """
     windows = _windows(node)
     before = [window.pads[0] for window in windows]
@@ -191,7 +192,7 @@ def _transposed_convolution_edit(node: Node, split: Split, chunk: Range) -> Chun
         stride, reach, pads = windows[index]
         start, stop = read.range(chunk, node.data_shape[read.axis])
         kept_start, kept_stop = written.range(chunk, node.output_shape[read.axis])
-        # Never behind ``kept_start``: the tile reads all inputs that add to its first output.
+        # At most ``kept_start``: the tile reads all inputs that add to its first output.
         made_start = start * stride - pads[0]
         made_stop = (stop - 1) * stride - pads[0] + reach
         before[index] = kept_start - made_start
