@@ -305,6 +305,11 @@ def _point_of_run(
     """Return the point of the value that was run last: the predicted one, or a lower value."""
     if value == predicted.dims[question.dim]:
         return predicted
-    # `Point` is a subclass of `Need`. The need of the predicted, larger value is an upper bound.
+    # If the need is unknown, that of the predicted, larger value is an upper bound: a `Point` is a `Need`.
     need = needs.at(value) or predicted
-    return Point.of(need, {question.dim: value}, needs.at(value + 1), question.overhead)
+    return Point.of(
+        need,
+        dims={question.dim: value},
+        next_need=needs.at(value + 1),
+        overhead=question.overhead,
+    )

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _SOURCE = Source(path="", sha256="", graph_sha256="")
 """The source of plans that are never written."""
 
-_DIM_BY_DATA = 64
+_SUGGESTED_NUMBER = 64
 """The number that a hint suggests for a dim that data decides."""
 
 
@@ -236,13 +236,16 @@ def _check_dims(program: Program, without_number: tuple[str, ...], settings: Set
     Raises:
         SettingsError: there is such a dim, or a name in ``without_number`` is no free dim.
     """
-    names = free_dims(program, without_number)  # raises for names that are no free dims
+    # These are all free dims; ``requested`` only raises for a name that is none.
+    names = free_dims(program, requested=without_number)
     allowed = {*without_number, *settings.bounds}
     missing = [name for name in names if name not in allowed]
     if not missing:
         return
     usual = suggested_numbers(input_shapes(program))
-    numbers = " ".join(dim_option(name, usual.get(name, _DIM_BY_DATA)) for name in missing)
+    numbers = " ".join(
+        dim_option(name, usual.get(name, _SUGGESTED_NUMBER)) for name in missing
+    )
     raise SettingsError(f"dim {missing[0]!r} has no value", hint=f"{numbers} gives numbers")
 
 
@@ -338,6 +341,7 @@ class ProcessPrediction:
         from memplan_cli.runtime.process.predict import predict_process_bytes
 
         process = predict_process_bytes(self.stored, self._at(dims), RuntimeSettings())
+        # ``kept`` is known for every prediction.
         return process.run + (process.kept or 0) if process else None
 
     def obstacle(self, dims: Mapping[str, int]) -> str:

@@ -89,9 +89,9 @@ def _recorded_settings(path: Path) -> RecordedSettings | None:
 def process_or_obstacle(
     path: Path, settings: Settings, plan: Plan
 ) -> tuple[ProcessBytes | None, str]:
-    """Return the predicted process of a model as it is, or None and why it cannot be predicted.
+    """Return the predicted memory of a process that runs the unchanged model, or None and why not.
 
-    ``plan`` is that of the model with these settings.
+    ``plan`` is that of the model with these settings; it has the numbers of assumed dims.
 
     Raises:
         MemplanError: the file or a setting is wrong.
@@ -105,7 +105,7 @@ def process_or_obstacle(
 def plan_with_prediction(
     path: Path, settings: Settings, progress: Progress | None = None
 ) -> Plan:
-    """Plan a model; the report has the predicted peaks and process of the original and of the planned model.
+    """Plan a model; its report gets the predicted peaks and process memory, original and planned.
 
     The original is predicted with ONNX Runtime's defaults, or with the settings recorded in its file if
     memplan wrote it; the planned model with the best predicted settings. If weights or ONNX Runtime are
@@ -113,7 +113,7 @@ def plan_with_prediction(
     """
     file = read_model(path)
     planned = plan_model(file, settings, progress)
-    try:  # to bind dims and to predict, the model may be loaded or run
+    try:  # binding dims may run the model, and the prediction loads it
         from memplan_cli.runtime.settings_search.model_prediction import predicted_facts
 
         conditions = prediction_conditions(bind_all_dims(file, planned.settings))
@@ -124,11 +124,11 @@ def plan_with_prediction(
     except RuntimeUnavailableError as error:
         return planned.plan.with_warnings(f"the process is not predicted: {error.message}")
     plan = planned.plan.with_report(replace(planned.plan.report, runtime=facts))
-    return plan.with_warnings(*_filled_filters_warning(path, facts))
+    return plan.with_warnings(*_low_prediction_warning(path, facts))
 
 
-def _filled_filters_warning(path: Path, facts: RuntimeSummary) -> tuple[str, ...]:
-    """Return a warning if nodes make so many filters that the predicted process of a model is too low.
+def _low_prediction_warning(path: Path, facts: RuntimeSummary) -> tuple[str, ...]:
+    """Return a warning if the predicted process may be too low, because nodes make filters at load.
 
     Loading holds such filters once as they are made and again as they are fused with a BatchNormalization,
     besides the reordered ones that runs read. Only the last are predicted. Networks with filters above the

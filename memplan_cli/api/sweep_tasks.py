@@ -143,7 +143,7 @@ def _names_of(
         settings = load_settings(model, config, overrides)
         proto = read_model(model).model
         dims = known_dims(proto, settings.shapes.values())
-        _, missing_inputs = _with_own_inputs(proto, settings)
+        _, missing_inputs = _without_missing_inputs(proto, settings)
     except Exception:  # noqa: BLE001 - as in `do_task`
         return None
     missing_dims = tuple(name for name in asked_dims if name not in dims)
@@ -247,8 +247,9 @@ def _plan_report(task: Task) -> tuple[Report, tuple[str, ...]]:
 
     settings = load_settings(task.model, task.config, _overrides_with_dims(task))
     file = read_model(task.model)
-    settings = _with_own_dims(file.model, settings, task)
-    settings, missing_inputs = _with_own_inputs(file.model, settings)
+    # Settings of a sweep may name dims and inputs that only its other models have.
+    settings = _without_missing_dims(file.model, settings, task)
+    settings, missing_inputs = _without_missing_inputs(file.model, settings)
     return plan_model(file, settings).plan.report, missing_inputs
 
 
@@ -260,7 +261,7 @@ def _overrides_with_dims(task: Task) -> Mapping[str, object]:
     return {**task.overrides, "dims": numbers or None, "bounds": bounds or None}
 
 
-def _with_own_dims(model: ModelProto, settings: Settings, task: Task) -> Settings:
+def _without_missing_dims(model: ModelProto, settings: Settings, task: Task) -> Settings:
     """Return settings without the dims that only other models of the sweep have.
 
     Settings files may name such dims. The dims of the task itself stay: `tasks_of` gives a task only dims of
@@ -302,7 +303,7 @@ def run_tasks(
     return tuple(rows[key] for key in keys)
 
 
-def _with_own_inputs(
+def _without_missing_inputs(
     model: ModelProto, settings: Settings
 ) -> tuple[Settings, tuple[str, ...]]:
     """Return settings with the inputs and shapes that a model has, and the names that it has not."""

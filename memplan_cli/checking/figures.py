@@ -435,15 +435,17 @@ def _runtime_storages(planned: PlannedModel) -> list[Storage] | None:
     if len(planned.timeline.blocks) > 1:
         return None
     rows = {id(value): row for row, value in planned.tensors.values()}
+    # Without subgraphs the names of values are unique.
     return merge_storages(
         (_view_base(value, rows).name, row) for row, value in planned.tensors.values()
     )
 
 
 def _view_base(value: Value, rows: Mapping[int, Placement]) -> Value:
-    """Return the value at the start of a chain of views with equal arena and bytes.
+    """Return the value at the start of the chain of views that leads to a planned value.
 
-    Pinned tensors and values without a place end the chain. ``rows`` is keyed by ``id`` of values.
+    All values of a chain have equal arena and bytes. A pinned tensor is a chain by itself. ``rows`` has the
+    planned values by ``id``; any other value is in no chain.
     """
     while (base := viewed_value(value)) is not None:
         row, base_row = rows[id(value)], rows.get(id(base))

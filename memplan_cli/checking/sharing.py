@@ -185,7 +185,7 @@ def _enclosing_branches(value: Value) -> Iterator[tuple[int, int]]:
 
 
 def _check_loop_state(node: Node, buffers: Mapping[int, str]) -> Iterator[str]:
-    """Yield outputs of a repeated subgraph that share bytes with one of its inputs.
+    """Yield an error for each output of a repeated subgraph that shares bytes with one of its inputs.
 
     An output is passed to the next iteration while this iteration's inputs are still live. Only an
     input that is returned unchanged may share its bytes with itself. ``buffers`` has the buffer of

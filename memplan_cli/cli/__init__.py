@@ -326,15 +326,18 @@ def _error_text(ctx: click.Context, error: Exception) -> str:
 
 
 def _memplan_error_text(ctx: click.Context, error: MemplanError) -> str:
-    """Return the message and the applicable hint of an error, without the folder of standard input."""
+    """Return the message and the applicable hint of an error.
+
+    The temporary folder of a model from standard input is cut from file names: the user does not know it.
+    """
     message, hint = error.message, _applicable_hint(ctx, error.hint)
     if isinstance(error, RuntimeMissingError):
         message = f"memplan {ctx.invoked_subcommand} needs ONNX Runtime: {INSTALL_RUNTIME}"
     elif isinstance(error, RuntimeTimeoutError):
         hint = _timeout_hint(ctx)
     lines = [message, f"Hint: {hint}"] if hint else [message]
-    without_folder = ctx.ensure_object(Output).without_stdin_folder
-    return "\n".join(_shortened(without_folder(line)) for line in lines)
+    output = ctx.ensure_object(Output)
+    return "\n".join(_shortened(output.without_stdin_folder(line)) for line in lines)
 
 
 def _shortened(text: str) -> str:

@@ -25,7 +25,10 @@ class MemplanCommand(BaseOptimumCLICommand):  # type: ignore[misc]  # optimum ha
 
     @staticmethod
     def parse_args(parser: ArgumentParser) -> None:
-        """Add one argument to a parser: all following words, options included."""
+        """Add one argument to a parser: all following words, options included.
+
+        ``optimum-cli`` calls this method by its name.
+        """
         parser.description = (
             f"{_HELP} For the options of a command: `optimum-cli memplan optimize --help`."
         )

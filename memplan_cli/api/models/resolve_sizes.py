@@ -69,19 +69,20 @@ class ResolvedModel:
 def resolve_sizes(source: LazyModel, path: Path, settings: Settings) -> ResolvedModel:
     """Read a model, assume numbers for its free dims, and observe the sizes that depend on data.
 
-    The model is run for both: to find numbers at which it runs, unless the settings have assumed numbers
-    already, and to observe sizes. If it cannot be run, the constraints of its ops alone give the numbers.
+    The model is run if a size depends on data, or if a free dim has no assumed number in the settings. If it
+    cannot be run, the constraints of its ops give the numbers that are missing.
 
-    Assumed dims stay symbolic in the program; the settings record their numbers. But if sizes were
-    observed, the program has those of the run, and its dims are bound to the numbers of the run.
+    After a run that observed sizes, the program has these sizes, and the settings bind the dims to the numbers
+    of the run. In all other cases free dims stay symbolic in the program, and the settings have their
+    numbers as assumed ones.
 
-    The settings need not be bound.
+    ``settings`` are bound to the model here.
 
     Raises:
         MemplanError: the model or a setting is wrong, or the model fails on the inputs given.
     """
     search = _SizeSearch.of(source, path, settings)
-    assumed = search.settings.inputs.assumed
+    assumed = search.settings.inputs.assumed  # None: nothing was assumed yet
     needs_numbers = assumed is None and bool(search.dims.free)
     if (search.unresolved or needs_numbers) and search.may_run():
         return search.run()

@@ -184,10 +184,10 @@ def rewritten_files(rewriting: Rewriting) -> Iterator[RewrittenFiles]:
     """
     file, output = rewriting.file, rewriting.targets.model
     rewriting.targets.refuse_overwriting_weights(file)
-    with NewWeights(output, own_weights(output)) as weights:
-        # The weight files of a graph that ONNX Runtime wrote are named after the output: they replace
-        # those of an earlier version. Other graphs have the weight files of the original, which must
-        # not replace a file of the same name in the output's folder.
+    with NewWeights(output, earlier=own_weights(output)) as weights:
+        # If ONNX Runtime wrote the graph (``optimized_offline``), its weight files are named after the
+        # output, and replace those of an earlier version. Other graphs have the weight files of the
+        # original, which must not replace a file of the same name in the output's folder.
         replaceable = weights.earlier if rewriting.optimized_offline else ()
         weights.copy(file.data_files, file.path.parent, replaceable)
         yield _rewritten(rewriting, weights)

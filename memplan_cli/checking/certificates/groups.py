@@ -248,18 +248,18 @@ def _state_constraints(block: Block) -> Iterator[tuple[int, int]]:
 
 
 def _name_constraints(block: Block) -> Iterator[tuple[int, int]]:
-    """Yield pairs of a node and a later one that defines a name of the former's subgraphs.
+    """Yield ``(earlier, later)`` nodes where ``later`` outputs a name that a subgraph of ``earlier`` defines.
 
-    If the later node ran first, the subgraph would define the name of a value that it can see,
-    which ONNX forbids.
+    If ``later`` ran first, the subgraph would define the name of a value that it can see, which ONNX
+    forbids.
     """
-    users_of_name: defaultdict[str, list[int]] = defaultdict(list)
+    definers_inside: defaultdict[str, list[int]] = defaultdict(list)
     for node in block.nodes:
         for name in node.proto.output:
-            yield from ((user, node.index) for user in users_of_name.get(name, ()))
+            yield from ((earlier, node.index) for earlier in definers_inside.get(name, ()))
         nodes_inside = [inner for inner in node.with_nodes_inside() if inner is not node]
         for name in {name for inner in nodes_inside for name in inner.proto.output if name}:
-            users_of_name[name].append(node.index)
+            definers_inside[name].append(node.index)
 
 
 def _overwritten_statistics(block: Block) -> Mapping[int, str]:

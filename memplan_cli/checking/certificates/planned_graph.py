@@ -118,7 +118,8 @@ def planned_graph(plan: Plan, model: CertifiedModel) -> PlannedGraph:
     if plan.report.level == _LEVEL_WITH_SHARING:
         view_bases = _view_bases(timeline, tensors)
         return PlannedGraph(plan, timeline, tensors, view_bases, IN_PLACE_INPUTS)
-    # Below level 2 each tensor has bytes of its own, and none is written over another.
+    # Below level 2 each tensor is its own view base, and none is written over another. Pinned tensors
+    # have no view base: `block_groups` counts their bytes at every step.
     view_bases = {name: name for name, tensor in tensors.items() if tensor.row.pinned is None}
     return PlannedGraph(plan, timeline, tensors, view_bases, {})
 

@@ -108,11 +108,15 @@ def _order_status(
 
 
 def _arena_verdicts(plan: Plan) -> Iterator[PartVerdict]:
-    """Yield whether the lower bound of each arena is not above the counted one."""
+    """Yield whether the lower bound that the plan states for each arena is at most what its tensors need.
+
+    `arena_bounds` counts what they need: at level 2 all bytes that are live at one tick (load); below, the
+    slots, each of which is reused whole.
+    """
     method = "load" if plan.report.level == 2 else "slots"
-    counted = arena_bounds(plan)
+    bytes_needed = arena_bounds(plan)
     for arena in plan.arenas:
-        part, bound, needed = f"arena {arena.id}", arena.lower_bound, counted[arena.id]
+        part, bound, needed = f"arena {arena.id}", arena.lower_bound, bytes_needed[arena.id]
         reason = "" if needed >= bound else f"its tensors need {needed} bytes, not {bound}"
         status = REFUSED if reason else VERIFIED
         yield PartVerdict(part, bound, status, method, reason, arena.unit)

@@ -114,9 +114,13 @@ def fit(
 
 
 def _next_step(model: Path, fitted: Fit) -> NextStep:
-    """Return what confirms an answer, uses a confirmed one, or explains why nothing fits."""
+    """Return what comes after an answer: ``fit --confirm`` if no run confirmed it, else `optimize`.
+
+    If no value fits, or a run refuted the answer, the next step is ``why`` at the value that does not fit.
+    """
     if fitted.point is not None and fitted.confirmed is None:
         return next_step("Confirm it by a run", "fit", [model], "--confirm")
+    # Without a point not even the smallest value, 1, fits.
     dims = fitted.point.dims if fitted.point else {fitted.dim: 1}
     options = [dim_option(name, value) for name, value in {**fitted.dims, **dims}.items()]
     if fitted.passed:

@@ -447,13 +447,16 @@ def metric_value(snapshot: Snapshot, name: str) -> int:
     if value is not None:
         return value
     group = name.partition(".")[0]
-    if group == "process" and snapshot.process_obstacle:  # a prediction was tried
+    if group == "process" and snapshot.process_obstacle:
+        # A prediction was tried and failed. If the plan lacks sizes, they are the likely reason.
         obstacle, hint = snapshot.process_obstacle, snapshot.size_hint
         if "planned" in snapshot.metrics:
             hint = "--metric planned checks the intermediates alone"
     elif group in ("predicted", "observed", "process"):
+        # Nothing failed: these metrics need a run or a prediction, and none was made.
         obstacle, hint = "", snapshot.run_hint
     else:
+        # Metrics of the plan itself are unknown only if sizes are.
         obstacle, hint = snapshot.size_obstacle, snapshot.size_hint
     message = f"{name} of {snapshot.model} is unknown{f': {obstacle}' if obstacle else ''}"
     raise UnknownSizeError(message, hint=hint)

@@ -44,28 +44,28 @@ def _block(block: doc.Block) -> str:
     """Return a block as an HTML element; tones and kinds of notes become classes."""
     match block:
         case doc.Heading(text):
-            return f"<h2>{said(text)}</h2>"
+            return f"<h2>{prose_html(text)}</h2>"
         case doc.Paragraph(text, tone):
             kind = "" if tone == "plain" else f' class="{tone}"'
-            return f"<p{kind}>{_options_unbroken(said(text))}</p>"
+            return f"<p{kind}>{_options_unbroken(prose_html(text))}</p>"
         case doc.Chart():
             return _chart(block)
         case doc.Items(lines):
-            return f"<ul>{''.join(f'<li>{said(line)}</li>' for line in lines)}</ul>"
+            return f"<ul>{''.join(f'<li>{prose_html(line)}</li>' for line in lines)}</ul>"
         case doc.Code(lines):
             text = "\n".join(map(html, lines))
             return f"<pre>{text}</pre>"
         case doc.Note(kind, text):
-            return f'<p class="{kind}">{kind}: {said(text)}</p>'
+            return f'<p class="{kind}">{kind}: {prose_html(text)}</p>'
         case doc.Check(text):
-            return f'<p class="{block.mark}">[{block.mark}] {said(text)}</p>'
+            return f'<p class="{block.mark}">[{block.mark}] {prose_html(text)}</p>'
         case doc.NextStep(label, command):
             return f"<p>{html(label)}: <code>{html(command)}</code></p>"
     return _table(block)  # the only kind of block without a case
 
 
-def said(prose: doc.Prose) -> str:
-    """Return a sentence escaped for elements and quoted attributes."""
+def prose_html(prose: doc.Prose) -> str:
+    """Return prose, with its names, escaped as by `html`."""
     return "".join(
         html(part.text if isinstance(part, doc.Name) else part) for part in doc.parts(prose)
     )
@@ -98,7 +98,7 @@ def _table(table: doc.Table) -> str:
 def _cells(tag: str, cells: Iterable[doc.Prose], attributes: Iterable[str]) -> Iterator[str]:
     """Return the elements of one row; ``attributes`` are the HTML attributes of each cell."""
     return (
-        f"<{tag}{attribute}>{said(cell)}</{tag}>"
+        f"<{tag}{attribute}>{prose_html(cell)}</{tag}>"
         for cell, attribute in zip(cells, attributes, strict=True)
     )
 

@@ -95,7 +95,7 @@ def _symbol(plan: Plan, name: str) -> Json:
     """Return a symbol with the value that the page starts with: 1 if the report binds none."""
     bound = plan.report.bindings.get(name)
     return {
-        "name": terminal(name),
+        "name": terminal(name),  # with escapes for unprintable characters
         "value": bound.value if bound else 1,
         "source": bound.source if bound else "unknown",
     }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.reporting import document as doc
 from memplan_cli.reporting.escape import html, script
-from memplan_cli.reporting.media.html import broken, draw, said
+from memplan_cli.reporting.media.html import broken, draw, prose_html
 from memplan_cli.reporting.pages.page_data import page_data
 from memplan_cli.reporting.plans.memory import memory_figures, total_figures
 from memplan_cli.reporting.plans.report import answer_document, plan_document
@@ -84,11 +84,11 @@ def render(
     answer_elements, _ = draw(answer)  # has no heading
     _, section_elements = draw(details)  # begins with a heading
     data = page_data(plan, facts)  # from which scripts draw the map
-    # "bytes" has the numbers; "size" has the expressions, if there are any.
+    # "bytes" has the numbers; "size" has the expressions, if there are any. The unit of fixed sizes is 1.
     is_symbolic = any(arena.unit != "1" for arena in plan.arenas)
     columns = {key: column for key, column in _COLUMNS.items() if is_symbolic or key != "size"}
     parts = {
-        "title": said(answer.title),
+        "title": prose_html(answer.title),
         "head": answer_elements,
         "cards": "".join(_cards(report)),
         # Controls that have nothing to choose from are hidden.
@@ -114,7 +114,7 @@ def notebook_report(plan: Plan, sections: Sequence[PlanSection] = ()) -> str:
     """Return the figures and tables of a plan as one ``<div>``, for the output of a notebook cell."""
     document = plan_document(plan, _NOTEBOOK_ROWS, sections)
     above, section_elements = draw(document)
-    head = f"<h3>{said(document.title)}</h3>"
+    head = f"<h3>{prose_html(document.title)}</h3>"
     style = f"<style>{_NOTEBOOK_STYLE}</style>"
     return f'<div class="memplan">{style}{head}{above}{section_elements}</div>\n'
 

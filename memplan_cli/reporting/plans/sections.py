@@ -55,10 +55,9 @@ def generic_sections(
     """Yield all sections of a plan's report, with those of features before the orders.
 
     Sizes of tensors that depend on symbols are shown as numbers if the report binds all symbols.
-    The report itself has its numbers and its expressions already.
     """
     report = plan.report
-    plan = with_bound_symbols(plan)
+    plan = with_bound_symbols(plan)  # its tensors and arenas; the report stays the same
     yield from _memory_sections(report)
     yield from _symbolic_section(report)
     yield from _live_bytes_section(plan)
@@ -69,7 +68,7 @@ def generic_sections(
     yield from _orders_section(report)
     yield from runtime.evidence(report.runtime)
     yield from runtime.settings_section(report.runtime)
-    # In a model that is left as it is no tensor reuses memory: no reason for each is listed.
+    # If the model stays unchanged, no tensor reuses memory, and a reason for each would tell nothing.
     if not is_left_alone(plan):
         yield from _not_reused_section(plan, max_rows)
 
