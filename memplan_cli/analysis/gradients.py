@@ -212,9 +212,10 @@ class _Evidence:
     def _find_dependents(self) -> dict[VarId, _Dependents]:
         """Return, per var that may be a parameter, the outputs that depend on its ops.
 
-        An op ``f(a, P)`` of the forward part is one for each operand ``P`` that may be a parameter; ``a``
-        is any other operand. A reshape or cast of ``P`` is no such op: it stands for ``P`` in the ops that
-        read it.
+        The ops of ``P`` are those of the forward part that read it, ``f(a, P)``; ``a`` is any other operand.
+        A reshape or cast of ``P`` is no such op: it stands for ``P`` in the ops that read it. The outputs
+        that depend on ``a`` and those that depend on later values are kept apart: a gradient mostly
+        depends on both.
         """
         dataflow = self.dataflow
         outputs_of_var = self._outputs_by_var()

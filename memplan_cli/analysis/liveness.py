@@ -63,9 +63,13 @@ def steps(program: Program) -> Iterator[Step]:
 
 
 def _block_steps(block: Block, tick: int) -> Iterator[Step]:
-    """Yield the steps of a block whose first op runs at ``tick``, and of its subgraphs."""
+    """Yield the steps of a block whose first op runs at ``tick``, and of its subgraphs.
+
+    The first tick of an op with subgraphs is before those of the subgraphs, its last tick after them.
+    """
     for op in block.ops:
-        if not op.bodies:  # nearly every op: one number for both ticks, which plans keep
+        # Nearly every op: one int object for both ticks saves memory in plans.
+        if not op.bodies:
             yield Step(tick, tick, block, op)
             tick += 1
             continue

@@ -62,10 +62,10 @@ def _users_of_states(block: Block) -> Iterator[tuple[int, int]]:
 
 
 def _reused_names(block: Block) -> Iterator[tuple[int, int]]:
-    """Yield pairs of an op with subgraphs and a later op whose output has the name of a node output in them.
+    """Yield pairs of an op with subgraphs and a later op: a node in the subgraphs has an output of its name.
 
-    Defined before the subgraphs, the later op's output would be hidden in them, which ONNX allows to
-    inputs and initializers of subgraphs only.
+    The later op must stay behind the other. If it ran before, the node would hide its output, which ONNX
+    allows to inputs and initializers of subgraphs only.
     """
     ops_with_name: defaultdict[str, list[int]] = defaultdict(list)
     for index, op in enumerate(block.ops):
@@ -78,6 +78,7 @@ def _reused_names(block: Block) -> Iterator[tuple[int, int]]:
             for inner in blocks(body)
             for inner_op in inner.ops
             for var in inner_op.outputs
+            if var
         }
         for name in names_inside:
             ops_with_name[name].append(index)

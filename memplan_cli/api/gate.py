@@ -46,7 +46,7 @@ from memplan_cli.reporting.snapshot import (
     refuse_plan,
     snapshot_of,
 )
-from memplan_cli.settings.keys import MODEL_RULES, nearest
+from memplan_cli.settings.keys import MODEL_RULES, known_key_hint
 from memplan_cli.settings.sources import file_layers, read_overrides
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def read_rules(given: Mapping[str, object]) -> dict[str, Any]:
     """
     for key in given:
         if key not in MODEL_RULES:
-            raise SettingsError(f"unknown rule {key!r}", hint=nearest(key, MODEL_RULES))
+            raise SettingsError(f"unknown rule {key!r}", hint=known_key_hint(key, MODEL_RULES))
     read = read_overrides({f"gate.{key}": value for key, value in given.items()})
     return {key.removeprefix("gate."): value for key, value in read.values.items()}
 

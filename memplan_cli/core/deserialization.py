@@ -216,12 +216,12 @@ def _key_readers(record_class: TypeHint) -> _KeyReaders:
 
 
 def _readers_of_tree(tree: KeyTree, hints: Mapping[str, TypeHint]) -> _KeyReaders:
-    """Return how each key of a tree is read; ``hints`` are the type hints of the fields."""
+    """Return how each key of a tree is read; ``hints`` are the type hints of the fields of its class."""
     return {
-        name: _readers_of_tree(key, hints)
-        if isinstance(key, dict)
-        else _key_reader(key, hints)
-        for name, key in tree.items()
+        name: _readers_of_tree(key_or_subtree, hints)
+        if isinstance(key_or_subtree, dict)
+        else _key_reader(key_or_subtree, hints)
+        for name, key_or_subtree in tree.items()
     }
 
 

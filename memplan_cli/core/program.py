@@ -262,7 +262,8 @@ def blocks(block: Block) -> Iterator[Block]:
 def captures(block: Block) -> tuple[VarId, ...]:
     """Return the vars of outer blocks that a block, or a block nested in it, reads.
 
-    They are in order of their first use. Outputs that are vars of outer blocks count as reads.
+    They are in the order of `blocks`: those that a block reads come before those of the blocks in it.
+    Outputs that are vars of outer blocks count as reads.
     """
     defined: set[VarId] = set()
     read: dict[VarId, None] = {}

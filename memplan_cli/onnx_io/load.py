@@ -102,7 +102,8 @@ def graph_digest(model: ModelProto) -> str:
     """Return the SHA-256 of a model's graph.
 
     It covers opsets, names and types of inputs and outputs, names, dtypes and shapes of weights, and the
-    nodes in order. The data of weights, metadata and doc strings do not count.
+    nodes in order with their subgraphs. The data of weights of the main graph does not count, nor do
+    metadata and doc strings of nodes and values.
     """
     digest = hashlib.sha256()
     for domain, version in sorted((o.domain, o.version) for o in model.opset_import):
@@ -140,9 +141,10 @@ def _refuse_broken_text(model: ModelProto, path: Path) -> None:
 
 
 def _value_texts(graph: GraphProto) -> list[str | bytes]:
-    """Return the names and keys in a graph, its values, dims and weights; bytes if they are not UTF-8.
+    """Return the texts of a graph that memplan reads, without those of nodes; bytes if they are not UTF-8.
 
-    Locations of external data are among them: they are names of files.
+    They are the names of the graph, its values, dims and weights, the metadata keys of values, and all of
+    external data: its locations are names of files.
     """
     values = [*graph.input, *graph.output, *graph.value_info]
     texts: list[str | bytes] = [graph.name]
@@ -153,8 +155,8 @@ def _value_texts(graph: GraphProto) -> list[str | bytes]:
     types = {value.type.SerializeToString(): value.type for value in values}
     for value_type in types.values():
         texts += [dim.dim_param for dim in without_container(value_type).tensor_type.shape.dim]
-    sparse_values = (sparse.values for sparse in graph.sparse_initializer)
-    for tensor in (*graph.initializer, *sparse_values):
+    sparse = (part for s in graph.sparse_initializer for part in (s.values, s.indices))
+    for tensor in (*graph.initializer, *sparse):
         texts.append(tensor.name)
         for entry in tensor.external_data:
             texts += (entry.key, entry.value)
@@ -187,7 +189,10 @@ def _digest_parts(graph: GraphProto) -> Iterator[bytes]:
 
 
 def _bare(node: NodeProto) -> NodeProto:
-    """Return a node without metadata, doc strings and the value_info of its subgraphs.
+    """Return what `graph_digest` covers of a node.
+
+    The node and the nodes, inputs and outputs of its subgraphs are without metadata and doc strings, and
+    the subgraphs are without value_info.
 
     The node itself is returned if it has no subgraphs, metadata or doc string, else a copy.
     """
@@ -198,7 +203,7 @@ def _bare(node: NodeProto) -> NodeProto:
     annotated = [bare]
     for graph in (inner for _, body in subgraphs(bare) for inner in graphs(body)):
         del graph.value_info[:]
-        annotated.extend((*graph.node, *graph.input, *graph.output))
+        annotated += (*graph.node, *graph.input, *graph.output)
     for item in annotated:
         del item.metadata_props[:]
         item.ClearField("doc_string")

@@ -78,6 +78,10 @@ def longest_path(graph: TaskGraph) -> list[int]:
 def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
     """Return the demand-driven order, in time near linear in the number of edges.
 
+    An op that is demanded runs after all ops that it waits for. Groups of ops that free as many bytes as
+    they add (free groups) run as soon as they can: at the start, and after each demanded op. Backward,
+    the same is done from the last op of the order to the first.
+
     The numbers of the ops must be a topological order.
     """
     state = _SweepState(graph, parameters)
@@ -95,18 +99,17 @@ def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
 class _SweepState:
     """The ops that have run so far in a sweep, and the live bytes.
 
-    A backward sweep "runs" ops from the last to the first. The ops *behind* an op are those that it
-    waits for: predecessors in a forward sweep, successors in a backward one. The ops *ahead* are those
-    that wait for it.
+    A backward sweep "runs" ops from the last to the first. An op waits for its predecessors in a forward
+    sweep, for its successors in a backward one.
 
-    A *group* is an op and some ops ahead of it. It is free if at most `Sweep.slack` more bytes are
+    A *group* is an op and some ops that wait for it. It is free if at most `Sweep.slack` more bytes are
     live after it than before.
 
     Attributes:
         order: the ops that have run, in the order of the sweep.
         _done: for each op, whether it has run.
-        _ahead: for each op, the ops that wait for it.
-        _behind: for each op, the ops that it waits for.
+        _waiting: for each op, the ops that wait for it.
+        _awaited: for each op, the ops that it waits for.
         _blockers: for each op, how many ops that it waits for have not run.
         _live: bytes live between the ops that have run and the others.
         _access_counts: for each tensor, a count that tells which access is decisive. Forward, the
@@ -124,7 +127,7 @@ class _SweepState:
         self._graph, self._parameters = graph, parameters
         self._is_forward = parameters.direction is Direction.FORWARD
         if self._is_forward:
-            self._ahead, self._behind = graph.succs, graph.preds
+            self._waiting, self._awaited = graph.succs, graph.preds
             self._live = graph.initial_bytes
             self._access_counts = list(graph.access_counts)
             self._count_step = -1
@@ -132,7 +135,7 @@ class _SweepState:
             self._accesses = graph.accesses
             self._fixed_change: Sequence[int] = graph.defined_bytes
         else:
-            self._ahead, self._behind = graph.preds, graph.succs
+            self._waiting, self._awaited = graph.preds, graph.succs
             self._live = graph.final_bytes()
             # A result is live from the end on: its count is above the decisive one from the start.
             self._access_counts = [_DECISIVE_COUNT + result for result in graph.is_result]
@@ -147,7 +150,7 @@ class _SweepState:
             self._fixed_change = [-size for size in graph.outlasting_bytes()]
         self.order: Order = []
         self._done = [False] * graph.size
-        self._blockers = [len(others) for others in self._behind]
+        self._blockers = [len(others) for others in self._awaited]
         self._users: list[list[int]] = [[] for _ in graph.tensor_bytes]
         for op, accessed in enumerate(self._accesses):
             for tensor in accessed:
@@ -170,7 +173,7 @@ class _SweepState:
             return
         missing, stack = {wanted}, [wanted]
         while stack:
-            for other in self._behind[stack.pop()]:
+            for other in self._awaited[stack.pop()]:
                 if not self._done[other] and other not in missing:
                     missing.add(other)
                     stack.append(other)
@@ -259,7 +262,7 @@ class _SweepState:
         for tensor in self._accesses[op]:
             counts[tensor] += step
         ready = []
-        for other in self._ahead[op]:
+        for other in self._waiting[op]:
             blockers[other] -= 1
             if not blockers[other]:
                 ready.append(other)
@@ -273,18 +276,18 @@ class _SweepState:
             self._done[op] = False
             for tensor in self._accesses[op]:
                 self._access_counts[tensor] -= self._count_step
-            for other in self._ahead[op]:
+            for other in self._waiting[op]:
                 self._blockers[other] += 1
 
     def _affected(self, ops: Iterable[int]) -> list[int]:
-        """Return the ops that may begin a free group now that ``ops`` have run.
+        """Return the ops that may begin a free group (`_run_group`) now that ``ops`` have run.
 
-        They are the ops that waited for these, and users of the same tensors, which may now add fewer live
-        bytes. Only ops that are not blocked and have not run are returned.
+        They are the ops that waited for ``ops``, and other users of their tensors: these users may add
+        fewer live bytes than before. Blocked ops, and those that have run, are left out.
         """
         affected: list[int] = []
         for op in ops:
-            affected += self._ahead[op]
+            affected += self._waiting[op]
             for tensor in self._accesses[op]:
                 affected += self._users[tensor]
         return [

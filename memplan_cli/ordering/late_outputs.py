@@ -43,13 +43,15 @@ def fewer_resident(
 ) -> Program | None:
     """Return the program in an order with fewer resident bytes; None if no order saves enough.
 
-    The resident bytes of an order are its live peak if graph outputs count too, from the op that
-    computes them to the end. ``program`` is in the file's order, ``ordering`` the order of the lowest
-    live peak. That peak does not rise if it is proved, else by very little. All sizes are numbers.
+    Resident bytes are the live peak if graph outputs count too, each from its producer to the end.
+    ``program`` is in the file's order, ``ordering`` the order of the lowest live peak. The new order has
+    no higher live peak than ``ordering`` if that is proved to be the lowest; else a very small rise is
+    allowed. All sizes are numbers.
     """
     peak_of, resident_of = planned_vars.live_peak, planned_vars.resident.live_peak
     live, resident = peak_of(ordering.program), resident_of(ordering.program)
-    # Roughly the fewest resident bytes: outputs only add to the live peak, and all are live at the end.
+    # Without a search: outputs only add to the live peak, and all are live at the end. So hardly any order
+    # has fewer resident bytes than the larger of the two.
     output_bytes = sum(size.coefficient for size in planned_vars.results.values())
     if not _is_worthwhile(resident, max(live, output_bytes)):
         return None

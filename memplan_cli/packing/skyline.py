@@ -58,7 +58,6 @@ class _UnplacedBuffers:
         ``start`` and ``end`` are the first section of each buffer, and the section after its last.
         """
         self.order = order
-        # More leaves than buffers: `take` begins at a free leaf if all buffers start before its section.
         self.leaves = 1 << len(order).bit_length()
         ends = [end[i] for i in order]
         free_leaves = self.leaves - len(ends)
@@ -81,6 +80,7 @@ class _UnplacedBuffers:
 
         Returns -1 if there is none.
         """
+        # If no buffer starts so late, this is a free leaf: there are more leaves than buffers.
         least_end, node = self.least_end, self.first[begin] + self.leaves
         while least_end[node] > stop:
             # To the next subtree on the right: up from right children, which are odd, then to the sibling.

@@ -57,7 +57,12 @@ class SlotBuffers:
 
 
 def slot_buffers(buffers: Sequence[Buffer], alignment: int) -> SlotBuffers:
-    """Return the columns of buffers of one kind. Each buffer is live in a section at least."""
+    """Return the columns of buffers of one kind (`SlotBuffers`).
+
+    A section is the time from one start of a buffer to the next. In between, buffers only end, so no more
+    of them are live together. A buffer counts to the end of the section in which it ends, and for one
+    section if its live range is empty.
+    """
     ticks = sorted({buffer.live.start for buffer in buffers})
     section = {tick: index for index, tick in enumerate(ticks)}
     starts = [section[buffer.live.start] for buffer in buffers]

@@ -196,23 +196,21 @@ def _search_order(
 def _with_late_outputs(
     task: PlanningTask, program: Program, ordering: Ordering, best: Candidate
 ) -> Candidate:
-    """Return an order with a lower resident peak, if its live peak is that of the best order.
+    """Return an order with a lower resident peak, or ``best`` if there is none.
 
-    A best order that is not proved allows a slightly higher live peak. Without such an order,
-    ``best`` is returned.
-
-    The resident peak counts outputs, which stay allocated from their producer to the end of the run:
-    producing them late lowers it. Levels 0 and 1 are left alone because another order may need
-    more slots, symbolic sizes because peaks cannot be compared, and a time limit is for one
-    search only.
+    Its live peak is no higher than that of ``ordering``; slightly higher if that is not proved to be the
+    lowest. The resident peak counts outputs, which stay allocated from their producer to the end of the
+    run: producing them late lowers it.
     """
     settings = task.settings
     planned_vars = replace(task.planned_vars, sizes=best.sizes)
+    # At levels 0 and 1, another order may need more slots.
     if settings.order == "keep" or settings.level < 2 or not planned_vars.results:
         return best
-    has_symbols = any(size.symbols for size in planned_vars.resident.sizes.values())
-    if settings.time_limit is not None or has_symbols:
+    if settings.time_limit is not None:  # the limit is for the search that was made already
         return best
+    if any(size.symbols for size in planned_vars.resident.sizes.values()):
+        return best  # symbolic peaks cannot be compared
     from memplan_cli.ordering.late_outputs import fewer_resident
 
     late = fewer_resident(program, ordering, planned_vars)

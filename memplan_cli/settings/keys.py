@@ -326,22 +326,26 @@ def _dotted_entries(
                 known.removeprefix(prefix) for known in keys if known.startswith(prefix)
             ]
             raise invalid(
-                entry.at, f"unknown key {within + key!r}", nearest(entry.key, siblings)
+                entry.at, f"unknown key {within + key!r}", known_key_hint(entry.key, siblings)
             )
         if entry.value.content is not None:  # None: a table without keys, ``gate:`` in YAML
             yield from _dotted_entries(entry.value, keys, within, f"{key}.")
 
 
-def nearest(key: str, keys: Collection[str]) -> str:
-    """Return a hint with the known key that is most similar to an unknown one."""
+def known_key_hint(key: str, keys: Collection[str]) -> str:
+    """Return a hint for an unknown key: the most similar known one, or all keys of the top level.
+
+    The unknown key is compared with the last and the first part of each known key, for ``gate.peak``
+    with ``peak`` and ``gate``. If none is similar, it is compared with whole keys.
+    """
+    top_level = {known.partition(".")[0] for known in keys}
     # Reversed, so that of several keys with the same last part the first one wins.
-    last_parts = {known.rpartition(".")[2]: known for known in reversed(tuple(keys))}
-    tables = {known.partition(".")[0]: known.partition(".")[0] for known in keys}
-    candidates = {**last_parts, **tables}
-    close = get_close_matches(key, candidates, n=1) or get_close_matches(key, keys, n=1)
+    suggestions = {known.rpartition(".")[2]: known for known in reversed(tuple(keys))}
+    suggestions.update({part: part for part in top_level})
+    close = get_close_matches(key, suggestions, n=1) or get_close_matches(key, keys, n=1)
     if close:
-        return f"did you mean {candidates.get(close[0], close[0])}?"
-    return f"known keys: {', '.join(sorted(tables))}"
+        return f"did you mean {suggestions.get(close[0], close[0])}?"
+    return f"known keys: {', '.join(sorted(top_level))}"
 
 
 def _whole(value: Value, *, least: int) -> int:

@@ -100,11 +100,12 @@ class Settings:
     allow_partial: bool = False
 
     def __post_init__(self) -> None:
-        """Validate the fields and convert those that are written as in a file.
+        """Validate the fields, and convert values in the form of a settings file, such as ``1..64``.
 
         Raises:
             SettingsError: a value is not allowed; the message names the setting.
         """
+        # Arrays have no form in a file: `read_fields`, which sets the other fields, has no reader for them.
         object.__setattr__(self, "inputs", inputs_of(self.inputs))
         read_fields(self)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from memplan_cli.core.bindings import Inputs
 from memplan_cli.errors import SettingsError, unreadable
 from memplan_cli.settings.fields import READERS, as_value, file_syntax
-from memplan_cli.settings.keys import nearest, read_table
+from memplan_cli.settings.keys import known_key_hint, read_table
 from memplan_cli.settings.settings import MemParam, Settings
 from memplan_cli.settings.values import Entry, Place, Value
 
@@ -110,7 +110,7 @@ def _refuse_unknown_key(key: str, value: object) -> None:
         # No setting of the gate is a number without a unit.
         prefix = "" if is_number else "gate."
         names = (name.removeprefix(prefix) for name in (*READERS, "inputs"))
-        hint = nearest(key, [name for name in names if "." not in name])
+        hint = known_key_hint(key, [name for name in names if "." not in name])
         if is_number and not hint.startswith("did you mean"):
             hint = f"a dim of the model is set by dim={{{key!r}: {value}}}"
         raise SettingsError(f"there is no option {key!r}", hint=hint)

@@ -36,3 +36,13 @@ def test_name_that_is_no_utf8_is_refused_wherever_it_stands(tmp_path: Path, name
     (tmp_path / "m.onnx").write_bytes(broken)
     with pytest.raises(ModelError, match="is not UTF-8"):
         load_model(tmp_path / "m.onnx")
+
+
+def test_file_of_sparse_indices_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(TEXT)
+    location = model.graph.sparse_initializer.add().indices.external_data.add()
+    location.key, location.value = "location", "indices.bin"
+    broken = model.SerializeToString().replace(b"indices.bin", b"indices.\xe5in")
+    (tmp_path / "m.onnx").write_bytes(broken)
+    with pytest.raises(ModelError, match="is not UTF-8"):
+        load_model(tmp_path / "m.onnx")

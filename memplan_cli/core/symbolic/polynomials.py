@@ -346,7 +346,7 @@ def _rational(node: ast.expr, tree: _Tree) -> _Rational:
         ValueError: the expression is no arithmetic over integers and names.
     """
     match node:
-        case ast.Constant(value=int(value)):
+        case ast.Constant(value=int(value)):  # not ``True``: words are placeholders
             return _Rational(constant_polynomial(value))
         case ast.Name():
             return _Rational({(tree.name(node),): 1})

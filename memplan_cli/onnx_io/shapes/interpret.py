@@ -90,7 +90,9 @@ def interpret(
     wanted: Collection[str] = (),
     rules: Mapping[str, Rule] | None = None,
 ) -> Interpretation:
-    """Interpret the main graph of a model, which is not changed.
+    """Return better types and known values of a model's main graph, found node by node in order.
+
+    The model is not changed.
 
     Args:
         model: a model with the types that ONNX's inference found.
@@ -100,10 +102,12 @@ def interpret(
     graph = model.graph
     types = {v.name: v.type for v in (*graph.output, *graph.value_info, *graph.input)}
     if not wanted and all(_has_complete_outputs(node, types) for node in graph.node):
-        return Interpretation({}, {})
+        return Interpretation({}, {})  # no types to improve, no values asked for
     for tensor in graph.initializer:
         types.setdefault(tensor.name, tensor_type(tensor.data_type, tuple(tensor.dims)))
-    values = Values.of_graph(graph, types, {ONNX: 1, **opset_versions(model)})
+    # A model may import the opsets of other domains only.
+    opsets = {ONNX: 1, **opset_versions(model)}
+    values = Values.of_graph(graph, types, opsets)
     improved = _interpret_nodes(graph, values, wanted, RULES if rules is None else rules)
     for name in wanted:
         values.value_of(name)  # adds the values of initializers to ``values.known``

@@ -40,10 +40,11 @@ def _movable_weights(model: ModelProto) -> list[TensorProto]:
 
 
 def _is_movable(tensor: TensorProto) -> bool:
-    """Whether a tensor has at least `MIN_EXTERNAL_BYTES` bytes, and its data is as long in raw form.
+    """Return whether a tensor is large enough for a data file, and its data can be written there as raw bytes.
 
-    Not so for strings, which have no raw form, for 4-bit ints in typed fields, which `_raw_bytes` gives a
-    byte each, and for weights whose data was taken out.
+    Raw bytes are as many as the dtype and dims ask for. Not so for strings, which have no raw form, for
+    4-bit ints in typed fields, which `_raw_bytes` gives a byte each, and for weights whose data was taken
+    out.
     """
     size = tensor_bytes(tensor)
     return size >= MIN_EXTERNAL_BYTES and len(_raw_bytes(tensor)) == size

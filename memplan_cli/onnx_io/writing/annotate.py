@@ -46,6 +46,7 @@ def annotated(
     If the plan's settings keep the notes in the plan file, the model's metadata says so, and nodes and
     values get none. The model, whose nodes are in the program's order, is not changed.
     """
+    # ``rest`` has the graph's inputs and outputs, but neither nodes nor value_info.
     graph, rest = model.graph, _without_nodes_and_values(model)
     if plan.settings.get("notes") == IN_PLAN:
         return _assembled(
@@ -55,13 +56,14 @@ def annotated(
             metadata={**metadata, NOTES: IN_PLAN},
         )
     notes = PlanNotes.of(program, plan)
-    value_notes = ValueNotes(notes, path="")
+    value_notes = ValueNotes(notes, path="")  # of the main graph
     for value in (*rest.graph.input, *rest.graph.output):
         value.MergeFromString(value_notes.pop(value.name))
     return _assembled(
         rest,
         nodes=_annotated_nodes(graph, program, notes),
-        values=value_notes.annotated(graph.value_info),  # with the notes that were not popped
+        # With all other notes: a value without value_info gets one.
+        values=value_notes.annotated(graph.value_info),
         metadata=metadata,
     )
 
@@ -253,7 +255,7 @@ class PlanNotes:
 
     @classmethod
     def of(cls, program: Program, plan: Plan) -> PlanNotes:
-        """Group the placements of the program's plan by block, and its releases by tick."""
+        """Group the placements of the program's plan by block, and its releases by tick (their step)."""
         placements: dict[str, list[Placement]] = {}
         for placement in plan.tensors:
             placements.setdefault(placement.block, []).append(placement)

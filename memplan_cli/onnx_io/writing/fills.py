@@ -55,9 +55,9 @@ def make_fills(
     result over this operand. An operator cannot overwrite a constant, so a run copies it first. The result of
     a ConstantOfShape, called a fill, is overwritten without a copy.
 
-    No step of a run gets wider than the widest one is: a constant stays if a consumer has no room for its
-    fills, beside those of the constants that are replaced already. The constants that are read first are
-    replaced first.
+    No node gets wider (`width`: the bytes of its operands and results) than the widest one is. A constant
+    stays if a consumer has no room for its fills, and for those of constants that are replaced already.
+    The constants that are read first are replaced first.
 
     Args:
         model: The model.

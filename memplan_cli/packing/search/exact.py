@@ -216,14 +216,15 @@ def shrink(searcher: Searcher, best: BestPlacement, budget: WorkBudget) -> BestP
     """Return a placement lowered towards its bound or the target height, as the work allows.
 
     The target height and the bound are tried first. Then capacities between the bound and the
-    height are bisected, down to a thousandth of the height. Each try may spend a share of the
-    remaining work, and may end without an answer. Last, the height is lowered by one unit at a
-    time with all of the work that is left.
+    height are bisected, down to a thousandth of the height. Each of these tries spends a part of the
+    remaining work at most, so that some is left for the later ones. It lowers the height, raises the
+    bound, or ends without an answer. Last, the height is lowered by one unit at a time with all of the
+    work that is left.
     """
     for capacity in (best.target_height, best.bound):
         if not best.may_stop(budget) and best.bound <= capacity < best.height:
             best = _try_capacity(searcher, capacity, best, budget, share=0.5)
-    low = best.bound  # the highest capacity tried without success, or the bound
+    low = best.bound  # or the highest capacity that the bisection tried without success
     while not best.may_stop(budget):
         gap = best.height - low
         if gap <= max(1, best.height // 1000):
@@ -232,7 +233,7 @@ def shrink(searcher: Searcher, best: BestPlacement, budget: WorkBudget) -> BestP
         best = _try_capacity(searcher, capacity, best, budget, share=0.3)
         if best.height > capacity:  # no placement was found
             low = capacity
-        low = max(low, best.bound)
+        low = max(low, best.bound)  # the try may have raised the bound
     while not best.may_stop(budget):
         height = best.height
         best = _try_capacity(searcher, height - 1, best, budget, share=1.0)

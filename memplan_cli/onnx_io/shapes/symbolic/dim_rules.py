@@ -204,11 +204,8 @@ def _sliced_dim(dim: Dim, start: Dim, end: Dim, step: int | None) -> Dim:
     """
     if dim is None or start is None or end is None or step is None or step < 1:
         return None
-    length = subtract(_clamped(end, dim), _clamped(start, dim))
-    if length is None:
-        return None
-    span = larger(length, 0)
-    if not isinstance(span, int | str):
+    span = larger(subtract(_clamped(end, dim), _clamped(start, dim)), 0)
+    if not isinstance(span, int | str):  # unknown: dims are never floats
         return None
     if step == 1:
         return span
