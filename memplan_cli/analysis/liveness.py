@@ -114,9 +114,8 @@ def live_ranges(
     first: dict[VarId, int] = dict.fromkeys(program.body.inputs, 0)
     last = first.copy()
     for start, end, _, op in steps(program) if clock is None else clock:
-        if (
-            not op.bodies
-        ):  # nearly every op: the loop below without calls, as all is at one tick
+        # Nearly every op: the loop below without calls, as all is at one tick.
+        if not op.bodies:
             for var in (*op.inputs, *op.outputs):
                 if first.setdefault(var, start) > start:
                     first[var] = start

@@ -62,10 +62,10 @@ def _users_of_states(block: Block) -> Iterator[tuple[int, int]]:
 
 
 def _reused_names(block: Block) -> Iterator[tuple[int, int]]:
-    """Yield pairs of an op with subgraphs and a later op: a node in the subgraphs has an output of its name.
+    """Yield pairs of an op with subgraphs and a later op that defines a name which the subgraphs define too.
 
-    The later op must stay behind the other. If it ran before, the node would hide its output, which ONNX
-    allows to inputs and initializers of subgraphs only.
+    The later op must stay behind the other. Before it, the outer name would be hidden by a node of a
+    subgraph. ONNX lets only inputs and initializers of subgraphs hide names.
     """
     ops_with_name: defaultdict[str, list[int]] = defaultdict(list)
     for index, op in enumerate(block.ops):

@@ -113,7 +113,7 @@ def fit(
             plans=len(needs.known),
             confirmed=confirmation,
             of="process" if needs.process else "tensors",
-            warnings=needs.notes(point),
+            warnings=needs.notes(None if confirmation else point),
         )
         return files.without_folder(result)
 

@@ -121,7 +121,7 @@ class ModelNeeds:
         return replace(need, process=self.process.highest_bytes(dims))
 
     def notes(self, point: Point | None) -> tuple[str, ...]:
-        """Return what the answer of a search depends on."""
+        """Return the conditions of an answer. ``point`` is the largest value; None if none fits, or it was run."""
         observed = self.observed_plans.warnings if self.observed_plans else ()
         notes = (*self.warnings, *observed)
         if point is None or not self.growth.is_extrapolated(point.dims[self.dim]):

@@ -169,9 +169,8 @@ def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
     report, memory = planned.plan.report, planned.plan.report.memory
     has_other_nodes = report.recompute.nodes or report.chunked.regions
     keeps_order = None if has_other_nodes else is_in_file_order(planned)
-    if (
-        keeps_order is not None and not report.donated.pairs
-    ):  # donations change the order afterwards
+    # Donations change the order afterwards.
+    if keeps_order is not None and not report.donated.pairs:
         was_chosen = report.chosen_order == "file"
         yield Figure("whether the order of the file is chosen", was_chosen, keeps_order)
     if memory.planned is None:

@@ -282,14 +282,17 @@ class _SweepState:
     def _affected(self, ops: Iterable[int]) -> list[int]:
         """Return the ops that may begin a free group (`_run_group`) now that ``ops`` have run.
 
-        They are the ops that waited for ``ops``, and other users of their tensors: these users may add
-        fewer live bytes than before. Blocked ops, and those that have run, are left out.
+        They are the ops that waited for ``ops``, and users of their tensors that may add fewer live bytes
+        than before. Blocked ops, and those that have run, are left out.
         """
         affected: list[int] = []
         for op in ops:
             affected += self._waiting[op]
             for tensor in self._accesses[op]:
-                affected += self._users[tensor]
+                # Only near the decisive access: otherwise the other users change the live bytes as
+                # before, and a tensor with many users would take time quadratic in their number.
+                if self._access_counts[tensor] in (_DECISIVE_COUNT, _DECISIVE_COUNT + 1):
+                    affected += self._users[tensor]
         return [
             op
             for op in dict.fromkeys(affected)

@@ -177,7 +177,7 @@ class StateSpace:
         return children
 
     def _after(self, state: State, op: int, limit: int) -> State | None:
-        """Return the state after an op and the free ops that follow; None if its step needs ``limit`` bytes."""
+        """Return the state after an op and the free ops that follow; None if its peak is ``limit`` or more."""
         self.work += 1 + self._work_per_move + len(state.ready) // 8  # to copy ``ready``
         step, change = self._step_and_change(op, state.remaining)
         peak = max(state.peak, state.live + step)

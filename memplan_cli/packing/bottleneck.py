@@ -186,11 +186,14 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: WorkBudget) ->
 def _bundle_offsets(
     subset: BottleneckSubset, capacity: int, budget: WorkBudget
 ) -> Mapping[BufferId, int] | None:
-    """Return the offsets of a subset's bundles within ``capacity`` units, or None if not found.
+    """Pack the bundles of a subset alone: by sweeps if they are few and fit, else by exact search.
 
-    Offsets and capacity are in units of the whole piece.
+    Returns:
+        The offset of each bundle; None if no layout within ``capacity`` was found. Offsets and
+        capacity have the unit of the problem that the subset was taken from; the subset's own
+        `Reduction` has a multiple of it.
     """
-    reduction = subset.reduction  # its unit is a number of units of the whole piece
+    reduction = subset.reduction
     part = budget.share(_SUBSET_SHARE)
     bundle_capacity = capacity // reduction.unit
     placements: list[Placement] = []

@@ -107,8 +107,8 @@ def report(
         extras.append("process")
     plan = api.report(path, model_settings, output.progress, profiles=profiles, extras=extras)
     if is_plan:
-        written = model_beside(path) if model_beside(path).is_file() else None
-        answered = invocation(written, output)
+        written = model_beside(path)
+        answered = invocation(written if written.is_file() else None, output)
         # A plan file names its model from its own folder: all formats but JSON name it from here.
         plan = plan if form == "json" else named_from_here(plan, path)
     else:

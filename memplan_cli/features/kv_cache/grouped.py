@@ -178,8 +178,8 @@ def _rewrite(model: ModelProto, repeats: Sequence[_Repeat]) -> None:
         before  output = MatMul(left[B, heads * times, ..], repeat(right[B, heads, 1, ..]))
         after   output = Reshape(MatMul(Reshape(left)[B, heads, times, ..], right[B, heads, 1, ..]))
 
-    A scaling right behind the MatMul stays there, before the last Reshape. The nodes that repeated the
-    heads have no consumer then, and are dropped.
+    A node that scales the MatMul's result is replaced too: by one before the last Reshape. The nodes
+    that repeated the heads have no consumer then, and are dropped.
     """
     edit = GraphEditor(model)
     replaced: set[str] = set()  # results of the nodes that are replaced

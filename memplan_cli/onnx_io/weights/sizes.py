@@ -54,9 +54,8 @@ def check_tensor(tensor: TensorProto) -> None:
         raise ModelError(f"{_label(tensor)} takes {needed} bytes: no machine has that much")
     if tensor.data_location == tensor.EXTERNAL:
         length = next((e.value for e in tensor.external_data if e.key == "length"), "")
-        is_number = (
-            length.isdecimal() and len(length) < 20
-        )  # else it is refused by `parse_number`
+        # Another text is refused by `parse_number`.
+        is_number = length.isdecimal() and len(length) < 20
         if is_number and int(length) != needed:
             raise _mismatch(tensor, f"{int(length)} bytes")
     elif needed <= _ALWAYS_COUNTED_BYTES:

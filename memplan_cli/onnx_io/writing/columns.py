@@ -345,9 +345,10 @@ class _Cutter:
     columns: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def pieces(self, product: _Product, bounds: tuple[int, ...]) -> list[NodeProto]:
-        """Return a node for each piece of a product, then the Concat of their results.
+        """Return the nodes that compute a product in pieces of its columns, and the Concat of the pieces.
 
-        Adds the pieces of operand and bias to the graph's initializers, and their results to `columns`.
+        The slices of weight and bias are added to the graph's initializers, and each node's result to
+        `columns`. ``bounds`` are the first columns of the pieces, and the number of columns.
         """
         from onnx import helper
 

@@ -119,7 +119,7 @@ class Searcher:
     def fit(self, capacity: int, budget: WorkBudget) -> tuple[Answer, Placement]:
         """Return whether the piece fits into ``capacity`` units, and the placement if it does.
 
-        The answer is UNKNOWN if the budget is over first; the work done is charged to it.
+        The answer is UNKNOWN if the budget is over first; the work done is spent from it.
         """
         if capacity < self.piece.load:
             return Answer.NO, ()

@@ -204,9 +204,8 @@ def tightest_section(
         if not is_in_valley:
             continue
         inside = scratch[INSIDE_UNITS, section]
-        over_walls = (
-            unplaced[section] - inside
-        )  # units of buffers that go to the cap or higher
+        # Units of buffers that go to the cap or higher.
+        over_walls = unplaced[section] - inside
         if over_walls > 0 and cap + over_walls > capacity:
             state.failures[section] += 1
             return DEAD_END

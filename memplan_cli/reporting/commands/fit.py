@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.core.quantities import format_size
+from memplan_cli.core.quantities import counted, format_size
 from memplan_cli.core.symbolic.dims import binding_text
 from memplan_cli.planning.totals import expression
 from memplan_cli.reporting import document as doc
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def fit_document(fit: Fit) -> doc.Document:
-    """Return the largest value, its memory and that of the next larger value, and the run."""
+    """Return the answer of ``memplan fit``: the largest value of the dim that fits, and what it needs.
+
+    Below the table are the formula of the tensors, the result of the confirming run, and warnings.
+    """
     fixed_dims = "".join(f", {name}={value}" for name, value in fit.dims.items())
     return doc.Document(
         (
@@ -115,7 +118,8 @@ def _confirmation(fit: Fit) -> Iterator[doc.Block]:
     if run is None:
         return
     # The confirming run is the last one; each run before it had larger values.
-    larger = f" (after {run.runs - 1} larger values that did not fit)" if run.runs > 1 else ""
+    failed = counted(run.runs - 1, "larger value")
+    larger = f" (after {failed} that did not fit)" if run.runs > 1 else ""
     measured = f"{format_size(run.taken)} of it {_MEASURED[run.of]}"
     yield doc.Check(
         passed=run.total <= fit.memory,

@@ -148,7 +148,8 @@ def conv_transpose(call: Call) -> Gradients:
     data, and X is in the place of the result's gradient.
 
     Raises:
-        ModelError: the padding is not given by ``pads``, or the output padding is a stride or more.
+        ModelError: the node has ``output_shape`` or pads to the SAME size, or an output padding is a
+            stride or more.
     """
     tape, x, w, y = call.tape, call.input(0), call.input(1), call.output()
     auto_pad = call.attribute("auto_pad", "NOTSET")
@@ -160,8 +161,8 @@ def conv_transpose(call: Call) -> Gradients:
         or any(n >= axis.stride for n, axis in zip(output_padding, axes, strict=True))
     ):
         raise ModelError(
-            f"ConvTranspose {call.label!r} has output_shape, auto_pad or long output padding: it has"
-            " no gradient rule for that",
+            f"ConvTranspose {call.label!r} has output_shape, auto_pad SAME, or an output padding of a"
+            " stride or more: it has no gradient rule for that",
             hint="export the model with explicit pads",
         )
     dx = dw = db = ""

@@ -106,10 +106,10 @@ def split(call: Call) -> Gradients:
 
 
 def slice_(call: Call) -> Gradients:
-    """Y = X from a to b, every s-th element: dX = dY with zeros padded at both ends.
+    """Y = X from a to b, every s-th element: dX = dY at these places, else 0.
 
-    If s is not 1, or the bounds are not constant, dY is scattered by index instead, which takes an integer for
-    each element.
+    Zeros are padded at both ends of dY. If s is not 1, or the bounds are not constant, dY is scattered by
+    index instead, which takes an integer for each element.
     """
     tape, x = call.tape, call.input(0)
     spans = _sliced_spans(call)
