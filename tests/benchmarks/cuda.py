@@ -32,7 +32,6 @@ from memplan_cli import Check, api
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import MemplanError
-from memplan_cli.runtime.probe import probe_table
 from memplan_cli.runtime.profile.in_place import load_table
 from memplan_cli.runtime.run.run_model import record_of, record_run, start_run
 from memplan_cli.runtime.simulate.regions import EXACT, OWN_INITIALIZERS, one_region
@@ -42,6 +41,7 @@ from memplan_cli.runtime.workers.worker import run_job
 from memplan_cli.settings.settings import Settings
 from simulated_device import environment
 
+from .in_place import probe_table
 from .models import ROOT, SAMPLES, SHARED, bindings
 from .pages import MEASUREMENTS, replace_figures
 

@@ -307,7 +307,7 @@ def test_a_new_elementwise_operator_is_one_row() -> None:
         from memplan_cli.analysis.aliasing import SHARE_SAFELY
         from memplan_cli.analysis.cost import op_cost
         from memplan_cli.core.program import Op, Origin, Var, VarId
-        from memplan_cli.onnx_io.runs.inplace_probes import ONE_OPS
+        from tests.benchmarks.in_place_models import ONE_OPS
         from memplan_cli.features.chunking.axes.table import RULES
 
         x, y = VarId("x"), VarId("y")

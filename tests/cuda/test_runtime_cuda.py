@@ -10,13 +10,13 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 
+from benchmarks.in_place import probe_table
 from memplan_cli import api
 from memplan_cli.core.check import Check
 from memplan_cli.core.results.observations import CUDA, RuntimeSettings
 from memplan_cli.errors import RuntimeUnavailableError
 from memplan_cli.onnx_io.load import load_model
 from memplan_cli.onnx_io.shapes.reading import read_program
-from memplan_cli.runtime.probe import probe_table
 from memplan_cli.runtime.replay.replay import replay
 from memplan_cli.runtime.run.run_model import process_of_run, record_run
 from memplan_cli.runtime.simulate.predict import ExecutedGraph, predict_peaks

@@ -1,7 +1,7 @@
 """Which ops a provider's kernels run in place: tables that a probe of the runtime has written.
 
-`memplan_cli.runtime.probe` writes the table of one provider. The tables are data of the package
-and name the version that they were probed on.
+``python -m tests.benchmarks.in_place`` writes the table of one provider. The tables are data of the
+package and name the versions that they were probed on.
 """
 
 from __future__ import annotations
@@ -68,6 +68,6 @@ def version_warning(provider: str) -> str | None:
     if installed not in table.versions:
         return (
             f"predictions use the in-place table of onnxruntime {table.versions[-1]}, installed "
-            f"is {installed}: `python -m memplan_cli.runtime.probe` makes one for it"
+            f"is {installed}: predicted peaks may be off"
         )
     return None

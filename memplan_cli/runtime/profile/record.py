@@ -3,7 +3,7 @@
 A docstring anywhere in the package that calls a fact about the runtime "measured" means this version.
 Another version gets another record. How to measure: a log of all blocks that a session
 allocates (for the process), the profile of a run (``mem_*`` keys of node events) and
-``session.collect_node_memory_stats_to_file`` (for the arena), ``memplan_cli.runtime.probe``
+``session.collect_node_memory_stats_to_file`` (for the arena), ``tests.benchmarks.in_place``
 (for kernels that write in place).
 """
 

@@ -1,6 +1,6 @@
 """Find out which ops the installed runtime computes in place, by running each op alone.
 
-``python -m memplan_cli.runtime.probe [cpu|cuda]`` rewrites the table of one provider in
+``python -m tests.benchmarks.in_place [cpu|cuda]`` rewrites the table of one provider in
 `memplan_cli.runtime.profile`.
 """
 
@@ -23,13 +23,16 @@ from memplan_cli.runtime.workers.session import make_session, resolve_provider
 from memplan_cli.runtime.workers.session_profile import read_profile
 from memplan_cli.runtime.workers.worker import run_job
 
+from .in_place_models import probes
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from memplan_cli.core.json_types import Json
-    from memplan_cli.onnx_io.runs.inplace_probes import Probe
 
-_PROBE_JOB = "memplan_cli.runtime.probe:run_probes"
+    from .in_place_models import Probe
+
+_PROBE_JOB = "tests.benchmarks.in_place:run_probes"
 
 _PROFILED_WITHOUT_REUSE = RuntimeSettings(
     session={
@@ -135,8 +138,8 @@ def _allocating_dtypes(
         if result.op in in_place and result.has_same_dtype and not result.input_is_read_again:
             is_in_place[result.op, result.dtype].append(result.requested == 0)
     dtypes: dict[str, list[str]] = defaultdict(list)
-    for (op, dtype), probes in sorted(is_in_place.items()):
-        if not any(probes):
+    for (op, dtype), answers in sorted(is_in_place.items()):
+        if not any(answers):
             dtypes[op].append(dtype)
     return dict(dtypes)
 
@@ -148,8 +151,6 @@ def run_probes(job: Json) -> Json:
     run on the ``provider`` of the job (ONNX Runtime's name) have no result.
     """
     import onnxruntime as ort
-
-    from memplan_cli.onnx_io.runs.inplace_probes import probes
 
     provider = str(job["provider"])
     results = []

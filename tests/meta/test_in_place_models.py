@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onnx import defs
 
+from benchmarks.in_place_models import ONE_OPS, OneOp
 from memplan_cli.core.operators import ONNX
-from memplan_cli.onnx_io.runs.inplace_probes import ONE_OPS, OneOp
 
 
 def has_required_attributes(op: OneOp) -> bool:
