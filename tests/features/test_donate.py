@@ -100,6 +100,21 @@ def test_a_view_reads_the_input_too() -> None:
     assert "n2 needs the output" in reason(donated(tested))
 
 
+def test_an_input_is_kept_if_an_output_is_a_view_of_a_view_of_it() -> None:
+    tested = step(
+        ("Reshape", "in4 x", "v4"),
+        ("Identity", "v4", "b4"),
+        ("Sub", "in4 x", "new4"),
+        outputs="new4 b4",
+    )
+    assert "an output is a view" in reason(donated(tested))
+
+
+def test_a_result_in_the_shape_of_the_input_is_no_view_of_it() -> None:
+    tested = step(("Reshape", "x in4", "v4"), ("Sub", "in4 v4", "new4"))
+    assert donated(tested).pairs == (("in4", "new4"),)
+
+
 def test_a_writer_that_reads_a_view_beside_the_input_is_refused() -> None:
     tested = step(("Reshape", "in4 x", "v4"), ("Sub", "in4 v4", "new4"))
     assert "reads the input while" in reason(donated(tested))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def certificate_of(planned: PlannedProgram) -> Certificate:
     """Return the certificate of a plan that was just made."""
     plan = planned.plan
-    order, blocks = _order(planned)
+    order, blocks = _order_proofs(planned)
     return Certificate(
         version=VERSION,
         graph_sha256=plan.graph_sha256,
@@ -51,10 +51,13 @@ def _storage_facts(planned: PlannedProgram) -> StorageFacts:
     return storage_facts(program, planned_vars, bytes_to_count)
 
 
-def _order(planned: PlannedProgram) -> tuple[OrderProof | None, tuple[BlockProof, ...]]:
-    """Return the proofs that no order has a lower live peak: of the graph, and of subgraphs.
+def _order_proofs(
+    planned: PlannedProgram,
+) -> tuple[OrderProof | None, tuple[BlockProof, ...]]:
+    """Return the proof that no order has a live peak below the plan's bound, and those it rests on.
 
-    None and no blocks if the plan states no bound of its order.
+    The second value has the proofs of the subgraphs whose bounds the first uses. None and no
+    proofs if the plan states no bound of its order.
     """
     from memplan_cli.ordering.witnesses import nested_witness
 

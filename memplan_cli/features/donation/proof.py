@@ -141,7 +141,10 @@ def _run_steps(job: Json, task: str, tolerance: Tolerance, timeout: float) -> Ou
 
 
 def with_donated_steps(verdict: Validation, steps: DonatedSteps) -> Validation:
-    """Return a verdict on the outputs of one run with the result of two steps with shared buffers added."""
+    """Add the result of two steps with donated buffers to the verdict on one run of the outputs.
+
+    ``status`` and ``max_abs_diff`` stay those of the one run. `Validation.passed` needs ``donated`` too.
+    """
     notes = []
     if steps.failure:
         notes.append(f"two steps with donated buffers fail: {steps.failure}")
@@ -153,7 +156,7 @@ def with_donated_steps(verdict: Validation, steps: DonatedSteps) -> Validation:
     return dataclasses.replace(
         verdict,
         donated="passed" if steps.passed else "failed",
-        bit_identical=bool(verdict.bit_identical) and steps.passed and not steps.differences,
+        bit_identical=verdict.bit_identical and steps.passed and not steps.differences,
         differences=(*verdict.differences, *steps.differences),
         notes=(*verdict.notes, *notes),
     )
@@ -181,12 +184,15 @@ def step_specs(model: Path, binding: Binding, pairs: Pairs) -> tuple[FeedSpec, .
 def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:
     """Return a spec whose values are small enough for two steps to stay finite.
 
-    ``state`` has the names of the inputs that the step replaces, such as parameters. A whole number
-    of one element is 1: a spec of kind ``mask`` would draw 0 or 1.
+    - A step counter, one whole number, is 1.
+    - A state is drawn with `STATE_SCALE`. ``state`` has the names of the inputs that the step
+      replaces, such as parameters.
+    - A rate, one float, is drawn with `RATE_SCALE`.
+    - Other inputs are drawn as they are.
     """
     has_one_element = all(dim == 1 for dim in spec.shape)
     if spec.kind == "mask" and has_one_element:
-        # A step counter: with 0, Adam's bias correction 1 / (1 - beta ** 0) is infinite.
+        # A mask would be 0 or 1. With 0, Adam's bias correction 1 / (1 - beta ** 0) is infinite.
         return dataclasses.replace(spec, kind="values", values=(1,))
     has_random_floats = spec.kind in ("normal", "positive")
     if has_random_floats and spec.name in state:

@@ -24,7 +24,7 @@ from memplan_cli.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from memplan_cli.core.program import Program, VarId
+    from memplan_cli.core.program import Dataflow, Program, VarId
     from memplan_cli.planning.candidate import Candidate, PlanningTask
 
 
@@ -102,12 +102,12 @@ def _is_too_costly(result: Donations, candidate: Candidate, task: PlanningTask) 
 
     A budget that the candidate misses already does not count.
     """
-    # The candidate may have copies, and sizes of its own.
     planned_vars = replace(task.planned_vars, sizes=candidate.sizes)
     # The bytes that a runtime allocates: graph outputs count, which a plan may leave out.
     peak_of = planned_vars.resident.live_peak
     before, peak = peak_of(candidate.program), peak_of(result.program)
-    # A budget given as a share is in bytes here: recomputation records it so, chunking in the settings.
+    # The budget in bytes: `recompute.budget` if values are recomputed, else `settings.budget`, unless
+    # that is a share of the peak.
     budget = candidate.recompute.budget or task.settings.budget
     if isinstance(budget, int) and before <= budget < peak:
         return True
@@ -216,11 +216,23 @@ def _why_unfit(program: Program, pair: Pair) -> str:
         return "no op makes the output"
     if pair.input in program.body.outputs:
         return "the input is an output too"
-    for op in program.body.ops:
-        is_view_of_input = operator(op).is_view and op.inputs[0] == pair.input
-        if is_view_of_input and op.outputs[0] in program.body.outputs:
-            return "another output is a view of the input"
+    if not set(_views(program.dataflow, pair.input)).isdisjoint(program.body.outputs):
+        return "an output is a view of the input"
     return ""
+
+
+def _views(flow: Dataflow, graph_input: VarId) -> list[VarId]:
+    """Return the views of a graph input, and views of these."""
+    views: list[VarId] = []
+    stack = [graph_input]
+    while stack:
+        var = stack.pop()
+        readers = [flow.ops[reader] for reader in flow.consumers.get(var, ())]
+        # A view op may read a var as its shape too: only its first input is viewed.
+        new = [op.outputs[0] for op in readers if operator(op).is_view and op.inputs[0] == var]
+        views += new
+        stack += new
+    return views
 
 
 class _DonationOrder:
@@ -232,11 +244,14 @@ class _DonationOrder:
     Attributes:
         _flow: the producers and readers of vars.
         _successors: for each op, those that must run after it.
-        _needs_reordering: whether an added edge leads from an op to one that is before it now.
+        _needs_reordering: whether an added pair is safe only after ops are moved.
     """
 
     def __init__(self, program: Program, moves: Moves) -> None:
-        """Begin with the order that the graph requires, and no pair."""
+        """Begin with the edges that the graph requires; `add_pair` adds those of each pair.
+
+        ``moves``: which ops `add_pair` may move so that a pair is safe.
+        """
         self._moves = moves
         self._flow = flow = program.dataflow
         self._successors: list[set[int]] = [set() for _ in flow.ops]
@@ -251,7 +266,9 @@ class _DonationOrder:
         self._needs_reordering = False
 
     def add_pair(self, pair: Pair) -> str:
-        """Let each reader of a pair's input run before the writer of its output, or both be one op.
+        """Let each other reader of a pair's input run before the writer of its output.
+
+        The writer itself may read the input if it may overwrite it (`_may_overwrite`).
 
         Returns:
             Why that is impossible: then no edge is added. Empty if the pair is safe.
@@ -276,20 +293,8 @@ class _DonationOrder:
 
     def _readers(self, graph_input: VarId) -> set[int]:
         """Return the ops that read a graph input, or a view of it."""
-        views = (graph_input, *self._views(graph_input))
-        return {reader for var in views for reader in self._flow.consumers.get(var, ())}
-
-    def _views(self, graph_input: VarId) -> list[VarId]:
-        """Return the views of a graph input, and views of these."""
-        views: list[VarId] = []
-        stack = [graph_input]
-        while stack:
-            for reader in self._flow.consumers.get(stack.pop(), ()):
-                op = self._flow.ops[reader]
-                if operator(op).is_view:
-                    views.append(op.outputs[0])
-                    stack.append(op.outputs[0])
-        return views
+        vars_ = (graph_input, *_views(self._flow, graph_input))
+        return {reader for var in vars_ for reader in self._flow.consumers.get(var, ())}
 
     def _may_overwrite(self, writer: int, pair: Pair) -> bool:
         """Return whether an op that reads the pair's input may write the pair's output over it."""
@@ -297,13 +302,13 @@ class _DonationOrder:
         if op.outputs[0] != pair.output:  # only a first output is written in place
             return False
         # A view has the same bytes, but the op may read its elements in another order.
-        if not set(op.inputs).isdisjoint(self._views(pair.input)):
+        if not set(op.inputs).isdisjoint(_views(self._flow, pair.input)):
             return False
         positions = {index for index, var in enumerate(op.inputs) if var == pair.input}
         return bool(positions) and positions <= set(operator(op).in_place)
 
     def _descendants(self, op: int) -> set[int]:
-        """Return the ops that must run after an op."""
+        """Return the ops that must run after an op, without the op itself."""
         stack, descendants = [op], set[int]()
         while stack:
             for successor in self._successors[stack.pop()]:

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def foldable_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
-    """Yield the tensors of the peak that depend on constants only, and the option that folds them.
+    """Yield the tensors live at the peak that depend on constants only, and the option that folds them.
 
-    Nothing is yielded if there is no such tensor.
+    The bytes of the tensors live at the peak are the lower bound of the plan's memory. Nothing is
+    yielded if none of these tensors depends on constants only.
     """
     tensors = report.foldable
     if not tensors:
@@ -48,6 +49,7 @@ def folded_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
     line = f"{counted(len(folded.tensors), 'constant')} folded into initializers"
     if folded.added:
         line += f": {format_size(folded.added)} more weights"
+        # Each folded constant is computed from weights: a Constant node counts as a weight.
         if folded.dropped:
             line += f", {format_size(folded.dropped)} of unused weights removed"
         else:
