@@ -64,18 +64,21 @@ def search(
 ) -> SearchResult:
     """Return the plans with regions in chunks that were found, and the one nearest to a goal.
 
+    Up to four searches run, until a plan is within the budget: in one step to the budget, in several
+    steps, in several steps with copies of ops, and with chunks that are cut again. The last one also
+    runs if the best plan is within the budget but slow. Without a budget the first is left out.
+
     Args:
         graph: the program without chunks.
         planned_vars: its planned vars.
-        budget: the largest live peak: an int in bytes, a float as a share of the peak without chunks.
-        None: the least live peak in a run that is predicted to take at most `SLOWEST` times as long.
+        budget: the largest live peak, an int in bytes or a float as a share of the peak without chunks;
+        None: as little as possible in a run that is predicted to take at most `SLOWEST` times as long.
         seconds: the time after which the search ends; None: it ends after an amount of work.
     """
     before = planned_vars.live_peak(graph.program)
     max_bytes = int(budget * before) if isinstance(budget, float) else budget
     finder = _Finder(max_bytes, Limit(max(_OPS_PER_OP * len(graph.ops), _MIN_OPS), seconds))
     original = Stage(graph, planned_vars, original_work=total_cost(graph.program).work)
-    # In one step to the budget, and if that misses it in several (`descend`).
     if max_bytes is not None:
         finder.search(original, first_target=max_bytes)
     if not finder.is_met:
@@ -155,9 +158,11 @@ class _Finder:
         return min(self.plans, key=lambda plan: (max(plan.peak, budget), plan.time, plan.peak))
 
     def search(self, stage: Stage, first_target: int | None = None) -> None:
-        """Add the plans of a stage: down to the budget, or to the first that is too slow.
+        """Search a stage, and add its plans to ``self.plans``: each needs less memory than the one before.
 
-        The first plan with chunks is searched with ``first_target`` bytes, if that is given.
+        The search ends within the budget, or without one at the first plan that is too slow. Its first
+        target is ``first_target`` bytes; None: the default of `descend`. It may use half of what is left
+        of the limit; ``self.ended_early`` becomes true if the limit ends it.
         """
         self.limit.allow_half_of_the_rest()
         for plan in descend(stage, self.max_bytes or 0, self.limit, first_target):

@@ -71,10 +71,11 @@ class GrowthStage(NamedTuple):
 def regions_from(
     graph: Graph, seed: VarId, axis: int, may_grow: Callable[[int], bool] = lambda _: True
 ) -> Iterator[Region]:
-    """Yield regions around a tensor, sliced along one axis, each with fewer whole bytes.
+    """Yield regions around a tensor, sliced along one axis, smaller ones first.
 
-    A region is left out if it has at least as many whole bytes as a smaller one. ``may_grow`` is called
-    with the number of ops that were visited to find the next op of a region; False ends its growth.
+    While a region grows, only those with fewer whole bytes than all smaller ones are yielded. These
+    bytes are compared before ops at the end are removed (`_without_growing_ends`). ``may_grow`` is
+    called with the number of ops that were visited to find the next op; False ends the growth.
     """
     for stages in growth_series(graph, seed, axis, may_grow):
         fewest_bytes: int | None = None
@@ -198,9 +199,8 @@ def boundary(
     A duplicated op runs in chunks in the region, and once more as a whole outside of it.
 
     Inputs are tensors that ops outside make; graph inputs and weights are left out, as they are not
-    planned. Outputs are tensors that ops outside read, among them duplicated ops in their whole run,
-    and graph outputs. Results of duplicated ops are no outputs, as ops outside read those of the
-    whole run.
+    planned. Outputs are graph outputs and tensors that ops outside read; the whole run of a duplicated
+    op is one of these. Chunks of duplicated ops make no outputs: ops outside read the whole run's.
     """
     order = sorted(ops)
     internal = {var for index in ops for var in graph.ops[index].outputs if var}
@@ -275,17 +275,26 @@ def _extensions(graph: Graph, region: Region) -> Iterator[_Extension]:
     present_bytes = sum(map(graph.bytes, (*region.inputs, *region.outputs)))
     outside_readers = _outside_readers(graph, region)
     for op_index, shared_bytes in sorted(neighbors.items()):
-        for split_index, split in enumerate(graph.splits(op_index)):
-            if not _fits(graph, region.splits, op_index, split):
-                continue
-            is_duplicate = not _is_convex(graph, region, op_index, outside_readers)
+        fitting_splits = [
+            (split_index, split)
+            for split_index, split in enumerate(graph.splits(op_index))
+            if _fits(graph, region.splits, op_index, split)
+        ]
+        if not fitting_splits:
+            continue
+        is_duplicate = not _is_convex(graph, region, op_index, outside_readers)
+        duplicated = region.duplicated | ({op_index} if is_duplicate else set())
+        added_bytes = _added_boundary_bytes(graph, region, op_index, duplicated)
+        for split_index, split in fitting_splits:
             can_duplicate = op_index in producers and _is_light(graph, op_index, split)
             if is_duplicate and not can_duplicate:
                 continue
-            duplicated = region.duplicated | ({op_index} if is_duplicate else set())
-            added_bytes = _added_boundary_bytes(graph, region, op_index, duplicated)
             yield _Extension(
-                present_bytes + added_bytes, -shared_bytes, is_duplicate, op_index, split_index
+                boundary_bytes=present_bytes + added_bytes,
+                negative_shared_bytes=-shared_bytes,
+                is_duplicate=is_duplicate,
+                op_index=op_index,
+                split_index=split_index,
             )
 
 
@@ -401,13 +410,13 @@ def _is_same_axis(first: AxisMap | None, second: AxisMap | None) -> bool:
 def _is_convex(
     graph: Graph, region: Region, joining: int, outside_readers: Iterable[int]
 ) -> bool:
-    """Whether a region with the op ``joining`` has no path that leaves it and comes back.
+    """Whether no path leaves a region and comes back, once ``joining`` is one of its ops.
 
     Of ``a -> b -> c``, the ops a and c are no region without b. Each chunk has a slice of both. So b,
     which reads all of a, could only run after the last chunk, but c needs b in the first.
 
-    ``joining`` joins without its whole run. ``outside_readers`` are those of the region
-    (`_outside_readers`).
+    The op ``joining`` is not duplicated. The whole run of a duplicated op counts as an op outside.
+    ``outside_readers`` are those of the region without ``joining`` (`_outside_readers`).
     """
     in_chunks = {*region.splits, joining}
     only_in_chunks = in_chunks - region.duplicated
@@ -421,7 +430,7 @@ def _is_convex(
             continue
         visited.add(index)
         readers = set(graph.readers(index))
-        # Of a duplicated op, chunks read the slices inside of the region, not its whole run.
+        # The chunks never read the whole run of a duplicated op: they have slices of its result.
         if index not in region.duplicated and not readers.isdisjoint(in_chunks):
             return False
         stack += readers

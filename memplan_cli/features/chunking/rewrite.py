@@ -82,30 +82,30 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[Op | int] | 
     order too. With 6 ops, of which the third to the fifth are region 0: ``[op, op, 0, op]``.
 
     Everything stays as near as possible to its place in the program; a region's place is that
-    of its first op.
+    of its first op that is not duplicated.
     """
     # The items to sort are the ops, by index, and behind them the regions: region ``n`` is item
     # ``op_count + n``. A replaced op stays an item without producers; it is left out at the end.
     op_count = len(graph.ops)
-    region_of_replaced_op = {
+    region_item_of_replaced_op = {
         index: item
         for item, region in enumerate(regions, start=op_count)
         for index in region.splits
         if index not in region.duplicated
     }
     op_producers = [
-        () if index in region_of_replaced_op else graph.producers(index)
+        () if index in region_item_of_replaced_op else graph.producers(index)
         for index in range(op_count)
     ]
     region_producers = [
-        # What the ops of a region read of one another are chunks, also of a duplicated op.
+        # A region waits for no op of its own: of a duplicated one too, its ops read the chunks.
         {op for index in region.splits for op in graph.producers(index)} - region.splits.keys()
         for region in regions
     ]
     successors: list[set[int]] = [set() for _ in range(op_count + len(regions))]
     for item, producers in enumerate((*op_producers, *region_producers)):
         for producer in producers:
-            successors[region_of_replaced_op.get(producer, producer)].add(item)
+            successors[region_item_of_replaced_op.get(producer, producer)].add(item)
     region_places = (min(region.splits.keys() - region.duplicated) for region in regions)
     places = [*range(op_count), *region_places]
     order = nearest_order([sorted(after) for after in successors], places.__getitem__)
@@ -114,7 +114,7 @@ def _order_regions(graph: Graph, regions: Sequence[Region]) -> list[Op | int] | 
     return [
         graph.ops[item] if item < op_count else item - op_count
         for item in order
-        if item not in region_of_replaced_op
+        if item not in region_item_of_replaced_op
     ]
 
 
@@ -123,8 +123,9 @@ def _write_region(
 ) -> None:
     """Add the ops of all chunks of a region to the writer, and join the region's outputs.
 
-    Rows that a chunk reads of the one before it are carried over, not computed again. Outputs of the
-    replaced ops, and weights that they read, are added to ``writer.maybe_unused``.
+    ``chunks`` say which rows a chunk computes, and which are carried over from the chunk before it. All
+    outputs of the region's original ops, and weights that these read, are added to
+    ``writer.maybe_unused``; those that are still read stay in the program (`_without_unused`).
     """
     graph = writer.graph
     output_slices: dict[VarId, list[VarId]] = {var: [] for var in region.outputs}
@@ -205,11 +206,6 @@ class _ChunkWriter:
         _graph: the original program.
         _chunk: the ranges of this chunk.
         _suffix: appended to the names of all ops and vars of this chunk; a number may follow.
-        _own_slices: for each tensor that the region makes, the slice that this chunk makes, or the
-        rows that the previous chunk carried over, if the chunk makes none.
-        _joined_slices: the same slices preceded by the rows that the previous chunk carried
-        over, for tensors of which this chunk reads such rows.
-        _added_slices: the output of each Slice that was added, by tensor, axis and range.
     """
 
     def __init__(
@@ -217,8 +213,12 @@ class _ChunkWriter:
     ) -> None:
         self._writer, self._graph = writer, writer.graph
         self._region, self._chunk, self._suffix = region, chunk, suffix
+        # For each tensor that the region makes, the slice that this chunk makes; if it makes none, the
+        # rows that are carried over from the previous chunk.
         self._own_slices: dict[VarId, _SlicedVar] = {}
+        # Carried rows and the own slice in one var, for tensors of which this chunk has both.
         self._joined_slices: dict[VarId, _SlicedVar] = {}
+        # The output of each Slice that was added, by tensor, axis and range of the original program.
         self._added_slices: dict[tuple[VarId, int, Range], VarId] = {}
 
     def write(

@@ -14,6 +14,7 @@ program and measured by the live ranges with which the planner measures.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from sys import maxsize
@@ -263,19 +264,20 @@ class Search:
     def _step(self, state: State) -> State | None:
         """Return the next state, in which the peak op needs less memory; None if there is none.
 
-        The peak of the whole program never rises.
+        A region is added or gets more chunks, and equal layers are changed with it. The height falls:
+        the most live bytes of the program, or else the number of ops that reach them.
         """
         for trial in self._promising_trials(state):
             # A trial may have been measured without the other regions, so the whole program is
             # written and measured before it is taken.
             next_state = self.with_measured_choices(trial.choices)
-            # The peak of the program may stay, as another op may be as high, but then fewer ops have
-            # it. Else two regions that overlap, and lower one op each, would replace each other forever.
+            # If another op is as high, the peak stays, but then fewer ops may reach it: else two
+            # regions that overlap, and lower one op each, would replace each other forever.
             if next_state is None or next_state.height >= state.height:
                 continue
-            # The region that was added and the op that was at the peak must be below it.
-            added_region_peak = next_state.region_peak(len(trial.choices) - 1)
-            if max(added_region_peak, next_state.op_peak(state.peak_op)) >= state.peak:
+            # The changed region (always the last choice) and the former peak op must be lower, too.
+            former_peak = next_state.op_peak(state.peak_op)
+            if max(next_state.region_peak(-1), former_peak) >= state.peak:
                 continue
             return self._with_equal_layers(next_state)
         return None
@@ -384,17 +386,17 @@ class Search:
     def _trials_of_region(
         self, state: State, region: Region, current_count: int
     ) -> Iterator[_Trial]:
-        """Yield a region in more and more chunks, until it fits the budget or gains too little.
+        """Yield a region in more and more chunks than ``current_count``, which is 0 for a new region.
+
+        The last trial is within the budget, or useless with at least twice the chunks of the last useful
+        one (4 after 2; but 3 chunks may bring little, and 4 may still be useful).
 
         A trial is useful if the most live bytes while the region runs are well below those of the last
-        useful trial (`_max_useful_bytes`), or of the state's peak if there is none yet. The region has
-        gained too little if a trial with at least twice the chunks of the last useful one is useless.
-        Fewer chunks than that (3 after 2) may bring little, and 4 may still be useful.
-
-        ``current_count`` is the number of chunks that the region has in the state, at whose peak it runs
-        then. It is 0 for a new region, so the first trial of a new region is the last if it is useless.
+        useful trial (`_max_useful_bytes`). The first is compared with the peak of the state: a region
+        that is in chunks already runs at this peak.
         """
         useful_bytes, useful_count = state.peak, current_count
+        # If 8 chunks are as long as 7, both counts are 7.
         counts = dict.fromkeys(
             fewest_chunks(self.graph, region, count) for count in _CHUNK_COUNTS
         )
@@ -412,33 +414,32 @@ class Search:
                 return
             if is_useful:
                 useful_bytes, useful_count = region_bytes, count
-            elif count >= 2 * useful_count:
+            elif count >= 2 * useful_count:  # always in the first trial of a new region: 2 * 0
                 return
 
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:
         """Return the trial of a region in ``count`` chunks; None if it cannot be written.
 
-        The other regions of the state stay, except those that share ops with this one. They are written
-        only if the peak op is one of their chunks: else the region is measured without them, as that
-        writes fewer ops. Its bytes may be too high then, as tensors that the others save are whole.
+        The other regions of the state stay, except those that share ops with this one. But if the peak
+        op is an original op, the region is measured without them, as that writes fewer ops. Its bytes
+        may be too high then, as tensors that the others save are whole.
         """
         ops = set(region.splits)
         others = tuple(
             choice for choice in state.choices if ops.isdisjoint(choice.region.splits)
         )
-        written_others = () if state.peak_op in self.graph.ops else others
+        peak_is_in_a_chunk = state.peak_op not in self.graph.ops
+        written_others = others if peak_is_in_a_chunk else ()
         choice = Choice(region, count, before=state.peak)
         trial_state = self.write_state((*written_others, choice))
         if trial_state is None:
             return None
-        position = len(written_others)  # of the region among the choices of the trial state
-        after = trial_state.region_peak(position)
-        work = self._added_work(trial_state, position)
+        after = trial_state.region_peak(-1)
         return _Trial(
             choices=(*others, replace(choice, after=after)),
             # The peak of the whole program is not known without the others. `_step` measures it.
             peak=max(after, trial_state.op_peak(state.peak_op)),
-            work=work,
+            work=self._added_work(trial_state, -1),
         )
 
     def _max_useful_bytes(self, last_bytes: int) -> float:
@@ -468,14 +469,15 @@ class Search:
     def _pattern(self, region: Region) -> tuple[object, ...]:
         """Return what regions of equal layers have in common: operator types, sliced axes and halos.
 
-        Chunks of one layer may begin at another place or in padding, which moves their halos.
+        A layer may read its input a few rows further on, or have padding on one side only. That adds to
+        one halo and takes from the other, so only the sum of both halos is compared.
         """
         return tuple(
             (
                 self.graph.ops[index].type,
                 *(
-                    read and (read.axis, read.scale, read.halo_before + read.halo_after)
-                    for read in (*split.inputs, *split.outputs)
+                    cut and (cut.axis, cut.scale, cut.halo_before + cut.halo_after)
+                    for cut in (*split.inputs, *split.outputs)
                 ),
             )
             for index, split in sorted(region.splits.items())
@@ -487,17 +489,15 @@ def _op_peaks(
 ) -> tuple[int, ...]:
     """Return the most live bytes from the first tick of each op to that of the next op.
 
-    ``live_bytes_from`` has pairs of a tick and the bytes that are live from it on (`pressure`).
+    ``live_bytes_from`` has pairs of a tick and the bytes that are live from it to the tick of the next
+    pair (`pressure`), by ascending tick.
     """
-    op_peaks, live_bytes, position = list[int](), 0, 0
+    ticks = [tick for tick, _ in live_bytes_from]
+    op_peaks: list[int] = []
     for start, stop in pairwise((*op_ticks, maxsize)):
-        peak = 0
-        while position < len(live_bytes_from) and live_bytes_from[position][0] < stop:
-            tick, next_bytes = live_bytes_from[position]
-            if tick > start:
-                peak = max(peak, live_bytes)
-            live_bytes, position = next_bytes, position + 1
-        op_peaks.append(max(peak, live_bytes))
+        # The first pair has the bytes that are live when the op starts; no tick may be as early.
+        first, end = max(bisect_right(ticks, start) - 1, 0), bisect_left(ticks, stop)
+        op_peaks.append(max((live for _, live in live_bytes_from[first:end]), default=0))
     return tuple(op_peaks)
 
 

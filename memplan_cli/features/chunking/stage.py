@@ -44,7 +44,7 @@ class Stage:
         planned_vars: its planned vars.
         original_work: the work of the model's program.
         added_work: the work of this program less that of the model's.
-        constants: the values of the weights that the model does not have.
+        constants: the values of the weights that the rewritings up to this program added.
         choices: regions of earlier stages, which are in chunks here.
     """
 
@@ -100,15 +100,13 @@ class ChunkPlan:
 
     @property
     def chunked(self) -> ChunkedProgram:
-        """The program, with the values of all weights that the model does not have."""
-        chunked = self.state.chunked
-        # Constants that only replaced ops read are gone from the program.
-        remaining = {
-            var: values
-            for var, values in self.stage.constants.items()
-            if var in chunked.program.vars
+        """The program, with the weights that were added for its chunks and for the stage before that."""
+        program, chunk_constants = self.state.chunked.program, self.state.chunked.constants
+        # Weights of the stage that only replaced ops read are gone from the program.
+        stage_constants = {
+            var: values for var, values in self.stage.constants.items() if var in program.vars
         }
-        return replace(chunked, constants={**remaining, **chunked.constants})
+        return replace(self.state.chunked, constants={**stage_constants, **chunk_constants})
 
     @property
     def sizes(self) -> Mapping[VarId, Size]:
