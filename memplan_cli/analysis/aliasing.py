@@ -118,12 +118,11 @@ def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None
         base, view = number.get(op.inputs[0]), number.get(op.outputs[0])
         if base is None or view is None or sizes[base] != sizes[view]:
             continue
-        # For the next iteration a runtime copies the results of a body into its inputs, one by
-        # one. If results were views of inputs, a body that swaps two inputs would lose one: the
-        # first copy would overwrite the source of the second. No op computes an input of a body,
-        # so an input is in a group of views only as its root.
-        root = groups.vars[groups.root(base)]
-        if op.outputs[0] in carried_results and root in carried_inputs:
+        # A result of a repeated body shares no bytes with an input: a runtime copies the results
+        # into the inputs one by one. If two results were views of two inputs that the body swaps,
+        # the first copy would overwrite the source of the second. An input is the oldest of its group.
+        oldest = groups.vars[groups.root(base)]
+        if op.outputs[0] in carried_results and oldest in carried_inputs:
             continue
         groups.unite(base, view)
 
@@ -133,23 +132,21 @@ def _unite_branch_results(
 ) -> None:
     """Put results of the branches of an If into the groups of the If's outputs, position by position.
 
-    Results of another size than the output are copied into it, and share nothing. No group is united
-    with the outputs of two positions, because `_results_of_its_own` has each group once.
+    A result shares nothing if it has another size than the output, or if it must be copied
+    (`_shareable_roots`).
     """
     op, number, sizes = branch_op.op, groups.number, groups.sizes
-    results_by_branch = [
-        _results_of_its_own(body, path, blocks, groups)
+    roots_by_branch = [
+        _shareable_roots(body, path, blocks, groups)
         for body, path in zip(op.bodies, branch_op.body_paths, strict=True)
     ]
     # In an invalid model a branch may have too few results: the last outputs then share nothing.
-    results_by_position = zip(*results_by_branch, strict=False)
-    for var, results in zip(op.outputs, results_by_position, strict=False):
+    roots_by_position = zip(*roots_by_branch, strict=False)
+    for var, roots in zip(op.outputs, roots_by_position, strict=False):
         output = number.get(var)
         if output is None:
             continue
-        fitting = [
-            root for root in results if root is not None and sizes[root] == sizes[output]
-        ]
+        fitting = [root for root in roots if root is not None and sizes[root] == sizes[output]]
         # The results of the first branch are the oldest, and the output of the If is the youngest: the
         # oldest becomes the root. (If callers give all vars one live range, `unite` keeps this order.)
         oldest, *younger = [*fitting, output]
@@ -170,28 +167,28 @@ def _unite_results_in_place(
             groups.unite(source, groups.number[step.op.outputs[0]])
 
 
-def _results_of_its_own(
+def _shareable_roots(
     body: Block, path: BlockPath, blocks: DefiningBlocks, groups: _Groups
 ) -> list[int | None]:
-    """Return the root of each result of a branch; None if it is not planned, or must be copied.
+    """Return, per result of a branch, the root of its group; None if it is not planned, or must be copied.
 
     Two kinds of results are copied into the output of the If:
 
     - A result that the branch does not compute: a capture, a constant, or a view of one. It has
       other readers and is live in the other branch.
-    - A result that the branch returns twice, itself or as a view: two outputs need two buffers.
+    - A result that the branch returns twice, itself or as a view: two outputs need two buffers, so a
+      root is returned at one position only.
     """
     number = groups.number
     roots = [groups.root(number[var]) if var in number else None for var in body.outputs]
-    own_results: list[int | None] = []
-    for root in roots:
-        is_own = (
-            root is not None
-            and roots.count(root) == 1
-            and blocks.is_inside(groups.vars[root], path)
-        )
-        own_results.append(root if is_own else None)
-    return own_results
+    return [
+        root
+        if root is not None
+        and roots.count(root) == 1
+        and blocks.is_inside(groups.vars[root], path)
+        else None
+        for root in roots
+    ]
 
 
 class _Groups:
@@ -252,9 +249,13 @@ class _Groups:
     def may_overwrite(self, source: int, result: int, start: int) -> bool:
         """Return whether ``result``, defined at tick ``start``, may take the bytes of ``source``.
 
-        The group of ``source`` is dead by then. But the group of ``result`` may hold results of
-        exclusive branches that are defined before: none of these may be live together with a
-        member of the group of ``source``, unless only one of both is computed in a run.
+        `_overwritable_input` has found that the group of ``source`` is dead then. But the group of
+        ``result`` may hold a result of another branch, defined earlier, when that of ``source`` is live:
+
+            If(c, then: a = Neg(b); u = Abs(s), else: e = Relu(s))    a and e are the If's output
+
+        If ``e`` took the bytes of ``s``, so would ``a``, and overwrite ``s`` before ``u`` reads it. Only
+        vars of exclusive branches may be live together: a run computes one of them.
         """
         blocks = self._blocks
         if blocks is None:  # no group holds results of branches

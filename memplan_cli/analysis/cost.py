@@ -58,7 +58,7 @@ KERNEL_LAUNCH = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of running an op once. Unknown dims count as 1.
+    """The cost of an op. Unknown dims count as 1.
 
     Attributes:
         flops: floating-point operations.
@@ -83,7 +83,10 @@ def total_cost(program: Program) -> Cost:
 
 
 def op_cost(op: Op, variables: Mapping[VarId, Var]) -> Cost:
-    """Return the cost of running an op once, by the table of this module."""
+    """Return the cost of an op, by the table of this module.
+
+    An op with subgraphs costs the sum of them: both branches of an If, one iteration of a Loop.
+    """
     if op.bodies:
         inner = (op_cost(each, variables) for body in op.bodies for each in body.ops)
         return sum(inner, Cost(0, 0))

@@ -58,16 +58,15 @@ class DimConstraint:
         )
 
     def is_satisfied(self, values: Mapping[str, int]) -> bool:
-        """Return whether it holds for these dims.
-
-        A constraint with a dim that is unknown or stays symbolic holds, unless any other dim is
-        negative.
-        """
-        products = [[bind_dim(dim, values) for dim in factors] for factors in self.products]
-        numbers = [[dim for dim in dims if isinstance(dim, int)] for dims in products]
-        if numbers != products:
-            return all(dim >= 0 for dims in numbers for dim in dims)
-        return _RELATIONS[self.relation]([prod(dims) for dims in numbers])
+        """Return whether the relation holds for these values; True if any dim stays unknown or symbolic."""
+        products = []
+        for factors in self.products:
+            bound_dims = [bind_dim(dim, values) for dim in factors]
+            numbers = [dim for dim in bound_dims if isinstance(dim, int)]
+            if len(numbers) < len(factors):
+                return True
+            products.append(prod(numbers))
+        return _RELATIONS[self.relation](products)
 
 
 _RELATIONS: Mapping[str, Callable[[Sequence[int]], bool]] = {

@@ -145,7 +145,7 @@ class _Evidence:
         self.bit: dict[VarId, OutputMask] = {
             output: 1 << index for index, output in enumerate(self.outputs)
         }
-        self._root = _roots(dataflow)
+        self._uncast = _originals(dataflow)
         """Result of a reshape, cast and the like -> the var that it was computed from."""
         self.dependents = self._find_dependents() if self.outputs else {}
         self._by_type: dict[tuple[str, Shape | None], list[VarId]] = {}
@@ -158,11 +158,13 @@ class _Evidence:
     def has_likely_gradient(self) -> bool:
         """Return whether some output is very likely the gradient or the new value of a parameter.
 
-        For an op ``f(a, P)`` with parameter ``P``, it has all properties of the module's docstring: the
-        dtype and shape of ``P`` (`parameters_like`), and dependences, outside of the forward part, on ``a``
-        (`depends_on_operand`) and on a value between ``f`` and the loss (`depends_on_result`). The
-        gradient of a product's ``P`` is computed from both; other outputs hardly ever have the shape of
-        ``P``. Scalar parameters are left out, because many outputs are scalars.
+        Such an output has all three properties of the module's docstring:
+
+        1. It has the dtype and shape of the parameter.
+        2. It depends on another operand of a forward op that reads the parameter.
+        3. It depends on the result of that op, or on a later value up to the loss.
+
+        Scalar parameters are left out, because many outputs are scalars.
         """
         return any(
             elements(self.program.vars[parameter]) != 1
@@ -212,10 +214,9 @@ class _Evidence:
     def _find_dependents(self) -> dict[VarId, _Dependents]:
         """Return, per var that may be a parameter, the outputs that depend on its ops.
 
-        The ops of ``P`` are those of the forward part that read it, ``f(a, P)``; ``a`` is any other operand.
-        A reshape or cast of ``P`` is no such op: it stands for ``P`` in the ops that read it. The outputs
-        that depend on ``a`` and those that depend on later values are kept apart: a gradient mostly
-        depends on both.
+        The ops of ``P`` are the forward ops ``f(a, P)`` that read it or a reshape or cast of it; reshapes and
+        casts themselves do not count. The outputs that depend on an ``a`` are joined to the mask
+        ``of_operands``, those that depend on a result or a later forward value to ``of_results``.
         """
         dataflow = self.dataflow
         outputs_of_var = self._outputs_by_var()
@@ -225,7 +226,7 @@ class _Evidence:
         for index in sorted(self.forward):
             if _is_value_preserving(dataflow.ops[index]):
                 continue
-            operands = {self._root.get(var, var) for var in dataflow.reads[index]}
+            operands = {self._uncast.get(var, var) for var in dataflow.reads[index]}
             for parameter in filter(self._may_be_parameter, operands):
                 of_operands, of_results = candidates.get(parameter, _Dependents())
                 for other in operands - {parameter}:
@@ -250,23 +251,24 @@ class _Evidence:
     def _outputs_by_var(self) -> dict[VarId, OutputMask]:
         """Return, per var, the outputs that depend on it through ops outside the forward part.
 
-        A var that only reshapes or casts another one has no entry: its readers count for the other.
+        Forward ops are skipped: else an output that depends on the loss would depend on every parameter.
+        The readers of a reshape or cast count for the var that it was applied to.
         """
         dataflow = self.dataflow
-        outputs_of_op = [0] * len(dataflow.ops)
-        outputs_of_var: dict[VarId, int] = {}
-        for index in range(len(dataflow.ops) - 1, -1, -1):
+        outputs_of_op: list[OutputMask] = [0] * len(dataflow.ops)
+        outputs_of_var: dict[VarId, OutputMask] = {}
+        for index in reversed(range(len(dataflow.ops))):
             if index in self.forward:
                 continue
-            mask = 0
+            mask: OutputMask = 0
             for var in dataflow.ops[index].outputs:
-                mask |= self.bit.get(var, 0)
+                mask |= self.bit.get(var, 0)  # if the var is an output itself
                 for consumer in dataflow.consumers.get(var, ()):
                     mask |= outputs_of_op[consumer]
             outputs_of_op[index] = mask
             for var in dataflow.reads[index]:
-                root = self._root.get(var, var)
-                outputs_of_var[root] = outputs_of_var.get(root, 0) | mask
+                original = self._uncast.get(var, var)
+                outputs_of_var[original] = outputs_of_var.get(original, 0) | mask
         return outputs_of_var
 
     def _outputs_by_op(
@@ -299,12 +301,10 @@ class _Updates:
     """
 
     def __init__(self, evidence: _Evidence) -> None:
-        """Find the sources of all vars, by following stored tensors through the ops of updates.
+        """Find the sources of all vars: the stored tensors from which elementwise or optimizer ops compute them.
 
-        Args:
-            evidence: The model and its forward part. The vars that may be parameters, the keys of its
-                ``dependents``, count as stored tensors even if they are scalars; other scalars, such
-                as a learning rate, do not.
+        Forward ops do not count. ``evidence`` is of the model: scalars among its candidate parameters
+        count as stored tensors; other scalars, such as a learning rate, do not.
         """
         self._vars, self._dataflow = evidence.program.vars, evidence.dataflow
         all_ops = frozenset(range(len(self._dataflow.ops)))
@@ -416,13 +416,13 @@ def elements(var: Var) -> int | None:
     return prod(dim for dim in var.shape if isinstance(dim, int))
 
 
-def _roots(flow: Dataflow) -> dict[VarId, VarId]:
+def _originals(flow: Dataflow) -> dict[VarId, VarId]:
     """Map each result of reshapes, casts and the like to the var that they were applied to."""
-    roots: dict[VarId, VarId] = {}
+    originals: dict[VarId, VarId] = {}
     for op in flow.ops:
         if _is_value_preserving(op) and op.inputs and op.outputs:
-            roots[op.outputs[0]] = roots.get(op.inputs[0], op.inputs[0])
-    return roots
+            originals[op.outputs[0]] = originals.get(op.inputs[0], op.inputs[0])
+    return originals
 
 
 def _varying(flow: Dataflow, inputs: Collection[VarId]) -> set[VarId]:

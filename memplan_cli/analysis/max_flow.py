@@ -86,15 +86,15 @@ class Network:
     def _blocking_flow(self, level: list[int], work: int) -> tuple[int, int]:
         """Push flow along shortest paths until each of them has a saturated edge.
 
-        Depth-first search that only follows edges to the next level and never inspects an
-        edge of a node twice. Stops early after ``work`` edges.
+        Depth-first search that only follows edges to the next level, which is a node's distance from
+        the source, and never inspects an edge of a node twice. Stops early after ``work`` edges.
 
         Returns:
             The flow that was added, and the number of inspected edges.
         """
         heads, residual, edges = self.heads, self.residual, self.edges
         next_edge = [0] * len(edges)  # per node, the first edge that was not ruled out yet
-        path: list[int] = []
+        path: list[int] = []  # the edges from the source to ``node``
         node, total, inspected = SOURCE, 0, 0
         while inspected < work:
             if node == SINK:
@@ -102,7 +102,8 @@ class Network:
                 total += pushed
                 for edge in path:
                     residual[edge] -= pushed
-                    residual[edge ^ 1] += pushed
+                    residual[edge ^ 1] += pushed  # ``edge ^ 1`` is the reverse of ``edge``
+                # Go back to the tail of the first saturated edge: the head of its reverse.
                 saturated = next(i for i, edge in enumerate(path) if not residual[edge])
                 node = heads[path[saturated] ^ 1]
                 del path[saturated:]

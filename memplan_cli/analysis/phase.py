@@ -99,7 +99,7 @@ def find_phases(
         certainty: Certainty = "known" if is_loss_known else "guessed"
         trained = find_trained(program, forward, certainty=certainty)
         if trained.gradients:
-            return _train(flow, candidate, forward, trained)
+            return _training_phases(flow, candidate, forward, trained)
     marked = frozenset(index for index, op in enumerate(flow.ops) if _is_marked_backward(op))
     if marked:
         return _from_marks(program, candidates, marked)
@@ -140,13 +140,17 @@ def _losses(program: Program) -> Iterator[VarId]:
     yield from sorted(scalars, key=lambda var: ("loss" not in var.lower(), -depth.get(var, 0)))
 
 
-def _train(
+def _training_phases(
     flow: Dataflow, loss: VarId | None, forward: Collection[int], trained: Trained
 ) -> Phases:
     """Return the phases of a training graph, given the indices of its forward ops and its final gradients.
 
-    Other ops without a phase count as forward (`Phases.phase`): they compute running statistics and
-    metrics from the forward part only.
+    Of the ops that are not in ``forward``, each has the first of these phases that applies:
+
+    - update: it depends on a final gradient.
+    - backward: a final gradient depends on it, or it reads a backward result, as the norm of a gradient does.
+    - update: it prepares an input of the update (`_mark_inputs_as_update`).
+    - forward: it computes running statistics or metrics from the forward part.
     """
     before_gradients = flow.ancestors(trained.gradients)
     after_gradients = flow.descendants(trained.gradients)
@@ -157,19 +161,17 @@ def _train(
             continue
         if index in after_gradients:
             phases[index] = "update"
-        # An op may also read a result on the way to a final gradient for an output of its own, such as the
-        # norm of the gradient of an activation.
         elif index in before_gradients or not backward.isdisjoint(flow.reads[index]):
             phases[index] = "backward"
             backward.update(op.outputs)
-    _mark_inputs_of_update(flow, forward, phases)  # after all other updates are known
+    _mark_inputs_as_update(flow, forward, phases)  # after all other updates are known
     phase_of = {
         var: phase for index, phase in phases.items() for var in flow.ops[index].outputs if var
     }
     return Phases("train", loss, phase_of, trained.parameters, trained.gradients)
 
 
-def _mark_inputs_of_update(
+def _mark_inputs_as_update(
     flow: Dataflow, forward: Collection[int], phases: MutableMapping[int, Phase]
 ) -> None:
     """Give the phase ``update`` to ops that compute inputs of the update from no gradient.
@@ -225,7 +227,7 @@ def _from_marks(program: Program, losses: tuple[VarId, ...], marked: frozenset[i
     )
     parameters = (_parameter_of(program, gradient) for gradient in gradients)
     known_parameters = tuple(parameter for parameter in parameters if parameter is not None)
-    return _train(flow, loss, forward, Trained(known_parameters, gradients))
+    return _training_phases(flow, loss, forward, Trained(known_parameters, gradients))
 
 
 def _is_read_by_optimizer(flow: Dataflow, var: VarId) -> bool:
@@ -252,6 +254,9 @@ def _from_records(
 ) -> Phases:
     """Return the phases that the file records, and derived ones for ops without a record.
 
+    An op without a record is forward if the loss depends on it. Otherwise its phase follows from the final
+    gradients (`_training_phases`).
+
     Args:
         program: The model.
         losses: The computed values that may be the loss, the likeliest first.
@@ -267,18 +272,18 @@ def _from_records(
     loss = next((var for var in losses if flow.producer[var] not in not_forward), None)
     if loss:
         forward |= flow.ancestors((loss,)) - not_forward
-    # The records show that the graph trains: no further proof is needed, as for a known loss.
+    # The records show that the graph trains, so weak evidence suffices to find its gradients.
     trained = find_trained(program, forward, certainty="known")
     if not trained.gradients:
         trained = Trained(gradients=_recorded_gradients(program, backward, update))
-    derived = _train(flow, loss, forward, trained)
-    # `_train` leaves the forward ops as they are. The other records replace its phases.
-    phase_of = dict(derived.phase_of)
-    for index, op in enumerate(flow.ops):
-        if index in not_forward:
-            phase: Phase = "backward" if index in backward else "update"
-            phase_of.update((var, phase) for var in op.outputs if var)
-    return replace(derived, phase_of=phase_of)
+    derived = _training_phases(flow, loss, forward, trained)
+    recorded_phase_of: dict[VarId, Phase] = {
+        var: "backward" if index in backward else "update"
+        for index in sorted(not_forward)
+        for var in flow.ops[index].outputs
+        if var
+    }
+    return replace(derived, phase_of={**derived.phase_of, **recorded_phase_of})
 
 
 def _recorded_gradients(

@@ -43,17 +43,18 @@ def predecessors(block: Block) -> Edges:
 def _users_of_states(block: Block) -> Iterator[tuple[int, int]]:
     """Yield pairs of ops that use the same changing state one after the other.
 
-    States are the random generator, and the bytes of a statistic that is overwritten.
+    States are the random generator, and the bytes of a running statistic that is overwritten. The bytes
+    are denoted by the oldest statistic on them.
     """
-    oldest_on_bytes = overwritten(block)
+    oldest_statistic = overwritten_statistics(block)
     last_user: dict[tuple[str, str], int] = {}  # by state, its last user so far
     for index, (op, reads) in enumerate(zip(block.ops, block.dataflow.reads, strict=True)):
         # `is_random` includes the subgraphs of an op.
         states = {("random", "")} if op.is_random else set()
-        if oldest_on_bytes:
-            # In a set, so that an op that reads old and new bytes is not its own predecessor.
+        if oldest_statistic:
+            # In a set, so that an op that reads an old and a new statistic is not its own predecessor.
             states |= {
-                ("statistic", oldest_on_bytes[v]) for v in reads if v in oldest_on_bytes
+                ("statistic", oldest_statistic[v]) for v in reads if v in oldest_statistic
             }
         for state in states:
             if state in last_user:
@@ -62,10 +63,10 @@ def _users_of_states(block: Block) -> Iterator[tuple[int, int]]:
 
 
 def _reused_names(block: Block) -> Iterator[tuple[int, int]]:
-    """Yield pairs of an op with subgraphs and a later op that defines a name which the subgraphs define too.
+    """Yield pairs of an op with subgraphs and a later op that defines a name of the subgraphs again.
 
-    The later op must stay behind the other. Before it, the outer name would be hidden by a node of a
-    subgraph. ONNX lets only inputs and initializers of subgraphs hide names.
+    If op 3 has a subgraph whose node defines ``t``, and op 7 defines ``t`` too, op 7 must stay behind
+    op 3: an outer ``t`` before it would be hidden by that node, which ONNX forbids.
     """
     ops_with_name: defaultdict[str, list[int]] = defaultdict(list)
     for index, op in enumerate(block.ops):
@@ -98,10 +99,10 @@ def successors(preds: Sequence[Iterable[int]]) -> Edges:
     return tuple(map(tuple, succs))
 
 
-def overwritten(block: Block) -> Mapping[VarId, VarId]:
-    """Return the running statistics that a BatchNormalization may write over, old and new.
+def overwritten_statistics(block: Block) -> Mapping[VarId, VarId]:
+    """Map each running statistic that a BatchNormalization may write over to the oldest on its bytes.
 
-    Each is mapped to the oldest var on the same bytes. New statistics that are outputs of ``block``
+    Old and new statistics are keys, and so is the oldest itself. New statistics that are outputs of ``block``
     have bytes of their own and are left out.
     """
     oldest: dict[VarId, VarId] = {}

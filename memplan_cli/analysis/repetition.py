@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memplan_cli.analysis.precedence import overwritten
+from memplan_cli.analysis.precedence import overwritten_statistics
 from memplan_cli.core.operators import MICROSOFT, ML, NCHWC, STANDARD_DOMAINS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def repeatable(program: Program) -> tuple[bool, ...]:
 
     An op that reads a variable that another op overwrites may not.
     """
-    changing = overwritten(program.body).keys()
+    changing = overwritten_statistics(program.body).keys()
     return tuple(
         [
             may_run_twice(op) and (not changing or changing.isdisjoint(reads))

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing, share_storage
 from memplan_cli.analysis.liveness import Timeline, duration
-from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, lower_bound, rows
+from memplan_cli.core.problem import Buffer, BufferId, LiveRange, Problem, lower_bound
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import FIXED_UNIT, size_of
 
@@ -41,7 +41,7 @@ def storage_of(
     aliasing: Aliasing = SHARE_SAFELY,
     timeline: Timeline | None = None,
 ) -> Storage:
-    """Return the buffer id of each var in ``sizes``, and the buffers by unit.
+    """Return the buffer id of each var in ``sizes``, and the buffers by the symbols in their sizes (`Storage`).
 
     Args:
         program: The ops in the order in which they run.
@@ -56,7 +56,7 @@ def storage_of(
     sharing = {var: size for var, size in sizes.items() if var not in unshared}
     shared = share_storage(program, sharing, aliasing, timeline.live, timeline.steps)
     buffer_of = {var: BufferId(var) for var in sizes} | shared
-    live = dict(timeline.live)
+    live = dict(timeline.live)  # graph outputs are live to the end already
     whole_run = LiveRange(0, max(duration(program), 1))  # one tick at least, even without ops
     live.update(dict.fromkeys(pinned, whole_run))
     return Storage(buffer_of, _buffers_by_unit(program, sizes, buffer_of, live))
@@ -70,16 +70,16 @@ def _buffers_by_unit(
 ) -> dict[str, tuple[Buffer, ...]]:
     """Return the buffers by unit. A buffer has the size, dtype and shape of its oldest var."""
     ranges = _buffer_ranges(buffer_of, live)
-    fields_by_unit: dict[str, list[tuple[Any, ...]]] = {}
+    buffers: dict[str, list[Buffer]] = {}
     for var_id, size in sizes.items():
         buffer_id = buffer_of[var_id]
         if buffer_id != BufferId(var_id):  # a buffer has the id of its oldest var
             continue
         var = program.vars[var_id]
-        # In the order in which `Buffer` declares its fields.
-        fields = buffer_id, size.coefficient, ranges[buffer_id], var.dtype, var.shape or ()
-        fields_by_unit.setdefault(size.unit, []).append(fields)
-    return {unit: tuple(rows(Buffer, fields)) for unit, fields in fields_by_unit.items()}
+        live_range, shape = ranges[buffer_id], var.shape or ()
+        buffer = Buffer(buffer_id, size.coefficient, live_range, var.dtype, shape)
+        buffers.setdefault(size.unit, []).append(buffer)
+    return {unit: tuple(same_unit) for unit, same_unit in buffers.items()}
 
 
 def _buffer_ranges(

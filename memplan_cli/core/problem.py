@@ -19,10 +19,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from operator import add, itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, NewType, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, NewType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,13 +32,6 @@ BufferId = NewType("BufferId", str)
 
 # Types with 100,000 instances in a large model are named tuples: immutable as frozen dataclasses,
 # and created in half the time.
-
-Row = TypeVar("Row", bound=tuple[Any, ...])
-
-
-def rows(kind: type[Row], fields: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
-    """Yield a named tuple for each tuple of fields, in half the time of calls of ``kind``."""
-    return map(partial(tuple.__new__, kind), fields)
 
 
 class LiveRange(NamedTuple):
@@ -62,7 +54,7 @@ class Buffer(NamedTuple):
     size: int
     live: LiveRange
     dtype: str = ""
-    shape: tuple[int | str, ...] = ()
+    shape: tuple[int | str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +208,7 @@ def first_overlap(
 ) -> tuple[int, int] | None:
     """Return the indices of two buffers that overlap in time and memory; None if there are none.
 
-    A sweep over time keeps the offsets of all live buffers sorted. As long as no two of them
+    A sweep over the starts and ends keeps the live buffers sorted by offset. As long as no two of them
     overlap, a starting buffer needs to be compared with its two neighbors only. O(n log n).
 
     Args:
@@ -224,21 +216,17 @@ def first_overlap(
         offsets: the first byte of each buffer.
         sizes: the bytes of each buffer; one of size 0 overlaps with none.
     """
-    starts = [start for start, _ in ranges]
-    ends = [end for _, end in ranges]
-    indices = [
-        index for index, size in enumerate(sizes) if size > 0 and starts[index] < ends[index]
-    ]
-    by_end = iter(sorted(indices, key=ends.__getitem__))
-    next_to_end = next(by_end, 0)  # without buffers it is not used
+    events: list[tuple[int, bool, int]] = []  # tick, whether a buffer starts there, its index
+    for index, ((start, end), size) in enumerate(zip(ranges, sizes, strict=True)):
+        if size > 0 and start < end:
+            events += (start, True, index), (end, False, index)
     live: list[tuple[int, int]] = []  # offset and index of each live buffer, sorted
-    for index in sorted(indices, key=starts.__getitem__):
-        start, offset = starts[index], offsets[index]
-        # This buffer ends after `start`, so the iterator is not exhausted.
-        while ends[next_to_end] <= start:
-            del live[bisect_left(live, (offsets[next_to_end], next_to_end))]
-            next_to_end = next(by_end)
+    for _, is_start, index in sorted(events):  # at one tick, buffers end before others start
+        offset = offsets[index]
         place = bisect_left(live, (offset, index))
+        if not is_start:
+            del live[place]
+            continue
         for other_offset, other in live[max(place - 1, 0) : place + 1]:
             if other_offset < offset + sizes[index] and offset < other_offset + sizes[other]:
                 return other, index

@@ -15,17 +15,9 @@ from memplan_cli.core.problem import (
     first_overlap,
     lower_bound,
     pressure,
-    rows,
     slot_violations,
     violations,
 )
-
-
-def test_rows_are_what_calls_make() -> None:
-    made = list(rows(Buffer, [("a", 4, LiveRange(0, 1), "uint8", (4,))]))
-    assert made == [Buffer(BufferId("a"), 4, LiveRange(0, 1), "uint8", (4,))]
-    assert isinstance(made[0], Buffer)
-    assert made[0].size == 4
 
 
 def buffer(name: str, start: int, end: int, size: int) -> Buffer:
