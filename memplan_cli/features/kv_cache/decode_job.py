@@ -162,15 +162,15 @@ class _OriginalLoop:
         # Steps with one new entry are tried only if none with two runs.
         for new in (2, 1):
             for rules in islice(self.inputs.candidate_rules(), _MAX_RULES):
-                # One step alone may run by chance: with 3 past and 2 new entries, a total is 5, as a dim
-                # with the rule ``five``. So the second step has other numbers.
+                # Wrong rules may run by chance: with 3 past and 2 new entries, the rules ``total`` and
+                # ``five`` both give 5. So a second step with other numbers must run too.
                 reason = self._trial_failure(rules, past=3, new=new)
                 reason = reason or self._trial_failure(rules, past=5, new=1)
                 if not reason:
                     return rules, new > 1
                 reasons.append(reason)
-        # One reason is reported. Rules with which a step ran, though its caches grew unevenly, are more
-        # likely right than rules with which the runtime failed.
+        # One reason is reported; there is at least one candidate. Rules with which a step ran, though its
+        # caches grew unevenly, are more likely right than rules with which the runtime failed.
         reason = _UNEVEN_GROWTH if _UNEVEN_GROWTH in reasons else reasons[0]
         raise RuntimeUnavailableError(f"no decoding step of the model runs: {reason[:400]}")
 
@@ -189,7 +189,8 @@ class _OriginalLoop:
         Else it begins with one random entry.
         """
         failure = self._trial_failure(self.rules, past=0, new=new_entries)
-        if failure in ("", _UNEVEN_GROWTH):  # `step` refuses uneven growth
+        # What counts here is that the runtime accepts empty caches. Uneven growth is an error of `step`.
+        if failure in ("", _UNEVEN_GROWTH):
             return 0, {}
         drawn = self.inputs.draw(self.rules, past=1, new=new_entries, seed=_START_SEED)
         return 1, {cache.input: drawn[cache.input] for cache in self.caches.growing}
@@ -246,8 +247,8 @@ class _OriginalLoop:
 
         Returns:
             ``rules``: how the value of each dim follows from past and new entries; ``start``: entries before
-            the first step; ``steps``: entries that each step added; ``lengths``: new entries of each step;
-            ``tokens``: a list of `_token_axis` as ``[input, axis]``, empty if there is none.
+            the first step; ``lengths``: new entries that each step was asked to add; ``steps``: by how many
+            entries the caches grew in each; ``tokens``: `_token_axis` as ``[[input, axis]]``, or empty.
         """
         tokens = self._token_axis()
         return {
@@ -261,7 +262,8 @@ class _OriginalLoop:
     def _token_axis(self) -> tuple[str, int] | None:
         """Return an input, no cache, and its axis that was as long as the new entries in every step.
 
-        None if there is none. Axis 0 is the batch, so it does not count.
+        None if there is none. Axis 0 is the batch, so it does not count. If every step added one entry, it
+        may be any axis of length 1: that is also the number of new entries of later steps.
         """
         caches = {cache.input for cache in self.caches.buffers}
         first_shapes = self.shapes_of_steps[0] if self.shapes_of_steps else {}
@@ -276,16 +278,16 @@ class _OriginalLoop:
 
 
 def _lengths_with_room(lengths: Sequence[int], room: int) -> list[int]:
-    """Return new entries of steps without the steps that are longer than the room left by earlier ones.
+    """Return the lengths that fit one after the other into a room of ``room`` entries.
 
-    A shorter step after one that is left out may still have room.
+    A length that does not fit is left out; a shorter one after it may still fit: 4, 2, 1 -> 4, 1 in 5.
     """
-    kept = []
+    fitting = []
     for length in lengths:
         if length <= room:
-            kept.append(length)
+            fitting.append(length)
             room -= length
-    return kept
+    return fitting
 
 
 class _WrittenLoop:
@@ -344,7 +346,10 @@ class _StepInputs:
     """
 
     def __init__(self, model: Path, caches: CacheSummary, job: Json) -> None:
-        """Load the original, and find its past and free dims. ``job`` has the dims and inputs of the user."""
+        """Load the original; find the dims along which caches grow, and rules to try for each free dim.
+
+        A dim is free if neither the user nor a cache sets its value. ``job`` has the dims and inputs of the user.
+        """
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])
         self._user_specs = {spec.name: spec for spec in InputSet.of_job(job).specs}
@@ -358,8 +363,8 @@ class _StepInputs:
             for value in fed_inputs(original)
         }
         self.past_dims = {dims_of[cache.input][cache.axis] for cache in caches.growing}
-        # Rules are tried in the order given here. ``new``, ``past`` and ``total``, their sum, are numbers of
-        # entries in a step. ``one`` and ``five`` are the same in every step; any number above 1 would do for five.
+        # Rules (`STEP_NUMBERS`) are tried in this order. ``one`` and ``five`` are the same in every step; any
+        # number above 1 would do for five.
         self.free_dims: dict[str, tuple[str, ...]] = {}
         for name in free_dims(original):
             if name in self.past_dims or name in self.fixed_dims:

@@ -76,7 +76,10 @@ class DecodeLoop:
         dims: Mapping[str, int],
         specs: tuple[FeedSpec, ...] = (),
     ) -> DecodeLoop:
-        """Return how a check decodes with an original, whose outputs are the reference."""
+        """Return how a check decodes with an original; its outputs are saved in ``folder`` as the reference.
+
+        ``dims`` and ``specs``: values of dims and inputs from the user.
+        """
         return cls(
             provider=resolve_provider(check.provider),
             folder=folder,
@@ -255,7 +258,7 @@ def decoding_verdict(
     """
     written_loop = replace(loop, settings=written_settings)
     comparison = decode_written(written, caches, decoding, written_loop)
-    verdict = replace(_verdict(comparison, loop, decoding), reference=reference)
+    verdict = _verdict(comparison, loop, decoding, reference)
     if reference == "defaults" or not verdict.passed:
         return verdict
     with tempfile.TemporaryDirectory(prefix="memplan-decode-") as folder:
@@ -267,15 +270,19 @@ def decoding_verdict(
 
 
 def _verdict(
-    comparison: DecodeComparison, loop: DecodeLoop, decoding: OriginalDecoding
+    comparison: DecodeComparison,
+    loop: DecodeLoop,
+    decoding: OriginalDecoding,
+    reference: Reference,
 ) -> Validation:
-    """Return the verdict of a decode loop, for reports, without a reference."""
+    """Return the verdict on a written model whose decode loop was compared with the original's."""
     steps, failure = decoding.steps, comparison.failure
     decoded = f"decoded {sum(steps)} entries in {len(steps)} steps, each compared"
     failures = [f"decoding with caches in place fails: {failure}"] if failure else []
     return Validation(
         status="passed" if comparison.passed else "failed",
         provider=loop.provider,
+        reference=reference,
         max_abs_diff=comparison.max_abs_diff,
         bit_identical=None if failure else not comparison.differences,
         differences=comparison.differences,

@@ -53,7 +53,7 @@ class GraphIndex:
 
     @classmethod
     def of(cls, graph: GraphProto) -> GraphIndex:
-        """Return the producers, input ranks and small constants of a graph, by name."""
+        """Index a graph. A node without inputs is no producer: its result is a constant."""
         nodes = list(graph.node)
         weights = {tensor.name for tensor in graph.initializer}
         ranks = {
@@ -68,7 +68,7 @@ class GraphIndex:
             for name, tensor in constant_tensors(graph)
             if (numbers := small_numbers(tensor)) is not None
         }
-        producer = {name: at for name, at in producers(nodes).items() if nodes[at].input}
+        producer = {name: node for name, node in producers(nodes).items() if nodes[node].input}
         return cls(graph, nodes, producer, ranks, constants)
 
     def is_input(self, name: str) -> bool:
@@ -210,14 +210,19 @@ def find_caches(model: ModelProto, excluded: Collection[str] = ()) -> CacheSearc
 def _cache_of_output(output: str, index: GraphIndex) -> CacheMatch | KeptCache | None:
     """Return the cache that a graph output extends or passes on; None if there is none.
 
-    It is a `KeptCache` with the reason if its input and output stay two tensors.
+    - An output that passes a graph input on unchanged is a constant cache. With moved axes or a Cast it
+      is another tensor, and no cache.
+    - A cache that a node extends is a `CacheMatch` if one buffer can hold its input and output, else a
+      `KeptCache` with the reason.
     """
     # ``after`` is the path (see `GraphIndex`) from the source to the output.
     source, after = index.trace_back(output)
     if index.is_input(source):
-        is_moved = not index.keeps_axes(after, index.ranks[source])
+        is_unchanged = index.keeps_axes(after, index.ranks[source]) and not index.has_cast(
+            after
+        )
         # Without a path, input and output are one name: there is no second tensor to save.
-        if after and not is_moved and not index.has_cast(after):
+        if after and is_unchanged:
             return CacheMatch(source, output, axis=0, form="constant", after=after)
         return None
     node = index.producer_of(source)
@@ -238,8 +243,8 @@ def _concatenated_cache(
     """Return the cache that a Concat extends; ``after`` is the path from the Concat to the output.
 
     The past is the graph input from which a path leads to the Concat's first operand. None if there is none,
-    if nothing is appended to it, or if the model is invalid. A Gather or Slice of the past may stand in its
-    place: such a cache is kept.
+    if nothing is appended to it, or if the model is invalid. If the first operand is a Gather or Slice of
+    the past, the result is a `KeptCache`.
     """
     past, before = index.trace_back(concat.input[0])
     if not index.is_input(past):
@@ -249,15 +254,15 @@ def _concatenated_cache(
         return _rearranged_cache(output, producer, index)
     if len(concat.input) < 2:
         return None  # nothing is appended
-    rank, axes = index.ranks[past], attribute(concat, "axis")
-    # ONNX requires the axis of a Concat, and in each Transpose before it one entry for each axis.
-    if len(axes) != 1 or not -rank <= axes[0] < rank:
+    # An invalid model may lack the Concat's axis, or have a Transpose of another rank before it.
+    rank, axis_values = index.ranks[past], attribute(concat, "axis")
+    if len(axis_values) != 1 or not -rank <= axis_values[0] < rank:
         return None
     if len(index.permutation(before, rank)) != rank:
         return None
     form = "cast" if index.has_cast((*before, *after)) else "concat"
-    node = index.producer[concat.output[0]]
-    match = CacheMatch(past, output, axes[0] % rank, form, node, before, after)
+    node_index = index.producer[concat.output[0]]
+    match = CacheMatch(past, output, axis_values[0] % rank, form, node_index, before, after)
     return _match_or_kept(match, index)
 
 
@@ -266,8 +271,8 @@ def _operator_cache(
 ) -> CacheMatch | KeptCache | None:
     """Return the cache that an attention operator extends; ``after`` is the path from ``result`` to ``output``.
 
-    None if ``result`` is no present of the operator, or if no path leads from a graph input to the operator's
-    past.
+    None if ``result`` is no present of the operator, or if no path leads from a graph input with the
+    axis that grows to the operator's past.
     """
     node_index = index.producer[result]
     node = index.nodes[node_index]
@@ -277,7 +282,7 @@ def _operator_cache(
     if cache is None or len(node.input) <= cache.past_input:
         return None
     past, before = index.trace_back(node.input[cache.past_input])
-    if not index.is_input(past):  # an omitted past has the name ""
+    if index.ranks.get(past, 0) <= cache.axis:  # no graph input, such as "", an omitted past
         return None
     # Past and present of the operator can be one buffer only if they are the graph input and output.
     is_shared = _operator_key(node) in SHARED and not before and not after
@@ -289,11 +294,11 @@ def _operator_cache(
 def _match_or_kept(match: CacheMatch, index: GraphIndex) -> CacheMatch | KeptCache:
     """Return a growing cache if one buffer can hold its input and output, else a `KeptCache` with the reason.
 
-    ``match.axis`` is the axis that grows of the node that extends the cache. In the result it is the axis of
-    the graph input: there may be Transposes in between.
+    The axis that grows counts in the axes of the node that extends the cache in ``match``, and in those of
+    the graph input in the result: Transposes may stand between the two.
     """
     rank = index.ranks[match.input]
-    if not index.keeps_axes((*match.before, *match.after), rank) or match.axis >= rank:
+    if not index.keeps_axes((*match.before, *match.after), rank):
         reason = "the output has its axes in another order"
         return KeptCache(match.input, match.output, reason)
     axis = index.permutation(match.before, rank)[match.axis]

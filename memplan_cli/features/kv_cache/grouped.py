@@ -218,9 +218,10 @@ def _moved_heads(edit: GraphEditor, repeat: _Repeat) -> str:
 def _add_reshape(
     edit: GraphEditor, name: str, heads: Sequence[int], *, rank: int, result: str = ""
 ) -> str:
-    """Add a Reshape of a value to ``[batch, *heads, ..]`` with its last two dims; return its result's name.
+    """Add a Reshape of the value ``name`` to ``[batch, *heads, rows, columns]``, and return its result.
 
-    ``rank`` is that of the value before. A ``result`` without a name is named after the value.
+    The batch, and rows and columns, the last two dims, stay. ``rank`` is that of the value before. The
+    result is named ``result``, or gets a fresh name if that is empty.
     """
     like = result or name
     matrix_dims = _add_node(edit, "Shape", [name], like, start=rank - 2, end=rank)
@@ -264,8 +265,9 @@ def _only(readers: dict[str, list[NodeProto]], name: str, op_type: str) -> NodeP
 def _elements(index: GraphIndex, name: str) -> tuple[int | None, ...]:
     """Return the elements of a shape, None for those that are not constant.
 
-    The shape is a constant or the result of a Concat, as exporters compute it. Each operand of the Concat
-    that is not constant counts as one element. Returns an empty tuple for any other shape.
+    The shape is a constant, the result of a Concat, or that of a Where (`_elements_of_where`), as exporters
+    compute it. Each operand of the Concat that is not constant counts as one element. Returns an empty tuple
+    for any other shape.
     """
     if name in index.constants:
         return tuple(int(value) for value in index.constants[name])
@@ -284,7 +286,8 @@ def _elements(index: GraphIndex, name: str) -> tuple[int | None, ...]:
 def _elements_of_where(index: GraphIndex, node: NodeProto) -> tuple[int | None, ...]:
     """Return the elements of ``shape`` if a node is Where(Equal(shape, -1), 1, shape); else empty.
 
-    PyTorch exports it as the shape of an Expand. It equals ``shape`` if that has no -1.
+    PyTorch exports it as the shape of an Expand. It equals ``shape`` if that has no -1. Other nodes compute
+    the -1 and the 1, which are not checked here, but by the decode loop.
     """
     equal, shape = index.producer_of(node.input[0]), node.input[2]
     compares_shape = equal is not None and equal.op_type == "Equal" and shape in equal.input

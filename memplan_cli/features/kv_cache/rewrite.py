@@ -149,7 +149,7 @@ class _Rewriting(GraphEditor):
         self.length_output = self.fresh("memplan_length")
         self.zero = self.add_constant("cache_zero", [0])
         self.axis_constants: dict[int, str] = {}
-        # Filled by the rewrite of each cache, used by `finish`.
+        # Filled by the rewrite of each cache, used by `finish`. The class says what each is.
         self.cache_lengths: list[str] = []
         self.removed: set[int] = set()
         self.redirected: dict[str, str] = {}
@@ -207,12 +207,14 @@ class _Rewriting(GraphEditor):
     def replace_concat(self, cache: CacheMatch, valid: str) -> None:
         """Remove the Concat of a cache, and let the consumers of its result read ``valid`` instead.
 
-        ``valid`` is the valid part of the present's buffer, with the axes of the Concat's result.
+        ``valid`` is the valid part of the present's buffer, with the axes of the Concat's result. Nodes
+        between the Concat and the present (``cache.after``) stay, and read ``valid``.
         """
         self.removed.add(cache.node)
         self.redirected[self.index.nodes[cache.node].output[0]] = valid
-        if cache.after:  # else the Concat's result is the present itself
-            # The nodes behind the Concat stay for the consumers of the present, by a fresh name.
+        if (
+            cache.after
+        ):  # the buffer takes the name of the present, so its node's result gets another
             self.keep_present(cache)
 
     def keep_present(self, cache: CacheMatch) -> str:
