@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from features.recompute_programs import program, same_results, terms
@@ -14,6 +16,9 @@ from memplan_cli.features.recompute.solve import (
     without_needless_copies,
 )
 from memplan_cli.ordering.records import PlannedVars
+
+if TYPE_CHECKING:
+    from memplan_cli.core.program import Program
 
 SKIPS = program(
     "x",
@@ -28,10 +33,10 @@ SKIPS = program(
 )
 
 
-def with_every_copy() -> Trial:
+def with_every_copy(base: Program = SKIPS) -> Trial:
     """Return the program in which each value is made again for its last reader."""
-    own = terms(SKIPS)
-    values = Solver(SKIPS, own).values
+    own = terms(base)
+    values = Solver(base, own).values
     made = [set(reads[-1:]) if len(reads) > 2 else set() for reads in values.accesses]
     copied = write_copies(values, made, own.sizes)
     alone = PlannedVars(copied.sizes, own.pinned, own.aliasing)
@@ -43,7 +48,7 @@ def with_every_copy() -> Trial:
 def test_with_room_for_everything_no_copy_is_left() -> None:
     full = with_every_copy()
     assert full.written.copies
-    fewer = without_needless_copies(full, SKIPS, terms(SKIPS), 10_000)
+    fewer = without_needless_copies(full, terms(SKIPS), 10_000)
     assert not fewer.written.copies
     assert not fewer.work
     assert same_results(SKIPS, fewer.written.program)
@@ -54,7 +59,7 @@ def test_with_room_for_everything_no_copy_is_left() -> None:
 @pytest.mark.parametrize("budget", [0, 270, 300, 340])
 def test_the_peak_stays_under_its_limit(budget: int) -> None:
     full = with_every_copy()
-    fewer = without_needless_copies(full, SKIPS, terms(SKIPS), budget)
+    fewer = without_needless_copies(full, terms(SKIPS), budget)
     assert fewer.peak <= max(full.peak, budget)
     assert len(fewer.written.copies) <= len(full.written.copies)
     assert same_results(SKIPS, fewer.written.program)
@@ -62,4 +67,14 @@ def test_the_peak_stays_under_its_limit(budget: int) -> None:
 
 def test_copies_that_the_peak_needs_are_kept() -> None:
     full = with_every_copy()
-    assert without_needless_copies(full, SKIPS, terms(SKIPS), 0).written.copies
+    assert without_needless_copies(full, terms(SKIPS), 0).written.copies
+
+
+def test_a_copy_gives_way_to_its_own_original_even_if_two_ops_stem_from_one_node() -> None:
+    """Chunks of one node have its index, and all inserted slices have the index -1."""
+    base = SKIPS.with_ops(op._replace(source=-1) for op in SKIPS.body.ops)
+    full = with_every_copy(base)
+    assert full.written.copies
+    fewer = without_needless_copies(full, terms(base), 10_000)
+    assert not fewer.written.copies
+    assert same_results(base, fewer.written.program)

@@ -41,6 +41,7 @@ class RecomputedProgram:
         precedes.
         copies: the ops that run in addition to the original op, or to the first copy if the
         original was dropped.
+        originals: for each output of a copy the var of the base program that it computes again.
         recomputed_at: for each value the places before which a copy of it runs; also if the copy
         replaces the original, which so runs later. Values are numbered as in `Values`.
         reads_by_copies: the values that copies read.
@@ -50,6 +51,7 @@ class RecomputedProgram:
     sizes: Mapping[VarId, Size]
     places: tuple[Place, ...]
     copies: tuple[Op, ...]
+    originals: Mapping[VarId, VarId]
     recomputed_at: Mapping[ValueNumber, Collection[Place]]
     reads_by_copies: frozenset[ReadByCopy]
 
@@ -123,35 +125,37 @@ class _CopyWriter:
         for place, op in enumerate(program.body.ops):
             self._current_place = place
             self._emit_base_op(op, place)
-        # Final names by provisional name. The first copy of an original that nothing reads replaces the
-        # original and gets its names: the value is computed later, not twice. So this copy is not counted as
-        # one. The copies that remain get new names.
+        # Both calls name the outputs of copies, and return the final names by provisional name. A copy
+        # that replaces an original has its names, and is not counted as a copy: it runs later, not twice.
         original_names = self._drop_unread_originals()
         new_names = self._name_copies()
-        names = {**original_names, **new_names}
-        copied_outputs = set(new_names.values())
-        ops = tuple(with_names(placed.op, names) for placed in self._ops)
+        reads = {**original_names, **new_names}
+        originals = {
+            new: self._original_of[provisional] for provisional, new in new_names.items()
+        }
+        ops = tuple(with_names(placed.op, reads) for placed in self._ops)
         return RecomputedProgram(
             program=program.with_ops(ops, self._vars),
             sizes=self._sizes,
             places=tuple(placed.place for placed in self._ops),
-            copies=tuple(op for op in ops if not copied_outputs.isdisjoint(op.outputs)),
+            copies=tuple(op for op in ops if not originals.keys().isdisjoint(op.outputs)),
+            originals=originals,
             recomputed_at=self._written_copies(),
             reads_by_copies=frozenset(self._reads_by_copies),
         )
 
     def _emit_base_op(self, op: Op, place: Place) -> None:
-        """Emit an op of the base program, with the copies of recomputed values as its inputs.
+        """Emit the op at a place of the base program. It reads the latest copies of its inputs.
 
-        Copies that it reads and that do not exist yet are emitted before it. Other values have no copy
-        at ``place``: the op reads them as they are.
+        Copies that it reads and that do not exist yet are emitted before it. It reads an input without
+        a copy place up to ``place`` as it is.
         """
-        names = {
-            var: self._ensure_copy(var, place) for var in self._values.dataflow.reads[place]
+        copies = {
+            var: copy
+            for var in self._values.dataflow.reads[place]
+            if (copy := self._ensure_copy(var, place)) != var
         }
-        copied_names = {var: copy for var, copy in names.items() if copy != var}
-        new_op = with_names(op, copied_names) if copied_names else op
-        self._ops.append(_PlacedOp(new_op, place))
+        self._ops.append(_PlacedOp(with_names(op, copies) if copies else op, place))
 
     def _written_copies(self) -> dict[ValueNumber, set[Place]]:
         """Return for each value the copy places for which a copy was emitted.
@@ -208,13 +212,13 @@ class _CopyWriter:
     def _emit_copy(self, producer: Place, copy_place: Place) -> None:
         """Emit a copy of the op at place ``producer``, for reads from ``copy_place`` on.
 
-        It is emitted right before the op at ``_current_place``, the first that reads it. Copies that it reads
-        itself are emitted before it, by `_ensure_copy`. Its outputs get provisional names; an optional output
-        is left out if no op reads a copy of it. The op has no subgraphs (`may_run_twice`), so it reads only
-        its inputs.
+        ``producer < copy_place <= _current_place``: the copy runs right before the op at the last of these
+        places, the first op that reads it. What the copy reads is recorded at ``copy_place`` all the same,
+        where `DropSchedule` counts it.
 
-        What the copy reads is recorded at ``copy_place``, where `DropSchedule` counts it, although the copy
-        may run later.
+        Copies that it reads itself are emitted before it, by `_ensure_copy`. Its outputs get provisional
+        names; an optional output is left out if no op reads a copy of it. The op has no subgraphs
+        (`may_run_twice`), so it reads only its inputs.
         """
         op, value_of = self._values.dataflow.ops[producer], self._values.value_of
         optional = operator(op).optional_outputs
@@ -293,7 +297,7 @@ class _CopyWriter:
         return unread
 
     def _name_copies(self) -> dict[VarId, VarId]:
-        """Give copies and their outputs final names in ``self._ops``.
+        """Give copies and their outputs final names in ``self._ops``, and add a var for each output.
 
         Returns:
             The final name of each output, by its provisional name; the caller renames the reads.
@@ -311,7 +315,8 @@ class _CopyWriter:
                 continue
             for output in copied_outputs:
                 names[output] = self._add_var(self._original_of[output], var_names)
-            # The number of the copy, empty for the first: the node gets the same if it can.
+            # `_add_var` appends "__recompute" and the number of the copy, empty for the first. The node
+            # gets the same number if it can.
             suffix = names[copied_outputs[0]].rpartition("__recompute")[2]
             named = op._replace(
                 name=op_names.fresh(f"{op.label}__recompute{suffix}"),

@@ -272,8 +272,9 @@ class GreedyChooser:
         """Begin without candidates; `run` takes them until ``schedule`` fits ``budget`` bytes."""
         self.schedule = schedule
         self.budget = budget
-        self.price = 0.0  # not known yet
+        self.price = 0.0  # bytes of gain that are worth one unit of work; `run` sets it
         places = len(schedule.live)
+        # For each place: the most bytes that are needed only while a copy runs there.
         self._transient_bytes = [0] * places
         # Copies in one candidate times places are limited, which limits the time of a search. In long
         # programs at least 32 copies are allowed.
@@ -284,9 +285,11 @@ class GreedyChooser:
     def run(self) -> int:
         """Take candidates until the schedule fits the budget or no candidate helps.
 
-        A round takes candidates by falling ratio of gain and work, down to the *floor*: the price at its
-        start divided by `_FLOOR_DIVISOR`. Then the floor becomes the price. The next round, with a new
-        heap, so has candidates of a lower ratio, and ones whose inputs are kept rather than recomputed.
+        The price is the gain in bytes that is worth one unit of work. It begins at the highest ratio of
+        gain and work, and `_take_best` lowers it to each ratio that is taken. A round takes candidates by
+        falling ratio, down to the *floor*: the price at its start divided by `_FLOOR_DIVISOR`. Then the
+        floor becomes the price. The next round, with a new heap, so has candidates of a lower ratio, and
+        ones whose inputs are kept rather than recomputed.
 
         Returns:
             The number of candidates that were taken.
@@ -295,13 +298,13 @@ class GreedyChooser:
         while self._is_over_budget() and rounds_without_any <= _MAX_PRICE_CUTS:
             taken_before = taken
             gaps = self._gaps_over_budget()
-            if not self.price:  # the first round begins at the highest ratio
+            if not self.price:  # not known yet; it stays 0 if no drop has a gain
                 self.price = max((self._ratio_without_inputs(*gap) for gap in gaps), default=0)
             self._fill_heap(gaps)
             floor = self.price / _FLOOR_DIVISOR
             while self._heap and -self._heap[0][0] >= floor and self._is_over_budget():
                 taken += self._take_best()
-            # Below the floor already if a ratio fell between the test above and `_take_best`.
+            # `_take_best` evaluates anew: the price is below the floor already if a ratio fell.
             self.price = min(self.price, floor)
             rounds_without_any = 0 if taken > taken_before else rounds_without_any + 1
         return taken
@@ -346,7 +349,7 @@ class GreedyChooser:
     def _take_best(self) -> int:
         """Take the first candidate of the heap if it is still the best at its present gain per work.
 
-        Otherwise it is put back at its present ratio, or dropped if it has no gain.
+        The price, already set by `run`, falls to the ratio of a candidate that is taken. Otherwise it is put back at its present ratio, or dropped if it has no gain.
 
         Returns:
             The number of candidates that were taken, 1 or 0.
@@ -367,7 +370,9 @@ class GreedyChooser:
     def _evaluate(self, value: ValueNumber, gap: Gap) -> _Candidate | None:
         """Return the candidate that drops a value in a gap, with what its copy needs.
 
-        None if no gain is left, or if `_add_inputs` gives the candidate up.
+        `_add_inputs` lowers its gain and adds to its work. Then the excess of its *transient bytes* is
+        subtracted: bytes that only its copies need, while they run. None if no gain is left, or if
+        `_add_inputs` gives the candidate up.
         """
         schedule, values = self.schedule, self.schedule.values
         gain = self._gain(value, gap)
@@ -411,8 +416,8 @@ class GreedyChooser:
             if copy_input.is_copied:
                 copies += 1
                 stack.extend(values.inputs[needed])
-                # The loss of a hoisted input includes the end of the gap too, so it counts twice there.
-                # In random programs, more results got worse than better if it counted once.
+                # The loss of a hoisted input includes its bytes at the place ``end``, so these count twice.
+                # In random programs, more results got worse than better if they counted once.
                 candidate.transient_bytes += (
                     values.sizes[needed] + values.sibling_bytes[needed]
                 )

@@ -97,7 +97,7 @@ def search_recomputation(
 
     Args:
         program: an inference graph or a training step.
-        planned_vars: its vars without graph outputs; these count too.
+        planned_vars: its intermediates, and in ``results`` its graph outputs, which the search counts too.
         phases: the forward and backward ops, if it is a training step.
         budget: most bytes of intermediates and outputs that may be live at one step. If an order alone meets
             it, nothing is recomputed; if no program meets it, the one that exceeds it least is returned.
@@ -107,23 +107,23 @@ def search_recomputation(
     search = _Search(program, planned_vars, phases, progress or silent)
     if budget is None:
         search.descend()
-        chosen = _knee(search.curve())
-        max_peak = chosen.peak
+        best = _knee(search.curve())
+        max_peak = best.peak
     else:
         max_peak = max(budget, search.floor)  # no program is below the floor
         search.fit(max_peak)
-        chosen = search.best(max_peak)
+        best = search.best(max_peak)
     # Copies are chosen by estimates: some prove needless for the measured peak.
-    chosen = search.prune(chosen, max_peak)
-    written = chosen.written
+    pruned = search.prune(best, max_peak)
+    written = pruned.written
     return Recomputation(
         program=written.program,
-        # The search counts the graph outputs (``results``) too, which the planner does not place.
+        # Without the graph outputs, which the planner does not place.
         sizes={
             var: size for var, size in written.sizes.items() if var not in planned_vars.results
         },
         copies=written.copies,
-        chosen=search.point(chosen),
+        chosen=search.point(pruned),
         curve=tuple(search.point(trial) for trial in search.curve()),
         budget=budget,
         bound=max(step_bytes(program, planned_vars), default=0),  # without the graph outputs
@@ -180,7 +180,7 @@ class _Search:
 
         Among trials with the same peak and work, the one with the fewest copies is returned.
         """
-        pruned = without_needless_copies(trial, self._program, self._resident_vars, budget)
+        pruned = without_needless_copies(trial, self._resident_vars, budget)
         self._trials.append(pruned)
         equal = [
             other

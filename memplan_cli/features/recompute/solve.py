@@ -185,14 +185,11 @@ def _work_of_copies(written: RecomputedProgram) -> int:
     return sum(op_cost(op, variables).work for op in written.copies)
 
 
-def without_needless_copies(
-    trial: Trial, base: Program, planned_vars: PlannedVars, budget: int
-) -> Trial:
+def without_needless_copies(trial: Trial, planned_vars: PlannedVars, budget: int) -> Trial:
     """Return a trial without the copies that its peak does not need.
 
     Copies are removed one by one, those with most work first, as long as the peak is within the
     budget or not above the trial's own. The trial is returned as it is if that would take too long.
-    ``base`` is the program without copies.
     """
     max_peak = max(trial.peak, budget)
     copies = trial.written.copies
@@ -200,10 +197,7 @@ def without_needless_copies(
         return trial
     variables = trial.written.program.vars
     for copy in sorted(copies, key=lambda op: -op_cost(op, variables).work):
-        # The outputs of a copy have new names, unless the original op was removed: such a copy has to stay.
-        replaces_original = any(output in base.vars for output in copy.outputs)
-        if not replaces_original:
-            trial = _without_copy_if_fits(trial, copy, planned_vars, max_peak)
+        trial = _without_copy_if_fits(trial, copy, planned_vars, max_peak)
     return trial
 
 
@@ -235,26 +229,29 @@ def _without_copy(written: RecomputedProgram, copy: Op) -> RecomputedProgram | N
     None if no earlier run can stand in for the copy (`_names_of_earlier_run`). Other copies that
     are unused then are removed too.
     """
-    names = _names_of_earlier_run(written.program, copy)
+    names = _names_of_earlier_run(written, copy)
     if names is None:
         return None
-    remaining = [
+    new_ops = [
         with_names(op, names) if op.outputs != copy.outputs else None
         for op in written.program.body.ops
     ]
-    _drop_unread_copies(remaining, written)
-    return _with_remaining_ops(written, remaining)
+    _drop_unread_copies(new_ops, written)
+    return _with_new_ops(written, new_ops)
 
 
-def _names_of_earlier_run(program: Program, copy: Op) -> dict[VarId, VarId] | None:
-    """Return for each output of a copy the same output of the first op that runs its node.
+def _names_of_earlier_run(written: RecomputedProgram, copy: Op) -> dict[VarId, VarId] | None:
+    """Return for each output of a copy the same output of the first op that computes the same vars.
 
-    None if the copy was removed already or is that op itself, if the op omits an output that the
-    copy makes, or if the copy makes a graph output, whose name must stay, or has subgraphs.
+    None if the copy was removed already or is that op itself, or if the op omits an output that
+    the copy makes.
     """
-    if copy.bodies or not set(copy.outputs).isdisjoint(program.body.outputs):
-        return None
-    runs = [op for op in program.body.ops if op.source == copy.source and op.type == copy.type]
+    originals = {written.originals[var] for var in copy.outputs if var}
+    runs = [
+        op
+        for op in written.program.body.ops
+        if any(written.originals.get(var, var) in originals for var in op.outputs)
+    ]
     if not any(op.outputs == copy.outputs for op in runs) or runs[0].outputs == copy.outputs:
         return None
     names = {
@@ -279,19 +276,20 @@ def _drop_unread_copies(ops: list[Op | None], written: RecomputedProgram) -> Non
             ops[index] = None
 
 
-def _with_remaining_ops(
-    written: RecomputedProgram, remaining: list[Op | None]
-) -> RecomputedProgram:
-    """Return the program with new ops in place of its own; None removes an op and its outputs."""
+def _with_new_ops(written: RecomputedProgram, new_ops: list[Op | None]) -> RecomputedProgram:
+    """Return the program with new ops in place of its own; None removes an op and its outputs.
+
+    ``new_ops`` has one entry for each op, in the same order and with the same outputs.
+    """
     program = written.program
-    is_kept = [op is not None for op in remaining]
+    is_kept = [op is not None for op in new_ops]
     removed_vars = {
         var
         for op, kept in zip(program.body.ops, is_kept, strict=True)
         if not kept
         for var in op.outputs
     }
-    ops = tuple(op for op in remaining if op is not None)
+    ops = tuple(op for op in new_ops if op is not None)
     variables = {
         var: record for var, record in program.vars.items() if var not in removed_vars
     }
