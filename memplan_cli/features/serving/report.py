@@ -53,7 +53,10 @@ def bound_text(serving: ServingSettings) -> str:
 
 
 def _candidates_table(serving: ServingSettings) -> doc.Table:
-    """Return all candidates: those with a bound first, then by the bytes held in simulation."""
+    """Return all candidates: those with a bound first, each part by the bytes held.
+
+    With a bound, that is also the bytes held; without one, they are simulated.
+    """
     rows = tuple(
         (
             candidate.name,

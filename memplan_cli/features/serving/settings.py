@@ -163,8 +163,8 @@ def _candidates_without_pattern(
 ) -> Iterator[Candidate]:
     """Yield the manual settings and, if it is possible, one region for all sizes.
 
-    Each candidate adds to the same settings: ``base``, no memory pattern, and ``reuse``, the settings of
-    buffer reuse. So all have the same allocation traces. ``suffix`` marks ``reuse`` in their names.
+    All candidates share ``base``, the settings without a memory pattern, and ``reuse``, the settings that
+    turn buffer reuse on or off. So all have the same allocation traces. ``suffix`` marks ``reuse`` in names.
     """
     common = base.updated(NO_MEMORY_PATTERN).updated(reuse)
     traces = sampled.traces(common)
@@ -173,8 +173,10 @@ def _candidates_without_pattern(
         yield Candidate(name + suffix, settings, _most_held(traces, settings))
     # Without a memory pattern, the first request of a size allocates as later ones do.
     requests = [trace.first for trace in traces.values()]
+    # A region below the largest peak of a request cannot hold that request.
     size = shared_region(requests, lowest=_largest_peak(traces))
     if size is not None:
+        # Weights get memory of their own: in the arena they would take the region.
         arena = RuntimeSettings(arena=one_region(size), session_config=OWN_INITIALIZERS)
         settings = common.updated(arena)
         yield Candidate(ONE_REGION + suffix, settings, held=size, bound=size)

@@ -62,6 +62,11 @@ class Extent:
             return self.allowed[0]
         return tuple(self.bounds[name].high for name in self.names)
 
+    @property
+    def smallest(self) -> Point:
+        """The size at which every dim has its lower bound, or the smallest that is allowed."""
+        return self.corners()[0]
+
     def dims(self, point: Point) -> dict[str, int]:
         """Return the number of each dim at a point."""
         return dict(zip(self.names, point, strict=True))
@@ -74,8 +79,7 @@ class Extent:
         are the smallest and the largest of these.
         """
         if self.allowed:
-            largest, smallest = self.allowed[0], self.allowed[-1]
-            return tuple(dict.fromkeys((smallest, largest)))
+            return tuple(dict.fromkeys((self.allowed[-1], self.allowed[0])))
         limits = (self.bounds[name] for name in self.names)
         ends = [dict.fromkeys((each.low, each.high)) for each in limits]
         return tuple(islice(product(*ends), _MAX_CORNERS))

@@ -52,7 +52,7 @@ def with_sizes_that_run(service: Service, program: Program) -> tuple[Service, tu
     extent = service.extent
     rng = random.Random(0)  # noqa: S311 - a seeded draw, no secret
     draws = (extent.draw(rng) for _ in range(_FIRST_DRAWS))
-    points = tuple(dict.fromkeys((extent.largest, extent.corners()[0], *draws)))
+    points = tuple(dict.fromkeys((extent.largest, extent.smallest, *draws)))
     ran, failures = _run_at(service, points)
     if not failures:
         return service, ()
@@ -68,12 +68,13 @@ def with_sizes_that_run(service: Service, program: Program) -> tuple[Service, tu
             f"{service.model} runs at none of {tried} sizes within the bounds; {first_reasons}",
             hint="--bounds NAME=A..B:STEP gives a dim a step, --dim NAME=N one number",
         )
-    largest_first = sorted(ran, key=lambda point: (prod(point), point), reverse=True)
+    # `Extent.allowed` has the largest size first.
+    largest_first = tuple(sorted(ran, key=lambda point: (prod(point), point), reverse=True))
     note = (
         f"the model runs at {len(ran)} of {tried} sizes that were tried within the bounds, and only these "
         f"are used; --bounds NAME=A..B:STEP gives a dim a step. It does not run at {reasons[0]}"
     )
-    return replace(service, extent=replace(extent, allowed=tuple(largest_first))), (note,)
+    return replace(service, extent=replace(extent, allowed=largest_first)), (note,)
 
 
 def _run_at(
@@ -95,7 +96,10 @@ def _run_at(
 
 
 def _likely_points(service: Service, program: Program) -> list[Point]:
-    """Return drawn sizes, those first that violate the fewest constraints of the model's ops."""
+    """Return `_MAX_TRIALS` sizes, those first that violate the fewest constraints of the model's ops.
+
+    They are chosen among the corners and drawn sizes, without those whose inputs are too large.
+    """
     extent, rng = service.extent, random.Random(0)  # noqa: S311 - a seeded draw, no secret
     points = dict.fromkeys(extent.corners())
     points |= dict.fromkeys(_drawn_point(extent, rng, number) for number in range(_DRAWS))

@@ -236,18 +236,18 @@ def confirm_bound(service: Service, serving: ServingSettings) -> ServingSettings
 
 
 def enlarged_candidates(serving: ServingSettings) -> list[ServingSettings]:
-    """Return the settings with each bounded candidate chosen, at several sizes of its region.
+    """Return the settings with each candidate that has a region, at several sizes of it, by rising size.
 
-    The size of the region is the bound. The smallest region of all comes first, whatever its candidate is:
-    the candidate with the lower bound in simulation may need a region that is a third larger in a run.
+    They are sorted across candidates: the one that needs the smaller region in simulation may need a
+    region that is a third larger in a run.
     """
     enlarged = [
         replace(serving, chosen=candidate).with_larger_region(factor)
         for candidate in serving.candidates
-        if candidate.bound is not None
+        if candidate.bound is not None  # the size of its region
         for factor in _ENLARGEMENTS
     ]
-    return sorted(enlarged, key=lambda settings: settings.chosen.held)  # held: the bound
+    return sorted(enlarged, key=lambda settings: settings.chosen.bound or 0)
 
 
 def serve(

@@ -106,16 +106,16 @@ class _MemorySampler:
     def end(self, *, last_request: int) -> dict[str, Any]:
         """Sample and read the arena once more; return ``samples``, ``highest`` and ``held`` as `run` does.
 
-        Samples leave out mapped files, which the system reads and drops at its own times. A highest size is
-        known only with them.
+        Samples leave out mapped files, which the system reads and drops at its own times. ``highest``
+        includes them: the system records no highest size without them.
         """
-        now, start = resident(), self._start
-        if now and start:
-            self._samples.append((last_request, now.anonymous - start.anonymous))
+        last, start = resident(), self._start
+        if last and start:
+            self._samples.append((last_request, last.anonymous - start.anonymous))
         self._arena.read()
         return {
             "samples": self._samples,
-            "highest": now.highest - start.now if now and start else None,
+            "highest": last.highest - start.now if last and start else None,
             "held": self._arena.end(),
         }
 
@@ -129,15 +129,15 @@ class _ArenaReader:
     """
 
     def __init__(self, spec: SessionSpec, folder: Path) -> None:
-        """Create the session of one op, whose profile shows the bytes of the arena that it shares.
+        """Create the session of one op, whose profile, in ``folder``, shows the bytes of the shared arena.
 
-        The profile is written into ``folder``. ``spec`` is that of the model's session. That one shares an
-        arena of the process only on the CPU and if its settings have options of the arena; otherwise no
-        session of one op is created.
+        ``spec`` is that of the model's session. No session of one op is created unless the model's
+        session uses the arena of the process.
         """
         self._session: Any = None
-        model_shares_arena = spec.settings.arena and spec.provider == CPU
-        if model_shares_arena:
+        # With options of the arena, `make_session` registers an arena of the process and uses it.
+        model_uses_process_arena = spec.settings.arena and spec.provider == CPU
+        if model_uses_process_arena:
             profiled = RuntimeSettings(
                 session={
                     "enable_profiling": True,
