@@ -143,16 +143,13 @@ def rename_reads(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
 
 
 def rename_values(nodes: Iterable[NodeProto], names: Mapping[str, str]) -> None:
-    """Rename values wherever nodes and their subgraphs read or produce them, in place.
+    """Rename the results of nodes and what the nodes and their subgraphs read, in place.
 
-    Inputs and initializers of subgraphs keep their names.
+    A value that a subgraph defines itself is another one, even if it has one of these names: it keeps its name.
     """
     for node in nodes:
-        node.input[:] = [names.get(name, name) for name in node.input]
+        rename_reads([node], names)
         node.output[:] = [names.get(name, name) for name in node.output]
-        for _, body in subgraphs(node):
-            rename_values(body.node, names)
-            _rename_outputs(body, names)
 
 
 def _rename_outputs(graph: GraphProto, names: Mapping[str, str]) -> None:

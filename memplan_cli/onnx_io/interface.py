@@ -167,7 +167,7 @@ def free_dims(model: ModelProto) -> dict[str, bool]:
 
 
 def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
-    """Return the fed tensors that have a symbolic dim."""
+    """Return the fed tensors of which a dim is no number; a dim without a name gets one, such as ``x_dim0``."""
     symbols_by_text, taken = input_symbols(model), names_taken(model)
     shapes = (
         InputShape(
@@ -199,15 +199,14 @@ def _as_expression(dim: Dim, symbols_by_text: Mapping[str, frozenset[str]]) -> D
 
 
 def input_differences(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:
-    """Describe how the inputs of a rewritten model differ from those of its original.
+    """Describe why feeds of a model may not fit the model that was rewritten from it; empty if they fit.
 
-    Returns nothing if the same feeds fit both: names and types are equal, and dims where both are fixed.
-    Inputs with an initializer need not be fed.
+    Feeds have a tensor for each input without an initializer. An input that lost its initializer counts as
+    added. Of the inputs whose types differ, the first `_MAX_SHOWN` are described.
     """
-    before = {value.name: value for value in original.graph.input}
-    after = {value.name: value for value in rewritten.graph.input}
-    fed = [value.name for value in fed_inputs(original)]
-    removed = [name for name in fed if name not in after]
+    fed = {value.name: value for value in fed_inputs(original)}
+    accepted = {value.name: value for value in rewritten.graph.input}
+    removed = [name for name in fed if name not in accepted]
     added = [value.name for value in fed_inputs(rewritten) if value.name not in fed]
     differences = []
     if removed:
@@ -215,10 +214,10 @@ def input_differences(original: ModelProto, rewritten: ModelProto) -> tuple[str,
     if added:
         differences.append(f"only the written model takes {_quoted_names(added)}")
     changed = [
-        f"{name[:_MAX_NAME]!r} is {_type_text(before[name])} in the original and "
-        f"{_type_text(after[name])} in the written model"
-        for name in fed
-        if name in after and not _accepts_same(before[name], after[name])
+        f"{name[:_MAX_NAME]!r} is {_type_text(value)} in the original and "
+        f"{_type_text(accepted[name])} in the written model"
+        for name, value in fed.items()
+        if name in accepted and not _accepts_same(value, accepted[name])
     ]
     return (*differences, *changed[:_MAX_SHOWN])
 

@@ -28,8 +28,8 @@ def load_model(path: Path) -> ModelProto:
     """Parse an ONNX file without its external data, and inline the functions that it defines.
 
     Raises:
-        ModelError: the file is missing, empty or no protobuf message, holds no graph, or has names that
-            are not UTF-8.
+        ModelError: the file cannot be read, is no ONNX model with a graph and an opset, has names that are not
+            UTF-8, or defines functions that cannot be inlined.
     """
     return _inlined(load_as_written(path), path)
 
@@ -66,7 +66,7 @@ def load_as_written(path: Path) -> ModelProto:
     """Parse an ONNX file like `load_model`, but do not inline functions.
 
     Raises:
-        ModelError: as `load_model`.
+        ModelError: as `load_model`, functions aside.
     """
     model = _parsed(path)
     _refuse_broken_text(model, path)
@@ -74,7 +74,7 @@ def load_as_written(path: Path) -> ModelProto:
 
 
 def _parsed(path: Path) -> ModelProto:
-    """Parse a model file. Weights that are inputs only because IR versions before 4 ask for it are no inputs.
+    """Parse a model file; one of an IR version before 4 becomes one of version 4 (`forget_constant_inputs`).
 
     Raises:
         ModelError: the file cannot be read, is no protobuf message, or has no graph or no opset.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import dataclass, field
 from sys import intern
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from memplan_cli.onnx_io.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
     from onnx import GraphProto, ModelProto, NodeProto
 
@@ -72,7 +73,7 @@ def program_of(
         var_of[name] = reader.add_var(name, block="", origin=Origin.INPUT, declared=declared)
         inputs.append(var_of[name])
     # All of these names belong to the main block itself: its nodes must not define them again.
-    main_scope = _Scope(path="", names=var_of, own=set(var_of), types=types)
+    main_scope = _Scope("", types, names=var_of, own=set(var_of))
     body = reader.block(typed_graph, main_scope, tuple(inputs))
     return Program(model.graph.name or "model", body, reader.vars, overridable)
 
@@ -91,15 +92,24 @@ class _Scope:
 
     Attributes:
         path: the path of the block.
-        names: the var of each readable name, those of outer blocks included.
-        own: the names that the block itself defines so far.
         types: the declared types of its values.
+        names: the var of each readable name, those of outer blocks included, and of ``""``.
+        own: the names that the block itself defines so far, and ``""``.
     """
 
     path: str
-    names: dict[str, VarId]
-    own: set[str]
     types: Mapping[str, DeclaredType]
+    names: MutableMapping[str, VarId]
+    own: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Add the name ``""``, with the var ``""``: it stands for an omitted input or output of a node."""
+        self.define("", VarId(""))
+
+    def define(self, name: str, var: VarId) -> None:
+        """Add a name that the block itself defines; it hides the same name of an outer block."""
+        self.names[name] = var
+        self.own.add(name)
 
     def output(self, name: str) -> VarId:
         """Return the var of an output of the block.
@@ -121,13 +131,13 @@ class _Reader:
         main: the main graph.
         vars: those read so far.
         paths: those of the nested blocks read so far.
-        names: the names of all values of all graphs, in lines; empty until the first subgraph is read.
+        beginnings: the `_beginnings` of names in all graphs; None until the first subgraph is read.
     """
 
     main: GraphProto
     vars: dict[VarId, Var] = field(default_factory=dict)
     paths: set[str] = field(default_factory=set)
-    names: str = ""
+    beginnings: set[str] | None = None
 
     def add_var(self, name: str, block: str, origin: Origin, declared: DeclaredType) -> VarId:
         """Add a var; its id is ``block/name``, with ``'`` appended until it is unique."""
@@ -140,24 +150,19 @@ class _Reader:
 
     def block(self, graph: GraphProto, scope: _Scope, inputs: tuple[VarId, ...]) -> Block:
         """Return the block of a graph, and add its results to the scope."""
-        scope.names[""] = VarId("")  # stands for omitted inputs and outputs
-        scope.own.add("")
         ops = tuple([self._op(index, node, scope) for index, node in _ordered(graph, scope)])
         outputs = tuple(scope.output(value.name) for value in graph.output)
         return Block(inputs, outputs, ops, scope.path)
 
     def _op(self, index: int, node: NodeProto, scope: _Scope) -> Op:
-        """Return the op of a node, whose index in its graph is given, and add its results to the scope.
-
-        An omitted input or output has the name ``""``, which each scope maps to the var ``""``.
-        """
+        """Return the op of a node, whose index in its graph is given, and add its results to the scope."""
         # Interned: there are few operators, and equal strings are compared often.
         op_type, attributes = intern(node.op_type), _NO_ATTRIBUTES
         bodies: tuple[Block, ...] = ()
         if node.attribute:
             bodies = tuple(self._bodies(index, node, scope))
             attributes = plain_attributes(node)
-        names, own = scope.names, scope.own
+        names = scope.names
         try:
             inputs = tuple([names[name] for name in node.input[:]])
         except KeyError as error:
@@ -166,23 +171,22 @@ class _Reader:
         outputs = []
         for name in node.output[:]:  # a slice is twice as fast as iteration
             if name:
-                if name in own:
+                if name in scope.own:
                     raise ModelError(f"value {_short(name)!r} is defined twice")
-                own.add(name)
-                names[name] = self._result(name, op_type, node, scope)
+                scope.define(name, self._result(name, node, scope))
             outputs.append(names[name])
         domain = canonical_domain(node.domain)
         return Op(
             node.name, op_type, inputs, tuple(outputs), bodies, domain, index, attributes
         )
 
-    def _result(self, name: str, op_type: str, node: NodeProto, scope: _Scope) -> VarId:
+    def _result(self, name: str, node: NodeProto, scope: _Scope) -> VarId:
         """Add and return the var of a node's result; that of a Constant is a weight.
 
         The dtype and shape of a Constant are those of its tensor, whatever the graph declares.
         """
         declared = scope.types.get(name, UNKNOWN)
-        if op_type != "Constant" or node.domain not in STANDARD_DOMAINS:
+        if node.op_type != "Constant" or node.domain not in STANDARD_DOMAINS:
             return self.add_var(name, scope.path, Origin.OP, declared)
         constant = _constant_type(node)
         return self.add_var(
@@ -190,37 +194,45 @@ class _Reader:
         )
 
     def _bodies(self, index: int, node: NodeProto, outer: _Scope) -> Iterator[Block]:
-        """Yield the blocks of a node's subgraphs, and add the vars of each to the program's."""
+        """Yield the blocks of a node's subgraphs, which can read all names of the ``outer`` scope.
+
+        These names are not copied: a large graph with many subgraphs has too many.
+        """
         for attribute, graph in subgraphs(node):
             node_label = label(node.name, node.op_type, index)
             path = self._new_path(outer.path, f"{node_label}.{attribute}")
-            types, names = declared_types(graph), dict(outer.names)
-            weights = _weight_types(graph)
-            for name, weight_type in weights.items():
-                names[name] = self.add_var(name, path, Origin.WEIGHT, weight_type)
+            scope = _Scope(path, declared_types(graph), names=ChainMap({}, outer.names))
+            for name, weight_type in _weight_types(graph).items():
+                scope.define(name, self.add_var(name, path, Origin.WEIGHT, weight_type))
             inputs = []
-            for value in graph.input:
-                declared = types.get(value.name, UNKNOWN)
-                names[value.name] = self.add_var(value.name, path, Origin.BODY_INPUT, declared)
-                inputs.append(names[value.name])
-            own = {*weights, *(value.name for value in graph.input)}
-            yield self.block(graph, _Scope(path, names, own, types), tuple(inputs))
+            for name in [value.name for value in graph.input]:
+                declared = scope.types.get(name, UNKNOWN)
+                inputs.append(self.add_var(name, path, Origin.BODY_INPUT, declared))
+                scope.define(name, inputs[-1])
+            yield self.block(graph, scope, tuple(inputs))
 
     def _new_path(self, outer: str, step: str) -> str:
         """Return the path of a new block in the block ``outer``, with ``'`` appended until it is unique.
 
-        That no id is that of two values, the path must not look like the beginning of a name either: the main
-        graph may have a value ``If_3.then_branch/x`` beside the value ``x`` of the block ``If_3.then_branch``.
+        No name of a value begins with ``step/``, else two values would have one id: ``x`` in the block
+        ``If_3.then_branch``, and a value of the main graph that is called ``If_3.then_branch/x``.
         """
-        if not self.names:
-            self.names = "\n".join(
-                name for graph in graphs(self.main) for name in defined(graph)
-            )
-        while var_id(outer, step) in self.paths or f"{step}/" in self.names:
+        if self.beginnings is None:
+            self.beginnings = _beginnings(self.main)
+        while var_id(outer, step) in self.paths or step in self.beginnings:
             step += "'"
         path = var_id(outer, step)
         self.paths.add(path)
         return path
+
+
+def _beginnings(main: GraphProto) -> set[str]:
+    """Return the parts of the values' names before a slash, of all graphs: ``a/b`` and ``a`` of ``a/b/c``."""
+    beginnings: set[str] = set()
+    parts = {name for graph in graphs(main) for name in defined(graph)}
+    while parts := {part.rpartition("/")[0] for part in parts} - beginnings:
+        beginnings |= parts
+    return beginnings
 
 
 def _ordered(graph: GraphProto, scope: _Scope) -> Iterator[tuple[int, NodeProto]]:
@@ -236,7 +248,7 @@ def _ordered(graph: GraphProto, scope: _Scope) -> Iterator[tuple[int, NodeProto]
         read = reads(node) if node.attribute else node.input[:]
         # Most nodes read results of their own graph only, for which the first test is enough and cheaper.
         # ``own`` and ``names`` contain ``""``, an omitted input.
-        is_readable = scope.own.issuperset(read) or scope.names.keys() >= set(read)
+        is_readable = scope.own.issuperset(read) or all(name in scope.names for name in read)
         if not is_readable:
             # All nodes are sorted. The first ``index`` of them stay in place, since they are in order.
             for position in _sorted_nodes(graph, scope.names)[index:]:

@@ -164,7 +164,7 @@ def run_probes(job: Json) -> Json:
             position=probe.position,
             input_is_read_again=probe.kept,
             dtype=dtype,
-            has_same_dtype=dtype == op.result,
+            has_same_dtype=dtype == op.result_dtype,
             requested=requested,
             # The first output of an op with later outputs is float32, with the shape of the first operand.
             first_output_bytes=4 * prod(op.operands[0].shape) if op.later else 0,

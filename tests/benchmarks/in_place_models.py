@@ -40,17 +40,17 @@ class OneOp:
         operands: its inputs.
         attributes: its attributes.
         domain: of the operator; ``""`` is the standard one.
-        result: the dtype of output 0.
+        result_dtype: the dtype of output 0.
         opset: the version of the standard domain.
-        later: pairs of an input and the output that may share its memory, as ONNX Runtime's sources declare
-            for outputs 1, 2, and so on, each once.
+        later: for each of the outputs 1, 2, and so on, the pair (input, output) of positions that may share
+            memory by ONNX Runtime's sources.
     """
 
     type: str
     operands: tuple[Operand, ...]
     attributes: Mapping[str, Attribute]
     domain: str = ""
-    result: str = "float32"
+    result_dtype: str = "float32"
     opset: int = 21
     later: tuple[tuple[int, int], ...] = ()
 
@@ -93,12 +93,12 @@ def _op(
     name: str,
     *operands: Operand,
     domain: str = "",
-    result: str = "float32",
+    result_dtype: str = "float32",
     opset: int = 21,
     **attributes: object,
 ) -> OneOp:
     """Return an op to probe; its only operand is `_X` if none is given."""
-    return OneOp(name, operands or (_X,), attributes, domain, result, opset)  # type: ignore[arg-type]
+    return OneOp(name, operands or (_X,), attributes, domain, result_dtype, opset)  # type: ignore[arg-type]
 
 
 _UNARY = (
@@ -127,12 +127,12 @@ _LEAF: Mapping[str, Attribute] = {
 
 ONE_OPS: tuple[OneOp, ...] = (
     *(_op(name) for name in _UNARY),
-    *(_op(name, _DOUBLE, result="float64") for name in _UNARY),
+    *(_op(name, _DOUBLE, result_dtype="float64") for name in _UNARY),
     *(_op(name, _X, _X) for name in _BINARY),
     _op("Mod", _X, _X, fmod=1),
-    _op("Not", _BOOL, result="bool"),
-    *(_op(name, _BOOL, _BOOL, result="bool") for name in ("And", "Or", "Xor")),
-    *(_op(name, _LONG, _LONG, result="int64") for name in ("BitwiseAnd", "BitwiseOr")),
+    _op("Not", _BOOL, result_dtype="bool"),
+    *(_op(name, _BOOL, _BOOL, result_dtype="bool") for name in ("And", "Or", "Xor")),
+    *(_op(name, _LONG, _LONG, result_dtype="int64") for name in ("BitwiseAnd", "BitwiseOr")),
     _op("Reshape", _X, _longs(8, 4)),
     _op("Squeeze", Operand(shape=(1, 4, 8)), _longs(0)),
     _op("Unsqueeze", _X, _longs(0)),
@@ -153,7 +153,7 @@ ONE_OPS: tuple[OneOp, ...] = (
     _op("ScatterElements", _X, _PLACES, _X, axis=0),
     _op("Scatter", _X, _PLACES, _X, opset=10, axis=0),
     _op("TensorScatter", Operand(shape=(1, 4, 8)), Operand(shape=(1, 2, 8)), _longs(0), opset=24),
-    _op("BitCast", result="int32", opset=26, to=6),
+    _op("BitCast", result_dtype="int32", opset=26, to=6),
     OneOp("TreeEnsembleRegressor", (Operand(shape=(4, 1)),), _LEAF, ML),
     _op("ScatterND", _X, Operand("int64", (2, 1), (0, 1)), Operand(shape=(2, 8))),
     _op("Where", _BOOL, _X, _X),
@@ -178,7 +178,7 @@ ONE_OPS: tuple[OneOp, ...] = (
     _op("Resize", _IMAGE, _NONE, _NONE, _longs(1, 8, 6, 6)),
     _op("DepthToSpace", Operand(shape=(1, 4, 3, 3)), blocksize=1),
     _op("SpaceToDepth", Operand(shape=(1, 4, 3, 3)), blocksize=1),
-    *(_op(name, _X, _X, result="bool") for name in ("Equal", "Less", "Greater")),
+    *(_op(name, _X, _X, result_dtype="bool") for name in ("Equal", "Less", "Greater")),
     _op("Gelu", domain=MICROSOFT),
     _op("QuickGelu", domain=MICROSOFT),
     _op("FastGelu", _X, Operand(shape=(8,)), domain=MICROSOFT),
@@ -220,19 +220,22 @@ def probes() -> Iterator[Probe]:
 
 
 def _probe_model(op: OneOp, position: int, *, kept: bool) -> bytes:
-    """Return the serialized model of a probe: whether ``op`` writes over its operand at ``position``.
+    """Return the serialized model of a probe, in which the op may write over ``in<position>``, unless ``kept``.
 
-    Operand ``in<i>`` is an initializer if it has ``values``, else a copy of the graph input ``x<i>``. The op may
-    write over a copy that is not read again. The result ``r`` of the op is copied to the graph output ``y``.
-    Further results ``r<n>``, those in `OneOp.later`, are unused.
+    For an op with two operands, position 0, not kept:
 
-    The other copies are read again after the op. With ``kept`` that at ``position`` is read again too: then the
-    op must not write over it, and a result in its memory is an alias.
+        x0 -> copy -> in0 -> op -> r -> copy -> y
+        x1 -> copy -> in1 -> op
+                      in1 -> copy -> y1
+
+    All operands that the op must not write over are read again after it. With ``kept`` these are all, and a
+    result in the memory of ``in<position>`` is an alias. An operand with ``values`` is an initializer. Results
+    ``r1``, ``r2``, and so on (`OneOp.later`) are unused.
     """
     from onnx import helper
 
     inputs, weights, copies, later_reads = [], [], [], []
-    outputs = [helper.make_value_info("y", _tensor_type(op.result))]
+    outputs = [helper.make_value_info("y", _tensor_type(op.result_dtype))]
     for index, operand in enumerate(op.operands):
         name, dtype = f"in{index}", operand.dtype
         element = _element_type(dtype)
@@ -245,10 +248,10 @@ def _probe_model(op: OneOp, position: int, *, kept: bool) -> bytes:
             later_reads.append(_copy(name, f"y{index}", dtype))
             outputs.append(helper.make_value_info(f"y{index}", _tensor_type(dtype)))
     names = [f"in{index}" for index in range(len(op.operands))]
-    results = ["r", *(f"r{output}" for _input, output in op.later)]
+    results = ["r", *(f"r{output}" for _, output in op.later)]
     probed = helper.make_node(op.type, names, results, domain=op.domain, name="probe",
                               **op.attributes)  # fmt: skip
-    nodes = [*copies, probed, _copy("r", "y", op.result), *later_reads]
+    nodes = [*copies, probed, _copy("r", "y", op.result_dtype), *later_reads]
     graph = helper.make_graph(nodes, "probe", inputs, outputs, weights)
     versions = {ONNX: op.opset, ML: 3, MICROSOFT: 1, NCHWC: 1}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]

@@ -245,7 +245,7 @@ def test_floats_are_drawn_between_ends_beyond_64_bits(tmp_path: Path) -> None:
 def test_json_for_a_model_with_an_input_called_inputs(tmp_path: Path) -> None:
     model = parse("g (float[2] inputs, float[2] x) => (float[2] y) { y = Add(inputs, x) }")
     entry = {"shape": [2], "value": [1, 2]}
-    for document in ({"x": entry}, {"inputs": entry, "x": entry}):
+    for document in ({"x": entry}, {"inputs": entry, "x": entry}, {"inputs": {"value": 3}}):
         assert set(fed(as_json(tmp_path, document), model)) == set(document)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -127,27 +126,30 @@ def not_taken(inputs: Inputs, model: ModelProto) -> tuple[str, ...]:
 
 
 def _given_entries(inputs: Inputs, wanted: Sequence[ValueInfoProto]) -> Iterator[InputEntry]:
-    """Yield the inputs in files, then those given as values: arrays, or numbers, texts and lists typed by hand."""
+    """Yield the inputs in files, then those given as values.
+
+    Raises:
+        SettingsError: a file cannot be read, or a value is not regular.
+    """
     for path in inputs.files:
         yield from read_file(Path(path), wanted)
     for name, value in inputs.values.items():
-        where = f"input {name[:100]!r}"
-        array = array_of(value, where)
-        if array.dtype.hasobject and not all(isinstance(item, str) for item in array.flat):
-            raise SettingsError(f"{where} is not a number, a text, or a regular list of them")
-        is_typed_by_hand = not isinstance(value, np.ndarray | np.generic)
-        if array.dtype.kind in "OU":
-            dtype = "str"
-        else:
-            dtype = "" if is_typed_by_hand else array.dtype.name
-        yield InputEntry(
-            name,
-            where,
-            shape=array.shape or None,  # a single value fills the input
-            dtype=dtype,
-            load=partial(tuple, [array]),
-            is_literal=is_typed_by_hand,
-        )
+        yield _entry_of_value(name, value)
+
+
+def _entry_of_value(name: str, value: object) -> InputEntry:
+    """Return an input that was given as an array, or typed by hand as a number, a text or lists of them."""
+    where = f"input {name[:100]!r}"
+    array = array_of(value, where)
+    if array.dtype.hasobject and not all(isinstance(item, str) for item in array.flat):
+        raise SettingsError(f"{where} is not a number, a text, or a regular list of them")
+    is_literal = not isinstance(value, np.ndarray | np.generic)
+    number_dtype = (
+        "" if is_literal else array.dtype.name
+    )  # typed numbers get the dtype of the input
+    dtype = "str" if array.dtype.kind in "OU" else number_dtype
+    shape = array.shape or None  # a single value fills the input
+    return InputEntry(name, where, shape, dtype, lambda: (array,), is_literal=is_literal)
 
 
 def _check_type(entry: InputEntry, value: ValueInfoProto) -> None:
@@ -162,19 +164,20 @@ def _check_type(entry: InputEntry, value: ValueInfoProto) -> None:
         raise SettingsError(
             f"{entry.where} is {entry.dtype}, and the input is {_dtype_name(wanted)}"
         )
-    if container.startswith("map"):
+    if container in {"map of numbers", "map of text"}:
         raise SettingsError(f"{entry.where} is an array, and the input is a map: leave it out")
-    # An entry is a sequence only if it was read for an input that is one.
-    if container == "sequence" and not entry.is_sequence:
-        raise SettingsError(f"{entry.where} is a tensor, and the input is a sequence")
-    if not entry.is_sequence:
+    if container != "sequence":
         _fed_shape(entry, tensor)  # only for its errors
+    # An entry is a sequence only if it was read for an input that is one.
+    elif not entry.is_sequence:
+        raise SettingsError(f"{entry.where} is a tensor, and the input is a sequence")
 
 
 def _stored_feed(entry: InputEntry, value: ValueInfoProto, storage: Storage) -> Feed:
     """Load the data of an entry, convert it to the input's dtype and shape, and store it.
 
-    A single value fills the shape. An entry without data gives a feed that only has a shape.
+    A single value fills the shape; if the input has free dims, it is stored alone and fills them in each run.
+    An entry without data gives a feed that only has a shape.
     """
     _, tensor = container_and_tensor_type(value)
     dtype = _numpy_dtype(tensor.elem_type)
@@ -190,7 +193,7 @@ def _stored_feed(entry: InputEntry, value: ValueInfoProto, storage: Storage) -> 
         return Feed(shape)
     (array,) = entry.load()
     array = _converted(array, dtype, entry.where)
-    if shape is not None:
+    if shape is not None:  # else a single value for free dims
         array = array.reshape(shape) if array.size != 1 else np.full(shape, array.reshape(()))
     return Feed(shape, (storage.save(array, entry.where),), storage=storage)
 
@@ -269,7 +272,7 @@ def _converted(array: NDArray[Any], dtype: np.dtype[Any], where: str) -> NDArray
         return _converted_text(array, where)
     if array.dtype == dtype:
         return array
-    # Elements that numpy's files store as bytes only: of the width of ``dtype``, as `_check_type` found.
+    # bfloat16 and the like come out of .npy files as raw bytes (kind V), of this width (`_is_same_dtype`).
     if array.dtype.kind == "V":
         return array.view(dtype)
     if array.dtype.kind not in "biuf":

@@ -30,7 +30,7 @@ class NodeModels:
         model: the model, functions inlined.
         folder: where its external data lies.
         weights: initializers, Constants and sparse weights (made dense), by name.
-        map_inputs: declarations of the graph inputs of an ONNX map type, by name.
+        map_inputs: declarations of the graph inputs of an ONNX map type, by name: `_type_proto` knows no maps.
     """
 
     model: ModelProto
@@ -40,7 +40,11 @@ class NodeModels:
 
     @classmethod
     def of(cls, path: Path) -> NodeModels:
-        """Open a model file; Constants count as weights, and sparse weights are made dense."""
+        """Open a model file.
+
+        Raises:
+            ModelError: as `load_model`.
+        """
         model = load_model(path)
         weights = {tensor.name: tensor for tensor in model.graph.initializer}
         for node in model.graph.node:

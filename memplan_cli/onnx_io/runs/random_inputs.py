@@ -200,8 +200,8 @@ class Requirements:
     def of_input(self, name: str, dims: Mapping[str, int]) -> Iterator[Requirement]:
         """Yield the requirements on a model input.
 
-        They are those of the nodes that read the input or a copy of it. Of nodes that read a value with its
-        sign only (an Add of the input), the one requirement that is yielded is to be positive.
+        All requirements on a copy of the input are requirements on the input. If a value only has the sign of
+        the input, as an Add of it, this holds for the requirement to be positive.
         """
         seen: set[tuple[str, _Origin]] = set()
         stack: list[tuple[str, _Origin]] = [(name, "copy")]
@@ -299,16 +299,10 @@ class Requirements:
 def _derived_values(
     node: NodeProto, position: int, origin: _Origin
 ) -> Iterator[tuple[str, _Origin]]:
-    """Yield the values on which a requirement is also one on a model input, each with its origin.
+    """Yield the copies of a node's input ``position``, and results with its sign, each with its origin.
 
-    They are computed by the node from its input ``position``, as copies of it or with its sign. For example, a
-    Reshape of indices (origin "copy") yields its result with "copy": what reads it requires valid indices. An
-    Add of 1 to a length yields its result with "sign".
-
-    Args:
-        node: The node.
-        position: The index of one of its inputs.
-        origin: How that input depends on a model input: "copy" or "sign". A copy has the same origin.
+    ``origin`` is that of the input. A copy, such as the result of a Reshape, has the same origin. The result of
+    an Add and the like has the origin "sign". Copies may be results, or inputs of the node's subgraphs.
     """
     is_converted = position == 0 and node.op_type in _CONVERSIONS
     # The other input of a Min is mostly a constant that no value exceeds, so that the result is a copy.
@@ -348,9 +342,10 @@ class Feeder:
         self._feeds = feeds or {}
 
     def specs(self, dims: Mapping[str, int]) -> tuple[FeedSpec, ...]:
-        """Return how to draw each input without an initializer, in graph order.
+        """Return how to feed each input without an initializer, in graph order.
 
-        Dims that ``dims`` leaves unbound become 1.
+        Given inputs have the user's data or shape, all others are drawn. Dims that ``dims`` leaves unbound
+        become 1.
 
         Raises:
             ModelError: an input has a type that cannot be fed, for example a sequence of maps.
@@ -414,8 +409,8 @@ def _distribution(
     """Return a distribution that meets the requirements, or the most important of them.
 
     The order of importance is: exact values, limits of indices, positive numbers. A single number
-    (``is_number``) that is compared with several others, such as a sample rate, gets the first of them.
-    Positive integers are small: they may be sizes.
+    (``is_number``) that is compared with others, such as a sample rate, gets the first of them; comparisons
+    with a tensor of more elements are ignored. Positive integers are small: they may be sizes.
     """
     kinds = ("values", "equal") if is_number else ("values",)
     fixed = next((each.values for each in requirements if each.kind in kinds), None)
@@ -429,4 +424,4 @@ def _distribution(
         return _Distribution("integers", 0, high=min(limits))  # without ``high`` itself
     if must_be_positive:
         return _Distribution("integers", 1, high=4)
-    return _UNRESTRICTED.get(dtype, _MASK)
+    return _UNRESTRICTED.get(dtype, _MASK)  # wider integers are mostly masks
