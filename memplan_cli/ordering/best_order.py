@@ -36,7 +36,7 @@ from memplan_cli.ordering.records import Ordering, PlannedVars
 from memplan_cli.ordering.task_graph import displacement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from memplan_cli.core.program import Block, Program
     from memplan_cli.core.symbolic.sizes import Size
@@ -70,9 +70,11 @@ def best_order(
 ) -> Ordering:
     """Return the order of a program's ops with the least `live_peak` that is found.
 
-    Each block is searched with a `TaskGraph`, which may count too many bytes for an op with subgraphs. So
-    with subgraphs, the whole programs of several methods are measured instead. The best order is taken if
-    it is measured to need less than the file's.
+    Each block is searched with a `TaskGraph`, which may count too many bytes for an op with subgraphs. So in
+    a program with subgraphs, the searched order is then compared with simple ones by measuring the program
+    in each. The file's order stays if the best one is not measured to need less.
+
+    While orders are compared, each symbol in a size has a sample value.
 
     Args:
         program: The ops in the file's order, which wins all ties.
@@ -230,7 +232,8 @@ class _PeakMeter:
 def _sampled_sizes(sizes: Mapping[VarId, Size], sample: int) -> dict[VarId, int]:
     """Return the bytes of each variable with ``sample`` in place of every symbol."""
     symbols = {symbol for size in sizes.values() for symbol in size.symbols}
-    names = {name for symbol in symbols for name in symbols_of(symbol)}
+    # A symbol may be an expression of several names, such as ``(floor(n/2) + m)``.
+    names = {name for expression in symbols for name in symbols_of(expression)}
     dims = dict.fromkeys(sorted(names), sample)
     return {
         var: _sampled_size(size, dims, sample) if size.symbols else size.coefficient
@@ -332,7 +335,12 @@ def _order_nested(
         # The bound of the search holds for the chosen orders of the subgraphs only.
         least_graph = task_graph(block, facts, least_bytes)
         body_bounds = [body.memory.bound for bodies in bodies_of.values() for body in bodies]
-        bound = _bound_over_subgraph_orders(least_graph, search.order, body_bounds)
+        bound = max(
+            # The order only says where cuts are tried, at its fullest steps: each bounds all orders.
+            cut_bound(least_graph, search.order),
+            # The bound of a subgraph counts none of the block's bytes that are live at every step.
+            least_graph.always_live_bytes() + max(body_bounds),
+        )
     memory = SubgraphMemory(
         inputs=sum(map(facts.own_bytes, block.inputs)),
         peak=search.peak,
@@ -341,21 +349,3 @@ def _order_nested(
     )
     ordered = replace(block, ops=tuple(ops[op] for op in search.order))
     return _OrderedBlock(ordered, memory, search)
-
-
-def _bound_over_subgraph_orders(
-    least_graph: TaskGraph, order: Sequence[int], body_bounds: Sequence[int]
-) -> int:
-    """Return a lower bound on a block's peak over all orders of its ops and of its subgraphs.
-
-    It is the higher of two bounds: that of ``least_graph``, and the highest bound of a subgraph plus the bytes
-    of the block that are live at every step. The bound of a subgraph counts none of these.
-
-    Args:
-        least_graph: the block, with a lower bound for the bytes of each op with subgraphs.
-        order: a good order of the block's ops. Cuts are tried at its fullest steps; each holds for all orders.
-        body_bounds: for each subgraph, a lower bound on its peak over all orders.
-    """
-    return max(
-        cut_bound(least_graph, order), least_graph.always_live_bytes() + max(body_bounds)
-    )

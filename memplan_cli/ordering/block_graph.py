@@ -93,15 +93,15 @@ def storage_facts(
     # The root of a view is the variable that it is a view of. All others, as the program's outputs,
     # are their own roots.
     roots = {var: base_of.get(var, var) for var in sizes if var not in pinned}
-    branch_result_of = _branch_results(program, roots, sharing, aliasing)
-    counted_bytes = _count_branch_results_once(program, aliasing, branch_result_of, numbers)
+    older_result_of = _branch_results(program, roots, sharing, aliasing)
+    counted_bytes = _count_branch_results_once(program, aliasing, older_result_of, numbers)
     return StorageFacts(
         roots=roots,
         sizes=sizes,
         counted_bytes=counted_bytes,
         aliasing=aliasing,
         pinned_bytes=sum(counted_bytes[var] for var in pinned if var in counted_bytes),
-        from_branches=branch_result_of.keys(),
+        from_branches=older_result_of.keys(),
         results=results,
     )
 
@@ -109,20 +109,22 @@ def storage_facts(
 def _count_branch_results_once(
     program: Program,
     aliasing: Aliasing,
-    branch_result_of: Mapping[VarId, VarId],
+    older_result_of: Mapping[VarId, VarId],
     numbers: Mapping[VarId, int],
 ) -> Mapping[VarId, int]:
-    """Return the bytes to count, with 0 for a branch result on the bytes of another branch's result.
+    """Return the bytes to count for each variable: ``numbers``, with 0 for some results of branches.
 
-    Only one of the branches runs. If ``y = If(..)`` returns ``a`` of one branch or ``b`` of the other, ``a``
-    has bytes in the graphs of the branches and ``b`` has none. ``y`` keeps its bytes, which stand for both in
-    the graph of the block around.
+    ``y = If(..)`` returns ``a`` of one branch or ``b`` of the other, on the same bytes. Only one branch
+    runs, so ``a`` counts in the graphs of the branches and ``b``, the younger one, does not. ``y`` counts in
+    the graph of the block around, where it stands for both.
+
+    ``older_result_of`` is from `_branch_results`: here it leads from ``b`` and ``y`` to ``a``.
     """
-    if not branch_result_of:
+    if not older_result_of:
         return numbers
     blocks = defining_blocks(program, aliasing.runs_one_body)
     without_bytes = [
-        var for var, older in branch_result_of.items() if blocks.are_exclusive(var, older)
+        var for var, older in older_result_of.items() if blocks.are_exclusive(var, older)
     ]
     return {**numbers, **dict.fromkeys(without_bytes, 0)}
 
@@ -133,14 +135,16 @@ def _branch_results(
     sharing: Mapping[VarId, Size],
     aliasing: Aliasing,
 ) -> dict[VarId, VarId]:
-    """Return the variables that have the bytes of an older branch result, and that result.
+    """Return, for each variable on the bytes of an older branch result, that result.
 
-    They are results of other branches of an If and its outputs, but no views: these have other
-    ``roots``. Arguments as in `storage_facts`.
+    If ``y = If(..)`` returns ``a`` of one branch or ``b`` of the other, on the same bytes, the result is
+    ``{b: a, y: a}``. Views of other variables are left out. Arguments as in `storage_facts`.
     """
     if not aliasing.branches or not any(op.bodies for op in program.body.ops):
         return {}
+    # Without results in place, which share bytes in some orders only.
     oldest = _oldest_var_on_bytes(program, sharing, replace(aliasing, in_place={}))
+    # A view has another variable as its root.
     return {var: older for var, older in oldest.items() if roots[var] == var and older != var}
 
 

@@ -63,9 +63,9 @@ class BlockOrder:
         peaks: the least peak that each method reached.
         order: the order with the least peak; of equal ones the closest to the file's.
         chosen: the method that found ``order``.
-        cluster_order: the order of clusters with the least peak; of equal ones the lexically
-            least. A cluster is a group of ops that run directly one after the other (`contract`).
-            Lower bounds are proved at the fullest steps of this order.
+        cluster_order: the order of clusters with the least peak; of equal ones the first. A cluster
+            is a group of ops that run directly one after the other (`contract`). Lower bounds are
+            proved at the fullest steps of this order.
         cluster_peak: the peak of ``cluster_order``. ``order`` may have a lower one.
     """
 
@@ -84,14 +84,13 @@ class BlockOrder:
         self._update_peak_of(method, order_peak)
 
     def offer_clusters(self, method: str, contracted: ContractedGraph, order: Order) -> int:
-        """Offer an order of clusters, and return its peak, which the order of their ops has too.
+        """Offer an order of clusters, and the order of their ops; return the peak, which is that of both.
 
-        It is kept as ``cluster_order`` if it is the best of such orders.
+        The order of clusters is kept as ``cluster_order`` if its peak is the lowest so far.
         """
         order_peak = peak(contracted.graph, order)
-        self.cluster_peak, self.cluster_order = min(
-            (self.cluster_peak, self.cluster_order), (order_peak, order)
-        )
+        if order_peak < self.cluster_peak:
+            self.cluster_peak, self.cluster_order = order_peak, order
         if order_peak <= self.peak:  # else it cannot be the best, and need not be expanded
             self._keep_if_best(method, contracted.expand(order), order_peak)
         self._update_peak_of(method, order_peak)
@@ -130,6 +129,8 @@ def order_block(
     best = BlockOrder(graph, max(local_bounds(graph), default=graph.initial_bytes))
     for name, scheduler in SCHEDULERS.items():
         best.offer(name, scheduler(graph))
+    # A proved order that is not the file's may still be replaced: the orders of the clusters may have the
+    # same peak, and be closer to the file's order.
     if best.proved and best.chosen == "file":
         return best
     search = _ClusterSearch(best, contract(graph))

@@ -64,9 +64,10 @@ def contract(graph: TaskGraph) -> ContractedGraph:
 class _Clusters:
     """The tables of a `TaskGraph` while ops are fused to clusters.
 
-    A cluster is named by one of its ops. That op has the rows of the cluster; the rows of the other
-    ops are not read any more. A tensor that one cluster alone accesses is *private*: it dies in the
-    cluster's step, so it is in no row.
+    A cluster is named by one of its ops. The entries of that op are those of the cluster; the entries of
+    its other ops are not read any more. A tensor that one cluster defines and alone accesses is *private*: it dies in
+    the cluster's step, so ``accesses`` and ``defines`` leave it out. After each fusion all tables hold for
+    the clusters.
 
     Attributes:
         graph: the ops before the fusions. ``preds``, ``succs``, ``accesses``, ``defines``,
@@ -74,7 +75,7 @@ class _Clusters:
         members: for each cluster, its ops in the order in which they run; empty for an op that was
             fused with another.
         fusions: the fusions so far, in order.
-        users: for each tensor that is not private, the clusters that access it.
+        users: for each tensor, the clusters that access it. Not updated once a tensor is private.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -94,7 +95,7 @@ class _Clusters:
         self.defines = [set(defined) for defined in graph.defines]
         for op, defined in enumerate(graph.defines):
             for tensor in defined:
-                # An output that no other op accesses dies in the step. It counts in ``step_bytes``.
+                # An output that no other op accesses: it counts in ``step_bytes`` alone.
                 if self._is_private(tensor, op):
                     self.accesses[op].discard(tensor)
                     self.defines[op].discard(tensor)
@@ -154,8 +155,8 @@ class _Clusters:
             # Freed in every order: the tensors that no third cluster accesses.
             private = self._private_tensors(op, first)
             freed = sum([self.graph.tensor_bytes[t] for t in private])
-            # The bytes of both steps beyond those live before ``first``, if ``op`` follows directly. If
-            # ``first`` writes over an input, both steps need so much less.
+            # The bytes of both steps beyond those live before ``first``, if ``op`` follows directly. What
+            # ``first`` saves by writing over an input is left out: it lowers both steps alike.
             first_step = self.step_bytes[first]
             op_step = self.defined_bytes[first] + self.step_bytes[op]
             if self.in_place_inputs[op] & private:
@@ -163,8 +164,8 @@ class _Clusters:
                 op_step -= self.graph.in_place_bytes[op]
             if op_step > first_step or self.defined_bytes[op] > freed:
                 continue
-            # The step of the cluster is that of ``first``, the larger one. What ``op`` reads after ``first``
-            # does not die at ``first``, so that ``first`` cannot write over it.
+            # ``step_bytes`` of ``first``, the larger ones, are those of the cluster already.
+            # ``first`` cannot write over an input that ``op`` accesses after it.
             self.in_place_inputs[first] -= self.accesses[op]
             self.members[first] += members
             self._merge(op, first, private)
@@ -173,10 +174,10 @@ class _Clusters:
         return fused
 
     def _private_tensors(self, cluster: int, other: int) -> set[int]:
-        """Return the tensors that one of two clusters defines and no third accesses.
+        """Return the tensors that will be private if two clusters are fused: no third one accesses them.
 
-        Both access each of them, as a tensor that one cluster alone accesses is in no row. So the
-        accesses of either cluster have all.
+        One of the two defines such a tensor, and both access it: else it would be private already, and
+        missing in ``accesses``. So it is among the accesses of either cluster.
         """
         return {
             tensor
@@ -186,10 +187,11 @@ class _Clusters:
         }
 
     def _merge(self, op: int, target: int, private: set[int]) -> None:
-        """Move the edges and tensors of ``op`` to its neighbor ``target``.
+        """Move the edges and tensors of ``op`` to its neighbor ``target``, and remove ``private`` tensors.
 
-        ``private`` are the tensors that both alone access. They are removed. Members and step bytes are
-        not changed here, except that ``op`` has no members any more.
+        Updates ``users``, ``accesses``, ``defines``, ``defined_bytes``, ``preds`` and ``succs``, and takes
+        the members from ``op``. The caller has updated ``members``, ``step_bytes`` and ``in_place_inputs`` of
+        ``target``.
         """
         for tensor in self.accesses[op] - private:
             self.users[tensor].discard(op)

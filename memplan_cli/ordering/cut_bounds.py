@@ -118,7 +118,7 @@ class CutAtOp:
     _network: _CutNetwork
 
     def dual(self) -> Dual:
-        """Return the maximum flow, which proves the bound, as shares and holds of a certificate."""
+        """Return the maximum flow as shares and holds, from which a checker can compute the bound."""
         return self._network.dual(self.overwritten)
 
 
@@ -219,8 +219,9 @@ class CutBounds:
             network.add_tensor(tensor)
         live_in_all_orders = self._always_live + graph.step_bytes[op]
         if overwritten is not None:
-            # The op writes over the tensor if all other readers have run. In other orders its step needs the
-            # saved bytes. So these count as a tensor that is live from the start until the others have run.
+            # If all other readers of the tensor run before the op, the op writes over it, and its step needs
+            # fewer bytes. If another reader runs later, the step needs these bytes, like those of a tensor that
+            # is live from the start until that reader has run. So they are added as such a tensor.
             saved = graph.in_place_bytes[op]
             live_in_all_orders -= saved
             readers = [reader for reader in self._readers[overwritten] if reader != op]
@@ -246,6 +247,9 @@ class _CutNetwork:
 
     Ops on the source's side of a cut run before that op. Only open ops are nodes. An edge costs its
     capacity if its tail is before the op and its head is not; an infinite edge forbids that.
+
+    The maximum flow is the witness of a certificate (see `witnesses`): a `Share` is the flow of a tensor's
+    bytes through one of its readers, a `Hold` the flow from an op to one of its predecessors.
     """
 
     def __init__(self, graph: TaskGraph, op: int, sides: list[_Side]) -> None:
@@ -263,10 +267,9 @@ class _CutNetwork:
         self.certain_bytes = 0
         """Bytes of tensors that are live at the step of ``op`` whatever the cut."""
         self._tensor_edges: dict[int, tuple[int, int]] = {}
-        """Edge -> the tensor whose bytes a cut of the edge counts, and the reader that still needs it.
-        The flow through the edge is their `Share` in a certificate."""
+        """Edge -> a tensor and one of its readers: the flow through the edge is their `Share`."""
         self._precedences: dict[int, tuple[int, int]] = {}
-        """Edge -> an op, and another one that depends on it. The flow is their `Hold`."""
+        """Edge -> an op and one that depends on it: the flow through the edge is their `Hold`."""
         open_ops = [other for other, side in enumerate(sides) if side is _Side.OPEN]
         self._node = dict(zip(open_ops, self.flow_network.nodes(len(open_ops)), strict=True))
         """The node of each open op."""
@@ -278,9 +281,12 @@ class _CutNetwork:
                     self._precedences[edge] = pred, dependent
 
     def add_tensor(self, tensor: _Tensor) -> None:
-        """Make cuts cost the bytes of a tensor if its definer runs before the op and a reader does not.
+        """Count the bytes of a tensor in each cut with its definer before the op and a reader not before it.
 
-        If the side of no open op matters, the bytes are added to ``certain_bytes`` instead.
+        - Definer before the op (or none), a reader not: in every cut, that is in ``certain_bytes``.
+        - Definer before the op (or none), all readers open or before: if the cut has a reader not before.
+        - Definer open: if the cut has the definer before the op, and a reader not before.
+        - Definer not before the op: in no cut.
         """
         number, definer, size = tensor.number, tensor.definer, tensor.size
         is_needed_later = tensor.is_result or any(
@@ -295,7 +301,7 @@ class _CutNetwork:
             node = self._node[definer]
             if is_needed_later:  # the side of the definer alone decides
                 edge = self.flow_network.edge(node, SINK, size)
-                # The certificate needs a reader that has not run: the op of the cut stands for it.
+                # A `Share` names a reader: the op of the cut stands for the one that has not run.
                 self._tensor_edges[edge] = number, self._op
             else:
                 self._add_edges(node, number, tensor.readers, size)
@@ -316,7 +322,10 @@ class _CutNetwork:
             self._tensor_edges[edge] = tensor, reader
 
     def dual(self, overwritten: int | None) -> Dual:
-        """Return the computed flow as shares and holds; ``overwritten`` as in `CutAtOp`."""
+        """Return the computed flow as a certificate's shares and holds, both in bytes.
+
+        Edges without flow are left out. ``overwritten`` is as in `CutAtOp`.
+        """
         shares = [
             Share(tensor, reader, flow)
             for edge, (tensor, reader) in self._tensor_edges.items()

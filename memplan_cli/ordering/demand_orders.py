@@ -78,8 +78,9 @@ def longest_path(graph: TaskGraph) -> list[int]:
 def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
     """Return the demand-driven order, in time near linear in the number of edges.
 
-    An op that is demanded runs after all ops that it waits for. Groups of ops that free as many bytes as
-    they add (free groups) run as soon as they can: at the start, and after each demanded op. Backward,
+    The ops of ``parameters.chain`` are demanded one after the other, then all others in the order of the
+    file. An op that is demanded runs after all ops that it waits for. Groups of ops that free as many bytes
+    as they add (free groups) run as soon as they can: at the start, and after each op that runs. Backward,
     the same is done from the last op of the order to the first.
 
     The numbers of the ops must be a topological order.
@@ -89,7 +90,6 @@ def sweep(graph: TaskGraph, parameters: Sweep) -> Order:
     state.run_free_groups(op for op in file_order if not state.is_blocked(op))
     for op in state.in_direction(parameters.chain):
         state.demand(op)
-    # Ops that nothing in the chain waits for.
     for op in file_order:
         state.demand(op)
     is_forward = parameters.direction is Direction.FORWARD
@@ -102,8 +102,7 @@ class _SweepState:
     A backward sweep "runs" ops from the last to the first. An op waits for its predecessors in a forward
     sweep, for its successors in a backward one.
 
-    A *group* is an op and some ops that wait for it. It is free if at most `Sweep.slack` more bytes are
-    live after it than before.
+    A *group* is an op and some ops that wait for it; see `_run_group` for free groups.
 
     Attributes:
         order: the ops that have run, in the order of the sweep.
@@ -112,9 +111,9 @@ class _SweepState:
         _awaited: for each op, the ops that it waits for.
         _blockers: for each op, how many ops that it waits for have not run.
         _live: bytes live between the ops that have run and the others.
-        _access_counts: for each tensor, a count that tells which access is decisive. Forward, the
-            accesses still to come. Backward, `_DECISIVE_COUNT` plus the accesses that have been: in a
-            sweep from the end, the last reader of the order is the first access.
+        _access_counts: for each tensor, the accesses still to come (forward), or `_DECISIVE_COUNT` plus
+            the accesses that have been (backward). An op that accesses a tensor with `_DECISIVE_COUNT`
+            decides its state: forward, the tensor is free after the op; backward, it becomes live.
         _count_step: what an op that runs adds to the access count of each tensor in ``_accesses``.
         _accesses: for each op, the tensors whose access counts it changes.
         _users: the reverse of ``_accesses``: for each tensor, the ops that change its count.
@@ -196,9 +195,10 @@ class _SweepState:
     def _run_group(self, first: int) -> list[int]:
         """Run a free group that begins with an op, and return its ops; empty if none is found.
 
-        The group may be the first op alone. Until the group is free, one more op runs: of the ops that
-        wait for the group alone, the one that frees most bytes, or else adds fewest. All is undone if no op
-        is left, the op exceeds the limit of live bytes, or the group takes too many ops or evaluations.
+        A group is free if at most `Sweep.slack` more bytes are live after it than before. Until it is free,
+        one more op runs, beginning with ``first``: of the ops that wait for the group alone, the one that
+        frees most bytes, or else adds fewest. All is undone if no op is left, the op exceeds the limit of
+        live bytes, or the group takes too many ops or evaluations.
         """
         live_before = self._live
         group: list[int] = []

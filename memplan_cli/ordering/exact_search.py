@@ -5,14 +5,10 @@ does not depend on their order, so two ways to one set differ in their peaks alo
 search over these sets follows the dynamic programs of Serenity (Ahn et al., MLSys 2020) and
 HMCOS (Wang et al., DAC 2022).
 
-Two rules leave out moves without losing an optimum. They rest on the live bytes being a
-submodular function of the set: the more has run, the less an op adds to what is live.
-
-*Free*: an op that does not raise the live bytes, and whose step fits under the peak so far, runs
-at once. (Take an order that runs it later and move it to the front: no step between gets larger.)
-
-*Commit*: if an op, together with the free ops that depend on it, does not raise the live bytes
-and all their steps fit, no other move is tried.
+A move runs one op, and then all *free* ops: those that do not raise the live bytes, and whose step
+fits under the peak so far. That loses no optimum: in an order that runs a free op later, moving it
+to the front makes no step between larger. (The live bytes are a submodular function of the set: the
+more has run, the less an op adds to what is live.)
 """
 
 from __future__ import annotations
@@ -78,7 +74,6 @@ class StateSpace:
         _all: the bits of all ops, and the bit ``size`` of the reader of the results, which never runs.
         _accesses: the users and the bytes of each tensor that it accesses.
         _in_place_users: the users of each tensor that it may write over.
-        _descendants: the op and the ops that depend on it.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -102,10 +97,6 @@ class StateSpace:
         self._in_place_users = [
             tuple(users[tensor] for tensor in row) for row in graph.in_place_inputs
         ]
-        self._descendants = list(self._bit)
-        for op in reversed(range(size)):  # the masks of successors are complete then
-            for succ in self._succs[op]:
-                self._descendants[op] |= self._descendants[succ]
 
     def initial_state(self, lowest_peak: int) -> State:
         """Return the state in which only free ops have run.
@@ -118,17 +109,15 @@ class StateSpace:
         return self._with_free_ops(start)
 
     def _step_and_change(self, op: int, remaining: int) -> tuple[int, int]:
-        """Return what an op's step adds to the live bytes, and what remains added after it."""
+        """Return by how much the live bytes are higher during an op's step, and after it, than before it."""
         bit = self._bit[op]
         step, change = self._step_bytes[op], self._defined_bytes[op]
-        # The last user of a tensor frees it, or writes over it.
         for users, size in self._accesses[op]:
-            if users & remaining == bit:
+            if users & remaining == bit:  # the last user of a tensor frees it
                 change -= size
-        for users in self._in_place_users[op]:
-            if users & remaining == bit:
-                step -= self._in_place_bytes[op]
-                break
+        # The first output takes the place of one of the tensors that end here.
+        if any(users & remaining == bit for users in self._in_place_users[op]):
+            step -= self._in_place_bytes[op]
         return step, change
 
     def _with_free_ops(self, state: State) -> State:
@@ -157,24 +146,9 @@ class StateSpace:
         return [succ for succ in self._succs[op] if not self._preds[succ] & remaining]
 
     def transitions(self, state: State, limit: int) -> list[State]:
-        """Return the states after the moves to try, except those with a peak of ``limit`` or more.
-
-        A move runs a ready op, and then the free ops. If all of these depend on the first, and it raises
-        neither peak nor live bytes, its move is the only one (the commit rule).
-        """
-        children = []
-        for op in state.ready:
-            child = self._after(state, op, limit)
-            if child is None:
-                continue
-            if child.peak == state.peak and child.live <= state.live:
-                ran = state.remaining ^ child.remaining
-                # Any other op could run before it in some order, and what it frees would be missing then.
-                others = ran & ~self._descendants[op]
-                if not others:
-                    return [child]
-            children.append(child)
-        return children
+        """Return the state after the move of each ready op, except those with a peak of ``limit`` or more."""
+        children = [self._after(state, op, limit) for op in state.ready]
+        return [child for child in children if child is not None]
 
     def _after(self, state: State, op: int, limit: int) -> State | None:
         """Return the state after an op and the free ops that follow; None if its peak is ``limit`` or more."""
@@ -285,7 +259,7 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
             if child.remaining not in moves_of:
                 moves_of[child.remaining] = []
                 states.append(child)
-            move = Move(child.ran[:1], child.ran[1:], to=child.remaining)
+            move = Move(nodes=child.ran[:1], free=child.ran[1:], to=child.remaining)
             moves_of[state.remaining].append(move)
             entries += len(child.ran)
         if len(states) > MOST_STATES or entries > MOST_ENTRIES:
@@ -297,4 +271,5 @@ def states_below(graph: TaskGraph, bound: int) -> tuple[tuple[Move, ...], ...] |
         tuple(move._replace(to=number[move.to]) for move in moves_of[state.remaining])
         for state in states
     ]
-    return ((Move((), first.ran, 1),), *rows)
+    first_move = Move(nodes=(), free=first.ran, to=1)
+    return ((first_move,), *rows)

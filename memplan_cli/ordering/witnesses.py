@@ -166,34 +166,38 @@ def _cut(
     bounds: CutBounds,
     op: int,
     bound: int,
-    before: int | None = None,
-    after: int | None = None,
+    earlier: int | None = None,
+    later: int | None = None,
 ) -> Cut | None:
     """Return the witness that the step of an op needs ``bound`` bytes; None if minimum cuts do not show it.
 
     The op may write over one of several inputs. So the witness has a dual, from a minimum cut, for each
     of these inputs (or one if there are none), and each must reach the bound.
 
-    ``before`` and ``after`` are ops that are assumed to run before or after ``op``.
+    The op ``earlier`` is assumed to run before ``op``, and the op ``later`` after it.
     """
     minimum_cuts = bounds.cuts_by_overwritten_input(
         op,
         max_edges=_MAX_EDGES_OF_CUT,
-        earlier=() if before is None else (before,),
-        later=() if after is None else (after,),
+        earlier=() if earlier is None else (earlier,),
+        later=() if later is None else (later,),
     )
     if any(cut.bound < bound for cut in minimum_cuts):
         return None
-    return Cut(op, tuple(cut.dual() for cut in minimum_cuts), before, after)
+    duals = tuple(cut.dual() for cut in minimum_cuts)
+    return Cut(op, duals, before=earlier, after=later)
 
 
 def _pair_of_cuts(graph: TaskGraph, bounds: CutBounds, bound: int) -> tuple[Cut, ...]:
-    """Return a cut of ``bound`` bytes for each order of two independent ops; empty if none is found."""
-    for first, second in promising_pairs(graph, range(graph.size)):
+    """Return two cuts of ``bound`` bytes, one for each order of two independent ops; empty if none are found.
+
+    In each order, the cut may be at the step of the op that runs first, or of the one that runs second.
+    """
+    for op, other in promising_pairs(graph, range(graph.size)):
         cuts = [
-            # The step of either op may need the bytes if ``one`` runs before ``other``.
-            _cut(bounds, one, bound, after=other) or _cut(bounds, other, bound, before=one)
-            for one, other in ((first, second), (second, first))
+            _cut(bounds, first, bound, later=second)
+            or _cut(bounds, second, bound, earlier=first)
+            for first, second in ((op, other), (other, op))
         ]
         found = tuple(cut for cut in cuts if cut)
         if len(found) == len(cuts):

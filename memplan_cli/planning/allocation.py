@@ -211,7 +211,7 @@ def heights_by_level(needs: Needs, allocation: Allocation, level: int) -> tuple[
 def allocate_apart(needs: Needs, level: int) -> Allocation:
     """Give each var memory of its own: nothing is reused.
 
-    The live peak still counts the buffers of ``level``, in which views share bytes.
+    The live peak is still that of the buffers of ``level``: views share bytes at level 2 (`Needs.storage`).
     """
     unshared = needs.storage(0)
     arenas = []
@@ -288,6 +288,9 @@ def _pool_arenas(pools: Sequence[_MatchedPool], kind: Kind) -> Sequence[Arena]:
 def _allocate_offsets(needs: Needs, work: int) -> Allocation:
     """Return the allocation of level 2: each unit gets an arena with offsets, or its pool of level 1 if lower.
 
+    The arena of a unit and the buffers of its vars are both of level 2, or both of level 1. The live peak is
+    that of level 2 for all units.
+
     An arena can be higher than the pool although views and results in place share its buffers, because its
     offsets are aligned, and because the search for a layout is limited.
     """
@@ -315,11 +318,10 @@ def _allocate_offsets(needs: Needs, work: int) -> Allocation:
         for var, size in needs.sizes.items()
         if size.unit in units_of_pools
     }
-    # The storage of level 2 stays, so that the live peak counts shared buffers in pools too.
     return _finished_allocation(
         storage,
-        {**storage.buffer_of, **pool_buffers},
-        [pools.get(arena.unit, arena) for arena in arenas],
+        buffers={**storage.buffer_of, **pool_buffers},
+        arenas=[pools.get(arena.unit, arena) for arena in arenas],
     )
 
 

@@ -38,7 +38,7 @@ class Source:
         block: Channels per block in the runtime's blocked layout; 0: the graph has none.
         inputs: The shapes of inputs whose dims are not all numbers.
         sizes_observed: Whether some sizes depend on data and were observed in a run.
-        seen: Vars whose sizes are known from a run only.
+        observed_vars: Vars whose sizes are known from a run only.
     """
 
     path: str
@@ -51,7 +51,7 @@ class Source:
     block: int = 0
     inputs: tuple[InputShape, ...] = ()
     sizes_observed: bool = False
-    seen: frozenset[VarId] = frozenset()
+    observed_vars: frozenset[VarId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

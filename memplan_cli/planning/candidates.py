@@ -45,8 +45,7 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
     settings = task.settings
     _reject_unused(settings)
     if settings.recompute == "none" and not settings.donate:
-        # It also tries a runtime's order.
-        yield from _within_budget(task, _orders(task))
+        yield from _within_budget(task, _orders(task))  # a runtime's order is among them
         return
     recompute = rewrites.recompute.get(settings.recompute)
     if recompute is None:  # outputs are donated, and nothing is computed again
@@ -62,33 +61,24 @@ def candidates(task: PlanningTask, rewrites: Rewrites) -> Iterator[Candidate]:
 def _within_budget(
     task: PlanningTask, candidates_found: Iterable[Candidate]
 ) -> Iterator[Candidate]:
-    """Yield the candidates within a budget in bytes; all of them without such a budget.
+    """Yield the candidates whose intermediates and outputs fit a budget in bytes (`PlannedVars.resident`).
 
-    A budget counts outputs too (`PlannedVars.resident`), but orders are searched for intermediates alone. So
-    new orders may exceed a budget that chunks have met. If no candidate is within the budget, the task's
-    program is yielded in its own order, with nothing computed again, or all candidates if that exceeds the
-    budget too.
+    If none fits, the task's program is yielded unchanged. (Its regions may be computed in chunks, which met
+    the budget. New orders are searched for intermediates alone, and may exceed it.) If that does not fit
+    either, or the settings have no budget in bytes, all candidates are yielded.
     """
     budget = task.settings.budget
     if not isinstance(budget, int):
         yield from candidates_found
         return
 
-    def is_within(candidate: Candidate) -> bool:
+    def fits(candidate: Candidate) -> bool:
         planned_vars = replace(task.planned_vars, sizes=candidate.sizes)
         return planned_vars.resident.live_peak(candidate.program) <= budget
 
     found = list(candidates_found)
-    own_order = Candidate(task.program, task.planned_vars.sizes)
-    within = [candidate for candidate in found if is_within(candidate)]
-    if within:
-        yield from within
-    elif is_within(own_order):
-        # The budget, and what else the search for recomputation reports, is kept.
-        recompute = replace(found[0].recompute, nodes=0, flops_increase=0.0, met=True)
-        yield replace(own_order, recompute=recompute)
-    else:
-        yield from found
+    unchanged = Candidate(task.program, task.planned_vars.sizes)
+    yield from list(filter(fits, found)) or list(filter(fits, [unchanged])) or found
 
 
 def _reject_unused(settings: Settings) -> None:
@@ -179,7 +169,7 @@ def _search_order(
 ) -> Ordering:
     """Return the order of the lowest live peak, or the file's if the settings keep it."""
     if task.settings.order == "keep":
-        return Ordering(program, {}, FILE, None, proved=False)
+        return Ordering(program, peaks={}, chosen=FILE, bound=None, proved=False)
     from memplan_cli.ordering.best_order import best_order
 
     task.tell("ordering")
@@ -223,12 +213,12 @@ def _with_late_outputs(
 def for_runtime(
     task: PlanningTask, runtime: Runtime, candidate: Candidate
 ) -> Candidate | None:
-    """Return the program in the order for which a runtime needs least; None: the candidate stays.
+    """Return the candidate in the order for which a runtime needs least; None: it keeps its own order.
 
-    A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has
-    two live peaks: that of the plan and that of the runtime. Of a searched order, the candidate's and the
-    file's, the one with the lowest runtime peak is taken. It may add bytes to the plan's peak, over the
-    file's order, but no more than the search saves of the runtime's peak, over the better of the other two.
+    A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has two
+    live peaks: the plan's and the runtime's. Of the candidate's order, the file's and a searched one, the
+    order with the lowest runtime peak is taken. Compared with the file's order, it may raise the plan's peak
+    by as many bytes as the search saves of the runtime's peak.
 
     With recomputation the order of the candidate is part of the rewrite, and stays.
     """
@@ -236,16 +226,14 @@ def for_runtime(
     if settings.recompute != "none" or settings.order == "keep":
         return None
     sizes = {**task.planned_vars.sizes, **result_sizes(program)}  # with the graph's outputs
-    searched = _search_repeatedly(program, sizes, runtime.aliasing, settings.time_limit)
-    programs = (searched.program, candidate.program, program)
-    runtime_peaks = [
-        live_peak(ordered, sizes, aliasing=runtime.aliasing) for ordered in programs
-    ]
-    best = programs[runtime_peaks.index(min(runtime_peaks))]  # of equal ones the first
-    saved_by_search = min(runtime_peaks[1:]) - min(runtime_peaks)
+    runtime_peak_of = partial(live_peak, sizes=sizes, aliasing=runtime.aliasing)
     plan_peak_of = task.planned_vars.live_peak
+    searched = _search_repeatedly(program, sizes, runtime.aliasing, settings.time_limit)
+    best_unsearched = min(candidate.program, program, key=runtime_peak_of)
+    best = min(searched, best_unsearched, key=runtime_peak_of)
+    saved_in_runtime = runtime_peak_of(best_unsearched) - runtime_peak_of(best)
     plan_peak, plan_peak_in_file = plan_peak_of(best), plan_peak_of(program)
-    if plan_peak - plan_peak_in_file > saved_by_search:
+    if plan_peak - plan_peak_in_file > saved_in_runtime:
         return None
     # The runtime's arena may need less in yet another order: it must not raise the plan's peak further.
     allowed_plan_peak = max(plan_peak, plan_peak_in_file)
@@ -259,7 +247,7 @@ def _search_repeatedly(
     sizes: Mapping[VarId, Size],
     aliasing: Aliasing,
     time_limit: float | None,
-) -> Ordering:
+) -> Program:
     """Search for the best order, and again from the order found, until a search gains little.
 
     A search that starts from a better order finds more (the training step of an unrolled LSTM:
@@ -281,4 +269,4 @@ def _search_repeatedly(
             best = ordering
         if gain < _MIN_GAIN * best_peak:
             break
-    return best
+    return best.program

@@ -126,6 +126,7 @@ def choose(
     is_fast_first = settings.level == 2 and settings.time_limit is None and allocator is None
 
     def evaluate(candidate: Candidate) -> EvaluatedCandidate:
+        """Allocate a candidate, by fast heuristics only if a search may follow."""
         needs = Needs(
             program=candidate.program,
             sizes=candidate.sizes,
@@ -136,8 +137,7 @@ def choose(
             measured=candidate.measured,
             progress=progress,
         )
-        work = 0 if is_fast_first else DEFAULT_WORK  # 0: fast heuristics only
-        allocation = allocate(needs, settings.level, work)
+        allocation = allocate(needs, settings.level, 0 if is_fast_first else DEFAULT_WORK)
         return EvaluatedCandidate(candidate, needs, allocation, is_searched=not is_fast_first)
 
     evaluated = _evaluated_until_enough(map(evaluate, candidates))

@@ -80,8 +80,8 @@ class Point(Need):
 
     Attributes:
         dims: the dim with this value.
-        beyond: the bytes of the next value, to compare with the memory size: unlike all other
-            fields, it includes the overhead of `Fit`. None: more than any machine has.
+        beyond: the bytes of the next value of the dim, to compare with the memory size: unlike all
+            other fields, it includes the overhead of `Fit`. None: more than any machine has.
     """
 
     json_keys: ClassVar[Keys] = ("dims", *Need.json_keys, "beyond")
@@ -93,9 +93,9 @@ class Point(Need):
     def of(
         cls, need: Need, dims: Mapping[str, int], next_need: Need | None, overhead: int
     ) -> Point:
-        """Return the point of a value, from its need and that of the next value.
+        """Return the point of the value in ``dims``, which has the need ``need``.
 
-        Only ``beyond`` gets the ``overhead``: a `Need` never includes it.
+        ``next_need`` is the need of that value plus 1. It becomes ``beyond``, with ``overhead`` bytes added.
         """
         return cls(
             weights=need.weights,
@@ -283,26 +283,23 @@ def _bracket(fits: Callable[[int], bool], guess: int) -> tuple[int, int]:
 
 
 def guess_from_totals(totals: Mapping[str, int], question: Question) -> int:
-    """Return the largest value for which a symbolic plan fits: the guess that `largest` starts from.
+    """Return a guess of the answer, from which a search with the exact need of each value starts.
 
-    ``totals`` are the bytes of one plan for all values of the dim, by unit.
-
-    Returns:
-        The value; 0 if 1 does not fit. If the totals cannot be evaluated, or do not depend on the
-        dim, 1: a search may start from any value.
+    It is the largest value for which one plan for all values fits. ``totals`` are the bytes of this plan, by
+    unit. The guess is 1 if not even 1 fits, or if the totals cannot be evaluated or do not depend on the dim.
     """
 
-    def need_at(value: int) -> Need:
+    def total_at(value: int) -> Need:
         dims = {question.dim: value}
         total = sum(factor * unit_value(unit, dims) for unit, factor in totals.items())
         # Only the sum of the four parts is compared, so all bytes are put into one of them.
         return Need(weights=0, inputs=0, outputs=0, planned=total)
 
     try:
-        point = largest(need_at, question)
+        point = largest(total_at, question)
     except (SettingsError, ValueError):
         return 1
-    return 0 if point is None else point.dims[question.dim]
+    return 1 if point is None else point.dims[question.dim]
 
 
 @dataclass(slots=True)

@@ -76,14 +76,15 @@ def plan_from_json(data: object) -> Plan:
     """Return the plan of a JSON document, with types and live ranges checked only.
 
     Raises:
-        PlanError: it is not of this schema.
+        PlanError: it is not of this schema, or a live range has no tick.
     """
     try:
         plan = from_json(Plan, data, "the plan")
     except MisfitError as error:
         raise PlanError(str(error)) from error
     for tensor in plan.tensors:
-        if tensor.first >= tensor.last:
+        last_use = tensor.last - 1  # ``last`` is exclusive
+        if last_use < tensor.first:
             raise PlanError(f"tensor {tensor.name[:80]!r} has its last use before its first")
     return plan
 
@@ -191,12 +192,16 @@ def _check_constants(plan: Plan) -> None:
 
 
 def _constant_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the recorded sums over foldable and folded tensors, with the sums counted again."""
+    """Yield each recorded number about constants with the number counted again.
+
+    They are the bytes of foldable tensors, the bytes of folded ones, and how many folded tensors are in
+    the plan: none, as their values are weights.
+    """
     report = plan.report
     if report.memory.foldable is not None or report.foldable:
         foldable_bytes = sum(tensor.bytes for tensor in report.foldable)
         yield Figure("foldable", report.memory.foldable, foldable_bytes)
     folded_bytes = sum(tensor.bytes for tensor in report.folded.tensors)
     yield Figure("the bytes of folded constants", report.folded.added, folded_bytes)
-    planned = sum(tensor.name in plan.by_id for tensor in report.folded.tensors)
-    yield Figure("folded tensors that need memory", planned, 0)
+    planned_count = sum(tensor.name in plan.by_id for tensor in report.folded.tensors)
+    yield Figure("folded tensors that need memory", planned_count, 0)

@@ -1,7 +1,7 @@
 """Checks of everything in a plan file that depends on time, without the model.
 
 The order gives each node its ticks, tensors are live between ticks, and a tensor is released after
-the node that needs it last. These three must agree. Only the model tells which node produces a
+the node that needs it last. (A plan file calls a tick a *step*.) These three must agree. Only the model tells which node produces a
 tensor, so two nodes that release nothing may have been exchanged without notice.
 
 A subgraph's tensors are dead after its control-flow node. They may share bytes with an output of
@@ -39,23 +39,24 @@ class _OrderedNode(NamedTuple):
     block_entries: frozenset[str]
 
     def has_label(self, label: str) -> bool:
-        """Whether a label of the plan, which is a name or ``Type#index``, can mean this node.
+        """Whether a label in a release or the peak can mean this node.
 
-        The order lists a node by its name. It lists a node as ``#index`` if the node has no name, or
-        a name that another node of the block has too. Without the model, neither the types of nodes
-        nor these names are known.
+        A label is the name of a node, or ``Type#index`` if the node has none. The order lists a node under
+        an entry: its name, or ``#index`` if it has none or shares it with another node of the block. ::
+
+            label     entries of the block    the label means
+            fc        fc is one               the node listed as fc
+            Conv#3    #3 is one               the node listed as #3
+            fc        fc is none              a name of several nodes: any node listed as #index
+            Conv#3    neither is one          a name of several nodes too
         """
         entry = self.moment.node
-        if label in self.block_entries:  # the label is the entry of one node
+        if label in self.block_entries:
             return label == entry
-        if not entry.startswith("#"):
-            return False
         _, number_sign, index = label.rpartition("#")
-        if not number_sign:  # "fc", by which no node is listed: a name that several nodes have
-            return True
-        # For the node listed as "#3": "Conv#3" is its type and index. "Conv#4" is the label of
-        # another node if one is listed as "#4"; if not, it is a name that several nodes have.
-        return f"#{index}" == entry or f"#{index}" not in self.block_entries
+        if number_sign and f"#{index}" in self.block_entries:
+            return f"#{index}" == entry
+        return entry.startswith("#")
 
 
 def check_clock(plan: Plan) -> None:
@@ -140,10 +141,10 @@ def _check_releases(plan: Plan, nodes_by_end: Mapping[int, _OrderedNode]) -> Non
 
 
 def _check_released_tensors(plan: Plan, clock: Sequence[Moment]) -> None:
-    """Refuse tensors that are released at another step than after their last use, or not once.
+    """Refuse releases that are missing, occur twice, or are not at the step of the tensor's last use.
 
     Each unpinned tensor of the main graph must be released once, at the last tick of the node that uses
-    it last. A tensor of a subgraph may be released so, or not at all.
+    it last. A tensor of a subgraph may be released there, or not at all.
     """
     due_step_of = _release_steps(plan, clock)
     unreleased = set(due_step_of)
@@ -233,15 +234,16 @@ def _check_starts(
     starts: Mapping[str, Sequence[int]],
     control_flow: Mapping[str, Moment],
 ) -> None:
-    """Refuse a tensor on the bytes of a subgraph's tensor, if it starts while the subgraph runs.
+    """Refuse an output of a control-flow node on bytes that the node's subgraph uses after it starts.
 
-    This concerns tensors of the block around the subgraph. One that starts at the last tick of the
-    control-flow node, as the outputs of an If do, is allowed: the subgraph has run by then.
+    Outputs of a Loop start at the node's first tick, so they may not have bytes of the subgraph. Outputs of
+    an If may: they start at its last tick, when the subgraph has run.
 
     ``tensors`` are all on the same bytes, and ``starts`` are their first ticks, ascending, by the path of
     their block. ``control_flow`` has the control-flow node of each subgraph, by the subgraph's path.
     """
     for node in _enclosing_nodes(starts, control_flow):
+        # From the first tick of the node up to its last one, which is excluded.
         if _has_tick_within(starts.get(node.block, ()), node.start, node.end):
             shared = tensors[0].alias_of or tensors[0].id
             raise PlanError(
@@ -257,21 +259,18 @@ def _check_results(
 ) -> None:
     """Refuse two results of one branch on the bytes of an output of its If.
 
-    The bytes hold the value of one result when the If ends, and the other result would be lost. (An output of
-    a Loop on these bytes starts before the subgraph has run: `_check_starts` refuses it.)
-
-    ``tensors`` are all on the same bytes, and ``starts`` are their first ticks, ascending, by the path of
-    their block. ``control_flow`` has the control-flow node of each subgraph, by the subgraph's path.
+    If the branch of ``y, z = If(..)`` returns ``a`` and ``b``, ``y`` may have the bytes of ``a`` or of ``b``,
+    but ``a`` and ``b`` must not have the same bytes: one value would be lost. Arguments as `_check_starts`.
     """
-    # A tensor of a subgraph that is live at the last tick of the control-flow node is a result. The end of a
-    # tensor, ``last``, is exclusive; that of a node, ``end``, is its last tick.
+    # A tensor of a subgraph is a result if it is live at the last tick of the control-flow node.
     results_by_block: dict[str, list[Placement]] = {}
     for tensor in tensors:
-        if tensor.block in control_flow and tensor.last > control_flow[tensor.block].end:
+        last_use = tensor.last - 1  # ``last`` is exclusive, the end of a node inclusive
+        if tensor.block in control_flow and last_use >= control_flow[tensor.block].end:
             results_by_block.setdefault(tensor.block, []).append(tensor)
     for block, results in results_by_block.items():
         node = control_flow[block]
-        # An output of an If starts at its last tick.
+        # An output that starts at the last tick of its node is one of an If.
         shares_with_output = _has_tick_within(
             starts.get(node.block, ()), node.end, node.end + 1
         )

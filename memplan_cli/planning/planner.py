@@ -213,9 +213,10 @@ def _chunked(program: Program, context: _Context) -> Decision:
 def _rewrite_cost(decision: Decision, budget: int | None) -> tuple[int, float]:
     """Return the bytes above a budget, and then the added work as a share of the model's work.
 
-    Intermediates and outputs count; without a budget (None), all of them.
+    Intermediates and outputs count; without a budget (None), all of them. Sizes with symbols, which no
+    budget is compared with, count 0.
     """
-    resident = resident_peak(decision, decision.needs) or 0  # the sizes of chunks are numbers
+    resident = resident_peak(decision, decision.needs) or 0
     bytes_above_budget = max(resident - (budget or 0), 0)
     recomputed = decision.candidate.recompute.flops_increase
     return bytes_above_budget, decision.chunked.flops_increase + recomputed
@@ -262,12 +263,13 @@ def _original_allocation(
 ) -> Allocation:
     """Return the allocation in the order of the file, from a candidate if one has that order.
 
-    A candidate that lost may have been packed by heuristics only: it is searched now.
+    ``evaluated`` is from `choose`: the best candidate, whose allocation is planned, is the first. Others
+    may have been packed by heuristics only, and are searched now.
     """
-    best = evaluated[0]
+    best, *others = evaluated
     if best.candidate.program is task.program:
         return best.allocation
-    for contender in evaluated:
+    for contender in others:
         if contender.candidate.program is task.program:
             return contender.searched().allocation
     needs = replace(best.needs, program=task.program, sizes=scope.sizes, measured=None)

@@ -34,9 +34,12 @@ class Reuse:
     reason: str = ""
 
 
-def print_log(plan: Plan) -> Iterator[str]:
-    """Yield the lines of the reuse log: one per tensor by start tick, then the unplanned tensors."""
-    count = 0
+def log_lines(plan: Plan) -> Iterator[str]:
+    """Yield the lines of the reuse log: one per tensor by start tick, then the unplanned tensors.
+
+    Lines of tensors that reuse memory begin with a running number, others with ``-``.
+    """
+    reuse_number = 0
     for reuse in reuses(plan.tensors, plan.report.level):
         name = _described(reuse.tensor)
         if reuse.donor is None:
@@ -48,8 +51,8 @@ def print_log(plan: Plan) -> Iterator[str]:
             if tensor.slot is None
             else f"slot {tensor.slot}, pool {reuse.pool}"
         )
-        yield f"{count}: {name} => {_described(reuse.donor)}, {where}"
-        count += 1
+        yield f"{reuse_number}: {name} => {_described(reuse.donor)}, {where}"
+        reuse_number += 1
     placed = {tensor.id for tensor in plan.tensors}  # pinned tensors are among them
     for refusal in plan.report.unplanned:
         if refusal.name not in placed:

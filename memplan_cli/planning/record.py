@@ -53,9 +53,10 @@ def plan_of(decision: Decision, foldable_tensors: FoldableTensors) -> Plan:
 def settings_json(settings: Settings, source: Source) -> Json:
     """Return the settings by their YAML names, as the plan file holds them.
 
-    The newer settings are left out if they have their defaults: plans are compared by their
-    digest, which must not change when a setting is added. ``profile_shapes``, a setting of earlier
-    versions, says whether sizes were observed in a run.
+    A setting that is added here is left out if it has its default: plans are compared by their digest,
+    which must not change. ``profile_shapes``, a setting of earlier versions, says whether sizes were
+    observed in a run. No plan has ``inputs`` (``dims`` has the numbers given by them), ``best_effort``,
+    ``time_limit``, ``allow_partial`` and ``external_weights``.
     """
     return {
         "mem_param": {

@@ -362,7 +362,11 @@ def _expressions(decision: Decision) -> dict[str, str]:
 
 
 def _bindings(settings: Settings) -> dict[str, BoundDim]:
-    """Return the number of each dim that has one, with its origin, by name."""
+    """Return each dim that was given or assumed, by name: its number, and the number's origin.
+
+    Sizes with a dim that has bounds do not use its assumed number: they are the largest within the bounds
+    (`Decision.dims`). The origin says so.
+    """
     provenance = settings.inputs.provenance
     assumed = {
         name: BoundDim(value, "bounds" if name in settings.bounds else "assumed")
@@ -440,7 +444,11 @@ def _certainty(
 
 
 def _interface_certainty(decision: Decision) -> dict[str, str]:
-    """Return how certain the bytes of the graph's inputs and of its outputs are."""
+    """Return how certain the bytes of the graph's inputs and of its outputs are.
+
+    They are exact; a bound if they depend on dims with bounds; observed at best if a size was observed in
+    a run; and partial if one of them is a string, sequence or map, which has no bytes to count.
+    """
     program, bounds = decision.program, decision.settings.bounds
     certainty = {}
     for name, bytes_of, vars_ in (
@@ -450,7 +458,7 @@ def _interface_certainty(decision: Decision) -> dict[str, str]:
         # Bounds count only if these sizes depend on their dims.
         has_bounds = bytes_of(program, bounds) != bytes_of(program)
         certainty[name] = BOUND if has_bounds else EXACT
-        if not decision.source.seen.isdisjoint(vars_):
+        if not decision.source.observed_vars.isdisjoint(vars_):
             certainty[name] = weakest(certainty[name], OBSERVED)
     for var in uncounted(program):
         certainty["inputs" if var.origin is Origin.INPUT else "outputs"] = PARTIAL

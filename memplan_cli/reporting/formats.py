@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.serialization import to_json
 from memplan_cli.errors import SettingsError
-from memplan_cli.planning.print_log import print_log as log_lines
+from memplan_cli.planning.print_log import log_lines
 from memplan_cli.reporting.document import Items, Name, section
 from memplan_cli.reporting.escape import terminal
 from memplan_cli.reporting.media import draw_document, json_text

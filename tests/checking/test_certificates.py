@@ -220,13 +220,20 @@ def test_what_is_written_over_no_operand_is_shown(tmp_path: Path) -> None:
     assert case.verdict().passed, case.verdict().parts
 
 
-def test_a_free_group_may_wait_for_a_free_group() -> None:
-    """Ops 1 and 2 run freely after 0, which leaves nothing live, so 3 needs no move beside it at first."""
+def test_a_state_needs_a_move_for_each_group_that_can_run() -> None:
+    """Ops 1 and 2 run freely after 0; 3 may run before or after them."""
     tasks = tasks_of(graph_of([[], [0], [1], [], [2, 3]], [4, 1, 0, 1, 20], outlives=[4]))
-    states = ((Move((), (), 1),), (Move((0,), (1, 2), 2),), (Move((3,), (), 3),), ())
+    first, last = Move((0,), (1, 2), 2), Move((3,), (), 3)
+    states = (
+        (Move((), (), 1),),
+        (first, last),
+        (last._replace(to=4),),
+        (first._replace(to=4),),
+        (),
+    )
     check_search(tasks, states, 21)
     with pytest.raises(ProofError, match="no move for 3"):
-        check_search(tasks, (states[0], (Move((0,), (1,), 2),), *states[2:]), 21)
+        check_search(tasks, (states[0], (first,), *states[2:]), 21)
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -76,14 +76,14 @@ def read_plan(data: bytes) -> None:
     """Read a plan, and draw what is accepted in every format."""
     from memplan_cli.errors import MemplanError
     from memplan_cli.planning.plan_file import read_plan as read
-    from memplan_cli.planning.print_log import print_log
+    from memplan_cli.planning.print_log import log_lines
     from memplan_cli.reporting.formats import FORMATS, render
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "p.json"
         path.write_bytes(data)
         plan = read(path)
-    for _ in print_log(plan):
+    for _ in log_lines(plan):
         pass
     for form in FORMATS:
         with contextlib.suppress(MemplanError):  # not every plan has every form

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from builders import plan_of_text
 from memplan_cli.errors import PlanError
 from memplan_cli.planning.plan_file import checked_plan
-from memplan_cli.planning.print_log import print_log
+from memplan_cli.planning.print_log import log_lines
 from memplan_cli.planning.totals import is_at_least
 from memplan_cli.settings.settings import Settings
 
@@ -54,7 +54,7 @@ def test_the_log_is_that_of_the_ticks_whatever_the_order_of_the_rows(
     plan = plan_of_text(TEXT, Settings(level=level, order="keep"))
     rows = list(plan.tensors)
     chance.shuffle(rows)
-    assert list(print_log(replace(plan, tensors=tuple(rows)))) == list(print_log(plan))
+    assert list(log_lines(replace(plan, tensors=tuple(rows)))) == list(log_lines(plan))
 
 
 def test_a_plan_of_slots_may_need_more_than_the_arena_that_it_is_compared_with() -> None:

@@ -94,7 +94,7 @@ def test_a_size_without_a_need_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("totals", "limit", "expected"),
     [
-        ({"n": 10}, 95, 9), ({"n": 10, "1": 20}, 95, 7), ({"n": 10}, 9, 0),
+        ({"n": 10}, 95, 9), ({"n": 10, "1": 20}, 95, 7), ({"n": 10}, 9, 1),
         ({"1": 5}, 9, 1), ({"n*n": 1}, 80, 8), ({"(n + 1)*n": 2}, 60, 5), ({"m*n": 2}, 60, 1),
     ],
 )  # fmt: skip

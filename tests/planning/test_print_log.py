@@ -10,7 +10,7 @@ import pytest
 
 from builders import plan_of_text
 from memplan_cli.core.results.placements import Placement
-from memplan_cli.planning.print_log import is_left_alone, print_log, reuses
+from memplan_cli.planning.print_log import is_left_alone, log_lines, reuses
 from memplan_cli.settings.settings import Settings
 
 CHAIN = """g (float[2,3] x, float[3,3] k, float[3,2] l, float[2,3] m) => (float[3,3] z) {
@@ -25,7 +25,7 @@ LINE = re.compile(
 
 def log_of(level: int, text: str = CHAIN, **others: object) -> list[str]:
     chosen = Settings(level=level, order="keep", **others)  # type: ignore[arg-type]
-    return list(print_log(plan_of_text(text, chosen)))
+    return list(log_lines(plan_of_text(text, chosen)))
 
 
 def test_level_0_says_who_took_the_slot_of_which_twin() -> None:
@@ -66,7 +66,7 @@ def test_every_line_has_the_form_of_the_contract(level: int) -> None:
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_lines_are_numbered_from_0_and_counted_in_the_report(level: int) -> None:
     plan = plan_of_text(CHAIN, Settings(level=level, order="keep"))  # type: ignore[arg-type]
-    numbered = [line for line in print_log(plan) if not line.startswith("-")]
+    numbered = [line for line in log_lines(plan) if not line.startswith("-")]
     assert [int(line.split(":")[0]) for line in numbered] == list(range(len(numbered)))
     assert plan.report.reuses == len(numbered)
 

@@ -4,19 +4,13 @@ A *state* is the set of groups that have not run yet, and the bytes live after t
 of a state runs some of its groups one after the other and leads to another state; each of its steps
 needs less than ``bound`` bytes. Steps, needs and savings are those of `groups`.
 
-The moves of a state are complete if every order that stays below the bound can be changed, without
-a step of ``bound`` bytes, to one that continues from the state with one of them. They are complete
-if there is one for every group that can run next below the bound. Two rules allow fewer moves:
+The moves of a state are complete if there is one for every group that can run next below the bound.
+Then every order that stays below the bound can be changed, without a step of ``bound`` bytes, to
+one that continues from the state with one of them:
 
 *Free* groups run at the end of a move, below the bound, and leave no more live than before. What a
 group adds to the live bytes, produced - freed, can only shrink if more groups run before it. So
 any order can run a free group as early as that.
-
-A state needs one move alone if any order can run it first (see `_OrderSimulator._can_run_first`).
-
-Example: 8 bytes are live, the bound is 13. Group 1 needs and produces 4, and group 2, which waits
-for it, frees 6: steps of 12 and 12 bytes, then 6 live. With group 2 as its free group, the move of
-group 1 is the only one that this state needs.
 
 Groups are named by number, as in `GroupGraph.groups`: `Move.nodes` are numbers of groups.
 """
@@ -74,7 +68,7 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
         )
         results = [simulator.run_move(state, move, title) for move in moves]
         if index > 0:
-            simulator.check_complete(state, moves, results, title)
+            simulator.check_complete(state, moves, title)
         for move, result in zip(moves, results, strict=True):
             require(
                 index < move.to < len(states),
@@ -172,31 +166,10 @@ class _OrderSimulator:
         is_remaining = bool(self._bits.get(number, 0) & remaining)
         return is_remaining and not self._predecessors[number] & remaining
 
-    def _can_run_first(self, state: _State, move: Move, result: _State) -> bool:
-        """Return whether any order below the bound can run a move first, which leads to ``result``.
+    def check_complete(self, state: _State, moves: Sequence[Move], title: str) -> None:
+        """Check that a state has a move for each group that can run next below the bound.
 
-        The move is one group and its free groups. It can run first if it leaves no more bytes live, and
-        each free group waits for an earlier group of the move. Then in any order the one group is the
-        first of them, so that at each step the whole move remains, or free groups alone. If these ran
-        before the step, no more bytes would be live at it.
-        """
-        if result.live > state.live:
-            return False
-        earlier = self._bits[move.nodes[0]]
-        for number in move.free:
-            if not self._predecessors[number] & earlier:
-                return False
-            earlier |= self._bits[number]
-        return True
-
-    def check_complete(
-        self, state: _State, moves: Sequence[Move], results: Sequence[_State], title: str
-    ) -> None:
-        """Check that any order below the bound can continue from a state with one of its moves.
-
-        Either the state has one move, which any such order can run first, or a move for each group that
-        can run next below the bound: no move is a dead end. ``results`` are the states after the moves;
-        ``title`` names the state in errors.
+        No move is a dead end. ``title`` names the state in errors.
 
         Raises:
             ProofError: a group has no move, or the ``nodes`` of a move are not one group.
@@ -205,8 +178,6 @@ class _OrderSimulator:
             all(len(move.nodes) == 1 for move in moves),
             f"a move of {title} has not one node",
         )
-        if len(moves) == 1 and self._can_run_first(state, moves[0], results[0]):
-            return
         listed = {move.nodes[0] for move in moves}
         for number in self._graph.groups:
             if number not in listed and self._is_ready(number, state.remaining):
