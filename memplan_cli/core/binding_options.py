@@ -137,8 +137,8 @@ def bounds_options(names: Iterable[str]) -> str:
 def _has_only_named_dims(input_shape: InputShape) -> bool:
     """Return whether the model itself names all free dims of an input.
 
-    A dim is None if the model does not declare it. A dim without a number or a name has the name that
-    memplan generates, ``<input>_dim<axis>``.
+    A dim without a name is None in the tensors of a sequence, which may differ in it. In any other input
+    memplan calls it ``<input>_dim<axis>``.
     """
     name, shape = input_shape
     generated_names = {f"{name}_dim{axis}" for axis in range(len(shape))}

@@ -95,9 +95,9 @@ def end_with_parent(parent: int | None = None) -> None:
     Windows is not supported.
 
     Args:
-        parent: the process id of the parent; None: the one in the environment.
+        parent: the process id of the parent; None: the one that `Child.start` set in the environment.
     """
-    expected = parent if parent is not None else int(os.environ.get(PARENT) or os.getppid())
+    expected = int(os.environ[PARENT]) if parent is None else parent
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     elif sys.platform != "win32":

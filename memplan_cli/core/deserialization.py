@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass
 from functools import cache, partial, reduce
 from math import inf
 from operator import getitem
@@ -123,18 +122,6 @@ def _read_record(record_class: TypeHint, data: object, **other_fields: object) -
     for key in _computed_keys(record_class):
         _refuse_other_value(key, record, data)
     return record
-
-
-def _read_named_tuple(record_class: TypeHint, data: Any) -> Any:  # noqa: ANN401 - JSON, and of that class
-    """Read a named tuple quickly: a plan may have 100,000 of them."""
-    readers: Mapping[str, Any] = _key_readers(record_class)  # none is of a nested object
-    try:
-        if len(data) == len(readers):
-            items = [key.reader(data[name]) for name, key in readers.items()]
-            return tuple.__new__(record_class, items)
-    except (KeyError, TypeError, MisfitError):
-        pass  # `_read_record` raises the error again, with the path.
-    return _read_record(record_class, data)
 
 
 def _read_keys(values: Json, data: object, readers: _KeyReaders) -> None:
@@ -252,7 +239,7 @@ def _reader(type_hint: TypeHint) -> Reader:
         return generic(get_args(type_hint))
     if type_hint in _SCALAR_READERS:
         return _SCALAR_READERS[type_hint]
-    return partial(_read_record if is_dataclass(type_hint) else _read_named_tuple, type_hint)
+    return partial(_read_record, type_hint)
 
 
 def _union_reader(args: tuple[Any, ...]) -> Reader:

@@ -26,7 +26,7 @@ Content = bytes | Iterable[bytes]
 
 
 def write_files(contents: Mapping[Path, Content]) -> None:
-    """Write one or more files, each at a place of its own.
+    """Write one or more files, which must be different ones.
 
     All data goes to temporary files first. Only when all of these are on disk are they renamed, so
     that a full disk changes no file. If a path is a symbolic link, the file behind it is replaced.
@@ -37,26 +37,32 @@ def write_files(contents: Mapping[Path, Content]) -> None:
             before are removed, but files that were already replaced keep their new data.
     """
     temporary_files: dict[Path, Path] = {}  # by the file that each will replace
-    new_files: list[Path] = []
-    target = next(iter(contents))  # the file at hand, for the error message
     devices = [path for path in contents if _is_device_or_pipe(path)]
     with ExitStack() as stack:
-        try:
-            for target in (path for path in contents if path not in devices):
-                path, data = _resolve_link(target), contents[target]
-                temporary_files[path] = stack.enter_context(_staged(path, data))
-            for target in devices:
-                with target.open("wb") as file:
-                    file.writelines(_parts(contents[target]))
-            with deferred():  # a signal must not stop between two renames
-                for target, temporary_file in temporary_files.items():
-                    if not target.exists():
-                        new_files.append(target)
-                    temporary_file.replace(target)
-        except OSError as error:
-            for path in new_files:
-                path.unlink(missing_ok=True)
-            raise _write_error(target, error) from error
+        for path in (path for path in contents if path not in devices):
+            with _write_errors(path):
+                target = _resolve_link(path)
+                temporary_files[target] = stack.enter_context(_staged(target, contents[path]))
+        for device in devices:
+            with _write_errors(device), device.open("wb") as file:
+                file.writelines(_parts(contents[device]))
+        with deferred():  # a signal must not stop between two renames
+            _rename_all(temporary_files)
+
+
+def _rename_all(temporary_files: Mapping[Path, Path]) -> None:
+    """Replace each key, a file, by its temporary file. If that fails, remove files that were not there before."""
+    new_files: list[Path] = []
+    try:
+        for target, temporary_file in temporary_files.items():
+            with _write_errors(target):
+                if not target.exists():
+                    new_files.append(target)
+                temporary_file.replace(target)
+    except ModelError:
+        for path in new_files:
+            path.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
@@ -67,10 +73,8 @@ def staged(target: Path, data: Content) -> Iterator[Path]:
         ModelError: the folder cannot be written.
     """
     with ExitStack() as stack:
-        try:
+        with _write_errors(target):  # errors of the block are no write errors
             temporary_file = stack.enter_context(_staged(target, data))
-        except OSError as error:
-            raise _write_error(target, error) from error
         yield temporary_file
 
 
@@ -90,11 +94,14 @@ def _parts(data: Content) -> Iterable[bytes]:
     return [data] if isinstance(data, bytes) else data
 
 
-def _write_error(target: Path, error: OSError) -> ModelError:
-    return ModelError(
-        f"{target} cannot be written: {error.strerror}",
-        hint="choose another path with -o",
-    )
+@contextmanager
+def _write_errors(target: Path) -> Iterator[None]:
+    """Raise an `OSError` of the block as a `ModelError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{target} cannot be written: {error.strerror}"
+        raise ModelError(message, hint="choose another path with -o") from error
 
 
 def _resolve_link(target: Path) -> Path:

@@ -126,7 +126,8 @@ def deferred() -> Iterator[None]:
             signal.signal(signal.SIGINT, _on_signal)
         yield
     finally:
-        # A signal after the first step raises in Python's handler. The second step is done all the same.
+        # The handler is restored first: a signal right after that raises `KeyboardInterrupt` there, and the
+        # depth is lowered all the same. In the other order, `_on_signal` would raise and stay installed.
         try:
             if replaces_handler:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -154,7 +155,13 @@ def _main_thread_id() -> int | None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Handle a signal: raise `Interrupted`, or delay the signal, or ignore a repeated one."""
+    """Handle a signal that asks the process to end, in the first way that applies.
+
+    - In a `deferred` block, the first signal is kept for the end of the block; others are ignored.
+    - Where Python would drop an exception, the signal is sent again later.
+    - Shortly after the last `Interrupted`, while memplan cleans up, the signal is ignored.
+    - Otherwise `Interrupted` is raised.
+    """
     if _state.deferred_depth:
         if _state.deferred_signal is None:
             _state.deferred_signal = number

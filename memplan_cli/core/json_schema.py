@@ -218,19 +218,19 @@ def _attribute_type(record_class: TypeHint, name: str) -> TypeHint:
 def _either(options: list[Json]) -> Json:
     """Return the schema of a union of schemas, as short as possible.
 
-    Enumerations are joined. Schemas of different types without a common keyword are merged:
-    ``{"type": ["integer", "null"], "minimum": 0}``. Others become ``anyOf``.
+    Enumerations, perhaps with null, are joined. Schemas with types but no common keyword are merged:
+    ``{"type": ["integer", "null"], "minimum": 0}``. Others become ``anyOf``. No two options are of one
+    JSON type, by which `from_json` tells them apart.
     """
-    enums = [option["enum"] for option in options if "enum" in option]
-    if enums and all("enum" in option or option == {"type": "null"} for option in options):
-        values = [value for enum in enums for value in enum]
-        return {"enum": [*values, None] if len(enums) < len(options) else values}
-    keywords = [keyword for option in options for keyword in option if keyword != "type"]
-    if len(keywords) == len(set(keywords)) and all("type" in option for option in options):
-        merged: Json = {"type": [option["type"] for option in options]}
-        for option in options:
-            merged.update(option | {"type": merged["type"]})
-        return merged
+    enum_values = [value for option in options for value in option.get("enum", ())]
+    others = [option for option in options if "enum" not in option]
+    if enum_values and others in ([], [{"type": "null"}]):
+        return {"enum": [*enum_values, *([None] if others else [])]}
+    types = [option["type"] for option in options if "type" in option]
+    keywords = [pair for option in options for pair in option.items() if pair[0] != "type"]
+    has_common_keyword = len(dict(keywords)) < len(keywords)
+    if len(types) == len(options) and not has_common_keyword:
+        return {"type": types, **dict(keywords)}
     return {"anyOf": options}
 
 

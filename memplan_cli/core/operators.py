@@ -122,7 +122,7 @@ class Operator:
             vector register, by another formula, so that a chunk may have other bits than the whole.
         has_zero_gradient: the outputs are piecewise constant, or do not depend on input values.
         is_random: the outputs are random numbers.
-        random_with: it is random only if there is an input at this position.
+        random_with_input: it is random only if it has the input at this position.
         repeats_body: it may run its subgraph more than once.
     """
 
@@ -141,7 +141,7 @@ class Operator:
     has_scalar_tail: bool = False
     has_zero_gradient: bool = False
     is_random: bool = False
-    random_with: int | None = None
+    random_with_input: int | None = None
     repeats_body: bool = False
 
     @property
@@ -209,10 +209,11 @@ def is_random(op: ProgramOp | ProtoNode) -> bool:
     A Dropout is random only if it has an input for the training mode. Subgraphs are not examined.
     """
     traits = operator(op)
-    if not traits.is_random or traits.random_with is None:
+    position = traits.random_with_input
+    if not traits.is_random or position is None:
         return traits.is_random
     inputs = op.inputs if hasattr(op, "inputs") else op.input
-    return any(inputs[traits.random_with :][:1])  # the input exists and is not omitted
+    return position < len(inputs) and inputs[position] != ""  # an omitted input is ""
 
 
 _NONE, _INTEGERS, _NUMBERS, _ALL = Exactness
@@ -268,7 +269,7 @@ OPERATORS: tuple[Operator, ...] = (
     _pointwise("Clip"),
     _transcendental("Cos", has_scalar_tail=True),
     _transcendental("Cosh"),
-    _unary("Dropout", is_random=True, random_with=2, optional_outputs=(1,)),
+    _unary("Dropout", is_random=True, random_with_input=2, optional_outputs=(1,)),
     _transcendental("Elu"),
     _transcendental("Erf"),
     _transcendental("Exp"),

@@ -144,21 +144,17 @@ def _scalar(value: object) -> object:
 
 
 def _object(record: object, record_class: TypeHint, tree: KeyTree) -> Json:
-    """Return the JSON object of a record, or of one of its nested objects.
+    """Return the JSON object of a record. A SPARSE key is left out if its field has the default.
 
-    Args:
-        record: the record.
-        record_class: its class.
-        tree: the keys of the object.
+    ``tree`` has the keys of the object. Dotted keys make a nested object of the same record.
     """
     json_object: Json = {}
     for name, key in tree.items():
         if isinstance(key, dict):
             json_object[name] = _object(record, record_class, key)
-        elif key.presence is Presence.SPARSE:
-            if attrgetter(key.attribute)(record) != _defaults(record_class)[key.attribute]:
-                json_object[name] = key.value(record)
-        else:
+        elif key.presence is not Presence.SPARSE or (
+            attrgetter(key.attribute)(record) != _defaults(record_class)[key.attribute]
+        ):
             json_object[name] = key.value(record)
     return json_object
 
@@ -177,7 +173,7 @@ def key_tree(record_class: TypeHint) -> KeyTree:
 
 
 def keys_of(record_class: TypeHint) -> tuple[Key, ...]:
-    """Return the keys of a class: those of ``json_keys``, or its fields."""
+    """Return the keys of a class: ``schema`` if it has one, then those of ``json_keys``, else its fields."""
     # The metadata of a field are arguments of `Key`: its presence and its form.
     metadata = (
         {item.name: item.metadata for item in fields(record_class)}
@@ -187,6 +183,7 @@ def keys_of(record_class: TypeHint) -> tuple[Key, ...]:
     listed: Keys = getattr(record_class, "json_keys", None) or field_names(record_class)
     if schema_name(record_class):
         listed = ("schema", *listed)
+    # An item is a pair of a key and an attribute, or one name for both.
     pairs = ((item, item) if isinstance(item, str) else item for item in listed)
     return tuple(
         Key(name, attribute, **metadata.get(attribute, {})) for name, attribute in pairs

@@ -67,7 +67,7 @@ def budget_message(
     """
     chunks = chunks or ChunkingSummary()
     if not chunks.met and chunks.budget is not None:
-        return _budget_sentence(chunks.budget, smallest, chunks.needs)
+        return _budget_sentence(chunks.budget, smallest, chunks.bound_text)
     if recompute.met or recompute.budget is None:
         return ""
     bound_text = ""

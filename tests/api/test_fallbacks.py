@@ -154,8 +154,10 @@ def test_settings_that_are_all_too_slow_are_said(
 
     def timed(milliseconds: float) -> Plan:
         peaks = {
-            "original": Peaks(9, 9, milliseconds=10.0, effort=10.0),
-            "optimized": Peaks(5, 5, milliseconds=milliseconds, effort=milliseconds),
+            "original": Peaks(9, 9, milliseconds=10.0, processor_milliseconds=10.0),
+            "optimized": Peaks(
+                5, 5, milliseconds=milliseconds, processor_milliseconds=milliseconds
+            ),
         }
         runtime = RuntimeSummary("onnxruntime", "1", CPU, {}, peaks)
         return planned.with_report(replace(planned.report, runtime=runtime))

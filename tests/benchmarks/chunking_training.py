@@ -138,7 +138,9 @@ def row(folder: Path, name: str, case: Case) -> list[str]:
         mib(before.first_run_peak),
         mib(after.first_run_peak),
         f"{report.chunked.flops_increase + report.recompute.flops_increase:.0%}",
-        f"{after.effort / before.effort:.2f}" if after.effort and before.effort else "-",
+        f"{after.processor_milliseconds / before.processor_milliseconds:.2f}"
+        if after.processor_milliseconds and before.processor_milliseconds
+        else "-",
         "equal" if validation.bit_identical else "other",
         f"{losses[0][0]:.4f} to {losses[0][-1]:.4f}",
         "yes" if losses[0] == losses[1] else "NO",

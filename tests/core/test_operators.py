@@ -67,7 +67,7 @@ def test_an_operator_has_one_row() -> None:
 def test_positions_are_those_of_the_schema(traits: Operator) -> None:
     schema = SCHEMAS[traits.name]
     places = [*traits.in_place, *traits.moves[:1]]
-    places += [] if traits.random_with is None else [traits.random_with]
+    places += [] if traits.random_with_input is None else [traits.random_with_input]
     places += [traits.shape_from] if traits.shape_from else []
     assert all(place < schema.max_input for place in places)
     assert all(

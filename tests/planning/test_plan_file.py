@@ -90,8 +90,9 @@ def test_an_alias_of_an_alias_or_of_itself_is_refused() -> None:
 
 def test_an_alias_of_a_pinned_tensor_is_refused() -> None:
     data = of(LEVEL2)
-    tensor(data, "a")["pinned"] = "excluded by 'a'"
-    refused(data)
+    end = max(each["last"] for each in data["tensors"])
+    tensor(data, "a").update(pinned="excluded by 'a'", first=0, last=end)
+    assert "one of both is pinned" in str(refused(data))
 
 
 def test_a_pinned_tensor_that_does_not_last_the_whole_run_is_refused() -> None:

@@ -148,7 +148,7 @@ def test_a_saving_beside_other_memory_of_the_process_is_not_called_small() -> No
 
 def test_the_time_of_runs_in_turn_is_the_only_one() -> None:
     sides = {
-        side: replace(observed(200_000_000, 200_000_000, 9), effort=time)
+        side: replace(observed(200_000_000, 200_000_000, 9), processor_milliseconds=time)
         for side, time in (("original", 100.0), ("optimized", 185.0))
     }
     plan = with_runtime(sides)

@@ -72,9 +72,9 @@ def test_all_that_is_collected_together_is_what_is_collected_alone(
     conditions = RunConditions(binding=Binding({"n": 4}))
     alone = record_run(found.path, DEFAULTS, conditions, "arena").peaks
     peaks = found.record.peaks
-    assert replace(peaks, milliseconds=None, effort=None, process=None) == replace(
-        alone, milliseconds=None, effort=None
-    )
+    assert replace(
+        peaks, milliseconds=None, processor_milliseconds=None, process=None
+    ) == replace(alone, milliseconds=None, processor_milliseconds=None)
     assert found.is_repeatable
     assert found.record.outputs == ("y",)
     saved = found.inputs[0].save_to

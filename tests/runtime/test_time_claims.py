@@ -49,7 +49,7 @@ def timed(
 
 
 def took(effort: float | None, milliseconds: float | None = 1.0) -> Peaks:
-    return Peaks(1, 1, milliseconds=milliseconds, effort=effort)
+    return Peaks(1, 1, milliseconds=milliseconds, processor_milliseconds=effort)
 
 
 def test_the_ratio_is_the_median_of_rounds_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from memplan_cli.runtime.run.timing import is_slower, seems_slower
 
 
 def timed(milliseconds: float, effort: float | None) -> Peaks:
-    return Peaks(1, 1, milliseconds=milliseconds, effort=effort)
+    return Peaks(1, 1, milliseconds=milliseconds, processor_milliseconds=effort)
 
 
 def test_processor_time_decides_who_is_slower_and_else_the_clock() -> None:

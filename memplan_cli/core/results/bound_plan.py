@@ -11,7 +11,6 @@ from memplan_cli.core.symbolic.sizes import unit_value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.core.results.placements import Placement
     from memplan_cli.core.results.plan import Plan
 
 
@@ -24,7 +23,7 @@ def with_bound_symbols(plan: Plan) -> Plan:
     if all(arena.unit == "1" for arena in plan.arenas):
         return plan
     dims = {name: dim.value for name, dim in plan.report.bindings.items()}
-    factors: dict[int, int] = {}  # by arena, the value of its unit
+    factors: dict[int, int] = {}  # by arena, the bytes of its unit
     starts: dict[int, int] = {}  # by arena, its first byte in the joined one
     height = 0
     for arena in plan.arenas:
@@ -41,18 +40,16 @@ def with_bound_symbols(plan: Plan) -> Plan:
         lower_bound=sum(arena.lower_bound * factors[arena.id] for arena in plan.arenas),
         alignment=1,  # the arenas before an arena may have any height
     )
-
-    def placed(tensor: Placement) -> Placement:
-        """Return a tensor with numbers for symbols, at its place in the joined arena."""
-        factor = factors[tensor.arena]
-        return tensor._replace(
+    tensors = tuple(
+        tensor._replace(
             shape=tuple(_bound_or_same(dim, dims) for dim in tensor.shape),
-            bytes=tensor.bytes * factor,
+            bytes=tensor.bytes * factors[tensor.arena],
             arena=joined.id,
-            offset=starts[tensor.arena] + tensor.offset * factor,
+            offset=starts[tensor.arena] + tensor.offset * factors[tensor.arena],
         )
-
-    return replace(plan, arenas=(joined,), tensors=tuple(map(placed, plan.tensors)))
+        for tensor in plan.tensors
+    )
+    return replace(plan, arenas=(joined,), tensors=tensors)
 
 
 def _bound_or_same(dim: int | str, dims: Mapping[str, int]) -> int | str:

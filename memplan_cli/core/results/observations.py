@@ -123,8 +123,8 @@ class Peaks:
         scratch: the arena's high-water mark beyond the tensors: the workspace of kernels.
         weights: bytes of weights in the arena.
         milliseconds: median time of a run.
-        effort: median processor time of a run in milliseconds, over all threads. It depends less
-            on the load of the machine than ``milliseconds``.
+        processor_milliseconds: median processor time of a run, over all threads. It depends less on the
+            load of the machine than ``milliseconds``.
         process: bytes of the whole process.
     """
 
@@ -143,7 +143,7 @@ class Peaks:
     scratch: int | None = field(default=None, metadata=OPTIONAL)
     weights: int | None = field(default=None, metadata=OPTIONAL)
     milliseconds: float | None = None
-    effort: float | None = None
+    processor_milliseconds: float | None = None
     process: ProcessBytes | None = field(default=None, metadata=OPTIONAL)
 
 
@@ -152,9 +152,9 @@ def comparable_times(before: Peaks, after: Peaks) -> tuple[float | None, float |
 
     Elapsed times depend on the load of the machine. Processor times are measured on the CPU only.
     """
-    if before.effort is None or after.effort is None:
+    if before.processor_milliseconds is None or after.processor_milliseconds is None:
         return before.milliseconds, after.milliseconds
-    return before.effort, after.effort
+    return before.processor_milliseconds, after.processor_milliseconds
 
 
 SLOWEST = 1.05

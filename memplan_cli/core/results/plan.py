@@ -65,8 +65,9 @@ def _order_text(order: BlockOrder) -> str:
     Names are encoded in parts: the encoder keeps a text for each item until its end, which for all names of
     a large block takes some 130 bytes a name.
     """
-    nodes = iter(order.nodes)
-    parts = iter(lambda: _ENCODE(list(islice(nodes, _ITEMS_PER_PART)))[1:-1], "")
+    starts = range(0, len(order.nodes), _ITEMS_PER_PART)
+    lists = (_ENCODE(order.nodes[start : start + _ITEMS_PER_PART]) for start in starts)
+    parts = (names.removeprefix("[").removesuffix("]") for names in lists)
     return f'{{"block": {_ENCODE(order.block)}, "nodes": [{", ".join(parts)}]}}'
 
 
@@ -198,6 +199,7 @@ class Plan:
             "tensors": (_ENCODE(tensor._asdict()) for tensor in self.tensors),
             "releases": (_ENCODE(release._asdict()) for release in self.releases),
         }
+        # Empty lists take no time to encode, and keep the places of their keys.
         for name, value in to_json(replace(self, order=(), tensors=(), releases=())).items():
             if name in lists:
                 yield name.encode(), map(_utf8, list_text(lists[name]))
@@ -273,21 +275,17 @@ def _refuse_invalid_rows(tensors: Sequence[Placement]) -> None:
 def _refuse_wrong_alias(
     alias: Placement, base_id: str, bases: Mapping[str, Placement]
 ) -> None:
-    """Raise an error if an alias is not placed on the bytes of its base, or one of both is pinned.
+    """Raise an error if an alias has no base, is placed elsewhere, or one of both is pinned.
 
     ``bases`` are the tensors that are no aliases, by id.
     """
-    base = bases.get(base_id)
-    if base is None:
-        raise InvalidLayoutError(
-            f"tensor {alias.id!r} shares the bytes of {base_id!r}, which has none"
-        )
-    is_on_base = (alias.arena, alias.offset, alias.bytes) == (
-        base.arena,
-        base.offset,
-        base.bytes,
+    base, names = (
+        bases.get(base_id),
+        f"{alias.id[:120]!r} shares the bytes of {base_id[:120]!r}",
     )
-    if not is_on_base or alias.pinned or base.pinned:
-        raise InvalidLayoutError(
-            f"tensor {alias.id!r} shares the bytes of {base_id!r} but is placed elsewhere"
-        )
+    if base is None:
+        raise InvalidLayoutError(f"tensor {names}, which has no bytes of its own in the plan")
+    if (alias.arena, alias.offset, alias.bytes) != (base.arena, base.offset, base.bytes):
+        raise InvalidLayoutError(f"tensor {names} but is placed elsewhere")
+    if alias.pinned is not None or base.pinned is not None:
+        raise InvalidLayoutError(f"tensor {names}, and one of both is pinned")

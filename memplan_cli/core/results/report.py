@@ -162,7 +162,7 @@ class PredictedPeaks:
 _SIDES = ("original", "optimized")
 
 
-def _by_side(peaks: Mapping[str, Any]) -> dict[str, Any] | None:
+def _sorted_or_null(peaks: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a mapping from sides in the order of `_SIDES`; None if it is empty."""
     return {side: peaks[side] for side in _SIDES if side in peaks} or None
 
@@ -173,7 +173,7 @@ def _to_predicted(peaks: Mapping[str, Peaks]) -> Mapping[str, PredictedPeaks] | 
     A side is ``original`` or ``optimized``: the model whose runs are predicted. A prediction
     counts no weights in ``held``, so files call it ``held_without_weights``.
     """
-    return _by_side(
+    return _sorted_or_null(
         {
             side: PredictedPeaks(
                 first_run_peak=side_peaks.first_run_peak,
@@ -203,7 +203,7 @@ _PREDICTED = json_form(
     type_hint=Mapping[str, PredictedPeaks] | None, write=_to_predicted, read=_from_predicted
 )
 _OBSERVED = json_form(
-    type_hint=Mapping[str, Peaks] | None, write=_by_side, read=lambda table: table or {}
+    type_hint=Mapping[str, Peaks] | None, write=_sorted_or_null, read=lambda table: table or {}
 )
 _EMPTY_AS_NULL = json_form(
     type_hint=Mapping[str, int] | None,

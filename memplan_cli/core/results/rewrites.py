@@ -183,8 +183,8 @@ class ChunkingSummary:
     ended_early: bool = field(default=False, metadata=SPARSE)
 
     @property
-    def needs(self) -> str:
-        """Return the lower bound, and the node with the tensors that set it; empty if there is none."""
+    def bound_text(self) -> str:
+        """The lower bound of the live peak and what sets it: ``2 MiB for MatMul_3 (x 2 MiB)``; empty: no bound."""
         if not self.bound:
             return ""
         named = self.bound_tensors[:_MAX_NAMES]
@@ -192,9 +192,7 @@ class ChunkingSummary:
         remaining = len(self.bound_tensors) - len(named)
         rest = f" and {remaining} more" if remaining else ""
         tensors = f" ({names}{rest})" if names else ""
-        if not self.bound_node:
-            return f"{format_size(self.bound)} for the outputs{tensors}"
-        return f"{format_size(self.bound)} for {self.bound_node}{tensors}"
+        return f"{format_size(self.bound)} for {self.bound_node or 'the outputs'}{tensors}"
 
 
 FORMS = ("concat", "cast", "operator", "shared", "constant")
@@ -288,12 +286,14 @@ STEP_NUMBERS: Mapping[str, Callable[[int, int], int]] = {
 
 
 def step_dims(rules: Mapping[str, str], past: int, new: int) -> dict[str, int]:
-    """Return the number of each dimension in a step.
+    """Return the number of each dimension in one run of a model with caches.
+
+    With ``{"seq": "new", "length": "total"}``, 7 past and 3 new entries, ``{"seq": 3, "length": 10}``.
 
     Args:
         rules: dimension -> its rule, a key of `STEP_NUMBERS`.
-        past: the number of valid entries before the step.
-        new: the number of entries that the step adds.
+        past: the number of valid entries of each cache before the run.
+        new: the number of entries that the run adds to each.
     """
     return {name: STEP_NUMBERS[rule](past, new) for name, rule in rules.items()}
 

@@ -33,12 +33,12 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """The use of one range of bytes of an arena, from its first tick to the tick after its last.
+    """The use of bytes of an arena by one tensor and its aliases.
 
     Attributes:
         tensor: the tensor that owns the bytes.
         members: the tensor and its aliases.
-        first, last: the ticks; ``last`` is exclusive.
+        first, last: the first tick of any of them, and the tick after the last.
     """
 
     tensor: Placement
@@ -64,15 +64,17 @@ def moments(plan: Plan) -> tuple[Moment, ...]:
 
 
 def control_flow_nodes(plan: Plan) -> Mapping[str, Moment]:
-    """Return, by the path of each subgraph, the node that it belongs to.
+    """Return, by the path of each subgraph, the node that it belongs to, with its ticks.
 
     Subgraphs of a node that the main graph does not reach are left out.
     """
     orders = {order.block: order.nodes for order in plan.order}
-    by_node = {(moment.block, moment.node): moment for moment in moments(plan)}
-    subgraphs = _subgraph_paths(orders).items()
+    moment_of = {(moment.block, moment.node): moment for moment in moments(plan)}
     return {
-        path: by_node[node] for node, paths in subgraphs for path in paths if node in by_node
+        path: moment_of[node]
+        for node, paths in _subgraph_paths(orders).items()
+        for path in paths
+        if node in moment_of
     }
 
 
@@ -85,7 +87,7 @@ def nodes_at(plan: Plan) -> Mapping[int, str]:
 
 
 def occupancies(plan: Plan) -> tuple[Occupancy, ...]:
-    """Return the use of each range of bytes, ascending by first tick."""
+    """Return each tensor with bytes of its own, its aliases and their ticks, ascending by first tick."""
     groups: dict[str, list[Placement]] = {}
     for tensor in plan.tensors:
         groups.setdefault(tensor.alias_of or tensor.id, []).append(tensor)
@@ -156,9 +158,9 @@ def _subgraph_paths(
 ) -> dict[tuple[str, str], list[str]]:
     """Return the paths of the subgraphs of each ``(path of a block, name of a node in it)``.
 
-    A block is the main graph, whose path is empty, or a subgraph, whose path is
-    ``path of the parent/node.attribute``, or ``node.attribute`` in the main graph. ``orders`` has the
-    names of the nodes of each block, by its path.
+    ``a/b.body`` is the path of the subgraph ``body`` of node ``b`` in block ``a``, or of node ``a/b`` of
+    the main graph, whose path is empty. ``orders`` has the names of the nodes of each block, by its path.
+    A subgraph of a node without a place in the order is left out.
     """
     if len(orders) == 1:  # the main graph only
         return {}
@@ -170,10 +172,10 @@ def _subgraph_paths(
         parent = _parent_block(path, orders)
         label = path.removeprefix(f"{parent}/" if parent else "").rpartition(".")[0]
         # A node without a name is `Type#index` in a path and `#index` in an order.
-        for node in (label, f"#{label.rpartition('#')[2]}"):
-            if node in nodes.get(parent, ()):
-                paths.setdefault((parent, node), []).append(path)
-                break
+        nameless = f"#{label.rpartition('#')[2]}"
+        node = label if label in nodes.get(parent, ()) else nameless
+        if node in nodes.get(parent, ()):
+            paths.setdefault((parent, node), []).append(path)
     return paths
 
 

@@ -93,14 +93,16 @@ def range_of(polynomial: Polynomial, bounds: Bounds) -> Interval:
 
 
 def _upper_bound(polynomial: Polynomial, bounds: Bounds) -> Polynomial | None:
-    """Return an upper bound of a polynomial, as a polynomial of the symbols without bounds.
+    """Return an upper bound of a factor of a size, as a polynomial of the symbols without bounds.
 
-    None if the bound cannot be expressed: a bounded part is multiplied by a part that may be
-    negative, or a call has bounded and other symbols. The polynomial is a factor of a size and so
-    never negative, although its interval may reach below 0: a bound below 0 counts as 0.
+    None if a bounded part is multiplied by a part that may be negative, or a call has bounded and other
+    symbols.
     """
     if symbol_names(polynomial) <= bounds.keys():
-        return {(): max(range_of(polynomial, bounds)[1], 0)}
+        high = range_of(polynomial, bounds)[1]
+        return {
+            (): max(high, 0)
+        }  # below 0 only if the model is valid for no number within the bounds
     terms = []
     for monomial, coefficient in polynomial.items():
         term = _upper_bound_of_term(monomial, coefficient, bounds)

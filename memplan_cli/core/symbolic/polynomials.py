@@ -304,7 +304,7 @@ class _Tree:
 
     @classmethod
     def parse(cls, text: str) -> _Tree:
-        """Return the syntax tree of an expression.
+        """Return the syntax tree of an expression, with a placeholder for each name.
 
         Raises:
             SyntaxError, ValueError, RecursionError, MemoryError: the text is no expression.
@@ -363,13 +363,15 @@ def _rational(node: ast.expr, tree: _Tree) -> _Rational:
 def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _Rational:
     """Return the result of a binary operator on two rational polynomials.
 
+    A quotient by a number is exact. One by symbols is floored, because dims are integers.
+
     Raises:
         ValueError: the operator is not supported, a divisor is 0, or an exponent is not a whole
             number from 0 to 8.
     """
     left_terms, right_terms = _over_common_divisor(left, right)
     common_divisor = left.divisor * right.divisor
-    number = constant_value(right.numerator)  # None: the right operand has symbols
+    right_number = constant_value(right.numerator)  # None: the right operand has symbols
     match operator:
         case ast.Add():
             return _Rational(add_polynomials([left_terms, right_terms]), common_divisor)
@@ -379,17 +381,17 @@ def _arithmetic(operator: ast.operator, left: _Rational, right: _Rational) -> _R
         case ast.Mult():
             product = multiply_polynomials([left.numerator, right.numerator])
             return _Rational(product, common_divisor)
-        case ast.Div() if number == 0:
+        case ast.Div() if right_number == 0:
             raise ValueError("division by zero")
-        case ast.Div() if number is not None:
-            # (a/b) / (number/d) is a*d / (b*number), and a*d are the ``left_terms``.
-            return _Rational(left_terms, left.divisor * number)
-        case ast.FloorDiv() | ast.Div():  # dims are integers, so a quotient of dims is floored
+        case ast.Div() if right_number is not None:
+            # (a/b) / (p/q) is (a*q) / (b*p): a*q are the ``left_terms``, and p is the ``right_number``.
+            return _Rational(left_terms, left.divisor * right_number)
+        case ast.FloorDiv() | ast.Div():
             return _Rational(apply_function("floor", [left_terms, right_terms]))
         case ast.Mod():
             return _Rational(apply_function("mod", [_whole(left), _whole(right)]))
-        case ast.Pow() if number is not None and not number % right.divisor:
-            exponent = number // right.divisor
+        case ast.Pow() if right_number is not None and right_number % right.divisor == 0:
+            exponent = right_number // right.divisor
             if 0 <= exponent <= _MAX_POWER:
                 power = multiply_polynomials([left.numerator] * exponent)
                 return _Rational(power, left.divisor**exponent)
@@ -429,8 +431,8 @@ def _call_of(node: ast.expr, tree: _Tree) -> Call:
 def _quotient(node: ast.expr, tree: _Tree) -> tuple[Polynomial, Polynomial]:
     """Return the dividend and the divisor of the argument of floor or ceiling.
 
-    ``W/2 + 1/2`` gives ``W + 1`` and 2, ``W/k`` gives ``W`` and ``k``. Only a whole argument can be a
-    quotient of dims: as a part of it, as in ``W/k + 1``, the quotient is floored (`_arithmetic`).
+    ``W/2 + 1/2`` gives ``W + 1`` and 2, ``W/k`` gives ``W`` and ``k``. A quotient of dims inside the
+    argument, as in ``W/k + 1``, is floored first (`_arithmetic`), which leaves the divisor 1.
     """
     match node:
         # Not `_rational(node)`, which floors a quotient of dims.

@@ -30,8 +30,8 @@ def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
     if not chunks.regions and chunks.budget is None and not chunks.curve:
         return
     line = _summary_line(chunks)
-    if chunks.needs:
-        line += f". Lower bound: {chunks.needs}"
+    if chunks.bound_text:
+        line += f". Lower bound: {chunks.bound_text}"
     rows = [_region_row(region) for region in chunks.regions]
     table = doc.first_rows(_HEADS, rows, "regions", max_rows)
     yield from doc.section("Computed in chunks", doc.Paragraph(line), table)

@@ -124,7 +124,7 @@ def _peaks_of(answer: Any, provider: str) -> Peaks:  # noqa: ANN401 - JSON
     return replace(
         from_json(Peaks, answer["peaks"], "the job's result"),
         milliseconds=median(milliseconds) if milliseconds else None,
-        effort=median(effort) if effort else None,
+        processor_milliseconds=median(effort) if effort else None,
         process=from_json(ProcessBytes, process, "the job's result") if process else None,
     )
 

@@ -376,7 +376,7 @@ def measured_cost(confirmation: Confirmation) -> MeasuredCost:
         )
         if ratio is None or ratio.is_slower:  # None: no time was measured
             # Processor times are measured on the CPU only.
-            peaks = after.peaks
-            time = peaks.milliseconds if peaks.effort is None else peaks.effort
+            time = after.peaks.processor_milliseconds
+            time = after.peaks.milliseconds if time is None else time
             return MeasuredCost(rank=1, amount=time or 0.0)
     return MeasuredCost(rank=0, amount=float(peak_plus_arena(after.peaks)))
