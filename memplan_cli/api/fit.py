@@ -158,8 +158,9 @@ class _KeptBytes(NamedTuple):
 def _kept_bytes(needs: ModelNeeds, overhead: int | str | None) -> _KeptBytes:
     """Return what is kept beside the needs, for the argument ``overhead`` of `fit`.
 
-    A predicted process does not count imports: those of Python, NumPy and the runtime are measured, and
-    ``overhead`` is for all others. Beside planned tensors, ``overhead`` is the whole rest of a process.
+    - A need is a predicted process: it lacks all imports. Kept are the measured bytes of Python, NumPy and
+      the runtime, plus ``overhead`` for all other imports.
+    - A need is planned tensors: ``overhead`` is kept for everything else in a process.
     """
     if needs.process:
         other_imports = OTHER_IMPORTS if overhead is None else _bytes(overhead)

@@ -94,14 +94,16 @@ class ModelNeeds:
         if value not in self.known:
             if self.progress:
                 self.progress(Detail(f"planning {self.dim}={value}"))
-            # A run at a large value may take minutes, and more memory than the limit.
             takes_run = self.observed_plans or (self.process and self.process.model_to_run)
+            # A run at a large value may take minutes, and more memory than the limit: such a need is
+            # extrapolated from those of small values, which are run.
             self.known[value] = self.growth.need(value) if takes_run else self._compute(value)
         return self.known[value]
 
     def _compute(self, value: int) -> Need | None:
-        """Return the need of the plan at a value, with the process if it is predicted.
+        """Return the need at a value: of the plan, and of the process if that has to fit.
 
+        A need above the limit without the sizes that data decides is returned as it is, without a run.
         None: the value does not fit, since a size exceeds 64 bits, or since the model does not run with it
         (the reason is in ``observed_plans.failed``).
         """
@@ -112,7 +114,8 @@ class ModelNeeds:
             need = _need_of_known_sizes(memory)
             if self.observed_plans:
                 if need.weights + need.planned > self.limit:
-                    return need  # too much without the sizes that a run would tell
+                    return need
+                # Planned again, with the sizes that data decides, which were 0 so far.
                 need = _need_of_known_sizes(self.observed_plans.memory(dims))
         except ModelError:
             return None
@@ -270,8 +273,8 @@ class ObservedPlans:
 
     Attributes:
         settings: what binds its other dims.
-        run_warnings: the first warnings of a successful call of `memory`.
-        failed: the last dims at which some size stayed unknown, and why; empty if there are none.
+        run_warnings: the warnings of the first call of `memory` that succeeded.
+        failed: the dims of the last call of `memory` that failed, and why; empty if none did.
     """
 
     source: LazyModel
@@ -290,8 +293,7 @@ class ObservedPlans:
         """Return the memory of the model's plan at these dims, with sizes that a run observed.
 
         If the settings do not allow runs (``run`` is False), only the sizes that inference finds are known.
-        The first warnings of a successful call are kept in `run_warnings`, the reason of the last failure
-        in `failed`.
+        The call is recorded in `run_warnings` or `failed`, for `warnings`.
 
         Raises:
             UnknownSizeError: the size of some intermediate, input or output is still unknown.
@@ -302,20 +304,19 @@ class ObservedPlans:
         resolved = resolve_sizes(self.source, self.path, settings)
         program = resolved.loaded.program
         report = make_plan(program, resolved.settings, _SOURCE, REWRITES).plan.report
-        if report.coverage < 1.0:
-            first = next(iter(report.unplanned))
-            # The plan only knows that there is no size, and not why the run failed.
-            reason = resolved.run_failure or first.reason
-            self.failed = f"{binding_text(dims)}, for {reason}"
-            raise UnknownSizeError(
-                f"the size of {first.name!r} is not known: {reason}",
-                hint="" if self.settings.run else RUN_OPTION,
-            )
-        if None in (report.memory.inputs, report.memory.outputs):
-            raise UnknownSizeError("the size of an input or output is not known")
-        if not self.run_warnings:
-            self.run_warnings = resolved.loaded.warnings
-        return report.memory
+        memory = report.memory
+        if report.coverage == 1.0 and None not in (memory.inputs, memory.outputs):
+            self.run_warnings = self.run_warnings or resolved.loaded.warnings
+            return memory
+        unknown = next(iter(report.unplanned)) if report.coverage < 1.0 else None
+        what = repr(unknown.name) if unknown else "an input or output"
+        # The plan only knows that there is no size, and not why the run failed.
+        reason = resolved.run_failure or (unknown.reason if unknown else "data decides it")
+        self.failed = f"{binding_text(dims)}, for {reason}"
+        raise UnknownSizeError(
+            f"the size of {what} is not known: {reason}",
+            hint="" if self.settings.run else RUN_OPTION,
+        )
 
 
 @dataclass(frozen=True, slots=True)

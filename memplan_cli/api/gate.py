@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from memplan_cli.api.model_or_plan import (
     is_plan_file,
@@ -58,6 +58,9 @@ if TYPE_CHECKING:
     from memplan_cli.core.results.plan import Plan
     from memplan_cli.reporting.commands.gate import Verdict
     from memplan_cli.reporting.snapshot import Snapshot
+
+
+Mode = Literal["check", "update-baseline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +132,15 @@ class _FolderRules:
     has_named_baseline: bool
 
     def in_force(self, model: str, *, baseline_has_entries: bool) -> Rules:
-        """Return the rules for a model; if none compares it with its entry, it must not grow.
-
-        A model that the baseline lacks then fails, if there are entries of others: it has to be recorded.
-        This default is left out if the baseline is empty, or if a budget is given and no baseline named.
-        """
+        """Return the rules for a model: those of the user, and by default that the model must not grow."""
         rules = self.book.rules_for(model)
-        if not baseline_has_entries or rules.needs_baseline:
-            return rules
+        if rules.needs_baseline:
+            return rules  # they say how the model is compared with its entry
+        if not baseline_has_entries:
+            return rules  # nothing was recorded yet
         if rules.max_memory is not None and not self.has_named_baseline:
-            return rules
+            return rules  # the user asked for the limit alone
+        # A model without an entry then fails: it has to be recorded, as the others of the baseline were.
         return replace(rules, max_increase=NO_INCREASE)
 
 
@@ -177,7 +179,7 @@ def gate(
     rules: Mapping[str, object] | None = None,
     *,
     baseline: FilePath | None = None,
-    mode: Literal["check", "update-baseline"] = "check",
+    mode: Mode = "check",
     files: Mapping[FilePath, str] | Sequence[VerdictFile] = (),
     config: FilePath | None = None,
     progress: Progress | None = None,
@@ -191,10 +193,11 @@ def gate(
     Args:
         models: A model, or several paths or globs of models and plans.
         rules: As in the section ``gate`` of a settings file: ``{"max_memory": "512MiB"}``,
-            ``max_increase``, ``metric``, ``ratchet``. Each may be a keyword instead.
+            ``max_increase``, ``metric``, ``ratchet``. Each may be a keyword of its own instead.
         baseline: The baseline's file; None: that of the settings, or the usual name in
             the current folder if it is there.
-        mode: ``update-baseline`` records the numbers in the baseline.
+        mode: ``update-baseline`` records the numbers in the baseline; so does the keyword
+            ``update_baseline=True``.
         files: Files to write the verdicts into, each with its format.
         config: A settings file.
         progress: Called with the name of each stage.
@@ -209,13 +212,17 @@ def gate(
     wrong = next((file.form for file in files if file.form not in RENDERERS), None)
     if wrong is not None:
         raise SettingsError(f"{wrong!r}: the formats are {', '.join(RENDERERS)}")
+    if mode not in get_args(Mode):
+        raise SettingsError(
+            f"there is no mode {mode!r}", hint=f"it is {' or '.join(get_args(Mode))}"
+        )
     updates = mode == "update-baseline"
     call = _Call(read_rules(rules or {}), baseline, updates, files)
     request = request_of(config, options, progress, warn)
-    read_overrides(request.overrides)  # refuses unknown names before anything else
-    if isinstance(models, list | tuple):
+    read_overrides(request.overrides)  # called to refuse wrong settings before a file is read
+    if isinstance(models, list | tuple):  # paths and globs
         return Verdicts(_judge_files(expanded(tuple(map(Path, models))), call, request))
-    model = cast("ModelSource", models)
+    model = cast("ModelSource", models)  # one path or glob, or a model in memory
     if not is_path(model) and (updates or baseline is not None):
         raise ModelError("a model in memory has no name in a baseline", hint="give its path")
     with model_paths(model) as paths:
@@ -381,9 +388,7 @@ def _judge_case(
 ) -> Verdict:
     """Plan a model, or read a plan, and judge its numbers; ``entries`` are those of its baseline.
 
-    If baselines are updated, its entry is replaced whatever grew, and only its limit and its budget are
-    judged: a model above them is not recorded. A ratchet is an exception: then an entry is not replaced by
-    larger numbers, and the model fails for them.
+    If baselines are updated, the verdict says where its numbers are to be recorded; nothing is written here.
 
     Raises:
         PlanError: a plan in a file is not that of the models beside it.
@@ -400,13 +405,18 @@ def _judge_case(
     snapshot = take_snapshot(
         case.model, plan, case.key, request, rules, earlier, is_recorded=call.updates
     )
-    if not call.updates or not worth_recording(snapshot, earlier, rules):
+    if not call.updates:
+        return judge(snapshot, earlier, rules)
+    if not worth_recording(snapshot, earlier, rules):
+        # With a ratchet, larger numbers replace no entry: the model fails for them.
         return judge(snapshot, earlier, rules)
     for name in snapshot.checked:
         metric_value(snapshot, name)  # raises if a metric to record is unknown
+    # The new numbers replace the entry, however much they grew: only the limit of the model is judged.
     verdict = judge(snapshot, None, replace(rules, max_increase=None, ratchet=False))
     checked = tuple(dict.fromkeys((*verdict.checked, *snapshot.checked)))
     difference = compare(earlier, snapshot) if earlier is not None else None
+    # A model above its limit is not recorded.
     recorded_in = str(case.folder_rules.baseline) if verdict.passed else ""
     return replace(verdict, checked=checked, difference=difference, recorded_in=recorded_in)
 

@@ -64,7 +64,7 @@ def warn_of_plan(path: FilePath, plan: Plan, request: Request, *more: str) -> No
 
 
 def is_plan_file(source: ModelSource | Plan) -> bool:
-    """Return whether a source is the path of a plan file, by its suffix."""
+    """Return whether a source is the path of a plan file, by its suffix; False for a `Plan` itself."""
     if isinstance(source, Plan) or not is_path(source):
         return False
     return Path(cast("FilePath", source)).suffix == ".json"
@@ -78,9 +78,11 @@ def reject_settings_of_plans(
     Raises:
         SettingsError: there are such options; the message names the first.
     """
-    if option_names and all(isinstance(s, Plan) or is_plan_file(s) for s in sources):
-        plan = next((f"{s} is a finished plan" for s in sources if is_plan_file(s)), "")
-        raise SettingsError(
-            f"{option_names[0]} has no effect: {plan or 'a finished plan is given'}",
-            hint="name the model instead",
-        )
+    are_plans = all(isinstance(source, Plan) or is_plan_file(source) for source in sources)
+    if not option_names or not sources or not are_plans:
+        return
+    path = next(filter(is_plan_file, sources), None)
+    reason = "a finished plan is given" if path is None else f"{path} is a finished plan"
+    raise SettingsError(
+        f"{option_names[0]} has no effect: {reason}", hint="name the model instead"
+    )

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from memplan_cli.api.models.binding import bind
-from memplan_cli.api.models.model_file import read_model, refuse_optimize_settings
+from memplan_cli.api.models.model_file import read_model, refuse_unused_capacity
 from memplan_cli.api.models.profiles import with_bounds_of
 from memplan_cli.api.models.sources import is_path, model_paths
 from memplan_cli.api.optimizing.candidates import (
@@ -145,6 +145,8 @@ def _optimize_file(
 
     With a check, the original is run in any case, so that assumed sizes need not be tried before. If it does
     not run at them, everything is done again at sizes that were tried.
+
+    Dims with bounds are assumed to have the largest size within them.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_first_sizes, resolve_sizes
 
@@ -161,6 +163,7 @@ def _optimize_file(
         return _write_best_candidate(request, check)
     except SizesRefusedError:
         progress("trying sizes: the model does not run at the first ones")
+    # The largest size within bounds may be one that no request has. Values of profiles have to run.
     if settings.bounds and not profiles:
         settings = with_size_that_runs(file, settings, check.timeout)
     resolved = resolve_sizes(file.lazy, file.path, settings)
@@ -200,29 +203,33 @@ def _write_best_candidate(request: OptimizeRequest, check: Check) -> Optimized:
 def _write_plainer(
     result: Optimized, request: OptimizeRequest, baseline: BackgroundBaseline
 ) -> Optimized:
-    """Plan the model with `plainer_settings` while a result may be improved by them; return the last result."""
-    rejected: list[Plan] = []
+    """Plan and write a model with `plainer_settings`, until the last result is not `_may_pass_if_plainer`.
+
+    If a model is written, the result is that one, else the given ``result``.
+    """
+    failed: list[Plan] = []
+    last = result
     for settings in plainer_settings(request.settings):
-        if not _may_pass_if_plainer(result, request.settings.target):
+        if not _may_pass_if_plainer(last):
             break
-        rejected.append(result.plan)
+        failed.append(last.plan)
         request.progress("planning again: the written model did not pass the comparison")
         plainer = request.with_settings(settings)
-        result = _write_best_of([plan_portable(plainer)], plainer, baseline, rejected)
-    return result
+        last = _write_best_of([plan_portable(plainer)], plainer, baseline, failed)
+    return result if last.model is None else last
 
 
-def _may_pass_if_plainer(result: Optimized, target: str) -> bool:
+def _may_pass_if_plainer(result: Optimized) -> bool:
     """Return whether a plainer model may pass the comparison that the model of a result failed.
 
     That is so if its outputs differ. If a model for a target does not even run, the plainer one, which is
     portable, may run.
     """
-    verdict = result.plan.report.validation
+    report = result.plan.report
     # A model over the budget has no verdict: it was not run.
-    if result.model is not None or verdict is None:
+    if result.model is not None or report.validation is None:
         return False
-    return verdict.has_other_outputs or target != "portable"
+    return report.validation.has_other_outputs or report.target != "portable"
 
 
 def _write_best_of(
@@ -236,10 +243,9 @@ def _write_best_of(
     The best is the first whose outputs are the original's: those after it are not run. If the check
     asks to search by measuring, all are run, and the best is the one of lowest `candidate_cost`.
 
-    Candidates over the budget are not run (`may_be_written`). If none is left, nothing is written, and the
-    result has the plan of the first. Nor is anything written if none has the original's outputs: the
-    result then has the first plan that was rejected. ``rejected_before`` are plans that were rejected
-    earlier; the report names all of them.
+    Candidates over the budget are not run (`may_be_written`). If none is left, or none has the original's
+    outputs, nothing is written, and the result has the plan of the first that was left out. The report of a
+    written model names all plans that were rejected, ``rejected_before`` this call and in it.
     """
     within_budget = [candidate for candidate in candidates if may_be_written(candidate)]
     if not within_budget:
@@ -247,7 +253,7 @@ def _write_best_of(
     # All candidates have the same original at the same sizes, with which the verifier compares.
     verifier = baseline.verifier(within_budget[0].settings, request.progress)
     verified: list[Rewriting] = []
-    rejected = list(rejected_before)
+    rejected: list[Plan] = []
     for candidate in within_budget:
         with rewritten_files(candidate) as files:
             plan = verifier.verify(files)
@@ -257,13 +263,14 @@ def _write_best_of(
                 verified.append(candidate.with_plan(plan))
             else:
                 request.progress("writing")
-                return publish(files, with_rejected(plan, rejected))
+                return publish(files, with_rejected(plan, (*rejected_before, *rejected)))
     if not verified:
         return Optimized(rejected[0])
     request.progress("writing")
     best = min(verified, key=lambda candidate: candidate_cost(candidate.plan))
+    plan = with_rejected(best.plan, (*rejected_before, *rejected))
     with rewritten_files(best) as files:
-        return publish(files, with_all_slower_reported(with_rejected(best.plan, rejected)))
+        return publish(files, with_all_slower_reported(plan))
 
 
 def _refuse_combined(
@@ -280,8 +287,7 @@ def _refuse_combined(
             "--kv-cache in-place needs one value of each dim, and --dim has several numbers",
             hint="give each dim one number",
         )
-    if settings.kv_cache == "keep":
-        refuse_optimize_settings(replace(settings, target="portable"))
+    refuse_unused_capacity(settings)
     if check is not None and settings.target != "portable":
         _refuse_check_of_target(settings.target, check)
 

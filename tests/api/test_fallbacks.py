@@ -16,14 +16,15 @@ import pytest
 from memplan_cli import Settings, plan
 from memplan_cli.api.models.model_file import ModelFile, plan_model
 from memplan_cli.api.models.resolve_sizes import resolve_sizes
-from memplan_cli.api.optimizing import candidates
+from memplan_cli.api.optimize import optimize
+from memplan_cli.api.optimizing import candidates, verification
 from memplan_cli.api.optimizing.verification import (
     candidate_cost,
     with_all_slower_reported,
     with_rejected,
 )
 from memplan_cli.api.output.optimized import Optimized
-from memplan_cli.api.output.rewriting import Rewriting, Targets
+from memplan_cli.api.output.rewriting import Rewriting, RewrittenFiles, Targets
 from memplan_cli.api.schema import schema_text
 from memplan_cli.core.check import Check
 from memplan_cli.core.deserialization import MisfitError, from_json
@@ -178,6 +179,7 @@ def test_a_size_that_was_not_measured_does_not_count_as_no_memory(planned: Plan)
     plans = [measured(None, 10), measured(60, 20), measured(30, 20), planned]
     costs = [candidate_cost(each) for each in plans]
     assert sorted(costs) == [costs[2], costs[1], costs[0], costs[3]]
+    assert costs[3] > costs[0]._replace(is_slower=True)
 
 
 def test_weights_that_are_not_packed_are_said(samples: Path, tmp_path: Path) -> None:
@@ -205,7 +207,8 @@ def test_a_model_that_did_not_run_is_not_said_to_have_other_outputs(
     file = ModelFile.of(samples / "branchy_cnn.onnx", onnx.load(samples / "branchy_cnn.onnx"))
     plan = plan_model(file, Settings()).plan
     crashed = Validation("failed", CPU, notes=("the runtime's process died of SIGSEGV",))
-    failed = Optimized(plan.with_report(replace(plan.report, validation=crashed)), None, None)
+    report = replace(plan.report, validation=crashed, target="cpu")
+    failed = Optimized(plan.with_report(report), None, None)
     stages: list[str] = []
     optimizing = import_module("memplan_cli.api.optimize")  # the function has the same name
     targets = Targets.of(file.path, tmp_path / "o.onnx")
@@ -216,6 +219,29 @@ def test_a_model_that_did_not_run_is_not_said_to_have_other_outputs(
     optimizing._write_plainer(failed, request, optimizing.BackgroundBaseline(file, Check()))
     assert stages
     assert not [stage for stage in stages if "outputs" in stage]
+
+
+def test_every_graph_that_was_left_out_is_said(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graphs with notes and with another order differ; that in the order of the file does not."""
+
+    def verify(verifier: verification.Verifier, files: RewrittenFiles) -> Plan:
+        del verifier
+        found = files.rewriting.plan
+        differs = (Difference("y", 3, 0.5, 3),)
+        verdict = Validation("failed", CPU, differences=differs, max_abs_diff=0.5)
+        if found.settings.get("order") == "keep":
+            verdict = Validation("passed", CPU)
+        return found.with_report(replace(found.report, validation=verdict))
+
+    monkeypatch.setattr(verification.Verifier, "verify", verify)
+    model = samples / "branchy_cnn.onnx"
+    found = optimize(model, Settings(), out=tmp_path / "o.onnx").plan
+    assert [fallback.what for fallback in found.report.fallbacks] == [
+        "the graph with another order and the plan as metadata was left out",
+        "the graph with another order was left out",
+    ]
 
 
 def _is_slower(after: Peaks, before: Peaks) -> bool:

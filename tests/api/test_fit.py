@@ -64,7 +64,7 @@ def test_a_symbol_that_the_model_does_not_have_is_named_with_the_nearest() -> No
     assert "batch" in error.value.hint
 
 
-DECIDED_BY_DATA = """g (float[batch,seq] x) => (float y) {
+DECIDED_BY_DATA = """g (float[batch,seq] x) => (y) {
         z = NonZero (x)
         f = Cast <to = 1> (z)
         zero = Constant <value_ints = [0]> ()
@@ -139,6 +139,17 @@ def test_values_too_large_to_run_follow_from_those_that_were(
 def test_the_process_is_predicted_at_the_sizes_of_runs(decided: Path) -> None:
     found = fit(decided, 64 << 20, "seq", of="process", overhead=0)
     assert found.points[0].process
+    assert found.points[0].dims == {"seq": 4}
+    assert any("taken not to fit: seq=5" in each for each in found.warnings)
+
+
+def test_a_value_without_a_size_of_the_output_is_taken_not_to_fit(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    text = DECIDED_BY_DATA.partition("low =")[0] + "y = NonZero (h) }"
+    text = text.replace("z = NonZero (x)", "").replace("f = Cast <to = 1> (z)", "")
+    path.write_bytes(parse(text).SerializeToString())
+    settings = Settings(dims={"batch": 1})
+    found = fit(path, 64 << 20, "seq", settings, overhead=0, of="tensors")
     assert found.points[0].dims == {"seq": 4}
     assert any("taken not to fit: seq=5" in each for each in found.warnings)
 

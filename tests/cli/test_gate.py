@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from memplan_cli.api.gate import gate
 from memplan_cli.api.schema import SCHEMA_NAMES
+from memplan_cli.errors import SettingsError
 from story import GOOD, LONGER, memplan, write
 
 if TYPE_CHECKING:
@@ -64,6 +66,11 @@ def test_a_process_without_a_prediction_names_the_file_and_not_a_temporary_copy(
     assert "unknown: c.onnx at n=2 could not be run for its sizes: " in failed.stderr
     assert "Name:'lookup'" in failed.stderr
     assert "memplan-" not in failed.stderr  # the folder of the copy
+
+
+def test_a_mode_that_there_is_not_is_refused(folder: Path) -> None:
+    with pytest.raises(SettingsError, match="there is no mode 'update'"):
+        gate(folder / "m" / "a.onnx", mode="update")  # type: ignore[arg-type]
 
 
 def test_several_models_are_meant_by_one_glob() -> None:

@@ -154,7 +154,8 @@ def binding_of(settings: Settings) -> Binding:
     """Return the binding that bound settings give a run: their dims and feeds, and assumed dims.
 
     A dim is assumed if only ``inputs.assumed`` has a number for it, or if its number in ``dims`` has
-    the provenance "assumed".
+    the provenance "assumed". A dim with bounds also gets a second number, at which two models are
+    compared once more.
     """
     inputs = settings.inputs
     dims = {**(inputs.assumed or {}), **settings.dims}
@@ -163,12 +164,12 @@ def binding_of(settings: Settings) -> Binding:
         for name in dims
         if name not in settings.dims or inputs.provenance.get(name) == "assumed"
     )
-    others = {
+    second_numbers = {
         name: _other_number(limits, dims[name])
         for name, limits in settings.bounds.items()
         if name in dims
     }
-    return Binding(dims, inputs.feeds or {}, assumed, others)
+    return Binding(dims, inputs.feeds or {}, assumed, others=second_numbers)
 
 
 def _other_number(limits: DimRange, number: int) -> int:
@@ -177,15 +178,18 @@ def _other_number(limits: DimRange, number: int) -> int:
 
 
 def dims_of_run(settings: Settings) -> Mapping[str, BoundDim]:
-    """Return the number of each dim in the first run, with its source."""
-    provenance, assumed = settings.inputs.provenance, settings.inputs.assumed or {}
-    return {
-        **{
-            name: BoundDim(value, "bounds" if name in settings.bounds else "assumed")
-            for name, value in assumed.items()
-        },
-        **{n: BoundDim(v, provenance.get(n, "given")) for n, v in settings.dims.items()},
+    """Return the number of each dim in a run with bound settings, with its source for the report."""
+    inputs = settings.inputs
+    assumed = {
+        # A number that was assumed for a dim with bounds is one of those within its bounds.
+        name: BoundDim(value, "bounds" if name in settings.bounds else "assumed")
+        for name, value in (inputs.assumed or {}).items()
     }
+    bound = {
+        name: BoundDim(value, inputs.provenance.get(name, "given"))
+        for name, value in settings.dims.items()
+    }
+    return {**assumed, **bound}
 
 
 def assumption_notes(settings: Settings) -> tuple[str, ...]:

@@ -188,7 +188,12 @@ def refuse_optimize_settings(settings: Settings) -> None:
             "--kv-cache in-place rewrites the model, which only `memplan optimize` does",
             hint="use the file that it writes",
         )
-    if settings.capacity is not None:
+    refuse_unused_capacity(settings)
+
+
+def refuse_unused_capacity(settings: Settings) -> None:
+    """Refuse a capacity of caches that are not updated in place."""
+    if settings.kv_cache == "keep" and settings.capacity is not None:
         raise SettingsError(
             "--capacity has no effect without --kv-cache in-place",
             hint="add --kv-cache in-place",

@@ -144,10 +144,12 @@ def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | N
 
 
 def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalModel:
-    """Return the model that a written one was made from, for the checker.
+    """Return what the checker compares a plan and the written ``model`` with, mostly from the original's file.
 
-    It has no graph to compare with if the written graph is more than a reordering of the original's: if ONNX
-    Runtime optimized it, or caches were rewritten to buffers.
+    - The graph, whose nodes the written model must have in another order. None if ONNX Runtime optimized
+      the written graph, or caches were rewritten to buffers: then it has other nodes.
+    - The inputs with symbolic dims, which the report of the plan must list.
+    - The names that dims in the plan may have.
     """
     from memplan_cli.checking.timeline import OriginalModel
     from memplan_cli.onnx_io.caches_metadata import has_caches
@@ -158,15 +160,14 @@ def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalMo
     source, shapes = load_model(original), planned_shapes(plan)
     # A graph that ONNX Runtime optimized can be an original itself; then the written one is a reordering of it.
     was_optimized = is_offline(model) and not is_offline(source)
-    # The plan of a decoder with caches in place is for the inputs and dims of the written model: its buffers
-    # are inputs with dims that the original lacks.
+    # Buffers of caches are inputs that the original lacks. The report lists the inputs of the written model.
     has_buffers = has_caches(model)
     return OriginalModel(
         graph=None if was_optimized or has_buffers else source.graph,
         sha256=file_digest(original),
         graph_sha256=graph_digest(source),
         free_inputs=open_inputs(model if has_buffers else source),
-        # Shapes of the settings are for inputs of the original, and may name its dims.
+        # Names in ``shapes`` are dims of the original's inputs; buffers have dims that only ``model`` has.
         dims=known_dims(source, shapes.values()) | known_dims(model, ()),
         outputs=frozenset(value.name for value in source.graph.output),
         config=metadata_of(source).get(ORT_CONFIG),

@@ -92,10 +92,10 @@ def plan_profiles(
 def with_profiles(
     common: PlannedProgram, file: ModelFile, profiles: Profiles, progress: Progress
 ) -> PlannedProgram:
-    """Check a plan that holds for all values between those of profiles at each combination of them.
+    """Return the common plan of profiles, with a row for each combination of their values in its report.
 
-    The report of the result has a row for each combination: the memory of its own plan. ``common`` was
-    made with the settings of `with_bounds_of`.
+    A row has the memory of the exact plan: that of the combination alone. The sizes in it check the common
+    plan, which was made with the settings of `with_bounds_of`.
 
     Raises:
         SettingsError: the model has no free dim of a name.
@@ -120,8 +120,8 @@ def with_profiles(
 def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, int]) -> Plan:
     """Return the common plan, in which each tensor has the bytes that it has at ``dims``.
 
-    ``exact`` is the plan for these dims only. Tensors in an arena whose unit is a product of symbols, in
-    one of both plans, stay as they are: they have no number of bytes.
+    ``exact`` is the plan for these dims alone. A tensor stays as it is if its bytes are symbolic in the
+    common plan or in the exact one, which is symbolic in other dims.
 
     Raises:
         InvalidLayoutError: a tensor is larger than the common plan assumes.
@@ -130,18 +130,17 @@ def _with_exact_sizes(common: PlannedProgram, exact: Plan, dims: Mapping[str, in
     numeric_arenas = _numeric_arenas(plan)
     tensors = []
     for tensor in plan.tensors:
-        size = None
-        if tensor.arena in numeric_arenas:
-            size = _exact_bytes(tensor, exact, common.program, dims)
+        is_numeric = tensor.arena in numeric_arenas
+        size = _exact_bytes(tensor, exact, common.program, dims) if is_numeric else None
         if size is None:
             tensors.append(tensor)
-            continue
-        if size > tensor.bytes:
+        elif size <= tensor.bytes:
+            tensors.append(tensor._replace(bytes=size))
+        else:
             raise InvalidLayoutError(
                 f"the plan has {tensor.bytes} bytes for {tensor.id[:120]!r}, which takes "
                 f"{size} at {binding_text(dims)}"
             )
-        tensors.append(tensor._replace(bytes=size))
     return replace(plan, tensors=tuple(tensors))
 
 
@@ -153,7 +152,10 @@ def _numeric_arenas(plan: Plan) -> frozenset[int]:
 def _exact_bytes(
     tensor: Placement, exact: Plan, program: Program, dims: Mapping[str, int]
 ) -> int | None:
-    """Return the bytes of a tensor of a program in its exact plan, that for ``dims``; None: symbolic."""
+    """Return the bytes of a tensor at ``dims``, for which ``exact`` was planned; None if they are symbolic.
+
+    ``program`` is that of the common plan for all values, from which the tensor is.
+    """
     placement = exact.by_id.get(tensor.id)
     if placement is not None:
         return placement.bytes if placement.arena in _numeric_arenas(exact) else None

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 
 def read_observed(
-    source: LazyModel, bindings: Bindings, observed: Known, inferred: Program, inputs: str
+    source: LazyModel, bindings: Bindings, observed: Known, inferred: Program, *, inputs: str
 ) -> Loaded:
     """Return a model read again with the types and shapes that were observed in one run.
 
     Inference begins with the observed shapes. Tensors for which it still finds none get the observed ones,
     and those in blocks that the run did not enter count as empty. Warnings name the empty tensors, and
-    those whose sizes come from the run.
+    those whose sizes come from the run. ``seen`` of the result are the results that had no size in
+    ``inferred``, and inputs that had no rank.
 
     Args:
         source: the model.
@@ -44,27 +45,32 @@ def read_observed(
     )
     loaded = read_checked(source, bindings_of_run)
     program = _with_missing_shapes(loaded.program, observed)
-    # The results without a size in the first program, whose dims alone have numbers.
     unresolved = unresolved_results(inferred, bindings.dims)
-    still_missing = set(missing_sizes(program))
-    learned = [var for var in unresolved if var not in still_missing]
-    warnings = loaded.warnings
-    if learned:
-        warning = (
-            f"shapes of {counted(len(learned), 'tensor')} were learned from one run on {inputs}; other data "
-            f"may need more: {_first_names(learned)}"
-        )
-        warnings = (*warnings, warning)
+    warnings = (*loaded.warnings, *_warning_of_learned(unresolved, program, inputs))
     loaded = _with_unexecuted_results_empty(
         replace(loaded, program=program, warnings=warnings), observed
     )
-    # The shapes of inputs without a declared rank come from the run too.
     inputs_without_rank = (
         identity
         for identity, var in inferred.vars.items()
         if var.origin is Origin.INPUT and var.shape is None
     )
     return replace(loaded, observed=True, seen=frozenset((*unresolved, *inputs_without_rank)))
+
+
+def _warning_of_learned(
+    unresolved: Sequence[VarId], program: Program, inputs: str
+) -> tuple[str, ...]:
+    """Return a warning with the unresolved results that have a size in a program read with a run's shapes."""
+    still_missing = set(missing_sizes(program))
+    learned = [var for var in unresolved if var not in still_missing]
+    if not learned:
+        return ()
+    warning = (
+        f"shapes of {counted(len(learned), 'tensor')} were learned from one run on {inputs}; other data "
+        f"may need more: {_first_names(learned)}"
+    )
+    return (warning,)
 
 
 def missing_sizes(program: Program) -> tuple[VarId, ...]:
@@ -108,16 +114,16 @@ def numeric_types(program: Program) -> Known:
     }
 
 
-def _with_missing_shapes(program: Program, known: Known) -> Program:
-    """Return a program in which results without a size in numbers have their type in ``known``.
+def _with_missing_shapes(program: Program, observed: Known) -> Program:
+    """Return a program in which results without a size in numbers have their type in ``observed``.
 
-    Inference leaves out ``known`` if the file declares a wrong shape, or if a value grows in each iteration
-    of a loop.
+    Inference began with these types, and has lost them in two cases: the file declares a wrong shape, or
+    a value grows in each iteration of a loop.
     """
     changed = {}
     for identity in unresolved_results(program):
-        if identity in known:
-            dtype, shape = known[identity]
+        if identity in observed:
+            dtype, shape = observed[identity]
             changed[identity] = program.vars[identity]._replace(dtype=dtype, shape=shape)
     return _with_vars(program, changed)
 

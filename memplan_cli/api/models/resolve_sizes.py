@@ -121,16 +121,15 @@ def resolve_all_but(
 ) -> ResolvedModel:
     """Resolve a model with numbers for all dims except those in ``symbolic``.
 
-    The numbers of free dims are those that `resolve_sizes` finds, which may run the model for them. None
-    are looked for if a name in ``symbolic`` is no dim of an input: the caller will refuse that name.
+    Free dims get the numbers that `resolve_sizes` finds, which may run the model for them. But if a name in
+    ``symbolic`` is no dim of an input, they stay symbolic: the caller will refuse that name.
     """
     settings = bind(source.model, settings)
     input_dims = _InputDims.of(source.model, settings)
     dims_to_assume = input_dims.free.keys() - set(symbolic)
     if dims_to_assume and input_dims.names.issuperset(symbolic):
-        # These have numbers for ``symbolic`` as well, and are not used further.
-        numbers = binding_of(resolve_sizes(source, path, settings).settings).dims
-        assumed = {name: numbers[name] for name in numbers if name in dims_to_assume}
+        all_dims = binding_of(resolve_sizes(source, path, settings).settings).dims
+        assumed = {name: n for name, n in all_dims.items() if name in dims_to_assume}
         settings = _bound_to(settings, assumed)
     return ResolvedModel(settings, read_checked(source, _bindings(settings)))
 
@@ -151,7 +150,7 @@ def _bindings(settings: Settings) -> Bindings:
 def _bound_to(settings: Settings, dims: Mapping[str, int]) -> Settings:
     """Return settings that bind dims to assumed numbers, with ``assumed`` as their provenance.
 
-    ``inputs.assumed`` becomes empty: no dim is left without a number.
+    ``inputs.assumed`` becomes empty, so that no further numbers are assumed.
     """
     inputs = settings.inputs
     provenance: dict[str, Provenance] = dict(inputs.provenance)
@@ -170,8 +169,8 @@ class _InputDims:
     Attributes:
         fixed: the numbers of the dims that settings bind, and the lower bounds of dims with bounds.
             The lower bounds make the runs of a search short.
-        free: the other dims -> whether the dim leads a shape, as a batch does. Leading dims need only be
-            1 in most models.
+        free: the other dims -> whether the dim leads a shape: it is the first of several dims of an input.
+            That is mostly a batch, which can be 1.
         names: all dims.
     """
 
@@ -186,8 +185,7 @@ class _InputDims:
 
         lower_bounds = {name: limits.low for name, limits in settings.bounds.items()}
         fixed = {**lower_bounds, **settings.dims}
-        # ``--shape`` may give an input dims with names that the file does not have. They count as dims
-        # that lead no shape.
+        # ``--shape`` may give an input dims with names that the file lacks. These are taken for no batch.
         symbols_in_shapes = frozenset().union(
             *(symbols_of(dim) for shape in settings.shapes.values() for dim in shape)
         )
@@ -213,9 +211,7 @@ class _SizeSearch:
         settings: bound to the model.
         dims: of the model's inputs.
         loaded: the model read with what the settings give; free dims are symbols in it.
-        unresolved: the results whose size a run has to observe: it is unknown, or depends on data. With
-            bounds there are none: one run does not tell the sizes within them. Nor are there any for
-            models that are too large to be observed.
+        unresolved: the results whose size a run has to observe: it is unknown, or depends on data.
     """
 
     source: LazyModel
@@ -232,7 +228,9 @@ class _SizeSearch:
         dims = _InputDims.of(source.model, settings)
         loaded = read_checked(source, _bindings(settings))
         unresolved: tuple[VarId, ...] = ()
-        if not settings.bounds and len(loaded.program.body.ops) <= MAX_OBSERVED_OPS:
+        is_too_large = len(loaded.program.body.ops) > MAX_OBSERVED_OPS
+        # With bounds, a run is of no use: it has one of the sizes within them.
+        if not settings.bounds and not is_too_large:
             unresolved = unresolved_results(loaded.program, dims.free)
         return cls(source, path, settings, dims, loaded, unresolved)
 
@@ -294,7 +292,7 @@ class _SizeSearch:
         settings = _bound_to(self.settings, dims)
         inputs = "the inputs given" if self._has_data else "drawn inputs"
         loaded = read_observed(
-            self.source, _bindings(settings), result.known, self.loaded.program, inputs
+            self.source, _bindings(settings), result.known, self.loaded.program, inputs=inputs
         )
         return ResolvedModel(settings, loaded)
 

@@ -96,9 +96,10 @@ def plan_portable(request: OptimizeRequest) -> Rewriting:
 def plainer_settings(settings: Settings) -> Iterator[Settings]:
     """Yield settings with which the written model is less likely to have other outputs: none, one or two.
 
-    Outputs change mostly because ONNX Runtime fuses other nodes. The first settings are for the model's own
-    nodes, which run with graph optimization like the original. The second also keep the order of the nodes,
-    which can decide what is fused. There are none for a budget, which the model's own nodes would miss.
+    Outputs change mostly because ONNX Runtime fuses other nodes. The first settings have no chunks, no
+    recomputation and no donation, so that the file runs with graph optimization, as the original does. The
+    second also keep the order of the nodes, which can decide what is fused. With a budget there are none:
+    such plans would miss it.
     """
     if settings.budget is not None:
         return
@@ -142,7 +143,7 @@ class TargetCandidates:
 
     @classmethod
     def of(cls, request: OptimizeRequest, folder: Path) -> Self:
-        """Check the provider and the output files before the first round.
+        """Return the candidates for the target of a request, none of which is planned yet.
 
         Raises:
             RuntimeUnavailableError: the provider does not work here.
@@ -154,11 +155,11 @@ class TargetCandidates:
         settings = request.settings
         provider = resolve_provider(settings.target)
         request.targets.refuse_overwriting_weights(request.file)
-        packing = Packing.AT_LOAD
-        if (
-            request.check is not None
-        ):  # else nothing shows whether the file with packed weights runs
-            packing = packing_for(provider, request.file.model)
+        # Without a check, nothing shows whether a file with packed weights runs.
+        can_be_packed = request.check is not None
+        packing = (
+            packing_for(provider, request.file.model) if can_be_packed else Packing.AT_LOAD
+        )
         if settings.bounds:
             # The size of the run depends on planned memory: here on that of the model's own graph.
             portable = request.with_settings(replace(settings, target="portable"))
@@ -198,25 +199,26 @@ class TargetCandidates:
         return [_with_unpacked_weights(each, result) for each in candidates]
 
     def _plan_round(self, packing: Packing) -> list[Rewriting]:
-        """Have ONNX Runtime dump its graphs with this packing of weights, and plan each of them."""
+        """Have ONNX Runtime dump its graphs with this packing of weights, and plan each of them.
+
+        The second dump, without the fusions that cost memory, is the first candidate. It is not made if
+        there are no such fusions.
+        """
         from memplan_cli.runtime.graph.offline import DumpJob
 
         file, out = self.request.file, self.request.targets.model
         # Without a check nothing is run to compare graphs by, and the first one is written.
         kinds = (FUSED,) if self.request.check is None else (FUSED, UNFUSED)
-        names = [data_name(out, kind, taken=file.data_files) for kind in kinds]
-        # The first graph is dumped in any case: a file in its way is found before the work is done.
-        # The second is dumped only if there are fusions that cost memory.
-        refuse_foreign_weights(out, names[:1], own_weights(out))
+        weight_names = [data_name(out, kind, taken=file.data_files) for kind in kinds]
+        # Weights will be copied beside the output, which fails if a file is in their way. The first dump is
+        # made in any case: for its weights, such a file is found before the work is done.
+        refuse_foreign_weights(out, weight_names[:1], own_weights(out))
         folder = self.folder / packing.name
         folder.mkdir()
-        paths = [folder / name.removesuffix(".data") for name in names]
-        with DumpJob(file.path, paths, self.provider, packing, self.settings.dims) as dumping:
-            dumps = dumping.result()
-        # The weights of a candidate are copied beside the output later.
-        names = [f"{dump.path.name}.data" for dump in dumps]
-        refuse_foreign_weights(out, names, own_weights(out))
-        # The graph without costly fusions needs less memory, and is tried first, if there is one.
+        # ONNX Runtime appends ``.data`` to the name of a dump for its weights.
+        paths = [folder / name.removesuffix(".data") for name in weight_names]
+        with DumpJob(file.path, paths, self.provider, packing, self.settings.dims) as job:
+            dumps = job.result()
         return [self._plan_dump(dump) for dump in reversed(dumps)]
 
     def _plan_dump(self, dump: Dump) -> Rewriting:
@@ -242,7 +244,7 @@ class TargetCandidates:
     def _program(self, dump: Dump, file: ModelFile) -> Program:
         """Return the program of a dumped graph, with sizes that were observed in the original.
 
-        `_plan_program` warns of observed sizes: the warnings of `read_observed` are dropped.
+        The warnings of `read_observed` are dropped: `_plan_program` has one of its own.
         """
         from memplan_cli.api.models.reading import numeric_types, read_observed
         from memplan_cli.onnx_io.shapes.bindings import Bindings
@@ -252,11 +254,12 @@ class TargetCandidates:
         program = offline_program(file.path, dims, self.provider, dump.shapes)
         if not resolved.observed:
             return program
-        # A dump has values of the same names as the original, so it need not be run to observe them.
+        # The values that ONNX Runtime did not fuse away have the same names in both graphs, so that the
+        # dump need not be run to observe them.
         types = numeric_types(resolved.program)
         observed = {var: type_ for var, type_ in types.items() if var in program.vars}
-        inputs = "the original's inputs"
-        return read_observed(file.lazy, Bindings(dims), observed, program, inputs).program
+        loaded = read_observed(file.lazy, Bindings(dims), observed, program, inputs="unused")
+        return loaded.program
 
     def _plan_program(self, dump: Dump, file: ModelFile, program: Program) -> Rewriting:
         """Plan the program of a dumped graph, in an order that suits ONNX Runtime's arena.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -215,12 +216,12 @@ class CandidateCost(NamedTuple):
 
 
 def candidate_cost(plan: Plan) -> CandidateCost:
-    """Return the cost of a candidate (see `CandidateCost`) as the report of its plan has it measured."""
+    """Return the cost of a candidate, from the measurements in the report of its plan."""
     from memplan_cli.runtime.run.timing import is_slower
 
     runtime = plan.report.runtime
     if runtime is None:  # not measured: the highest cost
-        return CandidateCost(is_slower=True, lacks_size=True, bytes=0)
+        return CandidateCost(is_slower=True, lacks_size=True, bytes=sys.maxsize)
     before, after = runtime.observed["original"], runtime.observed["optimized"]
     sizes = (after.held, after.first_run_peak)
     return CandidateCost(
@@ -278,14 +279,13 @@ def _name_of_candidate(plan: Plan) -> str:
     report, settings = plan.report, plan.settings
     if report.target != "portable":
         return f"a graph that was optimized for {report.target}"
-    # A plan records ``notes`` only if the model has none on its nodes and values.
-    keeps_order, has_notes = settings.get("order") == "keep", settings.get("notes") != "plan"
     changes = {
         "recomputed nodes": report.recompute.nodes > 0,
         "chunks": bool(report.chunked.regions),
         "donated outputs": bool(report.donated.pairs),
-        "another order": not keeps_order,
-        "the plan as metadata": has_notes,
+        "another order": settings.get("order") != "keep",
+        # With ``notes: plan``, only the plan file has the plan. The default, in the model too, is not recorded.
+        "the plan as metadata": settings.get("notes") != "plan",
     }
     *others, last = [name for name, is_made in changes.items() if is_made] or ["no change"]
     return f"the graph with {', '.join(others)}{' and ' if others else ''}{last}"
