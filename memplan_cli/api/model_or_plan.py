@@ -81,8 +81,8 @@ def reject_settings_of_plans(
     are_plans = all(isinstance(source, Plan) or is_plan_file(source) for source in sources)
     if not option_names or not sources or not are_plans:
         return
-    path = next(filter(is_plan_file, sources), None)
-    reason = "a finished plan is given" if path is None else f"{path} is a finished plan"
+    files = (f"{source} is a finished plan" for source in sources if is_plan_file(source))
+    reason = next(files, "a finished plan is given")
     raise SettingsError(
         f"{option_names[0]} has no effect: {reason}", hint="name the model instead"
     )
