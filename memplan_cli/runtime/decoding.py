@@ -119,6 +119,7 @@ class Decoder:
         """
         self._check_inputs(inputs)
         new_constants = {
+            # Of a copy, because the run writes the cache's output into it.
             name: self._ort_value(name, np.array(inputs[name]))
             for name in self._constant_caches
             if name in inputs
@@ -174,12 +175,15 @@ class Decoder:
         """Replace the valid entries of all growing caches by entries that were computed before.
 
         Args:
-            values: an array for each growing cache, by its input's name, all of one length.
+            values: an array for each growing cache and no others, by its input's name, all of one length.
 
         Raises:
-            SettingsError: lengths differ or are beyond the capacity.
+            SettingsError: names are missing or unknown, or lengths differ or are beyond the capacity.
         """
         growing = self.caches.growing
+        wrong_names = values.keys() ^ {cache.input for cache in growing}
+        if wrong_names:
+            raise SettingsError(f"{min(wrong_names)!r} is missing, or is no growing cache")
         lengths = {np.shape(values[cache.input])[cache.axis] for cache in growing}
         length = max(lengths, default=0)
         if len(lengths) > 1 or length > self.capacity:
@@ -237,6 +241,8 @@ class Decoder:
     def _growing_buffer(self, name: str, inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Return the buffer of a growing cache, a new one if it has none of the shape that a step needs.
 
+        The shape follows from all ``inputs`` of the step.
+
         Raises:
             SettingsError: a buffer of another shape has valid entries.
         """
@@ -255,9 +261,10 @@ class Decoder:
         return self._buffers[name]
 
     def _buffer_shape(self, name: str, inputs: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the shape of a cache, with the dims of the inputs of a step.
+        """Return the shape of a cache, with a number for each named dim.
 
-        A dim that no input has is 1: in nearly all such decoders it is the batch.
+        That is the number which `__init__` got for the dim, else its size in the inputs of a step, else 1: in
+        nearly all such decoders a dim that no input has is the batch.
         """
         dims = dict(self._dims)
         for other in (*self.inputs, *self._constant_caches):

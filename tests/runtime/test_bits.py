@@ -59,6 +59,16 @@ def test_another_shape_or_type_is_a_difference_with_a_reason(other: NDArray[Any]
     assert found.beyond
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("tolerance", [Tolerance(rtol=0.01), Tolerance(atol=0.1)])
+def test_no_tolerance_excuses_another_value_than_infinity(tolerance: Tolerance) -> None:
+    wanted = np.array([np.inf, np.inf, -np.inf, 1.0, 1.0], np.float32)
+    actual = np.array([1.0, np.nan, np.inf, np.inf, np.nan], np.float32)
+    found = array_difference("y", actual, wanted, tolerance)
+    assert found is not None
+    assert found.beyond == found.elements == 5
+
+
 def test_strings_are_compared() -> None:
     found = array_difference("y", np.array(["a", "b"]), np.array(["a", "c"]), EXACT)
     assert found is not None

@@ -18,7 +18,7 @@ from memplan_cli.loading import session as loading_session
 from memplan_cli.loading.session import load_session
 from memplan_cli.onnx_io.settings_metadata import RecordedSettings, settings_entry
 from memplan_cli.runtime.settings_search.predicted import SettingsChoice, released_between_runs
-from memplan_cli.runtime.simulate.regions import EXACT, one_region, release_after_run
+from memplan_cli.runtime.simulate.regions import EXACT, one_region, release_entries
 from memplan_cli.runtime.workers import session
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def test_a_second_arena_of_cuda_is_the_first_one_and_a_warning(
 
 
 def test_a_file_for_cuda_that_releases_its_arena_runs_on_the_cpu(tmp_path: Path) -> None:
-    settings = RuntimeSettings(arena=EXACT, run_config=release_after_run(CUDA))
+    settings = RuntimeSettings(arena=EXACT, run_config=release_entries(CUDA))
     with pytest.warns(UserWarning, match="its arena is not used"):
         loaded = load_session(written(tmp_path, settings), providers=[CPU])
     (y,) = loaded.run(None, {"x": np.zeros(2, np.float32)})

@@ -232,6 +232,14 @@ def test_entries_computed_elsewhere_are_gone_on_from() -> None:
         )
 
 
+def test_entries_computed_elsewhere_are_those_of_all_growing_caches() -> None:
+    one, feed = started()
+    one.prefill(feed)
+    for names in (("a0_past",), ("a0_past", "b0_past", "c0_past")):
+        with pytest.raises(SettingsError, match="is missing, or is no growing cache"):
+            one.load({name: one.valid("a0_past") for name in names})
+
+
 def test_a_model_without_caches_in_place_has_no_decoder() -> None:
     with pytest.raises(ModelError, match="no caches in place"):
         Decoder(session(decoder()), None)

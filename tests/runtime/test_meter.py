@@ -76,7 +76,7 @@ def noted(
         system.grow(looks)
         system.resident -= looks
         system.used -= looks
-        meter.note_dropped()
+        meter.note_after_run()
     return meter.result([run * held for run in range(3)])
 
 
@@ -94,7 +94,7 @@ def test_a_profile_that_lies_in_holes_of_the_heap_took_nothing(system: System) -
     for _ in range(3):
         system.grow(4 * MB)
         meter.note_run()
-        meter.note_dropped()
+        meter.note_after_run()
     found = meter.result([0, 0, 0])
     assert found is not None
     assert found.private == 30 * MB
@@ -109,7 +109,7 @@ def test_a_run_is_never_below_the_load_before_it(system: System) -> None:
     for _ in range(3):
         system.grow(4 * MB)
         meter.note_run()
-        meter.note_dropped()
+        meter.note_after_run()
     found = meter.result([0, 0, 0])
     assert found is not None
     assert (found.load, found.run, found.private) == (80 * MB, 80 * MB, 30 * MB)
@@ -123,7 +123,7 @@ def test_holes_that_were_given_back_are_none(system: System) -> None:
     for _ in range(3):
         system.grow(4 * MB)
         meter.note_run()
-        meter.note_dropped()
+        meter.note_after_run()
     found = meter.result([0, 0, 0])
     assert found is not None
     assert found.private == 0
@@ -149,7 +149,7 @@ def test_without_a_profile_nothing_is_taken_off(system: System) -> None:
     for _ in range(3):
         system.grow(6 * MB)
         meter.note_run()
-        meter.note_dropped()
+        meter.note_after_run()
     found = meter.result()
     assert found is not None
     assert (found.run, found.private) == (18 * MB, 18 * MB)

@@ -402,7 +402,7 @@ def test_a_kernel_packs_weights_of_its_own_graph_and_of_the_one_around_it() -> N
             graph.initializer.append(numpy_helper.from_array(zeros, value.name))
     program = read_program(model).program
     found = {
-        program.vars[read.weight].name: read.packed_copy for read in weight_reads(program)
+        program.vars[read.weight].name: read.packed_bytes for read in weight_reads(program)
     }
     assert found == {"u": 4096, "v": 4096, "w": 0}
 

@@ -38,6 +38,14 @@ def test_two_regions_win_where_two_large_tensors_take_turns() -> None:
     assert choice.settings["max_power_of_two_extend_bytes"] == 8 << 10
 
 
+def test_one_region_may_be_as_large_as_its_setting() -> None:
+    largest = (2**31 - 1) // 256  # units; the setting is a C int
+    for units, is_one_region in ((largest, True), (largest + 1, False)):
+        choice = best_arena(trace_of(1024, -1, units, -2, unit=256))
+        assert ("initial_chunk_size_bytes" in choice.settings) == is_one_region
+        assert choice.held == 256 * (units if is_one_region else units + 1024)
+
+
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 9)), min_size=1, max_size=40))
 def test_the_choice_is_never_worse_than_exact_growth_nor_below_what_is_live(

@@ -29,7 +29,7 @@ from memplan_cli.runtime.workers.session_graph import (
     graph_settings,
     inferred_types,
     output_types,
-    write_graph,
+    write_light_graph,
     write_session_graph,
 )
 from memplan_cli.runtime.workers.spec import SessionSpec
@@ -56,7 +56,7 @@ def write_light_dump(job: Json) -> Json:
     Args:
         job: ``session`` is a `SessionSpec`, ``out`` the file for the graph.
     """
-    return {"types": write_graph(SessionSpec.of_job(job), Path(job["out"]))}
+    return {"types": write_light_graph(SessionSpec.of_job(job), Path(job["out"]))}
 
 
 def write_whole_dump(job: Json) -> Json:
@@ -124,8 +124,8 @@ def _with_settings(session: SessionSpec, settings: RuntimeSettings) -> SessionSp
 def _write_offline(dump: OfflineDump, out: Path) -> Types:
     """Write one graph with packed weights to a file; return the inferred types of its values.
 
-    Large constants of one value are replaced by nodes that compute them. If ``dump.in_pieces`` is set, large
-    constant operands of matrix products are cut into columns.
+    With ``dump.in_pieces``, `_write_in_pieces` writes it, unless there is nothing to cut. Either way, large
+    constants of one value are replaced by nodes that compute them.
     """
     if dump.in_pieces:
         types_with_pieces = _write_in_pieces(dump, out)
@@ -143,9 +143,12 @@ def _write_offline(dump: OfflineDump, out: Path) -> Types:
 def _write_in_pieces(dump: OfflineDump, out: Path) -> Types | None:
     """Write a graph in which large constant operands are cut into columns before they are packed.
 
-    Loading takes less memory then: it holds one piece twice, not a whole operand. A first session optimizes
-    the graph and packs nothing. In its dump, constants of one value are replaced by nodes that compute them,
-    and large operands are cut. A second session loads that, optimizes nothing, and packs the weights.
+    Loading takes less memory then: it holds one piece twice, not a whole operand. The steps are:
+
+    1. A session optimizes the graph, and writes it with weights that are not packed.
+    2. Constants of one value are replaced by nodes that compute them, so that step 3 does not cut them.
+    3. Large constant operands are cut; their pieces are written to a data file of their own.
+    4. A second session loads the result, optimizes nothing, and writes ``out`` with packed weights.
 
     Returns:
         The types of the values, results of pieces included. None if there is nothing to cut, and ``out`` is
@@ -158,7 +161,6 @@ def _write_in_pieces(dump: OfflineDump, out: Path) -> Types | None:
         write_session_graph(_with_settings(dump.session, NOT_PACKED), unpacked)
         types = inferred_types(unpacked, dump.session.provider)
         model = load_model(unpacked)
-        # Before the cut, because a value that a node computes is not cut. The cut needs its size in ``types``.
         types |= _replace_uniform_constants(dump, model, unpacked.parent, types)
         if not has_large_operand(model):
             return None

@@ -49,9 +49,9 @@ def executed_graph(
 ) -> ExecutedGraph:
     """Return the graph that a session on the CPU with these settings runs, with its shapes; nothing is run.
 
-    The ops are in the order of ``ExecutionOrder.DEFAULT``. If the settings have ``PRIORITY_BASED`` instead, the ops
-    of an unoptimized graph are in the order of their node indices, from which that order follows. Node indices
-    of an optimized graph are unknown.
+    The ops are in the order of ``ExecutionOrder.DEFAULT``, also those of an optimized graph that runs by priority:
+    its node indices, from which an order by priority follows, are unknown. Only the ops of an unoptimized graph
+    that runs by priority are in the order of their node indices.
 
     Raises:
         RuntimeUnavailableError: weights are missing, or the model does not load.
@@ -142,14 +142,15 @@ def read_dump(
     known_shapes = bound_shapes(shapes, dims, free_dims(graph))
     program = read_checked(graph, Bindings(dims=dims, known=known_shapes)).program
     settings = session.settings
-    has_indices = settings.is_unoptimized and settings.runs_by_priority
-    if has_indices:
+    # Then the order of the run follows from node indices.
+    is_in_index_order = settings.is_unoptimized and settings.runs_by_priority
+    if is_in_index_order:
         # `graph` may have other names of values than the session's model, so `written` is passed.
         program = in_index_order(program, written.graph, load_as_written(session.model))
     return ExecutedGraph(
         program,
         dims,
-        in_run_order=not has_indices,
+        in_run_order=not is_in_index_order,
         planner_shapes=planner_shapes(program, shapes),
         provider=session.provider,
     )

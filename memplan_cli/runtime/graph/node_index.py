@@ -53,8 +53,9 @@ def _sorted_block(
 ) -> Block:
     """Return a block with its ops, and those of its bodies, in the order of their node indices.
 
-    ``source`` of an op is the place of its node in ``dumped_nodes``. An op is a node of the file if both have
-    a product in common. Bodies of other ops stay as they are.
+    Nodes of the file come first, in its order, then those of inlined functions, then inserted Casts. ``source``
+    of an op is the place of its node in ``dumped_nodes``. An op is a node of the file if both have a product in
+    common. Bodies of other ops stay as they are.
     """
     index_of = {p: index for index, node in enumerate(file_nodes) for p in _products(node)}
     indexed: list[tuple[int, Op]] = []  # the nodes of the file
@@ -70,7 +71,7 @@ def _sorted_block(
                 for body, (name, graph) in zip(op.bodies, subgraphs(dumped), strict=True)
             )
             indexed.append((index, op._replace(bodies=bodies)))
-        elif _float32_value(op) is None:
+        elif _inserted_cast_value(op) is None:  # inserted Casts follow at the end
             inlined.append(op)
     file_ops = [op for _, op in sorted(indexed, key=itemgetter(0))]
     return replace(block, ops=(*file_ops, *inlined, *_inserted_casts(block.ops)))
@@ -95,8 +96,8 @@ def _products(node: NodeProto) -> list[_Product]:
     return [(kind, name.removeprefix(_OTHER_PRECISION)) for name in node.output if name]
 
 
-def _float32_value(op: Op) -> VarId | None:
-    """Return the float32 value of a Cast that the runtime inserted; None for other ops."""
+def _inserted_cast_value(op: Op) -> VarId | None:
+    """Return the float32 value that a Cast of the runtime reads or writes; None for any other op."""
     if op.type != "Cast":
         return None
     return next((var for var in (*op.inputs, *op.outputs) if _OTHER_PRECISION in var), None)
@@ -109,9 +110,10 @@ def _inserted_casts(ops: Sequence[Op]) -> list[Op]:
     a Cast for each input, and then one for each output (core/optimizer/insert_cast_transformer.cc). An op that
     reads the float32 value of an earlier Cast gets no other Cast.
     """
-    cast_of = {value: op for op in ops if (value := _float32_value(op))}
+    cast_of = {value: op for op in ops if (value := _inserted_cast_value(op))}
     casts: dict[VarId, Op] = {}
     for op in ops:
-        if _float32_value(op) is None:
+        if _inserted_cast_value(op) is None:
             casts |= {var: cast_of[var] for var in (*op.inputs, *op.outputs) if var in cast_of}
+    # Casts whose value no other op of the block reads or writes come last.
     return list((casts | cast_of).values())

@@ -172,6 +172,7 @@ def _tidy_dump(dump: Path, original: ModelProto, shapes: RuntimeShapes, provider
     model = with_distinct_names(load_model(dump))
     renumber_generated_names(model, original)
     drop_inferable_types(model)  # a session holds all declared types
+    # Raises an error if a change has broken a rule of ONNX that the file still keeps.
     checked(model, lambda: load_model(dump), fed_like=original)
     data = dump.with_name(f"{dump.name}.data")
     if data.exists():

@@ -92,8 +92,8 @@ def with_file_order(
 
     ONNX Runtime orders nodes by their indices: nodes of the file have their places in the file, and nodes
     that optimization adds have higher ones, which are unknown. They are assumed to ascend in the order of
-    ``graph``. The graph is returned unchanged if its nodes have no distinct names, if the order in which they
-    run is unknown, or if the assumption leads to another order of its own nodes.
+    ``graph``. The assumption is tested: with it, the original file must give the order of ``graph``. If it does
+    not, or if nodes have no distinct names or no known order, the graph is returned unchanged.
 
     Args:
         graph: the optimized graph of the original file.

@@ -66,14 +66,19 @@ class PredictedProcess:
     parts: tuple[Part, ...]
 
 
-def kept_bytes(outputs: int | None, *processes: ProcessBytes | None) -> int:
-    """Return the bytes by which a process is larger if its caller keeps a set of ``outputs``.
+def kept_bytes(
+    output_bytes: int | None, process: ProcessBytes, predicted: ProcessBytes | None = None
+) -> int:
+    """Return the bytes by which a process is larger if its caller keeps the outputs of the last run.
 
-    The first process that has the figure counts, else the outputs' own bytes (0 if unknown). A measured
-    process does not have it, so that of its prediction follows as second.
+    A measured ``process`` does not have this figure. Then it is that of the ``predicted`` one, else
+    ``output_bytes`` (0 if unknown).
     """
-    known = (process.kept for process in processes if process and process.kept is not None)
-    return next(known, outputs or 0)
+    if process.kept is not None:
+        return process.kept
+    if predicted is not None and predicted.kept is not None:
+        return predicted.kept
+    return output_bytes or 0
 
 
 def whole_process(process: ProcessBytes, inputs: int | None, kept: int) -> int:

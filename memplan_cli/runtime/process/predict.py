@@ -181,8 +181,8 @@ def _simulate_loading(
 ) -> None:
     """Simulate how the session is created, which changes ``loading`` and its memory.
 
-    If `memplan_cli.load` opens the file, it fixes the size from which glibc maps blocks, and returns
-    free memory afterwards.
+    If `memplan_cli.load` opens the file, it fixes the size from which glibc maps blocks, returns free memory
+    when the session exists, and then fixes another such size for the runs.
     """
     memory = loading.memory
     if measurements.opened_by_memplan:
@@ -252,17 +252,17 @@ class _ResidentArena:
 
         ONNX Runtime gives back empty regions before the caller frees the outputs.
         """
-        end = len(trace.steps) - trace.outputs
-        self._arena.run(replace(trace, steps=trace.steps[:end]))
+        end_of_run = len(trace.steps) - trace.outputs  # the frees of the outputs follow
+        self._arena.run(replace(trace, steps=trace.steps[:end_of_run]))
         for address, size in zip(self._arena.addresses, trace.sizes, strict=True):
-            if size:
+            if size:  # addresses are in chunks, sizes in bytes
                 start = self._starts[bisect_right(self._starts, address) - 1]
                 self.memory.touch(self._regions[start], (address - start) * CHUNK, size)
         if self.after_run == "shrink":
             for start in self._arena.shrink():
                 self.memory.free(self._regions.pop(start))
                 self._starts.remove(start)
-        self._arena.serve(trace.steps[end:])
+        self._arena.serve(trace.steps[end_of_run:])
 
     def _place_region(self, chunks: int) -> int:
         """Reserve a region in ``memory``, record it, and return its address in chunks.
@@ -298,7 +298,7 @@ def _mapped_weight_bytes(loading: SessionLoading) -> int:
         weight = loading.stored_weights.get(program.vars[read.weight].name)
         if weight is None or weight.inside:
             continue
-        if loading.packs and read.packed_copy:
+        if loading.packs and read.packed_bytes:
             # 0 bytes if the packed copy is on the heap.
             packed_bytes[read.weight] = weight.packed_in_file
             continue

@@ -212,7 +212,7 @@ class SessionLoading:
         weight in each run, so the weight stays.
 
         A weight of an outer block that bodies have packed stays if it is on the heap. If it is mapped, its pages
-        are dropped when all bodies of a control-flow op have packed their operands.
+        are dropped when all bodies of a control-flow op have packed their operands (measured).
 
         Args:
             block: the main graph or a body.
@@ -221,7 +221,7 @@ class SessionLoading:
         """
         for op in block.ops:
             for read in reads_of_op.get(id(op), ()):
-                if not read.packed_copy:
+                if read.packed_bytes == 0:
                     continue
                 self._pack_operand(read)
                 readers[read.weight] -= 1
@@ -232,14 +232,12 @@ class SessionLoading:
             for body in op.bodies:
                 self._pack_block(body, reads_of_op, readers)
             if op.bodies:
-                for var in sorted(
-                    self._mapped
-                ):  # those of this block that only its ops read are gone already
-                    if not readers[var]:
-                        self._free_weight(var)
+                # Weights of this block that only its own ops read are dropped already.
+                for var in sorted(var for var in self._mapped if not readers[var]):
+                    self._free_weight(var)
 
     def _pack_operand(self, read: WeightRead) -> None:
-        """Simulate how a kernel packs a weight that its op reads.
+        """Simulate how a kernel packs a weight that its op reads, with ``packed_bytes`` above 0.
 
         To be read, a weight that has no block on the heap is mapped from its file, unless it is mapped already.
 
@@ -251,7 +249,7 @@ class SessionLoading:
         if name not in self.heap_weights and var not in self._mapped:
             self._mapped.add(var)
             memory.map_file(MAPPED_WEIGHTS, self.sizes.get(var, 0))
-        packed_copy = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", read.packed_copy)
+        packed_copy = memory.allocate(f"{PACKED_WEIGHTS} {op.type}", read.packed_bytes)
         kernel_weight = (op.domain, op.type, var)
         weight = self.stored_weights.get(name)
         is_in_file = weight is not None and weight.packed_in_file

@@ -151,12 +151,13 @@ class Heap:
 
         A block begins two headers behind the start of its chunk, and there is the multiple of the alignment:
 
-            chunk          start                                            end
+            chunk          start                                 chunk_end  end
             | piece ahead  | 2 headers | block of ``size`` bytes | piece behind |
                                        ^ multiple of ``alignment``
 
         A piece ahead of fewer than `_MIN_CHUNK` bytes cannot be a chunk: the block moves on to the next
-        multiple. A piece behind of at most `_MIN_CHUNK` bytes becomes a part of the aligned chunk.
+        multiple. A piece behind of at most `_MIN_CHUNK` bytes becomes a part of the aligned chunk. Other pieces
+        of fewer than `_MIN_FREE_PIECE` bytes are lost: some small object that is not simulated takes them at once.
 
         Args:
             chunk: address of the larger chunk, which is used; it is replaced by the smaller chunk.
@@ -168,12 +169,11 @@ class Heap:
         if 0 < start - chunk < _MIN_CHUNK:
             start += alignment
         # The block also uses the first header of the next chunk, hence one header.
-        block_end = start + align(size + _HEADER, SMALL_ALIGNMENT)
-        if end - block_end <= _MIN_CHUNK:
-            block_end = end
-        self._used[start] = block_end - start
-        for piece_start, piece_end in ((chunk, start), (block_end, end)):
-            # A smaller piece is lost: some small object that is not simulated takes it at once.
+        chunk_end = start + align(size + _HEADER, SMALL_ALIGNMENT)
+        if end - chunk_end <= _MIN_CHUNK:
+            chunk_end = end
+        self._used[start] = chunk_end - start
+        for piece_start, piece_end in ((chunk, start), (chunk_end, end)):
             if piece_end - piece_start >= _MIN_FREE_PIECE:
                 self._used[piece_start] = piece_end - piece_start
                 self.free(piece_start)
@@ -208,6 +208,7 @@ class PageSet:
         """Return how many pages from ``first`` up to ``end`` are in the set."""
         start, stop = bisect_right(self._bounds, first), bisect_left(self._bounds, end)
         inside = self._bounds[start:stop]
+        # After an odd number of bounds a range has begun and not ended: the two pages cut such a range.
         if start % 2:
             inside.insert(0, first)
         if stop % 2:
@@ -216,21 +217,17 @@ class PageSet:
 
     def add(self, first: int, end: int) -> None:
         """Add the pages from ``first`` up to ``end``, at least one."""
-        self._replace(first, end, parity=0)
+        start, stop = bisect_left(self._bounds, first), bisect_right(self._bounds, end)
+        # After an odd number of bounds, the pages continue a range of the set, and no bound is needed.
+        new_first, new_end = [] if start % 2 else [first], [] if stop % 2 else [end]
+        self._bounds[start:stop] = new_first + new_end
 
     def discard(self, first: int, end: int = sys.maxsize) -> None:
         """Remove the pages from ``first`` up to ``end``, at least one."""
-        self._replace(first, end, parity=1)
-
-    def _replace(self, first: int, end: int, parity: int) -> None:
-        """Drop the bounds of a range, and add those that it needs itself.
-
-        It needs one where the state changes: after an even number of bounds (``parity`` 0) to add pages,
-        after an odd one to remove them.
-        """
         start, stop = bisect_left(self._bounds, first), bisect_right(self._bounds, end)
-        new = [first] * (start % 2 == parity) + [end] * (stop % 2 == parity)
-        self._bounds[start:stop] = new
+        # After an odd number of bounds, the pages cut a range of the set, which ends or begins there.
+        new_end, new_first = [first] if start % 2 else [], [end] if stop % 2 else []
+        self._bounds[start:stop] = new_end + new_first
 
 
 @dataclass(slots=True)

@@ -30,14 +30,14 @@ class InPlaceTable:
         in_place: op -> inputs that the first output overwrites if the op is their last reader and
             element size and shape are the same.
         allocates: op -> dtypes for which its kernel overwrites no input nevertheless.
-        later: op -> pairs of an input and a later output that shares it like an alias.
+        later_aliases: op -> pairs of an input and a later output that shares it like an alias.
     """
 
     versions: tuple[str, ...]
     alias: Mapping[str, tuple[int, ...]]
     in_place: Mapping[str, tuple[int, ...]]
     allocates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    later: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    later_aliases: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=4)

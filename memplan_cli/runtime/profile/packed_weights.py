@@ -116,7 +116,7 @@ class WeightRead(NamedTuple):
 
     op: Op
     weight: VarId
-    packed_copy: int
+    packed_bytes: int
 
 
 def weight_reads(program: Program) -> Iterator[WeightRead]:
@@ -131,8 +131,7 @@ def weight_reads(program: Program) -> Iterator[WeightRead]:
             if var and program.vars[var].origin is Origin.WEIGHT:
                 near_blocks = (block.path, outer_path.get(block.path))
                 is_near = program.vars[var].block in near_blocks
-                packed_copy = packed_bytes(op, var, program) if is_near else 0
-                yield WeightRead(op, var, packed_copy)
+                yield WeightRead(op, var, packed_bytes(op, var, program) if is_near else 0)
 
 
 def unmeasured_kernels(program: Program) -> tuple[str, ...]:

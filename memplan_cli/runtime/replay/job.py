@@ -166,6 +166,9 @@ def _cuda_runtime() -> ctypes.CDLL:
 def replay_and_compare(job: Json) -> Json:
     """Job: replay a model, and compare its outputs with those that were saved, or save them.
 
+    Each tensor is computed at its place. A place that is free is poisoned, so that a node which still reads it
+    gives wrong outputs.
+
     Args:
         job: ``session`` and ``inputs``: of the model; ``places``: a `BoundPlacement` of each
             tensor; ``arenas``: bytes of each arena; ``order``: for each position in the plan's
@@ -189,7 +192,7 @@ def replay_and_compare(job: Json) -> Json:
     )
     feed = InputSet.of_job(job).draw()
     replay.values.update({name: _runtime_value(value) for name, value in feed.items()})
-    # Places of subgraphs are poisoned once they are free, too: a plan may have put them on a tensor in use.
+    # Of tensors in subgraphs too: freed places are poisoned, and a plan may have put them on a tensor in use.
     replay.run_nodes(job["order"], placements)
     outputs: list[str] = job["outputs"]
     # Outputs that are weights are not computed, so they are neither saved nor compared.
@@ -282,8 +285,9 @@ class _Replay:
         if reads_unbindable or writes_unbindable:
             self._run_with_copies(session, inputs, outputs)
         else:
-            runs_branch = operator(node).runs_one_body
-            late_outputs = self._memory_apart(outputs) if runs_branch else {}
+            # An If may write its outputs while its branch still reads the bytes at their places.
+            is_if = operator(node).runs_one_body
+            late_outputs = self._memory_apart(outputs) if is_if else {}
             self._run_bound(session, inputs, outputs, late_outputs)
         for name in filter(self._is_placed, outputs):
             self.in_arenas.add(name)

@@ -246,9 +246,9 @@ def _rounding_cause(placements: Sequence[BoundPlacement]) -> str:
 def _compare_with_separate_memory(
     job: Json, placements: Sequence[BoundPlacement], timeout: float
 ) -> Outcome:
-    """Compare a replay with one in which no two buffers share bytes; return its outcome.
+    """Replay in memory where no two buffers share bytes, then run ``job`` again and compare with that.
 
-    Differences that remain are values that were overwritten.
+    The outcome is that of ``job``. If outputs differ now too, values were overwritten.
     """
     separate, height = _without_sharing(placements)
     with tempfile.TemporaryDirectory(prefix="memplan-own-") as folder:

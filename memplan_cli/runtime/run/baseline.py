@@ -114,7 +114,8 @@ class Baseline:
     ) -> RunSpec:
         """Return the spec of a run of a model that records what this run recorded, but for the graph.
 
-        As by users, the original is opened with ONNX Runtime, and other files with `memplan_cli.load`.
+        As by users, the original is opened with ONNX Runtime, and any file at another path with
+        `memplan_cli.load`. That decides the memory of the process, not the outputs.
         """
         session = SessionSpec(
             model, self.provider, settings, opened_by_memplan=model != self.path
@@ -203,7 +204,8 @@ class BaselineRun:
     def result(self) -> Baseline:
         """Wait for the run and return its result.
 
-        If the model does not run at the second sizes, the result is that of the first sizes, with a note.
+        There is an input set at the dims of the binding, and a second one at `second_dims`, if there are any.
+        If the model does not run on the second one, the result is that of the first, with a note.
 
         Raises:
             RuntimeUnavailableError: the model does not run.
@@ -298,8 +300,8 @@ def _with_unoptimized_reference(baseline: Baseline) -> Baseline:
     spec = replace(spec, collect=collect, runs=spec.compared_runs)
     record = run_model(spec, timeout=baseline.check.timeout)
     record.require(f"{baseline.path} without graph optimization")
-    # The run saved its outputs in the `kept_folder` of an input set if they differ from those of the default
-    # run. Else the folder of the default run has them.
+    # By `compared_spec`, outputs that differ from those of the default run are in the `kept_folder` of their
+    # input set now. Outputs that do not differ are in the folder of the default run.
     inputs = tuple(
         replace(input_set, save_to=kept_folder(input_set)) if result.differences else input_set
         for input_set, result in zip(baseline.inputs, record.inputs, strict=True)
@@ -323,7 +325,7 @@ def second_dims(binding: Binding) -> dict[str, int] | None:
 
 
 def _input_sets(model: ModelProto, binding: Binding, folder: Path) -> tuple[InputSet, ...]:
-    """Return an input set at the dims of a binding and, if dims were assumed, one at `second_dims`.
+    """Return an input set at the dims of a binding, and one at its `second_dims`, if there are any.
 
     Creates a folder for the outputs of each.
     """

@@ -1,7 +1,7 @@
 """The comparison of a written model's run with the baseline run of its original.
 
-Outputs are compared bit for bit, or within a given tolerance, on all input sets: at the sizes of
-the binding and, if dims were assumed, at twice these. If the original's own runs differ, the first
+Outputs are compared bit for bit, or within a given tolerance, on all input sets: at the dims of
+the binding, and at its `second_dims`, if there are any. If the original's own runs differ, the first
 runs are compared; if it draws random numbers, those of copies with fixed seeds.
 """
 
@@ -112,10 +112,12 @@ def compare_unrepeatable(
 ) -> Validation:
     """Compare a written model with an original whose own runs gave different outputs.
 
-    If the original has random ops, copies of both models with fixed seeds are compared by their first runs.
-    Otherwise the first runs are compared if the first run of the original gives the same outputs in a new
-    process, as that of a model with a state in its session does. If it does not, all runs are compared, with a
-    tolerance widened by the differences between the original's own runs.
+    - The original has random ops: the first runs of copies of both models with fixed seeds are compared. If
+      there are no such copies, or if that of the original does not repeat, nothing can be compared.
+    - The first run of the original repeats in a new process, as with a state in the session: the first runs
+      are compared.
+    - It does not repeat: all runs are compared, with a tolerance widened by the differences between the
+      original's own runs.
 
     ``path`` and ``settings`` are those of the written model. The original runs as the reference of the
     check asks: under the settings of the baseline, or without optimization.

@@ -210,7 +210,7 @@ def process_of_run(
     conditions: RunConditions,
     caller: Caller = "drops outputs",
 ) -> ProcessBytes | None:
-    """Return the memory of a new process that runs only this model, three times.
+    """Return the memory of a new process that runs only this model, `MEASURED_RUNS` times.
 
     None if the system does not report process memory.
 

@@ -75,7 +75,7 @@ def first_that_runs(
     if observed is not None and len(input_sets) == 1:
         # The run of the copy shows whether the model runs with its only input set.
         return _with_shapes(ProbeResult(ran=(0,)), model, input_sets[0], observed)
-    result = _probe(model, input_sets, "at a set that runs")
+    result = _probe(model, input_sets, stop="at a set that runs")
     if observed is None or not result.ran:
         return result
     return _with_shapes(result, model, input_sets[result.ran[0]], observed)
@@ -83,7 +83,7 @@ def first_that_runs(
 
 def all_that_run(model: Path, input_sets: Sequence[Sequence[FeedSpec]]) -> ProbeResult:
     """Run a model with each input set."""
-    return _probe(model, input_sets, "never")
+    return _probe(model, input_sets, stop="never")
 
 
 def _probe(model: Path, input_sets: Sequence[Sequence[FeedSpec]], stop: str) -> ProbeResult:

@@ -68,7 +68,7 @@ def release_time_ratio(
     """Return the time of a run that releases the arena, divided by that of a run that keeps it.
 
     Both are runs of one session, in turn. ``session`` has run options that release the arena. None if the
-    runs fail, or are too short for the processor's clock.
+    runs fail, or are too short for the processor's clock: pairs of runs in which it does not advance have no ratio.
     """
     job = {"session": to_json(session), "inputs": to_json(inputs)}
     outcome = run_job(_RELEASE_JOB, job, timeout=timeout)
@@ -106,7 +106,7 @@ def seems_slower(after: Peaks, before: Peaks) -> bool:
 def is_slower_unoptimized(
     written: Program, dims: Mapping[str, int], optimized: ExecutedGraph
 ) -> bool:
-    """Estimate whether a graph runs over 5 % longer without graph optimization than with it.
+    """Estimate whether a graph is slower without graph optimization, which saves over 5 % (`SLOWEST`) of its work.
 
     ``optimized`` is the graph that ONNX Runtime makes of the same model.
     """

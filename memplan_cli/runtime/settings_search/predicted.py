@@ -12,6 +12,7 @@ than the outputs, because kept outputs take up the place of a larger tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.one_line import one_line_repr
@@ -32,7 +33,7 @@ from memplan_cli.runtime.simulate.regions import (
     ArenaChoice,
     best_arena,
     one_region,
-    release_after_run,
+    release_entries,
     shared_region,
 )
 from memplan_cli.runtime.simulate.trace import (
@@ -198,8 +199,8 @@ def released_between_runs(choice: SettingsChoice) -> SettingsChoice:
 
     Its regions have the sizes of tensors, and what it holds between runs is not predicted.
     """
-    release = release_after_run(choice.provider)
-    settings = replace(choice.settings, arena=EXACT, run_config=release)
+    run_config = release_entries(choice.provider)
+    settings = replace(choice.settings, arena=EXACT, run_config=run_config)
     return replace(choice, settings=settings, predicted=replace(choice.predicted, held=None))
 
 
@@ -259,14 +260,11 @@ def _best_choice(
         requests: best_arena(_served_runs(executed, traces))
         for requests, traces in traces_by_requests.items()
     }
-
-    def memory(variant: tuple[RuntimeSettings, SessionTraces]) -> tuple[int, int]:
-        """Return the sort key of a variant: live bytes and arena, then live bytes."""
-        _, traces = variant
-        return traces.first_peak + arenas[traces.first].held, traces.first_peak
-
-    settings, traces = min(near_lowest, key=memory)
-    choice = _in_arena(executed, settings, traces, arenas[traces.first])
+    choices = [
+        _in_arena(executed, settings, traces, arenas[traces.first])
+        for settings, traces in near_lowest
+    ]
+    choice = min(choices, key=attrgetter("rank", "predicted.first_run_peak"))
     is_pattern_fixed = "enable_mem_pattern" in base.session
     return choice if is_pattern_fixed else _with_pattern(executed, choice, workspace)
 
@@ -295,7 +293,8 @@ def _without_pattern_and_reuse(base: RuntimeSettings) -> RuntimeSettings:
 def _served_runs(executed: ExecutedGraph, traces: SessionTraces) -> AllocationTrace:
     """Return the requests that the arena is sized for: the runs of a caller that keeps the last outputs.
 
-    On CUDA such a caller keeps copies on the host, and the arena has copies of the inputs.
+    On CUDA such a caller keeps copies on the host. So all runs are as the first one, and the arena also has
+    copies of the inputs.
     """
     if executed.provider == CPU:
         return traces.with_kept_outputs
@@ -365,9 +364,9 @@ def _with_pattern(
 def _bytes_of_one_region(traces: SessionTraces, limit: int) -> int | None:
     """Return the size of an arena of one region in which the first run and the later ones fit.
 
-    None if it would exceed ``limit``, or if the runs request nothing.
+    None if it would exceed ``limit`` or the largest region that settings allow, or if the runs request nothing.
     """
-    runs = traces.with_kept_outputs
+    runs = traces.with_kept_outputs  # one trace
     if not 0 < runs.rounded_peak <= limit:
         return None
     region = shared_region((runs,), lowest=runs.rounded_peak)

@@ -157,6 +157,14 @@ class Prediction:
         """Whether the written model must run without graph optimization."""
         return must_be_unoptimized(self.baseline, self.written)
 
+    @property
+    def may_run_either_way(self) -> bool:
+        """Whether the written model may run with graph optimization and without it.
+
+        If its outputs were compared before, with optimization, it must run so again.
+        """
+        return not self.unoptimized_only and self.written.known_verdict is None
+
     def executed(self, settings: RuntimeSettings) -> ExecutedGraph:
         """Return the graph that a session of the file is predicted to run."""
         return self.file_graph() if settings.is_unoptimized else self.optimized_graph()
@@ -187,8 +195,7 @@ class Prediction:
 
         The file is run without optimization unless that is estimated to be slower, or needs more memory.
         """
-        is_free = not self.unoptimized_only and self.written.known_verdict is None
-        if is_free and is_slower_unoptimized(
+        if self.may_run_either_way and is_slower_unoptimized(
             self._program, self.baseline.dims, self.original.executed
         ):
             return self.optimized_choice()
@@ -197,14 +204,13 @@ class Prediction:
     def choices(self) -> tuple[SettingsChoice, ...]:
         """Return the best settings by prediction with optimization, and then those without it.
 
-        One of them only if the file must run without optimization, or if its outputs were compared before,
-        with optimization.
+        One of them only if the written model may not run either way.
         """
+        if self.may_run_either_way:
+            return self.optimized_choice(), self.unoptimized_choice()
         if self.unoptimized_only:
             return (self.unoptimized_choice(),)
-        if self.written.known_verdict is not None:
-            return (self.optimized_choice(),)
-        return self.optimized_choice(), self.unoptimized_choice()
+        return (self.optimized_choice(),)
 
     def choices_to_measure(self) -> tuple[SettingsChoice, ...]:
         """Return `choices`, and further choices with optimization that are worth a run.
@@ -264,7 +270,8 @@ class Prediction:
         if self.written.spoiled_by_optimization and not self.written.optimized_offline:
             # Such a file has copies of nodes or chunks that keep its live tensors within a budget. A session with
             # a memory pattern holds one block for all tensors of a run, which may be larger than the budget
-            # (docs/decisions/0042-memory-pattern.md), so the pattern is switched off.
+            # (docs/decisions/0042-memory-pattern.md), so the pattern is switched off. A file that was optimized
+            # offline is spoiled by a second optimization, even without copies or chunks, and keeps the pattern.
             base = without_pattern(base)
         return predict_settings(executed, base, workspace)
 

@@ -129,7 +129,7 @@ def held_after_runs(
 
 def best_fit_height(trace: AllocationTrace) -> int:
     """Return the bytes that best fit needs in one region without end, if no part of a chunk stays unused."""
-    # Any rest of a chunk is split off: the least rest is one unit, to which 1 byte is rounded up.
+    # One dead byte is rounded up to a unit, so any rest of a chunk is split off.
     arena = SimulatedArena(ArenaSettings(initial=_ENDLESS, max_dead_bytes=1))
     arena.run(trace)
     ends = (  # in units of `CHUNK` bytes
@@ -144,18 +144,6 @@ class SimulatedArena:
 
     Attributes:
         addresses: address of each allocation of the last run, by its index.
-        _max_dead: a chunk is split if at least so much of it, or half of it, would remain unused.
-        _next_size: the size of the next region, which doubles with each region up to _max_extension.
-        _is_exact: whether a region has the size of the request that needs it.
-        _limit: a run stops when the arena holds more.
-        _place_region: where regions lie; None places each above the ones before.
-        _top: the end of the highest region.
-        _held: the total size of the regions.
-        _free: ``(size, address)`` of each free chunk, sorted.
-        _free_addresses: the addresses of the free chunks.
-        _sizes: the size of each chunk, by address.
-        _previous: the chunk before each chunk in its region, by address; None at the region's start.
-        _following: the chunk after each chunk in its region, by address; None at the region's end.
     """
 
     def __init__(
@@ -172,17 +160,21 @@ class SimulatedArena:
             place_region: where regions lie; None places each above the ones before.
         """
         self.addresses: list[int] = []
+        # All sizes and addresses are in units of `CHUNK` bytes.
         self._max_dead = _chunks(settings.max_dead_bytes)
-        self._next_size = _chunks(settings.initial)
+        self._next_size = _chunks(settings.initial)  # of the next region
         self._max_extension = max(_chunks(settings.max_extension), 1)
-        self._is_exact = settings.exact
-        self._limit = limit // CHUNK  # rounded down: one chunk more would exceed it
+        self._is_exact = (
+            settings.exact
+        )  # whether a region has the size of the request that needs it
+        self._limit = limit // CHUNK  # rounded down: one unit more would exceed it
         self._place_region = place_region
-        self._top = 0
-        self._held = 0
-        self._free: list[tuple[int, int]] = []
+        self._top = 0  # the end of the highest region
+        self._held = 0  # the total size of the regions
+        self._free: list[tuple[int, int]] = []  # size and address of each free chunk, sorted
         self._free_addresses: set[int] = set()
-        self._sizes: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}  # of each chunk, by its address
+        # The neighbors of each chunk in its region, by address; None at the ends of the region.
         self._previous: dict[int, int | None] = {}
         self._following: dict[int, int | None] = {}
 
@@ -203,8 +195,8 @@ class SimulatedArena:
     def serve(self, steps: Sequence[TraceStep]) -> bool:
         """Serve steps of a run, each an allocation or a free. Return False if the arena exceeded its limit.
 
-        A run may be served in several calls: ``addresses`` keeps the address of each allocation for a later
-        free. Allocating and freeing are written out in one loop, because searches simulate thousands of
+        A run may be served in several calls. The first is that of `run`, which gives ``addresses`` an entry for
+        each allocation of the run; the entries are set here, and read by later frees. Allocating and freeing are written out in one loop, because searches simulate thousands of
         arenas, and calls would take much of the time.
 
         ``free`` has size and address of each free chunk, sorted. ``previous`` and ``following`` have the
@@ -214,7 +206,10 @@ class SimulatedArena:
         free, free_addresses, sizes = self._free, self._free_addresses, self._sizes
         previous, following, max_dead = self._previous, self._following, self._max_dead
         addresses = self.addresses
-        for wanted, allocation in steps:  # ``wanted`` units are allocated; 0: a free
+        for (
+            wanted,
+            allocation,
+        ) in steps:  # ``wanted`` units of `CHUNK` bytes are allocated; 0: a free
             if wanted:  # allocate the smallest free chunk that fits
                 position = bisect_left(free, (wanted, 0))
                 if position == len(free):

@@ -168,7 +168,10 @@ class _OrderSearch:
         return _in_order(self.program, order)
 
     def _height_if_kept(self, order: Sequence[int]) -> int | None:
-        """Return the arena's height for an order; None if it exceeds the best, or the order is refused."""
+        """Return the arena's height for an order; None if the order is not kept.
+
+        An order is kept if its peak of live bytes and its height are no higher than the limits, and it is allowed.
+        """
         changed = _in_order(self.program, order)
         trace = self.tracer.trace(changed)
         if trace.rounded_peak > self.max_live:

@@ -234,9 +234,8 @@ class Frame:
             if self.outer is not None:
                 self.outer.allocate(self.outer_results[var])
             return
-        kind = self.plan.kind.get(var)
-        shares_memory = kind not in (BufferKind.NEW, BufferKind.OUTPUT)
-        if shares_memory or var in self.allocations:
+        kind = self.plan.kind[var]
+        if kind is BufferKind.SHARED or var in self.allocations:
             return
         size = self._size(var)
         is_text = self.simulator.model.program.vars[var].dtype == "string"
@@ -244,7 +243,7 @@ class Frame:
         if is_in_patterns and self.pattern is not None and self.pattern.holds(var, size):
             return  # the var lies in the block of the pattern, which `execute` has allocated
         if is_in_patterns and self.traced_pattern is not None:
-            self.traced_pattern.allocate(var, size)  # for later frames
+            self.traced_pattern.allocate(var, size)  # becomes the `pattern` of later frames
         self.allocations[var] = self.simulator.recorder.allocate(size)
 
     def observed_iterations(self, body: Block) -> int | None:
@@ -289,7 +288,7 @@ class Frame:
         return results
 
     def _run_op(self, op: Op) -> None:
-        """Allocate the outputs of an op; an op with bodies runs them first, as `CONTROL_FLOW` says."""
+        """Allocate the outputs of an op; one with bodies is left to its function in `CONTROL_FLOW`."""
         run = CONTROL_FLOW.get(op.type) if op.bodies else None
         if run is not None:
             run(self, op)
@@ -341,6 +340,7 @@ def _run_if(frame: Frame, op: Op) -> None:
         shape = frame.simulator.model.program.vars[inner].shape
         if shape is not None and all(isinstance(dim, int) for dim in shape):
             frame.allocate(var)
+    # All outputs of the branch are written into those of the If, so none is returned to be freed.
     frame.simulator.run_block(body, op, outer_results, frame)
     # Outputs that no op of the branch has written, because it passes on other values. For outputs that
     # have memory by now, `allocate` does nothing.
@@ -397,9 +397,10 @@ def _run_loop(frame: Frame, op: Op) -> None:
         for index in dict.fromkeys(read_state.values()):
             if index not in state.values() and index not in scan_outputs:
                 recorder.free(index)
+        # The dims of carried values decide which memory pattern the body has.
         _copy_keys(frame.simulator.keys, carried_vars, body.inputs[2:])
         carried_vars = body.outputs[1:state_count]
-        # A condition that the body does not compute is the first one.
+        # Allocations that the body may pass on. A condition that it does not compute is the first one.
         known = {body.outputs[0]: condition, **state}
         results = _run_iteration(frame, op, known)
         read_state = state

@@ -87,6 +87,7 @@ def observation_of(program: Program, executions: Iterable[OpExecution]) -> RunOb
             of their control-flow op. Executions of unknown ops are ignored.
     """
     producer = {var: op for _, op in walk(program.body) for var in op.outputs if var}
+    # A body has run as often as one of its ops, the counted one; 0 times if that has no execution.
     counted_body = _bodies_by_counted_op(program)
     # Runs of each body since the last execution of its control-flow op.
     new_runs: Counter[str] = Counter()

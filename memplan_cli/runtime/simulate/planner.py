@@ -76,10 +76,10 @@ def default_order(block: Block) -> Order:
 
 
 def priority_order(block: Block) -> Order:
-    """Return the order of ``PRIORITY_BASED``: file order, but Shape and Size as soon as ready."""
+    """Return the order of ``PRIORITY_BASED``: of ops that are ready, Shape and Size first, then by file order."""
     ops = block.ops
 
-    def rank(index: int) -> int:
+    def rank(index: int) -> int:  # the lowest runs next, of equal ones the first in the file
         is_eager = ops[index].type in PROFILE.eager_operators and not ops[index].domain
         return 0 if is_eager else 1
 
@@ -262,15 +262,15 @@ class _Walk:
         """Return the input whose buffer the kernel uses for an output, or None.
 
         The first output may be an alias of an input, or overwrite an input that has no other use left
-        and the same element size and shape. Later outputs may be aliases only. ``position`` is that of
-        the output ``var`` among the op's outputs.
+        and the same element size and shape, unless the kernel allocates for its dtype. Later outputs may be
+        aliases only. ``position`` is that of the output ``var`` among the op's outputs.
         """
         table = self.settings.table
         key = f"{op.domain}.{op.type}" if op.domain else op.type
         if position > 0:
-            pairs = table.later.get(key, ())
-            aliases = _inputs_at(op, [index for index, output in pairs if output == position])
-            return next(aliases, None)
+            pairs = table.later_aliases.get(key, ())
+            sources = [source for source, output in pairs if output == position]
+            return next(_inputs_at(op, sources), None)
         if alias := next(_inputs_at(op, table.alias.get(key, ())), None):
             return alias
         allocating_dtypes = table.allocates.get(key, ())

@@ -101,18 +101,18 @@ def simulated_model(executed: ExecutedGraph, settings: RuntimeSettings) -> Simul
     session = settings.session
     order = ORDERS[str(session.get("execution_order", "DEFAULT"))]
     planner = PlannerSettings(
-        load_table(executed.provider),
-        file_order if executed.in_run_order else order,
+        table=load_table(executed.provider),
+        order=file_order if executed.in_run_order else order,
         reuses_buffers=bool(session.get("enable_mem_reuse", True)),
     )
     observed = executed.observed
     return SimulatedModel(
-        runtime_program(executed),
-        tensor_bytes(executed.program, executed.dims),
-        planner,
-        bool(session.get("enable_mem_pattern", True)),
-        observed,
-        observed.packed if observed and packs_weights(settings) else frozenset(),
+        program=runtime_program(executed),
+        bytes=tensor_bytes(executed.program, executed.dims),
+        planner=planner,
+        with_pattern=bool(session.get("enable_mem_pattern", True)),
+        observed=observed,
+        packed=observed.packed if observed and packs_weights(settings) else frozenset(),
     )
 
 

@@ -73,18 +73,18 @@ EXACT_UNSPLIT: Mapping[str, Setting] = {"arena_extend_strategy": "kSameAsRequest
 """Exact growth, with chunks split by the default rule."""
 
 
-def release_after_run(provider: str = CPU) -> Mapping[str, str]:
+def release_entries(provider: str = CPU) -> Mapping[str, str]:
     """Return run entries with which the arena gives empty regions back to the system at the end of a run.
 
-    Outputs are alive then, so each tensor needs a region of its own (`EXACT`): one region for all would never
-    be empty. An arena that is named, but that the session does not have, fails the run
+    They need an arena of `EXACT` growth. Outputs are alive at the end of a run, so one region for all tensors
+    would never be empty. An arena that is named, but that the session does not have, fails the run
     (core/session/inference_session.cc, ``ValidateAndParseShrinkArenaString``).
     """
     return {"memory.enable_memory_arena_shrinkage": "cpu:0" if provider == CPU else "gpu:0"}
 
 
-RELEASE_AFTER_RUN = release_after_run()
-"""`release_after_run` of the CPU provider."""
+RELEASE_AFTER_RUN = release_entries()
+"""`release_entries` of the CPU provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ def best_arena(trace: AllocationTrace) -> ArenaChoice:
     for size in _one_region_sizes(
         trace.rounded_peak, max(best.held, trace.rounded_peak), count
     ):
-        # Sizes ascend, and an arena holds at least its first region.
-        if size >= min(best.held, _LARGEST_REGION):
+        # Sizes ascend, and an arena holds at least its first region: no later size is better, or allowed.
+        if size >= best.held or size > _LARGEST_REGION:
             break
         choice = _held_by(trace, one_region(size), limit=best.held)
         best = min(best, choice, key=lambda choice: choice.held)
@@ -156,6 +156,7 @@ def _best_of_several_regions(trace: AllocationTrace, held: int) -> ArenaChoice |
         for arena in _several_regions(first, total)
     )
     for total, arena in islice(candidates, _trials(trace, _MAX_SEVERAL_REGIONS_TRIALS)):
+        # Up to the limit the arena has no region beyond those of `_several_regions`, and holds less than ``held``.
         limit = min(total + 2 * CHUNK, held - 1)
         choice = _held_by(trace, arena, limit)
         if choice.held <= limit:

@@ -117,14 +117,14 @@ def with_kept_outputs(runs: Sequence[AllocationTrace]) -> AllocationTrace:
     """
     sizes: list[int] = []
     steps: list[TraceStep] = []
-    kept: list[TraceStep] = []
+    output_frees: list[TraceStep] = []  # of the run before: the last steps of each run
     for run in runs:
         own = [step._replace(allocation=step.allocation + len(sizes)) for step in run.steps]
         end = len(own) - run.outputs
-        steps += [*own[:end], *kept]
-        kept = own[end:]
+        steps += [*own[:end], *output_frees]
+        output_frees = own[end:]
         sizes += run.sizes
-    return AllocationTrace(tuple(sizes), (*steps, *kept), len(kept))
+    return AllocationTrace(tuple(sizes), (*steps, *output_frees), len(output_frees))
 
 
 def with_copied_inputs(run: AllocationTrace, sizes: Iterable[int]) -> AllocationTrace:
@@ -175,9 +175,13 @@ class TraceRecorder:
     """The number of steps before the current kernel."""
 
     def allocate(self, size: int) -> int:
-        """Record an allocation and return its index."""
+        """Record an allocation and return its index. An allocation of no bytes has no step."""
         self.live += size
-        return self._record(size, len(self._steps))
+        index = len(self._sizes)
+        self._sizes.append(size)
+        if size:
+            self._steps.append(TraceStep(-(-size // CHUNK), index))
+        return index
 
     def free(self, index: int) -> None:
         """Record the free of an allocation, after which the next kernel begins."""
@@ -192,12 +196,15 @@ class TraceRecorder:
         it before their outputs: its steps are then inserted before those of the outputs.
         """
         self.peak = max(self.peak, self.live)
-        if workspace := self.workspace.get(node_key(op)):
+        if sizes := self.workspace.get(node_key(op)):
             is_first = op.type in PROFILE.workspace_first
             position = self._kernel_start if is_first else len(self._steps)
-            # The last allocation is inserted first: each other one is inserted before it.
-            last_to_first = [self._record(size, position) for size in reversed(workspace)]
-            for index in last_to_first:
+            requests = list(enumerate(sizes, start=len(self._sizes)))
+            self._sizes += sizes
+            self._steps[position:position] = [
+                TraceStep(-(-size // CHUNK), index) for index, size in requests if size
+            ]
+            for index, _ in reversed(requests):
                 self._record_free(index)
         self._kernel_start = len(self._steps)
 
@@ -207,17 +214,6 @@ class TraceRecorder:
         for index in outputs:
             self.free(index)
         return AllocationTrace(tuple(self._sizes), tuple(self._steps), len(self._steps) - end)
-
-    def _record(self, size: int, position: int) -> int:
-        """Insert an allocation into the steps at a position; return its index in the sizes.
-
-        An allocation of no bytes has an index, and no step.
-        """
-        index = len(self._sizes)
-        self._sizes.append(size)
-        if size:
-            self._steps.insert(position, TraceStep(-(-size // CHUNK), index))
-        return index
 
     def _record_free(self, index: int) -> None:
         if self._sizes[index]:

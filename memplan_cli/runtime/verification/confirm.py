@@ -93,7 +93,7 @@ class Confirmation:
         """Whether the model ran and its outputs equal the original's."""
         return self.run.ran and self.verdict.passed
 
-    def optimize_if_needed(self) -> None:
+    def optimize_if_rejected(self) -> None:
         """Run the model with the runtime's optimization if its outputs differ, or it is slower than allowed.
 
         A model that is optimized already, or must not be, is only timed. Updates ``choice``, ``run``, ``time``
@@ -120,7 +120,7 @@ class Confirmation:
         run = self._releasing_run()
         if run is None:
             return
-        self.idle = self._compared_with_reported(run)
+        self.idle = self._idle_decision(run)
         if asked == "release" or (self.idle is not None and self.idle.after_run == "release"):
             self._report_releasing(run)
 
@@ -144,14 +144,17 @@ class Confirmation:
             )
         return None
 
-    def _compared_with_reported(self, run: WrittenRun) -> IdleArena | None:
-        """Compare a run that releases the arena with the reported one; None without the memory of a process."""
-        check = self._baseline.check
-        kept, released = self.run.record.peaks.process, run.record.peaks.process
+    def _idle_decision(self, releasing: WrittenRun) -> IdleArena | None:
+        """Return whether to release the arena after each run, with the memory and time of both ways.
+
+        ``releasing`` is a run that releases it, the reported run keeps it. The arena is released if the check asks
+        for that or it costs little (`choose_idle_arena`). None if the memory of the processes was not measured.
+        """
+        check, spec = self._baseline.check, releasing.record.spec
+        kept, released = self.run.record.peaks.process, releasing.record.peaks.process
         if kept is None or released is None:
             return None
-        session, inputs = run.record.spec.session, run.record.spec.inputs[0]
-        time = release_time_ratio(session, inputs, check.timeout)
+        time = release_time_ratio(spec.session, spec.inputs[0], check.timeout)
         is_worth_it = (
             kept.private - released.private >= _WORTH_RELEASING
             and released.run <= kept.run * _MAX_RISE
@@ -256,9 +259,9 @@ class Confirmation:
     def _graph_of_run(self, record: RunRecord) -> ExecutedGraph:
         """Return the graph that a run wrote, with all that predictions from it need.
 
-        If they need an observation (sizes, branches and iteration counts that depend on data), it is that
-        of the run. If node names of the graph are missing or occur twice, the run has none, and the
-        observation of the original's run stands in. The order is the recorded one if it is unpredictable.
+        If predictions need an observation (sizes, branches and iteration counts that depend on data), it is
+        that of the run. The run has no observation if node names of the graph are missing or occur twice: then
+        it is that of the original's run. Ops in an order that cannot be predicted are in the recorded order.
         """
         graph = graph_of_run(record, self._baseline.dims)
         if needs_observation(graph) and graph.observed is None:
@@ -334,10 +337,10 @@ def confirm_prediction(
     """
     if search != "measured":
         progress("running the written model")
-        confirmation = Confirmation(prediction, prediction.best_choice())
-        confirmation.optimize_if_needed()
+        confirmation = Confirmation(prediction, prediction.best_choice())  # runs the model
+        confirmation.optimize_if_rejected()
         return confirmation
-    # Some of these choices optimize the graph, so that there is no need to run any of them again with it.
+    # Choices with and without graph optimization are among them, so no choice is run again with it.
     choices = prediction.choices_to_measure()
     confirmations: list[Confirmation] = []
     for number, choice in enumerate(choices, 1):
@@ -361,12 +364,13 @@ class MeasuredCost(NamedTuple):
 
 
 def measured_cost(confirmation: Confirmation) -> MeasuredCost:
-    """Return the cost of a confirmed choice of settings."""
+    """Return the cost of a confirmed choice of settings, whose model may be timed again for it."""
     if not confirmation.passed:
         return MeasuredCost(rank=2, amount=0.0)
     baseline = confirmation.prediction.baseline
     before, after = baseline.record, confirmation.run.record
-    # A few runs raise the suspicion of a longer time, which runs of both models in turn confirm.
+    # These times are of two processes, one after the other. If the later one seems slower, runs of both models
+    # in turn decide.
     if is_slower(after.peaks, before.peaks):
         ratio = time_ratio(
             before.spec.session,

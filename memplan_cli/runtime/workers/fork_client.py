@@ -194,10 +194,10 @@ running: Server | None = None
 
 @contextmanager
 def warm_workers() -> Iterator[None]:
-    """Fork the jobs of this thread from one server while the block lasts.
+    """Set the server of this process (`running`) while the block lasts; it forks the jobs of this thread.
 
-    The server starts at once and imports in the background. A block inside such a block uses
-    the same server. On systems other than Linux the block changes nothing.
+    The server starts at once and imports in the background. While a server is set, and on systems that are not
+    Linux, the block changes nothing.
     """
     if sys.platform != "linux" or running is not None:
         yield

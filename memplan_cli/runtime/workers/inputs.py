@@ -46,15 +46,16 @@ class PreparedInputs:
         largest: the largest value of each input.
     """
 
-    def __init__(self, sizes: Iterable[Iterable[FeedSpec]]) -> None:
-        """Draw the largest inputs. ``sizes`` are the sizes of requests, each with the specs of its inputs."""
+    def __init__(self, requests: Iterable[Iterable[FeedSpec]]) -> None:
+        """Draw the largest inputs. ``requests`` has the specs of the inputs of a request of each size."""
         specs = sorted(
-            (spec for size in sizes for spec in size), key=lambda spec: prod(spec.shape)
+            (spec for inputs in requests for spec in inputs), key=lambda spec: prod(spec.shape)
         )
         # Of the specs with one name, the last one is the largest.
         largest_specs = {spec.name: spec for spec in specs}
         values = draw_all(largest_specs.values())
         self.largest = list(values.values())
+        # Their first elements are the inputs of smaller requests.
         self._flat_largest = {
             _without_shape(spec): np.asarray(values[name]).reshape(-1)
             for name, spec in largest_specs.items()

@@ -27,7 +27,7 @@ from memplan_cli.runtime.workers.outputs import (
 )
 from memplan_cli.runtime.workers.process_memory import SessionMeter
 from memplan_cli.runtime.workers.session import run_options
-from memplan_cli.runtime.workers.session_graph import write_graph
+from memplan_cli.runtime.workers.session_graph import write_light_graph
 from memplan_cli.runtime.workers.session_profile import (
     arena_bytes_by_run,
     arena_peaks,
@@ -102,7 +102,7 @@ def run(job: Json) -> Json:
         if spec.collects("time"):
             times = _time_runs(spec)  # without profiler, unlike those of the first session
         if spec.graph is not None:
-            types = write_graph(spec.session, spec.graph)
+            types = write_light_graph(spec.session, spec.graph)
     return {
         "outputs": model_run.outputs,
         "inputs": model_run.results,
@@ -179,6 +179,11 @@ class _ModelRun:
         """Whether memory of the arena or of the process is measured, on the first input set only."""
         return self.spec.collects("arena") or self.spec.collects("process")
 
+    @property
+    def _runs_of_other_sets(self) -> int:
+        """Runs on each input set but the first: those whose outputs are compared, at least one."""
+        return max(self.spec.compared_runs, 1)
+
     def _run_input_sets(
         self,
         session: Any,  # noqa: ANN401 - ONNX Runtime has no types
@@ -196,23 +201,23 @@ class _ModelRun:
             return first_run_of_set
         for input_set in other_sets:
             first_run_of_set.append(run_count)
-            runs = max(self.spec.compared_runs, 1)
-            run_count += self._run_input_set(session, input_set, input_set.draw(), runs)
+            run_count += self._run_input_set(
+                session, input_set, input_set.draw(), self._runs_of_other_sets
+            )
         return first_run_of_set
 
     def run_other_input_sets(self) -> None:
-        """Run the input sets that `run_first_session` left out, each in a new session without profiler; append results.
+        """Run the input sets that `run_first_session` left out, and append their results.
 
-        If memory is measured, these are all but the first, because their runs would change the figures;
-        otherwise none. A failure is recorded as the result of its input set.
+        If memory is measured, these are all but the first, because their runs would change the figures. Otherwise
+        there are none. Each has a new session without profiler. A failure is the result of its input set.
         """
         if not self._measures_memory:
             return
         for input_set in self.spec.inputs[1:]:
             try:
-                session = self.spec.session.create()
-                runs = self.spec.compared_runs
-                self._run_input_set(session, input_set, input_set.draw(), runs)
+                session, feed = self.spec.session.create(), input_set.draw()
+                self._run_input_set(session, input_set, feed, self._runs_of_other_sets)
             except Exception as error:  # noqa: BLE001 - ONNX Runtime raises errors of many types
                 self.results.append(_result((), self._message(error)))
 
@@ -266,17 +271,20 @@ class _ModelRun:
                 meter.note_run()
             if spec.collects("outputs") and number <= spec.compared_runs:
                 differences += self._save_or_compare(input_set, values, is_first=number == 1)
-            # Outputs lie in the arena: if they are kept, they count in the next run.
+            # Outputs lie in the arena: if they are kept, they count in the memory noted now, and in the next run.
             if spec.caller == "drops outputs":
                 del values
             if meter:
-                meter.note_dropped()
+                meter.note_after_run()
             is_different = any(difference.beyond for difference in differences)
             if spec.stop == "at a difference" and is_different:
                 self.has_stopped_at_difference = True
                 break
         missing = (
-            Difference(name, 0, 0.0, 1, "there is no such output") for name in self.missing
+            Difference(
+                name, elements=0, max_abs_diff=0.0, beyond=1, reason="there is no such output"
+            )
+            for name in self.missing
         )
         self.results.append(_result((*missing, *worst_by_output(differences)), ""))
         return number
@@ -286,16 +294,17 @@ class _ModelRun:
     ) -> list[Difference]:
         """Save the outputs of a run, or return how they differ from the saved ones.
 
-        The first run is saved if there is nothing to compare with, and if it differs from
-        ``input_set.compare_with``. Later runs are compared.
+        Outputs are compared with those in ``input_set.compare_with``. Without such a folder, the outputs of the
+        first run are saved in ``save_to``, and later runs are compared with these. If the first run differs from
+        ``compare_with``, its outputs are saved in ``save_to`` too.
         """
-        names, folder = self.outputs, input_set.compare_with or input_set.save_to
+        names, reference = self.outputs, input_set.compare_with or input_set.save_to
         value_of = dict(zip(names, values, strict=True))
-        assert folder is not None  # noqa: S101 - a spec that collects outputs has a folder
+        assert reference is not None  # noqa: S101 - a spec that collects outputs has a folder
         if input_set.compare_with is None and is_first:
-            save_values(folder, names, value_of)
+            save_values(reference, names, value_of)
             return []
-        differences = compare_with_saved(folder, names, value_of, self.spec.tolerance)
+        differences = compare_with_saved(reference, names, value_of, self.spec.tolerance)
         if differences and is_first and input_set.save_to is not None:
             save_values(input_set.save_to, names, value_of)
         return differences
@@ -331,17 +340,20 @@ def _profiling_settings(folder: Path) -> RuntimeSettings:
 
 
 def _workspace_by_node(statistics: Path) -> dict[str, int]:
-    """Return the bytes that each node requests besides its outputs, if there are any.
+    """Return the bytes that each node requests besides its outputs, without nodes that request none.
 
-    Lines are ``<node>_<hash>,...,<bytes>``. Empty if there is no such file.
+    They are the last column (temp) of the file; the node's name has a suffix there. Empty without a file:
+
+        #name,input_sizes,initializers_sizes,total_dynamic_sizes,total_temp_allocations
+        Where_9694575703011749489,0,0,256,32
     """
     if not statistics.exists():
         return {}
     workspace: dict[str, int] = {}
     for line in statistics.read_text(encoding="utf-8").splitlines()[1:]:
-        node_and_hash, *_, size = line.rsplit(",", 4)
+        name, *_, size = line.rsplit(",", 4)  # a name may have commas
         if int(size):
-            workspace[node_and_hash.rpartition("_")[0]] = int(size)
+            workspace[name.rpartition("_")[0]] = int(size)
     return workspace
 
 

@@ -153,7 +153,7 @@ def _distance(
     """Return the largest distance of two elements, and how many are within the tolerance.
 
     The arrays have one axis, are not empty, and differ in every element (`_have_other_bits`). The
-    distance is infinite if one element is NaN, or if elements are not numbers.
+    distance is infinite if one element is infinite or NaN, or if elements are not numbers: no tolerance allows it.
     """
     if actual.dtype.kind not in "fiub":
         return float("inf"), 0
@@ -164,5 +164,6 @@ def _distance(
     largest = float(distances.max())
     if tolerance.exact:  # 0.0 and -0.0 are not equal either, although their distance is 0
         return largest, 0
-    allowed = tolerance.atol + tolerance.rtol * np.abs(right)
-    return largest, int(np.count_nonzero(distances <= allowed))
+    with np.errstate(invalid="ignore"):
+        allowed = tolerance.atol + tolerance.rtol * np.abs(right)
+    return largest, int(np.count_nonzero((distances <= allowed) & (distances < np.inf)))

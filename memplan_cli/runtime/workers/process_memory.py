@@ -319,7 +319,7 @@ class SessionMeter:
     runs of an LSTM of 14,000 nodes. Once the arena has grown, the bytes that a run leaves
     allocated are those of the profile. They fill holes of the heap first.
 
-    Call `start`, `note_loaded`, then `note_run` and `note_dropped` for each run, and `result`.
+    Call `start`, `note_loaded`, then `note_run` and `note_after_run` for each run, and `result`.
 
     Attributes:
         provider: where the session runs.
@@ -361,8 +361,8 @@ class SessionMeter:
         now = resident()
         self._highest.append(now.highest if now else 0)
 
-    def note_dropped(self) -> None:
-        """Record the memory of the process after the outputs of a run were freed.
+    def note_after_run(self) -> None:
+        """Record the memory of the process between two runs, without the outputs of a run if they are dropped.
 
         Comparing outputs takes memory too; resetting the highest size leaves it out.
         """

@@ -69,8 +69,8 @@ def graph_settings(settings: RuntimeSettings) -> RuntimeSettings:
     )
 
 
-def write_graph(spec: SessionSpec, out: Path) -> Types:
-    """Write the graph that a session would run, without large weights, and return its types.
+def write_light_graph(spec: SessionSpec, out: Path) -> Types:
+    """Write the graph that a session would run, without large weights; return its `inferred_types`.
 
     The weights are written to the null device, where there is one: a copy of them would take
     time and their size on disk.

@@ -87,6 +87,8 @@ class SessionSpec:
         if self.weights_folder is not None:
             location = {_WEIGHTS_FOLDER: str(self.weights_folder)}
             settings = settings.updated(RuntimeSettings(session_config=location))
+            # ONNX Runtime reads this setting only for a model that is passed as bytes. The memory of such a session
+            # is never measured, so no free memory is released after loading.
             return make_session(self.model.read_bytes(), settings, self.provider)
         run_config = settings.run_config
         with release_after_loading(run_config) if self.opened_by_memplan else nullcontext():

@@ -121,7 +121,7 @@ class Job:
             timeout: seconds that the job may take.
 
         Raises:
-            RuntimeUnavailableError: the temporary files of the job cannot be written.
+            RuntimeUnavailableError: ``job.json`` cannot be written.
         """
         self._arguments, self._timeout = arguments, timeout
         self._known_outcome: Outcome | None = None
@@ -129,11 +129,11 @@ class Job:
         if _running.job is not None:
             _running.job.outcome()  # waits for its end; the job keeps its outcome
         text = json.dumps(content)
-        self._needs_gpu = CUDA in text  # the provider's name, in the session of the job
-        # The fork server runs only `WORKER`. CUDA does not work in a fork of a process that has loaded the
-        # driver, so such a job starts a new Python.
-        *program, _ = arguments
-        self._can_fork = program == WORKER and not self._needs_gpu
+        self._needs_gpu = CUDA in text  # the provider's name, which the session of the job has
+        # The fork server runs `main` only. CUDA does not work in a fork of a process that has loaded the driver,
+        # so such a job starts a new Python.
+        runs_main = arguments[:-1] == WORKER
+        self._can_fork = runs_main and not self._needs_gpu
         self._temporary = tempfile.TemporaryDirectory(prefix="memplan-")
         self._folder = Path(self._temporary.name)
         self._deadline = time.monotonic() + timeout
@@ -192,7 +192,7 @@ class Job:
             if self._can_fork:
                 request = Request(
                     function=f"{_MODULE}:main",
-                    arguments=arguments[len(WORKER) :],
+                    arguments=arguments[len(WORKER) :],  # those of `main`
                     folder=_current_folder(),
                     log=str(log),
                     environment=environment,
@@ -242,7 +242,7 @@ def run_job(function: str, content: Json, *, timeout: float = DEFAULT_TIMEOUT) -
 
 
 def start_job(function: str, content: Json, *, timeout: float = DEFAULT_TIMEOUT) -> Job:
-    """Start a job in a child process, after the previous job of this thread has ended.
+    """Start a job in a child process; `Job` first waits for the previous job of this thread.
 
     Args:
         function: ``module:function``; the module is imported in the child only.
@@ -250,7 +250,7 @@ def start_job(function: str, content: Json, *, timeout: float = DEFAULT_TIMEOUT)
         timeout: seconds that the job may take.
 
     Raises:
-        RuntimeUnavailableError: the temporary files of the job cannot be written.
+        RuntimeUnavailableError: the file of the job cannot be written.
     """
     return Job([*WORKER, function], content, timeout=timeout)
 
