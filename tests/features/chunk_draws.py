@@ -126,12 +126,6 @@ def _gemm(draw: Draw) -> Case:
     return Case("Gemm", (draw.whole(*left), draw.whole(*right), draw.whole(*added)), flags)
 
 
-def _einsum(draw: Draw) -> Case:
-    b, i, j, k = draw.dims(4)
-    inputs = draw.whole(b, i, k), draw.whole(b, j, k)
-    return Case("Einsum", inputs, {"equation": draw.one_of("bik,bjk->bij", "bik,bjk->jbi")})
-
-
 def _attention(draw: Draw) -> Case:
     b, kv, s, t, d = draw.dims(5)
     group = 2
@@ -578,7 +572,6 @@ CASES: Mapping[str, Callable[[Draw], Case]] = {
     "Gemm": _gemm,
     f"{CONTRIB}.FusedGemm": _fused_gemm,
     **{kind: partial(_recurrent, kind=kind) for kind in ("RNN", "GRU", "LSTM")},
-    "Einsum": _einsum,
     "Attention": _attention,
     f"{CONTRIB}.SkipLayerNormalization": _skip_layer_norm,
     f"{CONTRIB}.SkipSimplifiedLayerNormalization": _skip_simplified,

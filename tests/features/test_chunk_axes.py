@@ -79,9 +79,6 @@ def others(case: Case, node: Node, split: Split) -> Iterator[Split]:
         shape = node.inputs[at]
         if shape and at not in (*case.constants, *case.ignored):
             for other in _other_inputs(shape, part):
-                mirrors = case.attributes.get("mode") == "reflect"
-                if mirrors and part and other and other[:2] == part[:2]:
-                    continue  # only the outermost pieces need all of what a mirror image reads
                 if (
                     case.type in {"Resize", "Upsample", "ConvTranspose", "Concat"}
                     and other

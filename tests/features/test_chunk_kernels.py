@@ -228,6 +228,17 @@ def test_tiles_of_a_transposed_convolution_keep_the_bits_where_blocks_stay(seed:
         assert not differences(case, node, split, cuts, Case.run_in_runtime)
 
 
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_samples_of_a_transposed_convolution_keep_the_padding_that_follows_from_sizes(
+    auto_pad: str,
+) -> None:
+    inputs = Wide(3).whole(4, 3, 5, 5), Wide(4).whole(3, 2, 4, 4)
+    case = Case("ConvTranspose", inputs, {"auto_pad": auto_pad, "strides": (2, 2)})
+    node = case.node(case.run_in_runtime())
+    (samples,) = splits_of(node)
+    assert not differences(case, node, samples, [2], Case.run_in_runtime)
+
+
 @pytest.mark.parametrize("seed", range(15))
 def test_columns_of_a_product_keep_the_bits_where_blocks_stay(seed: int) -> None:
     rng = np.random.default_rng(seed)

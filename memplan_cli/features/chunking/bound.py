@@ -43,9 +43,9 @@ class Need(NamedTuple):
 
 
 def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> Need:
-    """Return the largest need of any op or of the graph's outputs, whatever is chunked.
+    """Return the largest need of any op or of the graph's outputs.
 
-    Only ``planned`` vars count. Ops with subgraphs are left out: which tensors live while a
+    Each op needs its bytes however it is chunked, so no choice of chunks has a lower live peak. Only ``planned`` vars count. Ops with subgraphs are left out: which tensors live while a
     subgraph runs is not known here.
     """
     needs = _Needs(graph, planned, aliasing)
@@ -83,24 +83,24 @@ class _Needs:
         - last chunk: the inputs that every chunk reads whole, and the outputs that some consumer
           cannot read in slices. All slices of such an output exist by then.
         """
-        whole_inputs: list[VarId] = []
-        unsliceable_inputs: list[VarId] = []
-        for var, axis_map in zip(op.inputs, split.inputs, strict=True):
-            if axis_map is None:
-                whole_inputs.append(var)
-            elif axis_map.axis not in self._graph.output_axes(var):
-                unsliceable_inputs.append(var)
+        reads = [read for read in zip(op.inputs, split.inputs, strict=True) if read[0]]
+        whole_inputs = [var for var, axis_map in reads if axis_map is None]
+        unsliceable_inputs = [
+            var
+            for var, axis_map in reads
+            if axis_map and axis_map.axis not in self._graph.output_axes(var)
+        ]
         unsliceable_outputs = [
             var
             for var, axis_map in zip(op.outputs, split.outputs, strict=True)
+            # An output without an axis map is made whole by every chunk, and has no consumer.
             if var and axis_map and not self._is_read_in_slices(var, axis_map)
         ]
         first_need = self.of_tensors((*whole_inputs, *unsliceable_inputs), op.label)
         last_need = self.of_tensors((*whole_inputs, *unsliceable_outputs), op.label)
         if op.outputs[0] in unsliceable_outputs:
-            # Only the first output is ever written over an input, so the bytes of both may be the
-            # same. They are subtracted even if that input is sliced, and so not counted here: a
-            # lower number is still a bound.
+            # The first output may be written over an input, and then both are counted once. If that
+            # input is not counted above, too much is subtracted: the bound is lower than it could be.
             last_need = last_need._replace(bytes=last_need.bytes - self._overwritten_bytes(op))
         return max(first_need, last_need, key=lambda need: need.bytes)
 

@@ -112,8 +112,9 @@ class Graph:
     def _respects_channel_blocks(self, op_index: int, split: Split) -> bool:
         """Whether a split slices images in the blocked layout only along samples, rows and columns.
 
-        Slices of rows and columns also need channels that fill whole blocks: they are taken of the image
-        as it lies in memory, with ``C / block`` as a dim.
+        Slices of rows and columns also need channels that fill whole blocks. They are taken of the image
+        as it lies in memory (`ProgramWriter`), with ``C / block`` as a dim: if the last block is not
+        full, the image in memory has more elements than ``[N, C, H, W]``.
         """
         op, block = self.ops[op_index], self.context.channel_block
         axis_maps = (

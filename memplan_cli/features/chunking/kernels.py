@@ -131,21 +131,22 @@ def _has_same_summing_blocks(node: Node, split: Split, chunks: Sequence[Range]) 
     """
     data, weight, read = node.data_shape, node.input_shape(1) or (), split.inputs[0]
     name = qualified_name(node.op)
-    ranges = [(0, split.extent), *chunks]  # the whole op, and each chunk
-    if split.role is Role.TILES and name in _CONVOLUTIONS:
+    column_ranges = [(0, split.extent), *chunks]  # the whole op, and each chunk
+    if split.role is Role.TILES and name in _CONVOLUTIONS:  # weight [M, C / group, *kernel]
         columns_per_index = prod(node.output_shape[2:]) // split.extent
         summed = prod(weight[1:])
     elif split.role is Role.TILES and name == "ConvTranspose" and read is not None:
+        # Its weight is [C, M / group, *kernel], and its products have the input positions as columns.
         columns_per_index = prod(data[2:]) // data[read.axis]
         summed = weight[0] // node.int_attribute("group", 1)
-        ranges = [read.range(chunk, data[read.axis]) for chunk in ranges]
-    elif split.role is Role.COLUMNS and len(data) > 1:
-        columns_per_index = 1  # the split axis is the axis of columns
+        column_ranges = [read.range(chunk, data[read.axis]) for chunk in column_ranges]
+    elif split.role is Role.COLUMNS and len(data) > 1:  # MatMul or Gemm of [M, K] and [K, N]
+        columns_per_index = 1
         summed = data[-2] if node.int_attribute("transA", 0) else data[-1]
     else:
         return True
-    lengths = (stop - start for start, stop in ranges)
-    return len({_summing_block(length * columns_per_index, summed) for length in lengths}) == 1
+    columns = {(stop - start) * columns_per_index for start, stop in column_ranges}
+    return len({_summing_block(count, summed) for count in columns}) == 1
 
 
 def _summing_block(columns: int, summed: int) -> int:
@@ -184,7 +185,8 @@ def _divisor_of_summed_row(node: Node) -> int | None:
 
     A row is a contiguous block of elements that the kernel sums into one: in GroupNormalization a group
     of channels of a sample, in InstanceNormalization a channel. A reduction sums rows if its last axis
-    is reduced. The length of this axis divides that of a row.
+    is reduced; the length of this axis divides that of a row. If the last axis has length 1, an earlier
+    axis may be the contiguous one that is summed, of which no divisor is sure but 1.
     """
     data = node.data_shape
     match qualified_name(node.op):
@@ -195,7 +197,6 @@ def _divisor_of_summed_row(node: Node) -> int | None:
     if not _is_sum(node.op):
         return None
     if data[-1] == 1:
-        # The axis before the last one is contiguous too, so its elements may be the rows.
         return 1
     reduced = reduced_axes(node)  # None: not known, so any axis may be
     sums_rows = reduced is None or len(data) - 1 in reduced

@@ -31,19 +31,18 @@ _COUNT_DIVISORS = (2, 4, 6, 8)
 
 
 def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
-    """Yield the plan's program with fewer chunks, in which only these chunks may be cut.
+    """Yield the plan's program with fewer chunks; the tensors of these chunks may be cut again.
 
     The fewer chunks, the more often each has to be cut again. What is least work depends on the
     operators, so there are several stages. Those that cannot be written are left out.
     """
+
+    def fewer(count: int, divisor: int) -> int:
+        return count if count <= _MAX_CHEAP_CHUNKS else -(-count // divisor)
+
     stage = plan.stage
     counts_of_stages = dict.fromkeys(
-        tuple(
-            choice.count
-            if choice.count <= _MAX_CHEAP_CHUNKS
-            else max(-(-choice.count // divisor), 2)
-            for choice in plan.state.choices
-        )
+        tuple(fewer(choice.count, divisor) for choice in plan.state.choices)
         for divisor in _COUNT_DIVISORS
     )
     for counts in filter(None, counts_of_stages):  # there is nothing to cut without regions
@@ -56,7 +55,7 @@ def stages_of_fewer_chunks(plan: ChunkPlan, limit: Limit) -> Iterator[Stage]:
             yield stage.rewritten(
                 outer.chunked.program,
                 outer.chunked.constants,
-                # Only vars that the rewriting added may be cut: the tensors of chunks.
+                # All vars that were there before: those that the rewriting adds are of chunks.
                 kept_vars=stage.graph.kept_vars | frozenset(stage.graph.program.vars),
                 added_work=sum(choice.work for choice in outer.choices),
                 choices=outer.choices,

@@ -45,7 +45,10 @@ class ChunkRanges:
 
 
 def chunk_ranges(graph: Graph, region: Region, count: int) -> tuple[ChunkRanges, ...] | None:
-    """Return the ranges of a region's chunks; None if ``count`` chunks would change the bits."""
+    """Return the ranges of a region's chunks.
+
+    None if ``count`` chunks would change the bits, or if an output's axis is shorter than ``count``.
+    """
     cuts = {var: _cut_positions(graph, region, var, count) for var in region.outputs}
     if any(len(positions) <= count for positions in cuts.values()):
         return None
@@ -53,9 +56,10 @@ def chunk_ranges(graph: Graph, region: Region, count: int) -> tuple[ChunkRanges,
         {var: (positions[number], positions[number + 1]) for var, positions in cuts.items()}
         for number in range(count)
     ]
-    # An op that leaves carried rows out may have a range too short for its kernel. So if the
-    # ops that save work by carrying rows change the bits, try once more with none.
-    for carrying_ops in (None, frozenset[int]()):
+    # First rows are carried wherever that saves work. Ops then compute shorter ranges, which may be
+    # too short for the bits of their kernels. In that case no op carries rows.
+    every_op_that_saves_work, no_op = None, frozenset[int]()
+    for carrying_ops in (every_op_that_saves_work, no_op):
         chunks = _ranges_for_outputs(graph, region, outputs, carrying_ops)
         if chunks and _all_keep_bits(graph, region, chunks):
             return chunks
@@ -102,12 +106,13 @@ def _block_count(graph: Graph, region: Region, var: VarId, count: int) -> int:
 def fewest_chunks(graph: Graph, region: Region, count: int) -> int:
     """Return the fewest chunks of which none is longer than the longest of ``count`` chunks.
 
-    The longest of 16 chunks of 18 rows has 2 rows, as in 9 chunks. At most one for each element.
+    The longest of 16 chunks of 18 rows has 2 rows, as in 9 chunks. Of 3 rows there are at most 3.
     """
 
     def fewest(var: VarId) -> int:
         blocks = _block_count(graph, region, var, count)
-        return -(-blocks // -(-blocks // count))
+        longest = -(-blocks // count)
+        return -(-blocks // longest)
 
     return max(map(fewest, region.outputs))
 
@@ -133,7 +138,7 @@ def _ranges_for_outputs(
         carried = _carried_ranges(graph, region, ranges)
         chunks.append(ChunkRanges(ranges.computed, chunk_outputs, carried))
         if previous is not None and carrying_ops is None:
-            carrying_ops = ranges.carrying_ops
+            carrying_ops = ranges.carrying_ops  # the second chunk decides for all later ones
         previous = _PreviousChunk(ranges.op_ranges, carrying_ops)
     return tuple(chunks)
 
@@ -200,9 +205,11 @@ def _backward_ranges(
 ) -> _BackwardRanges | None:
     """Propagate the ranges of one chunk from the region's outputs to its inputs.
 
-    Ops are visited from last to first, so all consumers of an op come before it. A carrying op
-    computes only the needed rows that the previous chunk does not have, or nothing if it has all.
-    None if any other op would compute or read an empty range.
+    Returns for each op the range that the chunk needs, and the range that it computes. They are equal
+    but for a *carrying op*: it computes only what the previous chunk does not have, or nothing if that
+    has all. None if any other op would compute or read an empty range.
+
+    Ops are visited from last to first, so all consumers of an op come before it.
 
     ``outputs`` are the ranges of the region's outputs that the chunk contributes; ``previous`` is
     None for the first chunk, to which nothing is carried.
@@ -269,8 +276,8 @@ def _carried_ranges(
     """Return for each tensor the range that this chunk needs but the previous one made.
 
     A tensor needed at rows 14..34, of which this chunk makes 18..34, is carried at 14..18. All that
-    is needed is carried if the op makes nothing here. Whole indices of the split are needed, of all
-    outputs of an op: the next chunk may read rows of them that this one does not read.
+    is needed is carried if the op makes nothing here. Every output of a carrying op is carried, at all
+    rows of the needed indices of its split: the next chunk may carry on rows that this one never reads.
     """
     carried = {}
     for op_index in ranges.carrying_ops:

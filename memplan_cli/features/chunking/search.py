@@ -115,7 +115,10 @@ class State:
         return start <= self.op_peaks.index(self.peak) < stop
 
     def op_peak(self, op: Op) -> int:
-        """Return the most live bytes while an op runs; 0 if it was replaced by chunks."""
+        """Return the most live bytes while an original op runs; 0 if chunks replaced it.
+
+        Also 0 for ops of chunks, which every state has anew.
+        """
         ops = self.chunked.program.body.ops
         peaks = zip(ops, self.op_peaks, strict=True)
         return next((peak for candidate, peak in peaks if candidate is op), 0)
@@ -268,8 +271,8 @@ class Search:
         the most live bytes of the program, or else the number of ops that reach them.
         """
         for trial in self._promising_trials(state):
-            # A trial may have been measured without the other regions, so the whole program is
-            # written and measured before it is taken.
+            # A trial is measured without the other regions, so the whole program is written and
+            # measured before it is taken.
             next_state = self.with_measured_choices(trial.choices)
             # If another op is as high, the peak stays, but then fewer ops may reach it: else two
             # regions that overlap, and lower one op each, would replace each other forever.
@@ -420,26 +423,24 @@ class Search:
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:
         """Return the trial of a region in ``count`` chunks; None if it cannot be written.
 
-        The other regions of the state stay, except those that share ops with this one. But if the peak
-        op is an original op, the region is measured without them, as that writes fewer ops. Its bytes
-        may be too high then, as tensors that the others save are whole.
+        The other regions of the state stay, except those that share ops with this one. But the region
+        is measured without them, as that writes fewer ops. So its bytes may be too high, as tensors that
+        the others save are whole.
         """
         ops = set(region.splits)
         others = tuple(
             choice for choice in state.choices if ops.isdisjoint(choice.region.splits)
         )
-        peak_is_in_a_chunk = state.peak_op not in self.graph.ops
-        written_others = others if peak_is_in_a_chunk else ()
         choice = Choice(region, count, before=state.peak)
-        trial_state = self.write_state((*written_others, choice))
+        trial_state = self.write_state((choice,))
         if trial_state is None:
             return None
-        after = trial_state.region_peak(-1)
+        after = trial_state.region_peak(0)
         return _Trial(
             choices=(*others, replace(choice, after=after)),
             # The peak of the whole program is not known without the others. `_step` measures it.
             peak=max(after, trial_state.op_peak(state.peak_op)),
-            work=self._added_work(trial_state, -1),
+            work=self._added_work(trial_state, 0),
         )
 
     def _max_useful_bytes(self, last_bytes: int) -> float:

@@ -45,13 +45,14 @@ class ProgramWriter:
         graph: the program that is rewritten.
         ops: the ops so far, in order; the caller appends the original's ops too.
         vars: the vars of the program and the added ones.
-        constants: the name of each added int64 constant, by its values.
-        maybe_unused: vars of the original that may be unused from now on.
+        constants: the var of each added int64 constant, by its values.
+        maybe_unused: vars of the original that may be unused from now on; the caller fills it.
         _var_names: makes the names of new vars.
         _op_names: makes the names of new ops.
     """
 
     def __init__(self, graph: Graph, constant_prefix: str = "chunk") -> None:
+        """Start with no ops and the vars of ``graph``; constants are named ``constant_prefix_1_2``."""
         self.graph, self._constant_prefix = graph, constant_prefix
         self.ops: list[Op] = []
         self.vars = dict(graph.program.vars)
@@ -113,13 +114,13 @@ class ProgramWriter:
     def slice(
         self, var: VarId, output: VarId, axis: int, bounds: Range, original: VarId
     ) -> None:
-        """Append a Slice.
+        """Append a Slice of a range of ``var`` along an axis.
+
+        ``var`` is the tensor ``original`` or a slice of it, in the same layout. ``bounds`` are counted in
+        ``var``. ``output`` is in ``self.vars`` already.
 
         In the blocked channel layout, rows and columns are sliced in *memory dims* (see
-        `ProgramWriter`), between two Reshapes. ``bounds`` are the same there.
-
-        ``bounds`` are a range of ``var``, which is ``original`` or a slice of it in the same layout.
-        ``output`` is in ``self.vars`` already.
+        `ProgramWriter`), between two Reshapes. There the bounds are the same, along `_MEMORY_AXIS`.
         """
         if not self._needs_memory_dims(axis, original):
             self.ops.append(self._slice_op(var, output, axis, bounds))
@@ -143,15 +144,18 @@ class ProgramWriter:
         return reshaped
 
     def _new_var_with_memory_dims(self, var: VarId, axis: int) -> VarId:
-        """Add and return a var with the *memory dims* of ``var`` for slices along an axis."""
+        """Add and return a var with the *memory dims* of ``var`` for slices along an axis.
+
+        The rows or columns that are sliced become axis `_MEMORY_AXIS`; both have the suffix "_rows".
+        """
         samples, channels, rows, columns = self._dims(var)
         block = self.graph.context.channel_block
-        dims = (
-            (samples, channels // block, rows, columns * block)
-            if axis == SPATIAL_AXES[0]
-            else (samples, channels // block * rows, columns, block)
+        dims_to_slice_rows = samples, channels // block, rows, columns * block
+        dims_to_slice_columns = samples, channels // block * rows, columns, block
+        is_by_row = axis == SPATIAL_AXES[0]
+        return self.new_var(
+            var, "_rows", dims_to_slice_rows if is_by_row else dims_to_slice_columns
         )
-        return self.new_var(var, "_rows", dims)
 
     def reshape(self, var: VarId, output: VarId) -> None:
         """Append a Reshape of ``var`` to the dims of ``output``."""

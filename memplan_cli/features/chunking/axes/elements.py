@@ -34,6 +34,9 @@ _DATA, _INDICES, _UPDATES = 0, 1, 2
 _STARTS, _AXES, _STEPS = 1, 3, 4
 """Inputs of Slice."""
 
+_PADS, _PADDED_AXES = 1, 3
+"""Inputs of Pad."""
+
 
 def _elementwise_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along every output axis; inputs that are broadcast along it stay whole."""
@@ -163,18 +166,20 @@ def _splits_of_first_input_except(node: Node, axes: Iterable[int]) -> tuple[Spli
 def _concat_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along every axis.
 
-    Along the joined axis, an input begins at the sum of the dims before it. A chunk reads the inputs
-    that it has elements of, and omits the others.
+    Along the joined axis, element ``i`` of an input is element ``i + before`` of the result, where
+    ``before`` is the sum of the dims of the inputs before it. So a chunk reads the range that is moved
+    by ``before``: a halo that is added in front and taken away behind. It omits inputs of which this
+    range is empty.
     """
     joined = node.int_attribute("axis", 1) % len(node.output_shape)
     dims = [shape[joined] for shape in node.inputs if shape is not None]
-    places = {
+    moved_reads = {
         position: AxisMap(joined, halo_before=before, halo_after=-before)
         for position, before in enumerate(accumulate(dims[:-1], initial=0))
     }
     return (
         *_splits_of_all_inputs_except(node, (joined,)),
-        node.split(node.output_shape[joined], places, {0: AxisMap(joined)}),
+        node.split(node.output_shape[joined], moved_reads, {0: AxisMap(joined)}),
     )
 
 
@@ -202,43 +207,37 @@ def _batch_normalized_axes(node: Node) -> Iterable[int] | None:
 
 
 def _sliced_ranges(node: Node) -> Mapping[int, tuple[int, int]] | None:
-    """Return the start and step of each axis that Slice lists; None if they are known only at run time.
+    """Return the start and step of each axis that Slice lists.
 
-    Before opset 10 they are attributes. Without axes the first ones are sliced.
+    None if they are known only at run time, or if an axis is sliced backwards. Before opset 10 starts
+    and axes are attributes. Without axes the first ones are sliced.
     """
-    starts = node.ints_attribute("starts") or node.constants.get(_STARTS)
-    if starts is None or (node.input_shape(_AXES) and _AXES not in node.constants):
+    inputs = [at for at in (_STARTS, _AXES, _STEPS) if node.input_shape(at) is not None]
+    if any(position not in node.constants for position in inputs):
         return None
+    starts = node.ints_attribute("starts") or node.constants.get(_STARTS, ())
     axes = node.ints_attribute("axes") or node.constants.get(_AXES) or range(len(starts))
     steps = node.constants.get(_STEPS) or (1,) * len(starts)
-    if len(steps) < len(starts) or (node.input_shape(_STEPS) and _STEPS not in node.constants):
+    if min(steps, default=1) < 0:
         return None
     data = node.data_shape
     ranges = {}
     for axis, start, step in zip(axes, starts, steps, strict=True):
         dim = data[int(axis)]
-        first = int(start) + dim if start < 0 else int(start)
-        ranges[int(axis) % len(data)] = min(max(first, 0), dim), int(step)
+        from_front = int(start) + dim if start < 0 else int(start)
+        ranges[int(axis) % len(data)] = min(max(from_front, 0), dim), int(step)
     return ranges
 
 
 def _slice_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along every axis; along sliced ones only if none is sliced backwards.
+    """Return the splits along every axis; none if `_sliced_ranges` does not give the sliced ones.
 
     Element ``i`` of the result is element ``start + i * step`` of the data. So elements ``a..b`` read
     ``start + a * step .. start + (b - 1) * step + 1``, half-open.
-
-    If the bounds are known only at run time, the sliced axes are not split; if the axes are, none is.
     """
     ranges = _sliced_ranges(node)
     if ranges is None:
-        axes = node.ints_attribute("axes") or node.constants.get(_AXES)
-        if axes is None and node.input_shape(_AXES) is not None:
-            return ()
-        count = (node.input_shape(_STARTS) or (0,))[0]
-        return _splits_of_first_input_except(
-            node, range(count) if axes is None else map(int, axes)
-        )
+        return ()
     along_sliced = (
         node.split(
             node.output_shape[axis],
@@ -246,23 +245,25 @@ def _slice_splits(node: Node) -> tuple[Split, ...]:
             {0: AxisMap(axis)},
         )
         for axis, (start, step) in ranges.items()
-        if min(step for _, step in ranges.values()) > 0
     )
     return (*_splits_of_first_input_except(node, ranges), *along_sliced)
 
 
 def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the bounds of a chunk along a sliced axis: all that it reads, in the same steps."""
+    """Return the bounds of a chunk along a sliced axis; along other axes nothing changes.
+
+    The data of the chunk is only what it reads along the axis, so its bounds are all of this data, in
+    the steps of the node. Other axes that the node slices keep their bounds. All steps are positive.
+    """
     read, ranges = split.inputs[0], _sliced_ranges(node)
     if read is None or ranges is None or read.axis not in ranges:
         return ChunkEdit()
-    data = node.data_shape
-    start, stop = read.range(chunk, data[read.axis])
     bounds = {
-        axis: (first, first + node.output_shape[axis] * step, step)
-        for axis, (first, step) in ranges.items()
+        axis: (start, start + node.output_shape[axis] * step, step)
+        for axis, (start, step) in ranges.items()
     }
-    bounds[read.axis] = 0, stop - start, bounds[read.axis][2]
+    read_start, read_stop = read.range(chunk, node.data_shape[read.axis])
+    bounds[read.axis] = 0, read_stop - read_start, ranges[read.axis][1]
     starts, stops, steps = zip(*bounds.values(), strict=True)
     if node.ints_attribute("starts"):
         return ChunkEdit({"starts": starts, "ends": stops, "axes": tuple(bounds)})
@@ -271,12 +272,12 @@ def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
 
 
 def _pads(node: Node) -> tuple[int, ...] | None:
-    """Return the padding of each axis, first all before and then all after; None if it is not known.
+    """Return the padding of each axis, first all before and then all after.
 
-    It is known only at run time, or its axes are an input.
+    None if it is known only at run time, or if only some axes are padded, which are an input then.
     """
-    pads = node.ints_attribute("pads") or node.constants.get(1)
-    if not pads or node.input_shape(3) is not None or len(pads) != 2 * len(node.output_shape):
+    pads = node.ints_attribute("pads") or node.constants.get(_PADS)
+    if not pads or node.input_shape(_PADDED_AXES) is not None:
         return None
     return tuple(map(int, pads))
 
@@ -285,25 +286,15 @@ def _pad_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along every axis, except those that are cropped by a negative padding.
 
     With ``before`` elements of padding, element ``i`` of the result is element ``i - before`` of the
-    data. In a mirror image (mode ``reflect``), the first elements of the result are data elements up to
-    ``2 * before`` behind that, and the last ones up to ``2 * after`` before. So a chunk reads these too,
-    and what it makes too much is sliced off. Mode ``wrap`` reads the other end, and is not split.
+    data. Modes ``reflect`` and ``wrap``, whose padding is copied from other places, are not split.
     """
     pads, rank = _pads(node), len(node.output_shape)
-    mode = node.string_attribute("mode", "constant")
-    if pads is None or mode == "wrap":
+    if pads is None or node.string_attribute("mode", "constant") not in {"constant", "edge"}:
         return ()
-    mirrored = 2 if mode == "reflect" else 0
     return tuple(
         node.split(
             dim,
-            {
-                _DATA: AxisMap(
-                    axis,
-                    halo_before=before + mirrored * after,
-                    halo_after=mirrored * before - before,
-                )
-            },
+            {_DATA: AxisMap(axis, halo_before=before, halo_after=-before)},
             {0: AxisMap(axis)},
         )
         for axis, (dim, before, after) in enumerate(
@@ -314,27 +305,16 @@ def _pad_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _pad_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the padding of a chunk: only where it reaches beyond the data.
-
-    With a mirror image, it is the whole padding, before and after the data that the chunk reads.
-    """
+    """Return the padding of a chunk: along the split axis only where it reaches beyond the data."""
     read, pads = split.inputs[0], list(_pads(node) or ())
     if read is None or not pads:
         return ChunkEdit()
-    last, dim = read.axis + len(pads) // 2, node.data_shape[read.axis]
-    before, after = pads[read.axis], pads[last]
     start, stop = read.uncropped_range(chunk)
-    surplus = 0, 0
-    if node.string_attribute("mode", "constant") == "reflect":
-        pads[read.axis], pads[last] = before * (start <= 0), after * (stop >= dim)
-        made = max(start, 0) + before - pads[read.axis]
-        made_stop = min(stop, dim) + before + pads[last]
-        surplus = chunk[0] - made, made_stop - chunk[1]
-    else:
-        pads[read.axis], pads[last] = max(-start, 0), max(stop - dim, 0)
+    pads[read.axis] = max(-start, 0)
+    pads[read.axis + len(pads) // 2] = max(stop - node.data_shape[read.axis], 0)
     if node.ints_attribute("pads"):
-        return ChunkEdit({"pads": tuple(pads)}, surplus=surplus)
-    return ChunkEdit(constants={1: tuple(pads)}, surplus=surplus)
+        return ChunkEdit({"pads": tuple(pads)})
+    return ChunkEdit(constants={_PADS: tuple(pads)})
 
 
 def _gather_splits(node: Node) -> tuple[Split, ...]:

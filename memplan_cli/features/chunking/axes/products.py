@@ -13,13 +13,13 @@ from memplan_cli.features.chunking.axes.split import AxisMap, Role, broadcast_ax
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memplan_cli.features.chunking.axes.split import Dims, Node, Split, SplitRule
+    from memplan_cli.features.chunking.axes.split import Node, Split, SplitRule
 
 
 def _matmul_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits of ``[batch, M, K] x [batch, K, N]`` along batches, M and N.
 
-    If the second operand is a vector ``[K]``, all axes before K are rows. FusedMatMul may transpose
+    An operand that is broadcast along a batch axis stays whole. If the second operand is a vector ``[K]``, all axes before K are rows. FusedMatMul may transpose
     either matrix. A transposed matrix times a vector is not split: ONNX Runtime reads the slices of such
     a matrix by other strides.
     """
@@ -37,27 +37,19 @@ def _matmul_splits(node: Node) -> tuple[Split, ...]:
     left_rows = len(left) - (1 if is_left_transposed else 2)
     right_columns = len(right) - (2 if node.int_attribute("transB", 0) else 1)
     output, last = node.output_shape, len(node.output_shape) - 1
+    by_batch = (
+        node.split(
+            output[axis],
+            {0: broadcast_axis(left, output, axis), 1: broadcast_axis(right, output, axis)},
+            {0: AxisMap(axis)},
+        )
+        for axis in range(last - 1)
+    )
     return (
-        *_batch_splits(node, (left, right)),
+        *by_batch,
         node.split(output[-2], {0: AxisMap(left_rows)}, {0: AxisMap(last - 1)}, Role.ROWS),
         node.split(output[-1], {1: AxisMap(right_columns)}, {0: AxisMap(last)}, Role.COLUMNS),
     )
-
-
-def _batch_splits(node: Node, operand_shapes: tuple[Dims, Dims]) -> list[Split]:
-    """Return the splits along every batch axis; operands broadcast along it stay whole."""
-    output = node.output_shape
-    return [
-        node.split(
-            output[axis],
-            {
-                position: broadcast_axis(shape, output, axis)
-                for position, shape in enumerate(operand_shapes)
-            },
-            {0: AxisMap(axis)},
-        )
-        for axis in range(len(output) - 2)
-    ]
 
 
 def _fused_matmul_splits(node: Node) -> tuple[Split, ...]:
@@ -84,34 +76,6 @@ def _gemm_splits(node: Node) -> tuple[Split, ...]:
     )
 
 
-def _einsum_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along each index of the result: b, i and j of ``bik,bjk->bij``.
-
-    Equations without ``->``, with an ellipsis, or with an index twice in one term are not split,
-    and neither is an Einsum with an omitted operand.
-    """
-    equation = node.string_attribute("equation", "").replace(" ", "")
-    operands, arrow, result = equation.partition("->")
-    terms = operands.split(",")
-    repeats_index = any(len(set(term)) < len(term) for term in (*terms, result))
-    shapes = [shape for shape in node.inputs if shape is not None]
-    one_term_per_operand = len(terms) == len(shapes) == len(node.inputs)
-    if not arrow or "." in equation or repeats_index or not one_term_per_operand:
-        return ()
-    splits = []
-    for axis, (index, dim) in enumerate(zip(result, node.output_shape, strict=True)):
-        inputs = {
-            position: AxisMap(term.index(index))
-            for position, term in enumerate(terms)
-            if index in term
-        }
-        lengths = [shapes[position][axis_map.axis] for position, axis_map in inputs.items()]
-        # An operand that is broadcast along the index has length 1, and cannot be sliced.
-        if all(length == dim for length in lengths):
-            splits.append(node.split(dim, inputs, {0: AxisMap(axis)}, Role.COLUMNS))
-    return tuple(splits)
-
-
 def _recurrent_splits(node: Node) -> tuple[Split, ...]:
     """Return the split of a recurrent layer along samples, which are rows of its products.
 
@@ -136,6 +100,5 @@ RULES: Mapping[str, SplitRule] = {
     f"{MICROSOFT}.FusedGemm": _gemm_splits,
     "MatMul": _matmul_splits,
     "Gemm": _gemm_splits,
-    "Einsum": _einsum_splits,
     f"{MICROSOFT}.FusedMatMul": _fused_matmul_splits,
 }

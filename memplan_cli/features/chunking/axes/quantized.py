@@ -42,23 +42,18 @@ def _operands_only(node: Node, operands: Sequence[int]) -> Node:
 
 
 def _quantized_splits(
-    node: Node, rule: SplitRule, operands: Sequence[int], scales_of_first: Sequence[int]
+    node: Node, rule: SplitRule, operands: Sequence[int]
 ) -> tuple[Split, ...]:
     """Return the splits that ``rule`` gives for the float operator of a quantized one.
 
-    ``operands`` are the positions of the float operator's inputs, ``scales_of_first`` those of the
-    scales and zero points of the first of them. If it has several of these, there are no splits. If
-    other operands have several, such as one for each channel of a weight, only the first is sliced.
+    ``operands`` are the positions of the float operator's inputs. The other inputs are scales and zero
+    points, which stay whole. The first operand has one scale: the kernels take no other. A weight may
+    have one for each channel, and is not sliced then: only splits of the first operand alone are left.
     """
-
-    def has_several(positions: Sequence[int]) -> bool:
-        return any(prod(node.input_shape(at) or ()) > 1 for at in positions)
-
-    if has_several(scales_of_first):
-        return ()
-    slices_first_only = has_several(
-        [at for at in range(len(node.inputs)) if at not in operands]
-    )
+    splits = rule(_operands_only(node, operands))
+    parameters = [shape for at, shape in enumerate(node.inputs) if at not in operands]
+    if any(prod(shape or ()) > 1 for shape in parameters):
+        splits = tuple(split for split in splits if not any(split.inputs[1:]))
     return tuple(
         node.split(
             split.extent,
@@ -68,8 +63,7 @@ def _quantized_splits(
             # keep their role, as those of `Role.FREE` may slice a weight (`Graph`).
             split.role if split.role is Role.COLUMNS else Role.FREE,
         )
-        for split in rule(_operands_only(node, operands))
-        if not slices_first_only or not any(split.inputs[1:])
+        for split in splits
     )
 
 
@@ -125,31 +119,28 @@ _CONVOLUTION, _AVERAGE = windows.RULES["Conv"], windows.RULES["AveragePool"]
 _BETWEEN, _BEHIND = (0, 3), (0, 1)
 """Positions of two operands: each followed by its scale and zero point, or zero points behind both."""
 
-_FLOAT_RULES: Mapping[str, tuple[SplitRule, Sequence[int], Sequence[int]]] = {
-    "QLinearConv": (_CONVOLUTION, _BETWEEN, (1, 2)),
-    f"{MICROSOFT}.QLinearConv": (_CONVOLUTION, _BETWEEN, (1, 2)),
-    "ConvInteger": (_CONVOLUTION, _BEHIND, (2,)),
-    "QLinearMatMul": (_PRODUCT, _BETWEEN, (1, 2)),
-    "MatMulInteger": (_PRODUCT, _BEHIND, (2,)),
-    f"{MICROSOFT}.MatMulIntegerToFloat": (_PRODUCT, _BEHIND, (2, 4)),
-    f"{MICROSOFT}.QGemm": (products.RULES["Gemm"], (0, 3, 6), (1, 2)),
-    f"{MICROSOFT}.QLinearAdd": (_ELEMENTWISE, _BETWEEN, (1, 2)),
-    f"{MICROSOFT}.QLinearMul": (_ELEMENTWISE, _BETWEEN, (1, 2)),
-    f"{MICROSOFT}.QLinearSigmoid": (_ELEMENTWISE, (0,), (1, 2)),
-    f"{MICROSOFT}.QLinearLeakyRelu": (_ELEMENTWISE, (0,), (1, 2)),
-    f"{MICROSOFT}.QLinearSoftmax": (normalization.RULES["Softmax"], (0,), (1, 2)),
-    f"{MICROSOFT}.QLinearAveragePool": (_AVERAGE, (0,), (1, 2)),
-    f"{MICROSOFT}.QLinearGlobalAveragePool": (
-        partial(same_axis_splits, axes=(0,)), (0,), (1, 2),
-    ),
-}  # fmt: skip
-"""For each operator the rule of its float operator, the positions of that operator's inputs, and
-those of the scales and zero points of the first of them."""
+_FLOAT_RULES: Mapping[str, tuple[SplitRule, Sequence[int]]] = {
+    "QLinearConv": (_CONVOLUTION, _BETWEEN),
+    f"{MICROSOFT}.QLinearConv": (_CONVOLUTION, _BETWEEN),
+    "ConvInteger": (_CONVOLUTION, _BEHIND),
+    "QLinearMatMul": (_PRODUCT, _BETWEEN),
+    "MatMulInteger": (_PRODUCT, _BEHIND),
+    f"{MICROSOFT}.MatMulIntegerToFloat": (_PRODUCT, _BEHIND),
+    f"{MICROSOFT}.QGemm": (products.RULES["Gemm"], (0, 3, 6)),
+    f"{MICROSOFT}.QLinearAdd": (_ELEMENTWISE, _BETWEEN),
+    f"{MICROSOFT}.QLinearMul": (_ELEMENTWISE, _BETWEEN),
+    f"{MICROSOFT}.QLinearSigmoid": (_ELEMENTWISE, (0,)),
+    f"{MICROSOFT}.QLinearLeakyRelu": (_ELEMENTWISE, (0,)),
+    f"{MICROSOFT}.QLinearSoftmax": (normalization.RULES["Softmax"], (0,)),
+    f"{MICROSOFT}.QLinearAveragePool": (_AVERAGE, (0,)),
+    f"{MICROSOFT}.QLinearGlobalAveragePool": (partial(same_axis_splits, axes=(0,)), (0,)),
+}
+"""For each operator the rule of its float operator, and the positions of that operator's inputs."""
 
 RULES: Mapping[str, SplitRule] = {
     **{
-        name: partial(_quantized_splits, rule=rule, operands=operands, scales_of_first=scales)
-        for name, (rule, operands, scales) in _FLOAT_RULES.items()
+        name: partial(_quantized_splits, rule=rule, operands=operands)
+        for name, (rule, operands) in _FLOAT_RULES.items()
     },
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _linear_splits),
     f"{MICROSOFT}.QLinearConcat": _concat_splits,
@@ -157,6 +148,6 @@ RULES: Mapping[str, SplitRule] = {
 
 EDITS: Mapping[str, EditRule] = {
     name: partial(_quantized_edit, edit=windows.EDITS["Conv"], operands=operands)
-    for name, (rule, operands, _) in _FLOAT_RULES.items()
+    for name, (rule, operands) in _FLOAT_RULES.items()
     if rule in {_CONVOLUTION, _AVERAGE}
 }

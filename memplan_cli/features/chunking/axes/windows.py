@@ -126,11 +126,13 @@ def _convolution_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _pooling_splits(node: Node) -> tuple[Split, ...]:
-    """Return the splits along samples, channels and tiles; in blocks of channels not along these.
+    """Return the splits along samples, channels and tiles; in the blocked layout not along channels.
 
-    Not with MaxPool's second output, whose indices count elements of the whole tensor. With
-    ``ceil_mode``, the last window may reach beyond the padding. A tile has this as padding
-    (`_tile_padding_edit`), which an average that counts padding would count; so it is not cut in tiles.
+    None if MaxPool has its second output, whose indices count elements of the whole tensor.
+
+    With ``ceil_mode``, the last window may reach beyond the padding. In a tile, the elements beyond it
+    are padding too (`_tile_padding_edit`). An average that counts padding would also count these, so it
+    has no tiles.
     """
     if len(node.outputs) > 1:
         return ()
@@ -177,27 +179,29 @@ def _transposed_convolution_splits(node: Node) -> tuple[Split, ...]:
 def _transposed_convolution_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
     """Return the padding of a tile, which removes the outputs that are not its own.
 
-    With stride 2, reach 4 and pad 1, the tile of outputs 4..8 reads inputs 1..5. These add to outputs
-    1..11, so the tile has a padding of 3 before and 3 after. A tile at the end of the image may also
-    have outputs that no input adds to: these are output padding. Axes that are not in tiles keep the
-    padding of the node.
+    With stride 2, reach 4 and pad 1, the tile of outputs 4..8 (half-open) reads inputs 1..5. These add
+    to outputs 1..11, so the tile has a padding of 3 before and 3 after. A tile at the end of the image
+    may also have outputs that no input adds to: these are output padding. Axes that are not in tiles
+    keep the padding of the node; so do chunks of samples.
     """
+    read, written = split.inputs[0], split.outputs[0]
+    if split.role is not Role.TILES or read is None or written is None:
+        return ChunkEdit()
     windows = _windows(node)
     before = [window.pads[0] for window in windows]
     after = [window.pads[1] for window in windows]
     added = list(node.ints_attribute("output_padding") or (0,) * len(windows))
-    read, written = split.inputs[0], split.outputs[0]
-    if split.role is Role.TILES and read is not None and written is not None:
-        index = read.axis - _first_spatial_axis(node)
-        stride, reach, pads = windows[index]
-        start, stop = read.range(chunk, node.data_shape[read.axis])
-        kept_start, kept_stop = written.range(chunk, node.output_shape[read.axis])
-        # At most ``kept_start``: the tile reads all inputs that add to its first output.
-        made_start = start * stride - pads[0]
-        made_stop = (stop - 1) * stride - pads[0] + reach
-        before[index] = kept_start - made_start
-        after[index] = max(made_stop - kept_stop, 0)
-        added[index] = max(kept_stop - made_stop, 0)
+    index = read.axis - _first_spatial_axis(node)
+    stride, reach, pads = windows[index]
+    start, stop = read.range(chunk, node.data_shape[read.axis])
+    kept_start, kept_stop = written.range(chunk, node.output_shape[read.axis])
+    # The outputs that these inputs add to. ``made_start`` is at most ``kept_start``, as the tile reads
+    # all inputs that add to its first output.
+    made_start = start * stride - pads[0]
+    made_stop = (stop - 1) * stride - pads[0] + reach
+    before[index] = kept_start - made_start
+    after[index] = max(made_stop - kept_stop, 0)
+    added[index] = max(kept_stop - made_stop, 0)
     return ChunkEdit(
         {"pads": (*before, *after), "output_padding": tuple(added), "auto_pad": "NOTSET"}
     )
