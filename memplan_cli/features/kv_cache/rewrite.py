@@ -15,7 +15,7 @@ from memplan_cli.core.results.rewrites import CacheBuffer, CacheSummary
 from memplan_cli.errors import ModelError
 from memplan_cli.features.kv_cache.find import GraphIndex, attribute
 from memplan_cli.onnx_io.graph_editor import INT64, GraphEditor, rename_reads, with_ends
-from memplan_cli.onnx_io.load import standard_opset
+from memplan_cli.onnx_io.load import first_line, standard_opset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,7 +67,7 @@ def _converted(model: ModelProto) -> ModelProto:
     except Exception as error:
         raise ModelError(
             f"--kv-cache in-place needs opset {_TENSOR_SCATTER_OPSET}, and ONNX cannot convert the model from "
-            f"{own}: {_last_line(error)}",
+            f"{own}: {first_line(error)}",
             hint=hint,
         ) from error
     if [v.name for v in converted_model.graph.output] != [v.name for v in model.graph.output]:
@@ -76,12 +76,6 @@ def _converted(model: ModelProto) -> ModelProto:
             hint=hint,
         )
     return converted_model
-
-
-def _last_line(error: Exception) -> str:
-    """Return the last line of an error's message; the name of its type if it has none."""
-    lines = [line for line in f"{error}".splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]
 
 
 def with_cache_buffers(

@@ -170,24 +170,27 @@ def assemble(
 ) -> ModelProto:
     """Return a training step as a model, without the nodes and weights that it does not need.
 
-    A weight ``w`` that is updated becomes an input ``in.w`` (`Parameter.input`), and its new value is the
-    output ``new.w`` (`Parameter.output`). All other inputs and weights are taken from the forward
-    ``model``, and constants from the tape of ``passes``. Changes the nodes of ``step`` that are needed: they
-    read ``in.w`` instead of ``w``.
+    - Each trained weight ``w`` becomes an input ``in.w`` (`Parameter.input`), and so do running statistics.
+    - The outputs are the loss, those of ``step`` (new values ``new.w``, or gradients), and the new values of
+      running statistics.
+    - All other inputs and weights are taken from the forward ``model``, and constants from the tape of
+      ``passes``.
+
+    Changes the nodes of ``step`` that are needed: they read ``in.w`` instead of ``w``.
 
     Raises:
         ModelError: the model uses the name of one of the step's inputs or outputs for another tensor.
     """
-    updated = {p.name: p for p in (*trained.parameters, *trained.running)}
+    as_inputs = {p.name: p for p in (*trained.parameters, *trained.running)}
     # New running statistics come from forward nodes, so ``step.outputs`` does not have them.
     outputs = {**step.outputs, **{p.output: p for p in trained.running}}
     nodes = live_nodes(step.nodes, [trained.loss, *outputs])
     # The other inputs and weights that these nodes read are those of the model.
-    read_names = {name for node in nodes for name in reads(node)} - updated.keys()
-    rename_values(nodes, {name: p.input for name, p in updated.items()})
+    read_names = {name for node in nodes for name in reads(node)} - as_inputs.keys()
+    rename_values(nodes, {name: p.input for name, p in as_inputs.items()})
     weights = [*model.graph.initializer, *passes.tape.pool.initializers]
     state_inputs = [
-        *(_typed_like(p.input, p) for p in updated.values()),
+        *(_typed_like(p.input, p) for p in as_inputs.values()),
         *(_typed_like(name, p) for name, p in step.state.items()),
     ]
     model_inputs = [value for value in model.graph.input if value.name in read_names]

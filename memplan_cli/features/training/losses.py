@@ -101,7 +101,7 @@ def softmax_cross_entropy(graph: GraphProto, operands: LossOperands) -> str:
     axis = 1 if rank >= 4 else rank - 1
     writer = _LossWriter(graph)
     logits = _softmax_input(graph, operands.output, axis, rank)
-    label_type = _label_type(graph, operands, axis)
+    label_type = _ensure_labels(graph, operands, axis)
     zero, axes = writer.constant(0, label_type), writer.constant([axis], TensorProto.INT64)
     is_ignored = writer.add("Equal", labels, writer.constant(IGNORED_LABEL, label_type))
     valid_labels = writer.add("Where", is_ignored, zero, labels)
@@ -117,8 +117,8 @@ def softmax_cross_entropy(graph: GraphProto, operands: LossOperands) -> str:
     return writer.add_loss("Neg", mean, operands.dtype)
 
 
-def _label_type(graph: GraphProto, operands: LossOperands, axis: int) -> int:
-    """Return the element type of the input with class numbers, which is added as int64 if missing.
+def _ensure_labels(graph: GraphProto, operands: LossOperands, axis: int) -> int:
+    """Add an int64 input for class numbers to a graph that has none; return the input's element type.
 
     ``axis`` is that of the classes, which labels do not have.
 

@@ -11,7 +11,7 @@ from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.constants import named_constant
 from memplan_cli.onnx_io.functions import inlined
 from memplan_cli.onnx_io.graph_editor import keep, replace_nodes
-from memplan_cli.onnx_io.load import standard_opset
+from memplan_cli.onnx_io.load import first_line, standard_opset
 from memplan_cli.onnx_io.traversal import graphs
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ def _lift_constants(graph: GraphProto) -> None:
 
 
 def _with_recent_opset(model: ModelProto) -> ModelProto:
-    """Return a model of opset 18 or later: the model itself, or a converted copy.
+    """Return a model of `OLDEST_OPSET` or later: the model itself, or a converted copy.
 
     Raises:
-        ModelError: the opset is below 11, or onnx cannot convert the model.
+        ModelError: the opset is below `_OLDEST_CONVERTED_OPSET`, or onnx cannot convert the model.
     """
     opset, hint = standard_opset(model), "export the model again with a later opset"
     if opset >= OLDEST_OPSET:
@@ -82,9 +82,8 @@ def _with_recent_opset(model: ModelProto) -> ModelProto:
     try:
         return version_converter.convert_version(model, OLDEST_OPSET)
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0][:200]
         raise ModelError(
             f"the model has opset {opset}, a training step needs {OLDEST_OPSET} or"
-            f" later, and it cannot be converted: {reason}",
+            f" later, and it cannot be converted: {first_line(error)}",
             hint=hint,
         ) from error

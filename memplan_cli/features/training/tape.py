@@ -179,7 +179,7 @@ class Tape:
         """Return the number of dimensions of a forward tensor."""
         return len(self.shape(name))
 
-    def sizes(self, name: str, why: str = "") -> tuple[int, ...]:
+    def sizes(self, name: str, *, why: str = "") -> tuple[int, ...]:
         """Return the shape of a forward tensor as numbers; ``why`` explains the need in the error.
 
         Raises:

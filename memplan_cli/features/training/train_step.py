@@ -158,7 +158,8 @@ def _fixed_weights(
 ) -> dict[str, str]:
     """Return the untrained weights that nodes read and the step does not update, each with its reason.
 
-    Running statistics are untrained, but may be updated, as inputs that may have new names.
+    Running statistics are untrained, but may be updated under a new name. So updated weights are known by
+    their name in the model (`Parameter.origin`).
     """
     origins = {parameter.origin for parameter in updated}
     return {n: why for n, why in untrained.items() if n not in origins and readers[n] > 0}
@@ -205,9 +206,9 @@ def _use_batch_statistics(
             ):  # the optimizer or another node gives it a new value too
                 name = names.fresh(f"{node.name or node.output[0]}.{kind}")
                 statistic = _separate_statistic(model, node, index, statistic, name)
-            # Other nodes may read the new value by its former name. That name may be lost even if it is an
-            # output of the model: the step has outputs of its own.
-            if node.output[index]:
+            # The new value gets the name of the step's output, also where other nodes read it. An output
+            # of the model may lose its former name so: the step has outputs of its own.
+            if node.output[index]:  # else `_set_training_mode` has added it
                 rename_values(model.graph.node, {node.output[index]: statistic.output})
             node.output[index] = statistic.output
             updated.add(statistic.name)

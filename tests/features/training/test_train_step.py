@@ -264,6 +264,20 @@ def test_old_opset_is_converted() -> None:
     assert "Softmax" not in kinds, "the loss takes the logits"
 
 
+def test_a_recurrence_without_gradient_stays_whatever_output_it_omits() -> None:
+    """It has a clip, which could not be unrolled; both recurrences omit their first output."""
+    model = parse("""<ir_version: 10, opset_import: ["": 20]>
+    net (float[2, 1, 3] x, float[1, 2, 3] v, float[1, 2, 2] s) => (float[1, 1, 2] y)
+        <float[1, 2, 3] w = {1, 2, 3, 4, 5, 6}, float[1, 2, 2] r = {1, 2, 3, 4}>
+    {
+        , h = RNN<hidden_size = 2>(x, w, r)
+        , k = RNN<hidden_size = 2, clip = 1.0>(x, v, s)
+        y = Add(h, k)
+    }""")
+    step = make_train_step(model, mse())
+    assert [node.op_type for node in step.model.graph.node].count("RNN") == 1
+
+
 def test_a_model_before_opset_11_is_refused() -> None:
     with pytest.raises(ModelError, match=r"opset 10, a training step needs 11 or later"):
         make_train_step(parse(LINEAR.replace('"": 20', '"": 10')), mse())

@@ -60,7 +60,10 @@ def _reject_unsupported(call: Call) -> None:
 
 
 def _reject_short_mask(call: Call) -> None:
-    """Raise ModelError if an Attention has a mask that hides further keys by being too short."""
+    """Raise ModelError if the mask of an Attention may be shorter than its keys, and so hide the rest.
+
+    A mask of symbolic length is taken to be as long as the keys.
+    """
     tape = call.tape
     if not call.input(3) or tape.opset < _PADDED_MASKS_OPSET:
         return  # a mask, if any, broadcasts to all keys
@@ -68,8 +71,8 @@ def _reject_short_mask(call: Call) -> None:
     mask_length = tape.shape(call.input(3))[-1]
     if isinstance(mask_length, int) and mask_length != key_count:
         raise ModelError(
-            f"the mask of Attention {call.label!r} is for {mask_length} of"
-            f" {key_count} keys: it has no gradient rule for that"
+            f"the mask of Attention {call.label!r} is for {mask_length} keys, which may be too few:"
+            " it has no gradient rule for that"
         )
 
 
@@ -167,7 +170,8 @@ def _causal_mask(call: Call) -> str:
     # Operands are [batch, length, width] or [batch, heads, length, width].
     axis = 1 if call.tape.rank(call.input(0)) == 3 else 2
     queries, keys = (
-        call.tape.sizes(call.input(i), "the causal mask is a constant")[axis] for i in (0, 1)
+        call.tape.sizes(call.input(i), why="the causal mask is a constant")[axis]
+        for i in (0, 1)
     )
     return call.tape.constant(np.tril(np.ones((queries, keys), bool)), TensorProto.BOOL)
 

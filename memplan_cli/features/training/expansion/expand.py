@@ -25,7 +25,7 @@ from memplan_cli.onnx_io.load import standard_opset
 from memplan_cli.onnx_io.traversal import reads
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
@@ -69,9 +69,10 @@ def expand(
         )
         needs_gradient = dependents(model.graph.node, parameters, tape)
         on_path = {
-            node.output[0]
+            name
             for node in live_nodes(model.graph.node, [loss])
             if not needs_gradient.isdisjoint(node.output)
+            for name in filter(None, node.output)
         }
         changed = _expand_nodes(model.graph, tape, on_path)
         model.graph.initializer.extend(tape.pool.initializers)
@@ -81,15 +82,15 @@ def expand(
     return tensors
 
 
-def _expand_nodes(graph: GraphProto, tape: Tape, on_path: Collection[str]) -> bool:
+def _expand_nodes(graph: GraphProto, tape: Tape, on_path: set[str]) -> bool:
     """Expand nodes of a graph, in place; return whether any was expanded.
 
-    ``on_path`` has the first output of each node through which gradient flows.
+    ``on_path`` has the outputs of the nodes through which gradient flows.
     """
     nodes: list[NodeProto] = []
     changed = False
     for node in graph.node:
-        expansion = _expansion(node, tape) if node.output[0] in on_path else None
+        expansion = None if on_path.isdisjoint(node.output) else _expansion(node, tape)
         changed |= expansion is not None
         nodes.extend([node] if expansion is None else expansion)
     if changed:
@@ -104,7 +105,8 @@ def _expansion(node: NodeProto, tape: Tape) -> list[NodeProto] | None:
     """
     if node.domain not in STANDARD_DOMAINS or node.op_type in tape.rules:
         return None
-    call = Call(node, reads(node), (), (), tape)
+    # An expansion computes no gradients.
+    call = Call(node, reads(node), gradients=(), wanted=(), tape=tape)
     if node.op_type in EXPANSIONS:
         EXPANSIONS[node.op_type](call)
     elif not _inline_function(call):
@@ -147,8 +149,8 @@ def _inline_function(call: Call) -> bool:
 def _function_body(call: Call) -> FunctionProto | None:
     """Return the body that ONNX defines for a node's operator; None if it has none.
 
-    A body may depend on the attributes and input types of the node. Only bodies in operators of
-    `OLDEST_OPSET` or later count: the gradient rules know no older ones.
+    A body may depend on the attributes and input types of the node. Only bodies written for an opset from
+    `OLDEST_OPSET` on count: the gradient rules know no older operators.
     """
     opset = call.tape.opset
     try:
@@ -157,7 +159,7 @@ def _function_body(call: Call) -> FunctionProto | None:
         return None
     input_types = (
         helper.make_tensor_type_proto(tensor.dtype, tensor.shape)
-        for tensor in map(call.tape.tensor, call.node.input)
+        for tensor in map(call.tape.tensor, call.node.input)  # "", an omitted one: unknown
     )
     return schema_function(schema, call.node, input_types, range(OLDEST_OPSET, opset + 1))
 

@@ -80,7 +80,7 @@ def _unroll(call: Call, operator: RecurrentOperator) -> None:
     tape, node = call.tape, call.node
     _reject_unsupported(call)
     x = call.input(0)
-    length = tape.sizes(x, "a recurrence is unrolled")[0]
+    length = tape.sizes(x, why="a recurrence is unrolled")[0]
     # For each direction, whether it reads the sequence backwards.
     reversals = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
     is_reversed = reversals[call.attribute("direction", "forward")]
@@ -108,7 +108,11 @@ def _unroll(call: Call, operator: RecurrentOperator) -> None:
 def _cell(
     call: Call, operator: RecurrentOperator, x: str, length: int, direction: int
 ) -> tuple[Cell, list[str]]:
-    """Return the cell of a direction, and X W^T + B of each step, [batch, gates * hidden]."""
+    """Return the cell of a direction, and X W^T + B of each step, [batch, gates * hidden].
+
+    B has both biases of the node, or only that of X W^T if `RecurrentOperator.separates_bias`: then the cell
+    has that of H R^T.
+    """
     tape = call.tape
     weight, recurrent = (
         tape.emit("Transpose", _of_direction(call, call.input(i), direction), perm=[1, 0])
@@ -200,7 +204,7 @@ def _initial_state(call: Call, index: int) -> str:
     if name:
         return name
     x = call.input(0)
-    _, batch, _ = tape.sizes(x, "a recurrence is unrolled")
+    _, batch, _ = tape.sizes(x, why="a recurrence is unrolled")
     shape = tape.ints(_direction_count(call), batch, _hidden_size(call))
     return tape.emit("Expand", tape.scalar(0, x), shape)
 
@@ -226,7 +230,7 @@ def _activation_names(call: Call) -> list[str]:
 def _hidden_size(call: Call) -> int:
     """Return the width of the state, from the shape of R if there is no attribute."""
     size = call.attribute("hidden_size")
-    return int(size or call.tape.sizes(call.input(2), "a recurrence is unrolled")[-1])
+    return int(size or call.tape.sizes(call.input(2), why="a recurrence is unrolled")[-1])
 
 
 def _direction_count(call: Call) -> int:

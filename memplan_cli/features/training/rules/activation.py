@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 def relu(call: Call) -> Gradients:
     """Y = max(X, 0): dX = dY where Y > 0."""
-    return (_where_positive(call, call.output(), call.tape.scalar(0, call.input(0))),)
+    return (_dy_where_positive(call, call.output(), call.tape.scalar(0, call.input(0))),)
 
 
 def leaky_relu(call: Call) -> Gradients:
-    """Y = X where X >= 0 else a X: dX = dY, or a dY."""
+    """Y = X where X > 0 else a X: dX = dY, or a dY."""
     slope = call.attribute("alpha", 0.01)
     scaled = call.tape.emit("Mul", call.dy, call.tape.scalar(slope, call.input(0)))
     # With a positive slope Y has the sign of X, so X can be freed.
     sign = call.output() if slope > 0 else call.input(0)
-    return (_where_positive(call, sign, scaled),)
+    return (_dy_where_positive(call, sign, scaled),)
 
 
 def prelu(call: Call) -> Gradients:
-    """Y = X where X >= 0 else S X: dX = dY or S dY, dS = X dY where X < 0."""
+    """Y = X where X > 0 else S X: dX = dY or S dY, dS = X dY where X < 0."""
     tape, x, slope = call.tape, call.input(0), call.input(1)
     zero = tape.scalar(0, x)
     dx = dslope = ""
@@ -41,7 +41,7 @@ def prelu(call: Call) -> Gradients:
         product = tape.emit("Mul", call.dy, tape.emit("Min", x, zero))
         dslope = unbroadcast(tape, product, call.output(), slope)
     if call.wants(0):
-        dx = _where_positive(call, x, tape.emit("Mul", call.dy, slope))
+        dx = _dy_where_positive(call, x, tape.emit("Mul", call.dy, slope))
     return (dx, dslope)
 
 
@@ -51,7 +51,7 @@ def elu(call: Call) -> Gradients:
     # Unless a is negative, Y is positive where X is, so X can be freed.
     sign = call.output() if alpha >= 0 else call.input(0)
     slope = call.tape.emit("Add", call.output(), call.tape.scalar(alpha, call.input(0)))
-    return (_where_positive(call, sign, call.tape.emit("Mul", call.dy, slope)),)
+    return (_dy_where_positive(call, sign, call.tape.emit("Mul", call.dy, slope)),)
 
 
 def sigmoid(call: Call) -> Gradients:
@@ -141,7 +141,7 @@ def dropout(call: Call) -> Gradients:
     return (tape.emit("Where", training_mode, scaled, call.dy),)
 
 
-def _where_positive(call: Call, sign: str, otherwise: str) -> str:
+def _dy_where_positive(call: Call, sign: str, otherwise: str) -> str:
     """Return dY where ``sign`` is positive, and the tensor ``otherwise`` elsewhere."""
     is_positive = call.tape.emit("Greater", sign, call.tape.scalar(0, call.input(0)))
     return call.tape.emit("Where", is_positive, call.dy, otherwise)

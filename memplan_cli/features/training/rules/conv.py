@@ -61,12 +61,12 @@ class Window:
         It is negative if the last output reads beyond the padding (``ceil_mode`` of a pool).
         """
         if self.input_size is None or self.output_size is None:
-            return 0  # a stride of 1 skips no input
+            return 0  # sizes are unknown only with a stride of 1, which skips no input
         read = (self.output_size - 1) * self.stride + self.span
         return self.begin + self.input_size + self.end - read
 
 
-def windows(call: Call, kernel: Shape, data: str, result: str) -> tuple[Window, ...]:
+def spatial_windows(call: Call, kernel: Shape, data: str, result: str) -> tuple[Window, ...]:
     """Return the window of each spatial axis of a convolution or pool from ``data`` to ``result``.
 
     Strides, dilations and padding are the attributes of the node; ``kernel`` has the spatial dims.
@@ -84,7 +84,7 @@ def windows(call: Call, kernel: Shape, data: str, result: str) -> tuple[Window, 
         [dim if isinstance(dim, int) else None for dim in call.tape.shape(name)[2:]]
         for name in (data, result)
     )
-    axes = []
+    result_windows = []
     for axis, taps in enumerate(kernel):
         if not isinstance(taps, int):
             raise ModelError(
@@ -106,10 +106,10 @@ def windows(call: Call, kernel: Shape, data: str, result: str) -> tuple[Window, 
             input_size=input_sizes[axis],
             output_size=output_sizes[axis],
         )
-        axes.append(
+        result_windows.append(
             _with_same_padding(window, auto_pad) if auto_pad.startswith("SAME") else window
         )
-    return tuple(axes)
+    return tuple(result_windows)
 
 
 def _with_same_padding(window: Window, auto_pad: str) -> Window:
@@ -130,14 +130,14 @@ def conv(call: Call) -> Gradients:
     ``*`` is a convolution. In that of dW, strides and dilations are exchanged, see `_kernel_gradient`.
     """
     x, w, y = call.input(0), call.input(1), call.output()
-    axes = windows(call, call.tape.shape(w)[2:], x, y)
+    windows = spatial_windows(call, call.tape.shape(w)[2:], x, y)
     dx = dw = db = ""
     if call.wants(2):
         db = _bias_gradient(call)
     if call.wants(1):
-        dw = _kernel_gradient(call, _Operand(x, like=x), _Operand(call.dy, like=y), axes)
+        dw = _kernel_gradient(call, _Operand(x, like=x), _Operand(call.dy, like=y), windows)
     if call.wants(0):
-        dx = transposed_conv(call.tape, call.dy, w, axes, call.attribute("group", 1))
+        dx = transposed_conv(call.tape, call.dy, w, windows, call.attribute("group", 1))
     return (dx, dw, db)
 
 
@@ -153,12 +153,12 @@ def conv_transpose(call: Call) -> Gradients:
     """
     tape, x, w, y = call.tape, call.input(0), call.input(1), call.output()
     auto_pad = call.attribute("auto_pad", "NOTSET")
-    axes = windows(call, tape.shape(w)[2:], y, x)  # of the convolution Y -> X
-    output_padding = call.attribute("output_padding", [0] * len(axes))
+    windows = spatial_windows(call, tape.shape(w)[2:], y, x)  # of the convolution Y -> X
+    output_padding = call.attribute("output_padding", [0] * len(windows))
     if (
         call.attribute("output_shape")
         or auto_pad.startswith("SAME")
-        or any(n >= axis.stride for n, axis in zip(output_padding, axes, strict=True))
+        or any(n >= window.stride for n, window in zip(output_padding, windows, strict=True))
     ):
         raise ModelError(
             f"ConvTranspose {call.label!r} has output_shape, auto_pad SAME, or an output padding of a"
@@ -169,16 +169,16 @@ def conv_transpose(call: Call) -> Gradients:
     if call.wants(2):
         db = _bias_gradient(call)
     if call.wants(1):
-        dw = _kernel_gradient(call, _Operand(call.dy, like=y), _Operand(x, like=x), axes)
+        dw = _kernel_gradient(call, _Operand(call.dy, like=y), _Operand(x, like=x), windows)
     if call.wants(0):
         dx = tape.emit(
             "Conv",
             call.dy,
             w,
-            kernel_shape=[axis.kernel for axis in axes],
-            strides=[axis.stride for axis in axes],
-            dilations=[axis.dilation for axis in axes],
-            pads=[*(axis.begin for axis in axes), *(axis.end for axis in axes)],
+            kernel_shape=[window.kernel for window in windows],
+            strides=[window.stride for window in windows],
+            dilations=[window.dilation for window in windows],
+            pads=[*(window.begin for window in windows), *(window.end for window in windows)],
             group=call.attribute("group", 1),
         )
     return (dx, dw, db)
@@ -191,11 +191,11 @@ def _bias_gradient(call: Call) -> str:
 
 
 def transposed_conv(
-    tape: Tape, dy: str, kernel: str, axes: tuple[Window, ...], group: int
+    tape: Tape, dy: str, kernel: str, windows: tuple[Window, ...], group: int
 ) -> str:
     """Return the data gradient of a convolution: each dY times the kernel, added to the inputs that Y read.
 
-    ``axes`` are the windows of the convolution. Along an axis, its data X has this length:
+    ``windows`` are those of the convolution. Along an axis, its data X has this length:
 
         (len(dY) - 1) * stride + span - begin - end + tail
 
@@ -206,14 +206,14 @@ def transposed_conv(
         "ConvTranspose",
         dy,
         kernel,
-        kernel_shape=[axis.kernel for axis in axes],
-        strides=[axis.stride for axis in axes],
-        dilations=[axis.dilation for axis in axes],
+        kernel_shape=[window.kernel for window in windows],
+        strides=[window.stride for window in windows],
+        dilations=[window.dilation for window in windows],
         pads=[
-            *(axis.begin for axis in axes),
-            *(axis.end + max(-axis.tail, 0) for axis in axes),
+            *(window.begin for window in windows),
+            *(window.end + max(-window.tail, 0) for window in windows),
         ],
-        output_padding=[max(axis.tail, 0) for axis in axes],
+        output_padding=[max(window.tail, 0) for window in windows],
         group=group,
     )
 
@@ -226,7 +226,7 @@ class _Operand(NamedTuple):
 
 
 def _kernel_gradient(
-    call: Call, data: _Operand, dy: _Operand, axes: tuple[Window, ...]
+    call: Call, data: _Operand, dy: _Operand, windows: tuple[Window, ...]
 ) -> str:
     """Return the kernel gradient of a convolution of ``data`` whose output has the gradient ``dy``.
 
@@ -243,42 +243,49 @@ def _kernel_gradient(
     if any(0 in tape.shape(operand.like) for operand in (data, dy)):
         # ONNX Runtime leaves the output of a Conv of an empty tensor uninitialized.
         return tape.zeros_like(w)
-    if group == 1 and all(map(_is_point, axes)):
+    if group == 1 and all(map(_is_point, windows)):
         return _point_kernel_gradient(tape, data, dy, w)
-    swapped = [1, 0, *range(2, len(axes) + 2)]
-    # Without the tail, ``*`` has no outputs but those of the taps. A tail that is longer than the end padding
-    # has elements of the data too, which no padding takes away: there the surplus outputs are cut off.
+    swapped = [1, 0, *range(2, len(windows) + 2)]
+    # The tail (`Window.tail`) is what the last window leaves unread at the end of the padded data. Without
+    # it, ``*`` has one output for each tap. So the tail is left out of the end padding. If it is longer, it
+    # has elements of the data too, and the outputs behind those of the taps are cut off.
     product = tape.emit(
         "Conv",
         _channels_to_batch(call, data, group),
         tape.emit("Transpose", dy.name, perm=swapped),
-        strides=[axis.dilation for axis in axes],
-        dilations=[axis.stride for axis in axes],
+        strides=[window.dilation for window in windows],
+        dilations=[window.stride for window in windows],
         pads=[
-            *(axis.begin for axis in axes),
-            *(max(axis.end - axis.tail, 0) for axis in axes),
+            *(window.begin for window in windows),
+            *(max(window.end - window.tail, 0) for window in windows),
         ],
         group=group,
     )
-    if any(axis.tail > axis.end for axis in axes):
-        product = _first_taps(tape, product, axes)
+    if any(window.tail > window.end for window in windows):
+        product = _first_taps(tape, product, windows)
     return tape.emit("Transpose", product, perm=swapped)
 
 
-def _first_taps(tape: Tape, product: str, axes: tuple[Window, ...]) -> str:
+def _first_taps(tape: Tape, product: str, windows: tuple[Window, ...]) -> str:
     """Return a kernel gradient cut behind the last element of the kernel on each spatial axis."""
-    starts, ends = tape.ints(*[0] * len(axes)), tape.ints(*(axis.kernel for axis in axes))
-    return tape.emit("Slice", product, starts, ends, tape.ints(*range(2, len(axes) + 2)))
+    starts, ends = (
+        tape.ints(*[0] * len(windows)),
+        tape.ints(*(window.kernel for window in windows)),
+    )
+    return tape.emit("Slice", product, starts, ends, tape.ints(*range(2, len(windows) + 2)))
 
 
-def _is_point(axis: Window) -> bool:
+def _is_point(window: Window) -> bool:
     """Whether output o reads input o and no other, without padding."""
-    is_unpadded = not (axis.begin or axis.end or axis.tail)
-    return axis.kernel == axis.stride == 1 and is_unpadded
+    is_unpadded = not (window.begin or window.end or window.tail)
+    return window.kernel == window.stride == 1 and is_unpadded
 
 
 def _point_kernel_gradient(tape: Tape, data: _Operand, result: _Operand, w: str) -> str:
-    """Return dW = dY X^T over all positions, for a kernel of one element, which is a matrix."""
+    """Return dW = dY X^T over all positions, for one group and windows that are points (`_is_point`).
+
+    The kernel is a matrix then: it has one element on each spatial axis.
+    """
     swapped = [1, 0, *range(2, tape.rank(w))]
     rows = [
         tape.emit("Flatten", tape.emit("Transpose", name, perm=swapped), axis=1)

@@ -105,7 +105,7 @@ def gather_nd(call: Call) -> Gradients:
         raise ModelError(
             f"GatherND {call.label!r} has batch_dims: it has no gradient rule for that"
         )
-    sizes = tape.sizes(x, "its indices are turned into row numbers")
+    sizes = tape.sizes(x, why="its indices are turned into row numbers")
     if 0 in sizes:  # the Reshapes below need elements
         return (tape.zeros_like(x),)
     # The axes that a tuple indexes make the row, the axes behind them its elements.

@@ -252,8 +252,8 @@ def _element_count(tape: Tape, x: str) -> str:
 
 def _reject_mixed_types(call: Call) -> None:
     """Raise ModelError if X, scale or statistics are of different element types."""
-    types = {call.tape.dtype(name) for name in call.node.input if name} - {0}
-    if len(types) > 1:
+    types = {call.tape.dtype(name) for name in call.node.input if name}
+    if len(types - {TensorProto.UNDEFINED}) > 1:  # an unknown type may agree
         raise ModelError(
             f"{call.node.op_type} {call.label!r} takes several element"
             " types: it has no gradient rule for that"

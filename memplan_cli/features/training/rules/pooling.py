@@ -11,8 +11,8 @@ from onnx import TensorProto
 from memplan_cli.errors import ModelError
 from memplan_cli.features.training.rules.conv import (
     Window,
+    spatial_windows,
     transposed_conv,
-    windows,
     with_leading_dims,
 )
 from memplan_cli.features.training.tape import UnknownShapeError
@@ -74,52 +74,52 @@ def average_pool(call: Call) -> Gradients:
     """
     tape, x = call.tape, call.input(0)
     kernel = tuple(call.attribute("kernel_shape"))
-    axes = windows(call, kernel, x, call.output())
-    quotient = tape.emit("Div", call.dy, _window_counts(call, axes))
+    windows = spatial_windows(call, kernel, x, call.output())
+    quotient = tape.emit("Div", call.dy, _window_counts(call, windows))
     samples = with_leading_dims(tape, quotient, (-1, 1), call.output())
     ones = tape.constant(np.ones((1, 1, *kernel)), tape.dtype(x))
-    dx = transposed_conv(tape, samples, ones, axes, group=1)
+    dx = transposed_conv(tape, samples, ones, windows, group=1)
     return (tape.reshape_like(dx, x),)
 
 
-def _window_counts(call: Call, axes: tuple[Window, ...]) -> str:
-    """Return n of each mean as a constant [1, 1, outputs, ...], or as a scalar if all n are equal.
+def _window_counts(call: Call, windows: tuple[Window, ...]) -> str:
+    """Return n of each mean: a scalar if every window counts all its taps, else [1, 1, outputs, ...].
 
     n is the number of elements that a window reads: with ``count_include_pad`` padding too, but nothing
     beyond it, where a window of ``ceil_mode`` may end.
 
     Raises:
-        UnknownShapeError: n differs between windows, and the sizes are not known.
+        UnknownShapeError: windows may count different numbers, and the sizes are not known.
     """
     tape, x = call.tape, call.input(0)
     counts_padding = bool(call.attribute("count_include_pad", 0))
     ceil_mode = call.attribute("ceil_mode", 0)
-    has_padding = any(axis.begin or axis.end for axis in axes)
-    # Then each window counts all its taps.
-    if not ceil_mode and (counts_padding or not has_padding):
-        return tape.scalar(prod(axis.kernel for axis in axes), x)
-    if any(axis.input_size is None or axis.output_size is None for axis in axes):
+    has_padding = any(window.begin or window.end for window in windows)
+    counts_all_taps = not ceil_mode and (counts_padding or not has_padding)
+    if counts_all_taps:
+        return tape.scalar(prod(window.kernel for window in windows), x)
+    if any(window.input_size is None or window.output_size is None for window in windows):
         raise UnknownShapeError(
-            f"the size of {x!r} is not known, and its padded averages count unevenly",
+            f"the size of {x!r} is not known, and its averages may count unevenly",
             hint="export the model with fixed image sizes",
         )
     counts: NDArray[np.float64] = np.ones(())
-    for axis in axes:
-        begin, end = (axis.begin, axis.end) if counts_padding else (0, 0)
-        counts = counts[..., None] * _axis_counts(axis, begin, end)
+    for window in windows:
+        begin, end = (window.begin, window.end) if counts_padding else (0, 0)
+        counts = counts[..., None] * _axis_counts(window, begin, end)
     return tape.constant(counts[None, None], tape.dtype(x))
 
 
-def _axis_counts(axis: Window, begin: int, end: int) -> NDArray[np.float64]:
+def _axis_counts(window: Window, begin: int, end: int) -> NDArray[np.float64]:
     """Return how many elements each output reads along an axis of known sizes.
 
     Of the padding, ``begin`` elements before the input and ``end`` behind it count.
     """
-    input_size, output_size = axis.input_size or 0, axis.output_size or 0
+    input_size, output_size = window.input_size or 0, window.output_size or 0
     counts = []
     for output in range(output_size):
-        first = output * axis.stride - axis.begin
-        taps = range(first, first + axis.span, axis.dilation)
+        first = output * window.stride - window.begin
+        taps = range(first, first + window.span, window.dilation)
         counts.append(sum(-begin <= tap < input_size + end for tap in taps))
     return np.array(counts, np.float64)
 

@@ -49,7 +49,7 @@ def reduce_extreme(call: Call) -> Gradients:
         return (call.dy,)
     is_extreme = tape.emit("Equal", x, _with_reduced_axes(call, call.output()))
     mask = tape.emit("Cast", is_extreme, to=tape.dtype(x))
-    count = _reduce(call, "ReduceSum", mask)
+    count = _sum_over_axes(call, mask)
     share = tape.emit("Div", _with_reduced_axes(call, call.dy), count)
     return (tape.emit("Mul", mask, share),)
 
@@ -71,14 +71,14 @@ def _reduced_axes(call: Call) -> tuple[int, ...] | None:
     return tuple(sorted(int(axis) % rank for axis in values.ravel()))
 
 
-def _reduce(call: Call, kind: str, name: str) -> str:
-    """Reduce a tensor of X's shape along the call's axes, which get size 1."""
-    axes = _reduced_axes(call)
+def _sum_over_axes(call: Call, name: str) -> str:
+    """Sum a tensor of X's shape along the call's axes, which get size 1; at least one is reduced."""
+    tape, axes = call.tape, _reduced_axes(call)
     if axes is not None:
-        return call.tape.emit(kind, name, call.tape.ints(*axes), keepdims=1)
+        return tape.emit("ReduceSum", name, tape.ints(*axes), keepdims=1)
     # The node's own axes are a tensor that may turn out to be empty.
     noop = call.attribute("noop_with_empty_axes", 0)
-    return call.tape.emit(kind, name, call.input(1), keepdims=1, noop_with_empty_axes=noop)
+    return tape.emit("ReduceSum", name, call.input(1), keepdims=1, noop_with_empty_axes=noop)
 
 
 def _with_reduced_axes(call: Call, name: str) -> str:

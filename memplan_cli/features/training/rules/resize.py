@@ -53,7 +53,7 @@ def resize(call: Call) -> Gradients:
     if transformation not in _COORDINATES:
         raise ModelError(f"Resize {call.label!r}: {transformation} has no gradient rule")
     why = "the weights of a resize are computed beforehand"
-    input_sizes, output_sizes = tape.sizes(x, why), tape.sizes(call.output(), why)
+    input_sizes, output_sizes = tape.sizes(x, why=why), tape.sizes(call.output(), why=why)
     scales = _scales(call, input_sizes, output_sizes)
     dx = call.dy
     for axis in reversed(range(len(input_sizes))):

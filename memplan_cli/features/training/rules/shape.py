@@ -50,7 +50,7 @@ def tile(call: Call) -> Gradients:
     repeats = call.constant_input(1)
     if repeats is None:
         raise UnknownShapeError(f"the repeats of Tile {call.node.name!r} are not constant")
-    sizes = tape.sizes(x, "Tile's copies are summed")
+    sizes = tape.sizes(x, why="Tile's copies are summed")
     dims = [dim for pair in zip(repeats.tolist(), sizes, strict=True) for dim in pair]
     split = tape.emit("Reshape", call.dy, tape.ints(*dims))
     repeat_axes = tape.ints(*range(0, 2 * len(sizes), 2))
