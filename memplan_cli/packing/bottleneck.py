@@ -79,10 +79,9 @@ class BottleneckSubset:
 
 
 def bottleneck_subsets(piece: Piece) -> Iterator[BottleneckSubset]:
-    """Yield the bottleneck subsets of a piece, each once: one for each pair of thresholds.
+    """Yield the distinct bottleneck subsets of a piece: at most one for each pair of thresholds.
 
-    Both thresholds are shares of the piece's maximal load: a buffer is large if it has a certain share
-    of the bytes that the arena must have.
+    Both thresholds, of a buffer's size and a section's load, are shares of the piece's maximal load.
     """
     known: set[tuple[int, ...]] = set()
     for size_share, load_share in product(_SIZE_SHARES, _LOAD_SHARES):
@@ -176,7 +175,8 @@ def lowered_by_subsets(piece: Piece, best: BestPlacement, budget: WorkBudget) ->
         if bundle_offsets is None:
             continue
         offsets = subset.unfold(piece, bundle_offsets)  # NOWHERE for all other buffers
-        height = fill(start, end, size, offsets, np.argsort(offsets, kind="stable"), order)
+        by_offset = np.argsort(offsets, kind="stable")
+        height = fill(start, end, size, offsets, by_offset, order)  # completes `offsets`
         budget.spend(fill_work)
         if height < best.height:
             best = replace(best, placement=tuple(map(int, offsets)), height=height)
@@ -242,7 +242,7 @@ def fill(
         end: Section after the last of each buffer.
         size: Units of each buffer.
         offset: Units below each buffer, or NOWHERE. Changed: all buffers are placed.
-        by_offset: All buffers, sorted by offset. Changed: sorted by the new offsets.
+        by_offset: All buffers, those with an offset sorted by it. Changed: sorted by the new offsets.
         order: All buffers, in the order in which they are placed.
     """
     count, height = 0, 0

@@ -110,12 +110,11 @@ def _lower_pieces(
         for index in sorted(range(len(pieces)), key=lambda i: (-heights[i], i)):
             height = heights[index]
             if height > goal:
+                # The goal, which may be the height of another piece, takes the place of a lower bound.
                 best = BestPlacement(placements[index], height, goal, target_units)
                 best = lower(lowerings[index], best, budget)
                 placements[index], height = best.placement, best.height
-                # ``best.bound`` was the goal. If a search has raised it, this piece, and so the
-                # problem, fits into no lower height. Otherwise the goal proves nothing: it may be
-                # the height of another piece.
+                # A search raises it only if it proves that this piece fits into no lower height.
                 if best.bound > goal:
                     bound = max(bound, best.bound)
             goal = max(goal, height)

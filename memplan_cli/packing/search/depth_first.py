@@ -44,7 +44,6 @@ from memplan_cli.packing.search.state import (
     MARK,
     MODE,
     NEXT,
-    NODES,
     OPTIONS,
     OVERFLOWED,
     PARTS,
@@ -94,7 +93,7 @@ def _fingerprint(
 ) -> np.uint64:
     """Return a hash of all that decides whether [left, right) can be solved; never 0.
 
-    Hashed are the unplaced buffers and, for each section, the room above the floor.
+    Hashed are the unplaced buffers that start there and, for each section, the room above the floor.
     """
     # 2 ** 64 divided by the golden ratio: small numbers times it differ in all bits.
     odd = np.uint64(0x9E3779B97F4A7C15)
@@ -102,9 +101,10 @@ def _fingerprint(
     is_placed, floor = state.is_placed, state.floor
     for buffer in range(piece.first[left], piece.first[right]):
         if not is_placed[buffer]:
-            word += _mixed_bits(np.uint64(2 * buffer + 1) * odd)
+            word += _mixed_bits(np.uint64(buffer + 1) * odd)
     for section in range(left, right):
         room = np.uint64(capacity - floor[section])
+        # Mixed twice: a section with its room must not have the hash of a buffer.
         word += _mixed_bits(_mixed_bits(room + np.uint64(section) * odd) * odd)
     return word if word != np.uint64(0) else odd
 
@@ -138,12 +138,14 @@ def _list_options(
 ) -> int:
     """Write the options at a section to the option stack; return the index after the last.
 
-    Buffers come first, by falling preference, then a hole if there is slack for one. Register
-    OPTIONS is not changed. `_has_room` has found room for the options.
+    An option is to place a buffer that covers the section on its floor, between the walls of its valley,
+    or to leave a hole (`valleys`). Buffers come first, by falling preference. Register OPTIONS is not
+    changed. `_has_room` has found room for the options.
 
     Args:
         piece: The buffers.
-        state: The state. `tightest_section` has chosen the section, and filled the scratch row HOLE.
+        state: The state. Its scratch rows BEGIN and STOP have the valley of each section, and HOLE the
+            level up to which a hole would reach, -1 if there is no slack for one.
         rank: For each buffer its place in the order in which options are tried.
         level_bonus: Added to a buffer's preference for each wall that it touches if its top is level
             with that of the wall: the skyline gets smoother.
@@ -152,7 +154,7 @@ def _list_options(
     start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
     is_placed, floor = state.is_placed, state.floor
     options, preferences = state.options, state.preference
-    begin, stop = state.scratch[BEGIN, section], state.scratch[STOP, section]  # of the valley
+    begin, stop = state.scratch[BEGIN, section], state.scratch[STOP, section]
     left, right = state.registers[LEFT], state.registers[RIGHT]
     base = state.registers[OPTIONS]
     last = base
@@ -161,7 +163,7 @@ def _list_options(
         if is_placed[buffer] or not covers_section or end[buffer] > stop:
             continue
         if twin[buffer] >= 0 and not is_placed[twin[buffer]]:
-            continue  # an equal buffer before it is an option already
+            continue  # the equal buffer before it is an option already
         top = floor[section] + sizes[buffer]
         preference = -rank[buffer]
         if start[buffer] == begin and begin > left and floor[begin - 1] == top:
@@ -184,7 +186,7 @@ def _list_options(
 
 @compiled
 def _push_frame(state: SearchState, kind: int, last: int) -> None:
-    """Open a frame for the options from the top of the option stack up to index ``last``."""
+    """Open a frame for the options on the stack up to index ``last``; the mode becomes NEXT."""
     depth = state.registers[DEPTH]
     first = state.registers[OPTIONS]
     state.frames[depth, KIND] = kind
@@ -198,10 +200,10 @@ def _push_frame(state: SearchState, kind: int, last: int) -> None:
 
 @compiled
 def _push_choice(state: SearchState, section: int, fingerprint: np.uint64, last: int) -> None:
-    """Open a CHOICE frame for the options at a section of the part [LEFT, RIGHT).
+    """Open a CHOICE frame for the options at a section of the part [LEFT, RIGHT); the mode becomes NEXT.
 
     The options are on the option stack up to index ``last``. ``fingerprint`` is that of the present
-    state, to which `_try_next_option` returns for each option.
+    state, to which `_try_next_placement` returns for each option.
     """
     registers = state.registers
     frame = state.frames[registers[DEPTH]]
@@ -234,9 +236,12 @@ def _enter(
 ) -> None:
     """Solve [LEFT, RIGHT) as far as nothing has to be chosen; then set the next mode.
 
-    If there is only one option, it is taken. At a choice, or if there are several parts, a
-    frame is opened (NEXT). Otherwise the mode becomes SOLVED, FAILED or OVERFLOWED. After a failure
-    the placed buffers stay: the frame below undoes them.
+    A single option is taken. The mode becomes
+
+    - NEXT after a frame was opened, for several options or several parts,
+    - SOLVED if all buffers are placed,
+    - FAILED if there is no solution; the placed buffers stay until the frame below undoes them,
+    - OVERFLOWED if the stacks or the undo log are too small.
     """
     registers = state.registers
     left, right = registers[LEFT], registers[RIGHT]
@@ -244,12 +249,11 @@ def _enter(
         if not _has_room(state, piece.first[right] - piece.first[left], right - left):
             registers[MODE] = OVERFLOWED
             return
-        registers[NODES] += 1
-        parts = split(piece, state, left, right)
+        base = registers[OPTIONS]
+        parts = split(piece, state, left, right)  # two entries from ``base`` on for each
         if parts == 0:
             registers[MODE] = SOLVED
             return
-        base = registers[OPTIONS]
         if parts > 1:
             _push_frame(state, PARTS, base + 2 * parts)
             return

@@ -82,7 +82,7 @@ _OPTION_ORDERS = (
 """The orders of the first restarts; later ones repeat them with random changes."""
 
 _NOISE = 0.17
-"""Share of all buffers by which a buffer's rank is changed at most, up or down."""
+"""Share of all places by which a buffer's place is changed at most, before all are sorted again."""
 
 _WEIGHED_EVERY = 2
 """Of the restarts with random changes, one in so many weighs sections by their failures."""
@@ -123,16 +123,16 @@ class Searcher:
         """
         if capacity < self.piece.load:
             return Answer.NO, ()
-        # Each restart gets enough work to place all buffers, and more once all orders were tried. A
-        # step places one buffer. `split` and the search for basins charge it with about this work.
+        # Each restart has the work to place all buffers, and more once all orders were tried. A step
+        # places one buffer and spends about so much (`split`, `has_full_basin`).
         sections, buffers = len(self.arrays.load), len(self.arrays.size)
         step_work = 2 * buffers + 6 * sections
-        straight_work = 2 * buffers * step_work  # with as many steps back
+        placing_work = 2 * buffers * step_work  # twice, because some steps are taken back
         for restart in count():
             if budget.is_over():
                 return Answer.UNKNOWN, ()
             growth = 1 + restart // len(_OPTION_ORDERS)
-            work = max(LEAST_RESTART_WORK, straight_work) * growth
+            work = max(LEAST_RESTART_WORK, placing_work) * growth
             answer, placement = self._search_once(capacity, restart, budget.part(work))
             if answer is not Answer.UNKNOWN:
                 return answer, placement
@@ -141,11 +141,15 @@ class Searcher:
     def _search_once(
         self, capacity: int, restart: int, budget: WorkBudget
     ) -> tuple[Answer, Placement]:
-        """Search with the order of one restart until the budget is over."""
+        """Search with the order of one restart until the budget is over; return as `fit` does.
+
+        Later restarts (`_rank`) weigh sections by their failures now and then. Failed states, failures and
+        the length of the undo log are kept for them.
+        """
         state = new_state(self.arrays, self._failed, self._failures, self._trail_length)
         option_order = _OPTION_ORDERS[restart % len(_OPTION_ORDERS)]
         rank = self._rank(option_order, restart)
-        noisy_restart = restart - len(_OPTION_ORDERS)  # negative: without random changes
+        noisy_restart = restart - len(_OPTION_ORDERS)  # negative: as it is
         weigh_failures = int(noisy_restart >= 0 and noisy_restart % _WEIGHED_EVERY == 0)
         while not budget.is_over():
             allowed = min(SLICE_WORK, budget.remaining)
@@ -175,8 +179,8 @@ class Searcher:
     def _rank(self, option_order: OptionOrder, restart: int) -> Ints:
         """Return for each buffer its place among all, the first to be tried being 0.
 
-        The first restarts try each order once as it is. In later ones, each buffer is moved at random, by at
-        most the share `_NOISE` of all places.
+        The first restarts try each order once as it is. In later ones, the place of each buffer is changed
+        at random, by at most the share `_NOISE` of all places, and then buffers are sorted by it.
         """
         arrays = self.arrays
         buffers = len(arrays.size)

@@ -44,9 +44,7 @@ RIGHT = 5
 """Section after the last of that part."""
 WORK = 6
 """Units of work that may still be spent."""
-NODES = 7
-"""Number of states entered, for measurements."""
-_REGISTERS = 8
+_REGISTERS = 7
 
 # Modes: the values of ``registers[MODE]``.
 ENTER = 0
@@ -153,7 +151,7 @@ class SearchState(NamedTuple):
     `hole_option`. An option of a PARTS frame is two: the first section of a part, and the section
     after its last."""
     registers: Ints
-    """The scalars of the search, at the indices TRAIL to NODES."""
+    """The scalars of the search, at the indices TRAIL to WORK."""
     scratch: Ints
     """Temporary rows with one entry for each section and one for their end, at the indices CROSSING
     to HOLE."""

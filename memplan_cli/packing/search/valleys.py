@@ -123,7 +123,11 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
 
     A buffer is inside if it is unplaced and lies between the walls of a valley. `find_valleys` has
     written for each section CAP, which is negative outside of valleys, and STOP, the end of its valley.
-    Fills the scratch rows INSIDE_UNITS, INSIDE_COUNT, SMALLEST_LEFT and SMALLEST_RIGHT.
+    Fills four scratch rows for each section:
+
+    - INSIDE_UNITS and INSIDE_COUNT: the units and the number of the inside buffers that cover it,
+    - SMALLEST_LEFT and SMALLEST_RIGHT: the size of the smallest inside buffer of its valley that ends
+      before it, and of the smallest that starts after it; INFINITE if there is none.
     """
     scratch, is_placed = state.scratch, state.is_placed
     start, end, sizes, twin = piece.start, piece.end, piece.size, piece.twin
@@ -131,7 +135,8 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
     scratch[INSIDE_COUNT, left : right + 1] = 0
     scratch[SMALLEST_LEFT, left : right + 1] = INFINITE
     scratch[SMALLEST_RIGHT, left : right + 1] = INFINITE
-    # Each buffer is noted at its start and end: INSIDE_UNITS and INSIDE_COUNT have changes first.
+    # First the rows have entries where a buffer begins and stops, changes in the case of INSIDE_UNITS
+    # and INSIDE_COUNT. `_accumulate_inside` turns them into the values of each section.
     for buffer in range(piece.first[left], piece.first[right]):
         begin, stop, size = start[buffer], end[buffer], sizes[buffer]
         is_between_walls = scratch[CAP, begin] >= 0 and stop <= scratch[STOP, begin]
@@ -139,8 +144,8 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
             continue
         scratch[INSIDE_UNITS, begin] += size
         scratch[INSIDE_UNITS, stop] -= size
-        # Of equal buffers only the first is an option: the others give the same layouts. But all of
-        # them have to be placed, so all count as units.
+        # Of equal buffers only the first unplaced one is an option: the others give the same layouts.
+        # But all of them have to be placed, so all count as units.
         if twin[buffer] < 0 or is_placed[twin[buffer]]:
             scratch[INSIDE_COUNT, begin] += 1
             scratch[INSIDE_COUNT, stop] -= 1
@@ -151,9 +156,10 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
 
 @compiled
 def _accumulate_inside(state: SearchState, left: int, right: int) -> None:
-    """Turn the notes of `count_inside` at starts and ends of buffers into values of each section.
+    """Turn the entries of `count_inside`, where buffers begin and stop, into values of each section.
 
-    Counts are summed from section to section. Sizes become the smallest on each side, in one valley.
+    Changes are summed up from left to right. SMALLEST_LEFT becomes the smallest of all entries of the valley
+    up to the section, whose buffers end before it, and SMALLEST_RIGHT the smallest of those after it.
     """
     scratch = state.scratch
     units, count, smallest = 0, 0, INFINITE
@@ -186,17 +192,16 @@ def tightest_section(
     floor, or to leave a hole. `find_valleys` and `count_inside` have filled their scratch rows for
     [left, right). Fills the row HOLE for the sections with options.
 
-    DEAD_END: in some section the buffers must exceed the capacity. Its failure is counted, as are
-    those of sections without any option, which are returned as sections with 0 options.
+    DEAD_END: in some section the buffers must exceed the capacity. Its failure is counted.
     RAISED: in some sections no buffer fits between the walls. Their floor was raised to the cap,
     so that the valleys have to be found again.
 
-    If ``weigh_failures`` is 1, numbers of options above 1 are divided by the failures of the
-    section: sections that often failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
+    If ``weigh_failures`` is 1, the score of a section is not its number of options, but this divided by
+    its failures: sections that often failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
     """
     scratch, floor, unplaced = state.scratch, state.floor, state.unplaced
     # A section is always found: the sections with the lowest floor of all are a valley.
-    tightest, fewest = DEAD_END, INFINITE
+    tightest, least_score = DEAD_END, INFINITE
     is_raised = False
     for section in range(left, right):
         cap = scratch[CAP, section]
@@ -213,20 +218,19 @@ def tightest_section(
             raise_floor(state, section, cap)
             is_raised = True
             continue
-        # No buffer of the layout can be moved down. So one above a hole rests on the cap, or on an
-        # inside buffer beside the section. The smallest of these makes the smallest hole.
+        # A hole reaches up to the lowest buffer above it, which cannot be moved down: it rests on the cap,
+        # or on an inside buffer beside the section. The smallest of these makes the smallest hole.
         beside = min(scratch[SMALLEST_LEFT, section], scratch[SMALLEST_RIGHT, section])
         hole = min(cap, floor[section] + beside)
         is_hole_allowed = hole + unplaced[section] <= capacity
         scratch[HOLE, section] = hole if is_hole_allowed else -1
         options = scratch[INSIDE_COUNT, section] + (1 if is_hole_allowed else 0)
-        if options == 0:
-            state.failures[section] += 1
+        score = options
         if weigh_failures and options > 1:
             # Failures are counted from 1 on. A section with one option still comes first.
-            options = 1 + (options << FAILURE_BITS) // state.failures[section]
-        if options < fewest:
-            fewest, tightest = options, section
+            score = 1 + (options << FAILURE_BITS) // state.failures[section]
+        if score < least_score:
+            least_score, tightest = score, section
     return RAISED if is_raised else tightest
 
 
