@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 
 def arena_bounds(plan: Plan) -> Mapping[int, int]:
-    """Return, by arena id, the bytes in the arena's unit that no layout of its tensors is below."""
+    """Return a lower bound of the height of each arena, by arena id, in the arena's unit."""
     rows: defaultdict[int, list[Placement]] = defaultdict(list)
     for row in plan.tensors:
         rows[row.arena].append(row)
     level = plan.report.level
+    may_have_any_offset = level == 2  # at levels 0 and 1 each tensor has a slot
     return {
         arena.id: _load(rows[arena.id], arena.alignment)
-        if level == 2
+        if may_have_any_offset
         else _slot_bytes(rows[arena.id], level, arena.alignment)
         for arena in plan.arenas
     }
@@ -46,16 +47,18 @@ def _load(rows: Sequence[Placement], alignment: int) -> int:
 
 
 def _slot_bytes(rows: Sequence[Placement], level: int, alignment: int) -> int:
-    """Return the least bytes of the slots of all kinds together.
+    """Return the least bytes of all slots together, at level 0 or 1.
 
-    At these levels no tensors share bytes. Tensors of a forged plan that do are left out.
+    A slot is for tensors of one kind: of one dtype, and at level 0 of one shape. Tensors with ``alias_of``,
+    which only a forged plan of these levels has, are left out.
     """
-    kinds: defaultdict[tuple[str, Shape | None], list[LiveBytes]] = defaultdict(list)
+    tensors_by_kind: defaultdict[tuple[str, Shape | None], list[LiveBytes]] = defaultdict(list)
     for row in rows:
         if row.alias_of is None:
+            # The ``last`` of a row is the tick after its last use.
             tensor = LiveBytes(row.first, row.last, align(row.bytes, alignment))
-            kinds[row.dtype, row.shape if level == 0 else None].append(tensor)
-    return sum(map(_slot_bytes_of_kind, kinds.values()))
+            tensors_by_kind[row.dtype, row.shape if level == 0 else None].append(tensor)
+    return sum(map(_slot_bytes_of_kind, tensors_by_kind.values()))
 
 
 def _slot_bytes_of_kind(tensors: Sequence[LiveBytes]) -> int:

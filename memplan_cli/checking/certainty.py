@@ -73,8 +73,8 @@ def _interface_certainty(
             the model. So if the plan has observed sizes, ``recorded`` decides between observed and exact.
     """
     types = [planned.type_of(value) for value in values]
-    # Strings and sequences are left out of the sum. A value whose type the model does not state is not:
-    # its size was observed, or the report has no sum, which `certainty_figures` handles.
+    # A sum without strings and sequences is PARTIAL. One with values of dtype "unknown" is not: a run observed
+    # their bytes, or the report has no sum, which `certainty_figures` handles.
     if any(dtype not in (*ELEMENT_BITS, "unknown") for dtype, _ in types):
         return PARTIAL
     if any(_is_bounded(shape, dtype, planned.bounds) for dtype, shape in types):

@@ -78,7 +78,10 @@ def check_figures(planned: PlannedModel) -> Iterator[str]:
 
 
 def _model_count_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the numbers of nodes, blocks, intermediates and recomputed copies of nodes."""
+    """Yield the numbers of nodes, blocks, intermediates and recomputed copies of nodes.
+
+    With the original at hand, also its inputs with free dims, and the number of nodes that chunking added.
+    """
     report, timeline = planned.plan.report, planned.timeline
     nodes = list(timeline.nodes())
     intermediates = sum(1 for _ in timeline.intermediates())
@@ -89,6 +92,7 @@ def _model_count_figures(planned: PlannedModel) -> Iterator[Figure]:
     original = planned.original
     if original is None:
         return
+    # ``model.inputs`` has inputs with free dims only.
     yield Figure("inputs with free dims", report.model.inputs, original.free_inputs)
     if original.graph is not None and not report.folded.tensors:
         added = len(nodes) - _node_count(original.graph) - report.recompute.nodes
@@ -108,19 +112,17 @@ def _is_copy(node: Node) -> bool:
 
 
 def _interface_figures(planned: PlannedModel, interface: _InterfaceBytes) -> Iterator[Figure]:
-    """Yield the bytes of weights, inputs and outputs. Bytes known from the plan only are skipped.
-
-    A graph that ONNX Runtime optimized for one size declares outputs with symbols that no input has, although
-    the plan knows their numbers.
-    """
+    """Yield the bytes of weights, inputs, outputs and donated outputs; sums that only the plan has are skipped."""
     report, dims = planned.plan.report, report_dims(planned.plan)
     yield Figure("weights", report.memory.weights, interface.weights)
     if interface.inputs is not None:
         yield Figure("inputs", report.memory.inputs, evaluate_sum(interface.inputs, dims))
     outputs = evaluate_sum(interface.outputs, dims)
+    # None too for a graph that ONNX Runtime optimized for one size: its outputs can have symbols that no input
+    # has, although the plan has their numbers.
     if outputs is not None:
         yield Figure("outputs", report.memory.outputs, outputs)
-    # As in the report, 0 if a symbol has no value.
+    # A report has 0 donated bytes if a symbol has no value.
     donated = evaluate_sum(interface.donated, dims) or 0
     yield Figure("donated bytes", report.donated.bytes, donated)
 
@@ -161,27 +163,22 @@ def _interface_tensor_figures(
 
 
 def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the report's numbers of the original order, and whether it was chosen.
+    """Yield whether the order of the file was chosen, and the report's numbers of that order.
 
-    The numbers are None in a report without totals, and those of the plan if it has the nodes of the
-    original in their order. Those of another order cannot be counted: nothing is yielded.
+    These are the plan's own numbers if it keeps the order, and None in a report without totals. Numbers of
+    another order cannot be counted, and are skipped.
     """
     report, memory = planned.plan.report, planned.plan.report.memory
     has_other_nodes = report.recompute.nodes or report.chunked.regions
-    keeps_order = None if has_other_nodes else is_in_file_order(planned)
-    # Donations change the order afterwards.
-    if keeps_order is not None and not report.donated.pairs:
+    keeps_order = None if has_other_nodes else is_in_file_order(planned)  # None: unknown
+    has_chosen_order = not report.donated.pairs  # donations change the order after the choice
+    if keeps_order is not None and has_chosen_order:
         was_chosen = report.chosen_order == "file"
         yield Figure("whether the order of the file is chosen", was_chosen, keeps_order)
-    if memory.planned is None:
-        live_peak, resident = None, None
-    elif keeps_order:
-        live_peak, resident = memory.live_peak, memory.resident
-    else:
-        return
-    yield Figure("original.live_peak", report.original_live_peak, live_peak)
-    yield Figure("original.planned", report.original_planned, memory.planned)
-    yield Figure("original.resident", report.original_resident, resident)
+    if keeps_order or memory.planned is None:
+        yield Figure("original.live_peak", report.original_live_peak, memory.live_peak)
+        yield Figure("original.planned", report.original_planned, memory.planned)
+        yield Figure("original.resident", report.original_resident, memory.resident)
 
 
 def _folded_figures(planned: PlannedModel) -> Iterator[Figure]:
@@ -236,11 +233,11 @@ def _resident_peak(
 def _model_expression_figures(
     planned: PlannedModel, interface: _InterfaceBytes
 ) -> Iterator[Figure]:
-    """Yield the expressions of all totals but ``resident``, recorded and counted from the model.
+    """Yield the expressions of naive, planned, the plan's level, inputs, outputs and total, with the counted ones.
 
-    An expression that is not recorded is None, and so is one that the report must not have, because
-    it cannot be counted. Nothing is yielded if all sizes are numbers, or if a partial report without
-    totals omits all expressions.
+    The others are maxima, checked by their values: ``resident`` by `_resident_expression_figures`, and
+    ``live_peak`` by `plan_figures`. None: an expression is not recorded, or cannot be counted, so that the report
+    must not have it. Nothing is yielded if all sizes are numbers, or a partial report omits all expressions.
     """
     report, plan_sums = planned.plan.report, total_sums(planned.plan)
     omits_expressions = (
@@ -357,11 +354,12 @@ class _InterfaceBytes:
 
 def _interface_bytes(planned: PlannedModel) -> _InterfaceBytes:
     """Return the bytes of a written model's weights, inputs and outputs."""
-    # An output may be listed twice. One that is an input or a weight is counted there.
+    # An output may be listed twice. One that is an input or a weight has no bytes of its own.
     main = planned.timeline.main
     outputs = list(dict.fromkeys(value for value in main.outputs if value.is_computed))
     donated_names = {output for _, output in planned.plan.report.donated.pairs}
     donated = [value for value in outputs if value.name in donated_names]
+    # Without the outputs of unknown bytes: if there are some, the sum ``outputs`` is None, which says so.
     separate_outputs = tuple(
         _OutputBytes(value.first, unit, coefficient)
         for value in outputs

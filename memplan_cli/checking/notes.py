@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.checking.plan_figures import Figure, printable, wrong_figures
 from memplan_cli.core.deserialization import MisfitError, from_json
-from memplan_cli.core.results.observations import MODEL_OPTIONS, RuntimeSettings
+from memplan_cli.core.results.observations import (
+    CPU,
+    MODEL_OPTIONS,
+    PROVIDERS,
+    RuntimeSettings,
+)
 from memplan_cli.core.results.placements import in_words
 from memplan_cli.core.results.rewrites import CacheSummary
 from memplan_cli.core.serialization import to_json
@@ -24,20 +29,9 @@ if TYPE_CHECKING:
 
 _PREFIX = "pkg.memplan."
 _ORT_CONFIG = "ort_config"
-_MODEL_KEYS = frozenset(
-    [
-        "caches",
-        "donated",
-        "folded",
-        "hardware",
-        "notes",
-        "plan",
-        "reference",
-        "runtime",
-        "settings",
-        "weights",
-    ]
-)
+_MODEL_KEYS = frozenset((
+    "caches", "donated", "folded", "hardware", "notes", "plan", "reference", "runtime", "settings", "weights",
+))  # fmt: skip
 _NODE_KEYS = frozenset({"step", "release", "memory"})
 _VALUE_KEYS = frozenset({"arena", "offset", "bytes", "first", "last", "alias_of"})
 
@@ -149,41 +143,52 @@ def _rewrite_notes(planned: PlannedModel) -> Iterator[Figure]:
 
 
 def _check_runtime_settings(planned: PlannedModel) -> Iterator[str]:
-    """Yield where the settings in the model, with which it is run, contradict the plan.
-
-    The model has those of the report, with the provider. If the report has none, the model has none either,
-    but for one that must run without graph optimization: then it has settings of its own.
-    """
+    """Yield where the settings in the model, with which it is run, contradict the plan."""
     notes, report = _notes(planned.model.metadata_props), planned.plan.report
     noted, runtime = _json_or_text(notes.get("settings")), report.runtime
-    must_run_unoptimized = _must_run_unoptimized(planned)
     if runtime is not None:
         yield from wrong_figures([Figure("runtime.name", runtime.name, "onnxruntime")])
-    settings: RuntimeSettings | None = None  # those in the model
+    try:
+        settings = _settings_of_model(planned, noted)
+    except MisfitError as error:
+        yield str(error)[:400]
+        return
     if runtime is not None and runtime.settings is not None:
-        settings = runtime.settings
-        expected = {"provider": runtime.provider, "settings": to_json(settings)}
+        expected = {"provider": runtime.provider, "settings": to_json(runtime.settings)}
         yield from wrong_figures(_noted_settings_figures(noted, expected))
-    elif must_run_unoptimized and isinstance(noted, dict):
-        try:
-            settings = from_json(
-                RuntimeSettings, noted.get("settings"), "the note on settings"
-            )
-        except MisfitError as error:
-            yield str(error)[:400]
-            return
+    elif settings is not None:
+        provider = PROVIDERS.get(report.target, CPU)
+        yield from wrong_figures(
+            [Figure("provider in the model", _flat(noted).get("provider"), provider)]
+        )
     elif noted is not None:
         yield "the model has a note on settings, and the plan has none"
-    if must_run_unoptimized and not (settings and settings.is_unoptimized):
+    if _must_run_unoptimized(planned) and not (settings and settings.is_unoptimized):
         yield "the settings in the model do not disable graph optimization, which would undo the plan"
     if settings is not None:
-        # With caches in place, all their buffers are bound: also those of caches that are no donated pairs,
-        # because an operator updates them itself.
+        # With caches in place, the buffers of all caches are bound. Those that an operator updates itself are
+        # not among the donated pairs.
         buffers = {cache.output: cache.input for cache in report.caches.buffers}
         pairs = buffers or {output: name for name, output in report.donated.pairs}
         yield from wrong_figures([Figure("io_binding", dict(settings.io_binding), pairs)])
     # ``ort_config`` repeats the settings that ONNX Runtime itself reads from a model.
     yield from _check_model_config(planned, settings or RuntimeSettings())
+
+
+def _settings_of_model(planned: PlannedModel, noted: object) -> RuntimeSettings | None:
+    """Return the settings that the model should have: those of the report, None if the report has none.
+
+    A model that must run unoptimized has settings in any case: without those of the report, the ``noted`` ones.
+
+    Raises:
+        MisfitError: the noted settings are malformed.
+    """
+    runtime = planned.plan.report.runtime
+    if runtime is not None and runtime.settings is not None:
+        return runtime.settings
+    if _must_run_unoptimized(planned) and isinstance(noted, dict):
+        return from_json(RuntimeSettings, noted.get("settings"), "the note on settings")
+    return None
 
 
 def _noted_settings_figures(noted: object, expected: object) -> Iterator[Figure]:
@@ -204,19 +209,14 @@ def _flat(value: object) -> dict[str, object]:
 
 
 def _must_run_unoptimized(planned: PlannedModel) -> bool:
-    """Return whether ONNX Runtime's graph optimization would undo a plan, or give other outputs.
-
-    It would merge copies and chunks, and change the order in which donated pairs are safe. In-place
-    caches are safe in any order. A graph that it optimized before must not be optimized again. Outputs
-    that were compared with a run without optimization may be others with it.
-    """
-    report = planned.plan.report
-    validation = report.validation
-    if validation is not None and validation.reference == "unoptimized":
-        return True
-    needs_order = bool(report.donated.pairs) and not report.caches.capacity
-    has_copies = bool(report.recompute.nodes or report.chunked.regions)
-    return report.target != "portable" or has_copies or needs_order
+    """Return whether ONNX Runtime's graph optimization would undo a plan, or give other outputs."""
+    report, validation = planned.plan.report, planned.plan.report.validation
+    was_compared_unoptimized = validation and validation.reference == "unoptimized"
+    is_optimized_graph = report.target != "portable"  # optimizing it again could change it
+    has_copies = report.recompute.nodes or report.chunked.regions  # which would be merged
+    # In-place caches are safe in any order of the nodes, other donated pairs in the plan's order only.
+    needs_order = not set(report.donated.pairs) <= set(report.caches.donated)
+    return bool(was_compared_unoptimized or is_optimized_graph or has_copies or needs_order)
 
 
 def _check_model_config(planned: PlannedModel, settings: RuntimeSettings) -> Iterator[str]:
@@ -241,8 +241,8 @@ def _check_node_notes(
     """Yield where the notes of a block's nodes differ: step, released tensors, memory.
 
     ``releases`` has the tensors that the plan releases after a tick, by tick. A node that releases
-    none has no note ``release``. The note ``memory`` describes the outputs in words. All nodes of a
-    block with a planned output have it, or none in a large block.
+    none has no note ``release``. The note ``memory`` describes the planned outputs in words. A block has it on
+    every node with a planned output, or (as large blocks) on no node.
     """
     units = planned.plan.units
     is_described = any("memory" in _notes(node.proto.metadata_props) for node in block.nodes)

@@ -69,8 +69,10 @@ def check_plan_figures(plan: Plan, bounds: Bounds) -> Iterator[str]:
     """
     for row in plan.tensors:
         yield from check_tensor_bytes(row, plan.units[row.arena], bounds)
-    yield from wrong_figures(_settings_figures(plan))
-    yield from check_slots(plan.tensors, plan.report.level)
+    level = plan.report.level
+    requested_level = plan.settings.get("level", level)
+    yield from wrong_figures([Figure("the report's level", level, requested_level)])
+    yield from check_slots(plan.tensors, level)
     storages = tensor_storages(plan.tensors)
     figures = [
         *_arena_figures(plan),
@@ -143,12 +145,6 @@ def _is_live_peak_countable(plan: Plan) -> bool:
     return plan.report.level < 2 or all(row.slot is None for row in plan.tensors)
 
 
-def _settings_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the level of the report, with that of the settings."""
-    level = plan.report.level
-    yield Figure("the report's level", level, plan.settings.get("level", level))
-
-
 def _phase_figures(plan: Plan) -> Iterator[Figure]:
     """Yield the number of nodes of all phases, and whether the model is a training step.
 
@@ -185,10 +181,10 @@ def _count_figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _unplanned_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the report's list of unplanned tensors, and the list that the plan's tensors imply.
+    """Yield the tensors that the report lists as unplanned, beside those that the plan's tensors imply.
 
-    A tensor is listed because it is pinned or its size is unknown. A pinned one shares no memory, but
-    has a place of its own among the plan's tensors. One of unknown size has no place.
+    A tensor is listed for one of two reasons. It is pinned: it has a place in the plan, but shares no memory.
+    Or its size is unknown: it is an intermediate without a place.
     """
     report = plan.report
     listed = {entry.name for entry in report.unplanned}
@@ -395,33 +391,46 @@ def _latest_tensor(storage: Storage, tick: int) -> str:
 def _expression_figures(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
     """Yield the expressions of the report, and its numbers with the values of these expressions.
 
-    A report has expressions only if bytes of its tensors depend on a symbol. An expression that is
-    missing is no error here: `figures` counts again which ones a report must have. Texts are compared
-    in their canonical form, which is the same for equal sums.
+    A report has expressions only if bytes of its tensors depend on a symbol. Missing ones are skipped: the
+    module `figures` checks that the report has all it must have.
     """
-    report, symbolic, sums = plan.report, plan.report.symbolic, total_sums(plan)
+    symbolic, sums = plan.report.symbolic, total_sums(plan)
     if not is_symbolic(sums["naive"]):
         yield Figure("expressions in symbols, where all are numbers", dict(symbolic), {})
         return
     for name, byte_sum in sums.items():
         if name in symbolic:
+            # Equal sums have one canonical text.
             recorded = canonical_dim(symbolic[name])
             yield Figure(f"{name} in symbols", recorded, canonical_expression(byte_sum))
-    # With donated inputs the total is less by their bytes. The plan has no expression of these.
+    yield from _total_expression(plan, canonical_expression(sums["planned"]))
+    yield from _live_peak_expression(plan, storages)
+    yield from _expression_values(plan)
+
+
+def _total_expression(plan: Plan, planned: int | str) -> Iterator[Figure]:
+    """Yield the total in symbols, with the sum of its terms: ``planned``, and others as the report has them.
+
+    With donated inputs the total is less by their bytes, of which the plan has no expression: it is skipped.
+    """
+    report, symbolic = plan.report, plan.report.symbolic
     if {"inputs", "outputs", "total"} <= symbolic.keys() and not report.donated.pairs:
-        # Bytes of inputs and outputs are known from the report alone, as texts.
-        planned = canonical_expression(sums["planned"])
         parts = f"({symbolic['inputs']}) + ({symbolic['outputs']}) + ({planned})"
         total = canonical_dim(f"{report.memory.weights} + {parts}")
         yield Figure("total in symbols", canonical_dim(symbolic["total"]), total)
-    if "live_peak" in symbolic and _is_live_peak_countable(plan):
-        # A peak is a maximum over ticks, without a canonical expression: compare its values.
-        for dims in sample_dims([arena.unit for arena in plan.arenas]):
-            live = live_bytes_at(plan, storages, dims)
-            if live is not None:
-                value = evaluate_expression(symbolic["live_peak"], dims)
-                yield Figure("live_peak in symbols", value, peak_bytes(live))
-    yield from _expression_values(plan)
+
+
+def _live_peak_expression(plan: Plan, storages: Sequence[Storage]) -> Iterator[Figure]:
+    """Yield values of the live peak in symbols, a maximum over ticks, which has no canonical text."""
+    text = plan.report.symbolic.get("live_peak")
+    if text is None or not _is_live_peak_countable(plan):
+        return
+    for dims in sample_dims([arena.unit for arena in plan.arenas]):
+        live = live_bytes_at(plan, storages, dims)
+        if live is not None:
+            yield Figure(
+                "live_peak in symbols", evaluate_expression(text, dims), peak_bytes(live)
+            )
 
 
 def _expression_values(plan: Plan) -> Iterator[Figure]:

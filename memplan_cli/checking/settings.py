@@ -32,6 +32,7 @@ def check_settings(planned: PlannedModel) -> Iterator[str]:
     """Yield the settings that contradict the plan or the written model."""
     yield from wrong_figures(_rewrite_figures(planned))
     yield from wrong_figures(_choice_figures(planned))
+    yield from wrong_figures(_model_choice_figures(planned))
     yield from wrong_figures(_budget_figures(planned))
     yield from _check_alignments(planned)
     yield from _check_donated_names(planned)
@@ -54,37 +55,33 @@ def _rewrite_figures(planned: PlannedModel) -> Iterator[Figure]:
 
 
 def _choice_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the choices of the settings that the report repeats: caches, target and loss."""
+    """Yield the choices of the settings, with those of the report: caches, target and loss."""
     settings, report = planned.plan.settings, planned.plan.report
     capacity = report.caches.capacity or None
     yield Figure("settings.capacity", settings.get("capacity"), capacity)
     kv_cache = "in-place" if report.caches != CacheSummary() else "keep"
     yield Figure("settings.kv_cache", settings.get("kv_cache", "keep"), kv_cache)
     yield Figure("settings.target", settings.get("target", report.target), report.target)
+    if settings.get("loss") is not None:
+        yield Figure("settings.loss", settings["loss"], report.loss)
+
+
+def _model_choice_figures(planned: PlannedModel) -> Iterator[Figure]:
+    """Yield the target and the loss of the report, with those that the models allow."""
+    report = planned.plan.report
     if planned.original is not None:
         # For any other target, ONNX Runtime optimized the graph before it was planned.
         is_portable = not planned.original.was_optimized
         yield Figure(
             "whether the target is portable", report.target == "portable", is_portable
         )
-    if settings.get("loss") is not None:
-        yield Figure("settings.loss", settings["loss"], report.loss)
-    is_computed = report.loss in _computed_in_main(planned)
-    yield Figure("loss", report.loss, report.loss if is_computed else None)
-
-
-def _computed_in_main(planned: PlannedModel) -> set[str]:
-    """Return the ids of the values that nodes of the main graph compute."""
-    return {
-        value.tensor_id
-        for node in planned.timeline.main.nodes
-        for value in node.outputs
-        if value is not None
-    }
+    outputs = (value for node in planned.timeline.main.nodes for value in node.outputs)
+    computed_ids = {value.tensor_id for value in outputs if value is not None}
+    yield Figure("loss", report.loss, report.loss if report.loss in computed_ids else None)
 
 
 def _budget_figures(planned: PlannedModel) -> Iterator[Figure]:
-    """Yield the budgets that the report records for recomputation and chunks: that of the settings, or none.
+    """Yield the budgets that the report records for recomputation and chunks: that of the settings, or None.
 
     A budget that is a share of the original's bytes is not checked.
     """
@@ -93,7 +90,8 @@ def _budget_figures(planned: PlannedModel) -> Iterator[Figure]:
     if isinstance(budget, float):
         return
     recompute, chunked = report.recompute, report.chunked
-    # A step has an empty record if the settings do not ask for it, or if it was left out.
+    # The record of a rewrite is empty, without a budget, if the settings do not ask for it or it was left out.
+    # Of the choices for recomputation only "auto" has a budget; chunking has no other choice.
     has_budget = settings.get("recompute") == "auto" and recompute != RecomputeSummary()
     yield Figure("recompute.budget", recompute.budget, budget if has_budget else None)
     has_budget = chunked != ChunkingSummary()
@@ -101,17 +99,21 @@ def _budget_figures(planned: PlannedModel) -> Iterator[Figure]:
 
 
 def _check_alignments(planned: PlannedModel) -> Iterator[str]:
-    """Yield arenas with another alignment than the settings ask for.
+    """Yield arenas with an alignment that is neither requested by the settings nor chosen by the planner.
 
-    Without such a setting the planner chooses it: 1 at levels 0 and 1, the default or a smaller power of
-    two at level 2.
+    Without a request the planner chooses 1 at levels 0 and 1, the default or a smaller power of two at level 2.
     """
     requested, plan = planned.plan.settings.get("alignment"), planned.plan
-    largest = requested or (_DEFAULT_ALIGNMENT if plan.report.level == 2 else 1)
+    if requested:
+        allowed, text = {requested}, str(requested)
+    elif plan.report.level == 2:
+        allowed = {n for n in range(1, _DEFAULT_ALIGNMENT + 1) if _DEFAULT_ALIGNMENT % n == 0}
+        text = f"{_DEFAULT_ALIGNMENT} or a smaller power of two"
+    else:
+        allowed, text = {1}, "1"
     for arena in plan.arenas:
-        is_right = arena.alignment == largest if requested else largest % arena.alignment == 0
-        if not is_right:
-            yield f"arena {arena.id} is recorded with alignment {arena.alignment}, it is {largest}"
+        if arena.alignment not in allowed:
+            yield f"arena {arena.id} is recorded with alignment {arena.alignment}, it is {text}"
 
 
 def _check_donated_names(planned: PlannedModel) -> Iterator[str]:
@@ -139,9 +141,9 @@ def _check_donated_names(planned: PlannedModel) -> Iterator[str]:
 
 
 def _check_exposed(planned: PlannedModel) -> Iterator[str]:
-    """Yield excluded tensors that are outputs of the model against the setting ``expose``.
+    """Yield excluded tensors that are outputs of the model without the setting ``expose``, or no outputs with it.
 
-    An output is exposed if the original does not have it. Nothing is yielded without the original.
+    Outputs of the original do not count. Nothing is yielded if the original is not at hand.
     """
     if planned.original is None:
         return

@@ -24,9 +24,11 @@ _LEVEL_WITH_SHARING = 2
 
 
 def check_sharing(planned: PlannedModel) -> Iterator[str]:
-    """Yield every pair of tensors that share bytes and must not.
+    """Yield errors of tensors that share bytes by ``alias_of``.
 
-    All sizes are known: `check_tensors` has checked the bytes of each tensor.
+    These are wrong aliases, tensors written over one that is still needed, and states of a loop in the bytes of
+    its inputs. `check_layout` finds tensors that overlap without an alias. All sizes are known: `check_tensors`
+    has checked them.
     """
     groups: defaultdict[str, list[PlacedTensor]] = defaultdict(list)
     for tensor_id, tensor in planned.tensors.items():
@@ -187,19 +189,20 @@ def _enclosing_branches(value: Value) -> Iterator[tuple[int, int]]:
 def _check_loop_state(node: Node, buffers: Mapping[int, str]) -> Iterator[str]:
     """Yield an error for each output of a repeated subgraph that shares bytes with one of its inputs.
 
-    An output is passed to the next iteration while this iteration's inputs are still live. Only an
-    input that is returned unchanged may share its bytes with itself. ``buffers`` has the buffer of
-    each value that shares bytes, by ``id`` of the value.
+    An output is passed to the next iteration while this iteration's inputs are still live. An input that is
+    returned unchanged is no error: it is one value. ``buffers`` has the buffer of each value that shares
+    bytes, by ``id`` of the value.
     """
     for subgraph in node.subgraphs:
-        inputs = {
+        # Two inputs in one buffer are an error of `_check_overwrites`: both are live from the first tick.
+        input_of_buffer = {
             buffers[id(value)]: value for value in subgraph.inputs if id(value) in buffers
         }
-        for value in subgraph.outputs:
-            shared = inputs.get(buffers.get(id(value), ""))
-            if shared is not None and shared is not value:
+        for output in subgraph.outputs:
+            shared = input_of_buffer.get(buffers.get(id(output), ""))
+            if shared is not None and shared is not output:
                 yield (
-                    f"tensor {value.tensor_id[:120]!r} is passed to the next iteration and shares the "
+                    f"tensor {output.tensor_id[:120]!r} is passed to the next iteration and shares the "
                     f"bytes of {shared.tensor_id[:120]!r}, an input of this iteration"
                 )
 

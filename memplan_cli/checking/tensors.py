@@ -119,18 +119,19 @@ def _check_pinned(
     """Yield a message if a tensor must be pinned and is not, or is pinned without a reason.
 
     A pinned tensor has memory of its own for the whole run; ``row.pinned`` is the reason. Excluded
-    tensors and the loss must be pinned, except recomputed copies. Gradients may be pinned with
-    ``skip_grads``. ``exclude_pattern`` is the setting that excludes the tensor, or None.
+    tensors and the loss must be pinned, except recomputed copies. In a training step with ``skip_grads``, any
+    tensor may be pinned as a gradient: which ones are gradients is not checked. ``exclude_pattern`` is the
+    setting that excludes the tensor, or None.
     """
-    reasons = [] if exclude_pattern is None else [f"excluded by {exclude_pattern!r}"]
+    required = [] if exclude_pattern is None else [f"excluded by {exclude_pattern!r}"]
     if row.id == planned.plan.report.loss:
-        reasons.append("the loss")
-    if reasons and row.pinned is None and COPY_MARK not in row.name:
-        yield f"tensor {row.id[:120]!r} has no memory of its own, and is {reasons[0][:120]}"
+        required.append("the loss")
+    if required and row.pinned is None and COPY_MARK not in row.name:
+        yield f"tensor {row.id[:120]!r} has no memory of its own, and is {required[0][:120]}"
     settings, phases = planned.plan.settings, planned.plan.report.phases
-    if settings.get("skip_grads") and phases.get("backward"):
-        reasons.append(_CONSUMED_GRADIENT)
-    if row.pinned is not None and row.pinned not in reasons:
+    skips_gradients = settings.get("skip_grads") and phases.get("backward")
+    allowed = [*required, _CONSUMED_GRADIENT] if skips_gradients else required
+    if row.pinned is not None and row.pinned not in allowed:
         yield (
             f"tensor {row.id[:120]!r} is pinned for {row.pinned[:120]!r}, which the settings "
             "do not ask for"
@@ -138,15 +139,15 @@ def _check_pinned(
 
 
 def _excluded_tensors(planned: PlannedModel) -> Mapping[str, Sequence[str]]:
-    """Return the patterns by which the settings exclude tensors, each with the ids that it matches.
+    """Return the patterns of the settings ``mem_param.exclude_blob`` and ``exclude``, with the ids that each matches.
 
     A pattern is a tensor's name. If no tensor has this name, it is a glob over names, and if none
     matches, a glob over ids, which contain the block.
     """
     settings = planned.plan.settings
-    mem_param = settings.get("mem_param")
-    patterns = [*(mem_param.get("exclude_blob", ()) if isinstance(mem_param, dict) else ())]
-    patterns += settings.get("exclude") or ()
+    # The types of settings were checked when the plan was read: both are lists of texts.
+    mem_param = settings.get("mem_param") or {}
+    patterns = [*mem_param.get("exclude_blob", ()), *(settings.get("exclude") or ())]
     if not patterns:
         return {}
     values = list(planned.timeline.values())
@@ -157,19 +158,23 @@ def _excluded_tensors(planned: PlannedModel) -> Mapping[str, Sequence[str]]:
         pattern: ids_by_name.get(pattern)
         or [value.tensor_id for value in values if fnmatchcase(value.name, pattern)]
         or [value.tensor_id for value in values if fnmatchcase(value.tensor_id, pattern)]
-        for pattern in map(str, patterns)
+        for pattern in patterns
     }
 
 
 def check_layout(plan: Plan) -> Iterator[str]:
-    """Yield tensors that overlap in time and memory, exceed their arena, or must not share a slot."""
+    """Yield a message for each tensor off the alignment, in no arena, or in a slot that it may not share.
+
+    Also for each arena of a wrong height, and for the first two tensors of each arena that overlap in time and
+    memory.
+    """
     by_arena: defaultdict[int, list[Storage]] = defaultdict(list)
     for storage in tensor_storages(plan.tensors):
         by_arena[storage.arena].append(storage)
     for arena in plan.arenas:
         storages = by_arena.pop(arena.id, [])
         yield from _check_height(arena, storages)
-        overlap = first_overlap(
+        overlap = first_overlap_of_boxes(
             [Box(s.first, s.end, s.offset, s.offset + s.bytes) for s in storages]
         )
         if overlap is not None:
@@ -208,7 +213,7 @@ class Box(NamedTuple):
     high: int
 
 
-def first_overlap(boxes: Sequence[Box]) -> tuple[int, int] | None:
+def first_overlap_of_boxes(boxes: Sequence[Box]) -> tuple[int, int] | None:
     """Return the indices of two boxes that share a byte at a tick, or None if none do.
 
     The second box is the first in time that overlaps an earlier one. Empty boxes overlap nothing.

@@ -327,9 +327,10 @@ def _read_input(name: str, node: Node, timeline: Timeline) -> Value | None:
 
 
 def _define_output(name: str, node: Node, kind: ValueKind, timeline: Timeline) -> Value | None:
-    """Define an output of a node, with a live range of one tick, the node's last one.
+    """Add an output of a node to its block and return it, or None if the output is omitted.
 
-    Its readers will extend the live range. The result is None if the output is omitted.
+    Its live range is the node's last tick, until readers extend it. Besides values in subgraphs, an output
+    depends on control flow if its node has subgraphs or an input that does. The node's inputs are known.
     """
     if not name:
         return None
@@ -439,12 +440,13 @@ class PlannedModel:
     original: OriginalModel | None = None
 
     def type_of(self, value: Value) -> tuple[str, Shape | None]:
-        """Return dtype and shape of a value; ``"unknown"`` and None where the model has none.
+        """Return dtype and shape of a value; ``"unknown"`` and None where the model does not determine them.
 
-        The plan's shapes may have been recorded in a run. The model does not say what they were
-        then: its symbols had values that the settings do not contain, so symbolic dims are None. A
-        shape that depends on control flow can be another one in each run, so it is None. Shapes of
-        weights are known from their data.
+        With the setting ``profile_shapes``, the plan has the shapes of a run, and the model determines less:
+
+        - the shape of a weight, which is that of its data;
+        - no shape of a value that depends on control flow: it can differ from run to run;
+        - of other shapes the dims that are numbers; a symbol, whose value in the run is not recorded, is None.
         """
         dtype, shape = self.types[value.block.index].get(value.name, ("unknown", None))
         was_recorded = bool(self.plan.settings.get("profile_shapes"))

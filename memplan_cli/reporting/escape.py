@@ -68,9 +68,9 @@ def script(data: object) -> str:
 
 
 def markdown(text: str) -> str:
-    """Return text as a Markdown code span, but for tables: see `markdown_in_table`.
+    """Return text as a Markdown code span, in which nothing is a link, a mention, HTML or emphasis.
 
-    In a code span nothing is a link, a mention, HTML or emphasis.
+    In a table it must be `markdown_in_table`.
     """
     shown = terminal(text)
     runs = re.findall(r"`+", shown)
@@ -87,13 +87,23 @@ def markdown_in_table(text: str) -> str:
     return markdown(text).replace("|", "\\|")
 
 
+_INLINE_MARKDOWN = re.compile(
+    r"""
+    [\\`*\[\]|<>~$&]
+    | (?<!\w)_ | _(?!\w)  # an underscore within a word is no emphasis
+    | :(?=\S)  # of ``https:...``, which GitHub links, or of ``:name:``, an emoji
+    | (?<=www)\.  # GitHub links ``www.`` too
+    """,
+    re.VERBOSE,
+)
+
+
 def markdown_prose(text: str) -> str:
-    """Return a sentence with all Markdown syntax escaped, so that names in it are no markup."""
-    # An underscore within a word is no emphasis. GitHub links `https:...` and `www.` by itself, and
-    # replaces `:name:` by an emoji.
-    escaped = re.sub(
-        r"([\\`*\[\]|<>~$&]|(?<!\w)_|_(?!\w)|:(?=\S)|(?<=www)\.)", r"\\\1", terminal(text)
-    )
+    """Return a sentence with all inline Markdown syntax escaped, so that names in it are no markup.
+
+    Syntax of blocks at its start, such as ``# ``, stays.
+    """
+    escaped = _INLINE_MARKDOWN.sub(r"\\\g<0>", terminal(text))
     # GitHub finds mentions and issues after rendering: an empty comment separates them.
     return re.sub(r"([@#])(?=\w)", r"\1<!-- -->", escaped)
 

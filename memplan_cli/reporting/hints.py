@@ -59,7 +59,7 @@ def over_budget(report: Report) -> str:
 def budget_message(
     smallest: int | None, recompute: RecomputeSummary, chunks: ChunkingSummary | None = None
 ) -> str:
-    """Return the sentence that a budget of recomputation or chunking is not met.
+    """Return the sentence that a budget of chunking, or else of recomputation, is not met.
 
     It gives the lower bound, if one is known, and the ``smallest`` plan found: its bytes of
     intermediates and outputs, None if a size is unknown. The sentence is empty if the budget is
@@ -155,21 +155,22 @@ def unknown_sizes_hint(plan: Plan) -> str:
 
 
 def _options_for_unknown_sizes(plan: Plan) -> Iterator[str]:
-    """Yield the options that bind dims, and the one that allows a run, where they make a size known.
+    """Yield the options that can make unknown sizes known: those that bind dims, and the one that allows a run.
 
-    The first are empty if no dim of an input is free.
+    Those that bind dims are empty if the user bound all dims of inputs.
     """
     report, inputs = plan.report, free_inputs(plan.report)
     values = {name: dim.value for name, dim in report.bindings.items()}
     symbols_in_inputs = {symbol for item in inputs for symbol in item.symbols}
     symbols_in_sizes = {name for unit in plan.units.values() for name in symbols_of(unit)}
-    has_unknown_dim = not symbols_in_inputs <= values.keys() or any(
-        None in item.shape for item in inputs
-    )
+    has_unbound_symbol = not symbols_in_inputs <= values.keys()
+    has_undeclared_dim = any(None in item.shape for item in inputs)
     may_run = plan.settings.get("run", True)
     # Without a run, sizes may have stayed symbolic in dims whose values are assumed.
-    if has_unknown_dim or (symbols_in_sizes and not may_run):
+    has_symbolic_size = bool(symbols_in_sizes) and not may_run
+    if has_unbound_symbol or has_undeclared_dim or has_symbolic_size:
         yield binding_options(inputs, values)
     # A symbol that no input has stands for a number that only data tells, which a run observes.
-    if not may_run and (report.partial or not symbols_in_sizes <= symbols_in_inputs):
+    depends_on_data = report.partial or not symbols_in_sizes <= symbols_in_inputs
+    if depends_on_data and not may_run:
         yield RUN_OPTION

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 MAX_BASELINE_TENSORS = 500
 """Tensors of one model in a baseline file."""
 
-_SMALLEST_SHARE = 1000
-"""A baseline leaves out a tensor below 1/1000 of the peak, unless the tensor is live there."""
-
 
 _METRIC_LABELS: Mapping[str, str] = {
     "process.total": "whole process",
@@ -129,24 +126,10 @@ class Snapshot:
     """
 
     json_keys: ClassVar[Keys] = (
-        "graph_sha256",
-        "level",
-        "target",
-        "phase",
-        "nodes",
-        "memplan",
-        "runtime",
-        "coverage",
-        "dims",
-        "shapes",
-        "settings_files",
-        "metrics",
-        "process_source",
-        "checked",
-        "peak_node",
-        "tensors",
+        "graph_sha256", "level", "target", "phase", "nodes", "memplan", "runtime", "coverage", "dims",
+        "shapes", "settings_files", "metrics", "process_source", "checked", "peak_node", "tensors",
         "interface",
-    )
+    )  # fmt: skip
 
     model: str
     graph_sha256: str
@@ -448,9 +431,9 @@ def baseline_text(snapshots: Mapping[str, Snapshot]) -> str:
 def baseline_tensors(snapshot: Snapshot) -> Mapping[str, TensorFacts]:
     """Return the tensors that a baseline keeps: those at the peak, then the largest.
 
-    There are at most `MAX_BASELINE_TENSORS`, and none that is small and not at the peak.
+    There are at most `MAX_BASELINE_TENSORS`. Those below 1/1000 of the peak that are not live there are left out.
     """
-    min_bytes = snapshot.metrics.get("live_peak", 0) // _SMALLEST_SHARE
+    min_bytes = snapshot.metrics.get("live_peak", 0) // 1000
     relevant = [
         (name, facts)
         for name, facts in snapshot.tensors.items()
@@ -484,5 +467,5 @@ def _read_json(path: Path) -> Any:  # noqa: ANN401 - untrusted JSON
         ) from error
     except OSError as error:
         raise unreadable(path, error, PlanError) from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of the text; a PlanError is neither
         raise PlanError(f"{path} is not JSON: {str(error)[:200]}") from error

@@ -43,7 +43,8 @@ _LOADED_BY_MEMPLAN = (
 
 
 def settings_snippet(settings: RuntimeSettings, model: str, provider: str = CPU) -> str:
-    """Return Python that creates the session and runs it, each option in its scope."""
+    """Return Python that creates the session, each option in its scope; the last lines show how to run it."""
+    # On other providers the loading environment changes nothing.
     notes = [f"# {note}" for note in _LOADED_BY_MEMPLAN] if provider == CPU else []
     lines = [*notes, "import onnxruntime as ort", "", "options = ort.SessionOptions()"]
     for key, value in sorted(settings.session.items()):
@@ -320,20 +321,20 @@ def _arena_numbers(settings: RuntimeSettings) -> Mapping[str, Setting]:
 
 def _c_arena(settings: RuntimeSettings, provider: str) -> Iterator[str]:
     """Yield C that registers the arena of a provider and lets the session use it."""
-    arena = _arena_numbers(settings)
-    memory = f"{c_literal(MEMORY_NAMES[provider])}, OrtArenaAllocator, 0, OrtMemTypeDefault"
-    register = "CreateAndRegisterAllocator(env, memory, arena)"
+    numbers = _arena_numbers(settings)
+    memory_name = c_literal(MEMORY_NAMES[provider])
+    register_call = "CreateAndRegisterAllocator(env, memory, arena)"
     if provider != CPU:
-        register = f"CreateAndRegisterAllocatorV2(env, {c_literal(provider)}, memory, arena, NULL, NULL, 0)"
+        register_call = f"CreateAndRegisterAllocatorV2(env, {c_literal(provider)}, memory, arena, NULL, NULL, 0)"
     yield "  // The arena belongs to the environment: registered once, before the first session."
-    yield f"  const char* const keys[] = {{{', '.join(map(c_literal, arena))}}};"
-    yield f"  const size_t values[] = {{{', '.join(str(int(v)) for v in arena.values())}}};"
+    yield f"  const char* const keys[] = {{{', '.join(map(c_literal, numbers))}}};"
+    yield f"  const size_t values[] = {{{', '.join(str(int(v)) for v in numbers.values())}}};"
     yield "  OrtArenaCfg* arena = NULL;"
     yield "  OrtMemoryInfo* memory = NULL;"
-    yield f"  MEMPLAN_TRY(ort->CreateArenaCfgV2(keys, values, {len(arena)}, &arena));"
+    yield f"  MEMPLAN_TRY(ort->CreateArenaCfgV2(keys, values, {len(numbers)}, &arena));"
     yield "  MEMPLAN_TRY("
-    yield f"      ort->CreateMemoryInfo({memory}, &memory));"
-    yield f"  MEMPLAN_TRY(ort->{register});"
+    yield f"      ort->CreateMemoryInfo({memory_name}, OrtArenaAllocator, 0, OrtMemTypeDefault, &memory));"
+    yield f"  MEMPLAN_TRY(ort->{register_call});"
     yield "  ort->ReleaseMemoryInfo(memory);"
     yield "  ort->ReleaseArenaCfg(arena);"
     yield '  MEMPLAN_TRY(ort->AddSessionConfigEntry(options, "session.use_env_allocators", "1"));'

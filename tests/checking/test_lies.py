@@ -201,3 +201,22 @@ def test_numbers_at_assumed_dims_are_those_of_the_model(
     assert compared(tmp_path / "net.memplan.onnx", given).disagreements == ()
     memory = read_plan(tmp_path / "net.memplan.json").report.memory
     assert None not in (memory.naive, memory.planned, memory.total)
+
+
+def test_a_model_with_settings_of_its_own_runs_on_the_provider_of_its_target(
+    tmp_path: Path,
+) -> None:
+    made = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[8] x, float[8] s) => (float[8] t)'
+        "{ a = Exp(x)  t = Add(s, a) }"
+    )
+    given, written = tmp_path / "net.onnx", tmp_path / "net.memplan.onnx"
+    save(made, given)
+    optimize(given, Settings(donate={"s": "t"}), check=None)
+    model, plan = load_model(written), read_plan(written.with_suffix(".json"))
+    plan = plan.with_report(replace(plan.report, runtime=None))  # as without ONNX Runtime
+    assert compare_with_model(model, plan, given).disagreements == ()
+    (entry,) = (e for e in model.metadata_props if e.key == "pkg.memplan.settings")
+    entry.value = entry.value.replace("CPUExecutionProvider", "CUDAExecutionProvider")
+    (disagreement,) = compare_with_model(model, plan, given).disagreements
+    assert disagreement.startswith("provider in the model is recorded as CUDA")

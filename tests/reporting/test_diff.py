@@ -39,6 +39,12 @@ def snapshot(**tensors: TensorFacts) -> Snapshot:
             "lives until z, 9 steps",
         ),
         (facts(at_peak=0), facts(), Kind.ENTERED, "the peak is at top now"),
+        (
+            facts(steps=9, at_peak=0),
+            facts(read_by="z"),
+            Kind.ENTERED,
+            "live until z; the peak",
+        ),
         (facts(), None, Kind.GONE, "no longer in the model"),
         (facts(16), facts(8), Kind.SHRANK, "shrank from 16 B to 8 B"),
         (facts(steps=9), facts(steps=2, at_peak=0), Kind.SHORTER, "before until r, 9 steps"),

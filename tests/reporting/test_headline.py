@@ -174,6 +174,15 @@ def test_processes_that_were_not_measured_are_left_out() -> None:
     assert lines_of(None, None)[0].startswith("Intermediates ")
 
 
+def test_a_size_that_was_0_grows_from_nothing() -> None:
+    (line,) = (
+        line
+        for line in lines_of(observed(1, 1, 9), observed(1, 400_000_000, 9))
+        if line.startswith("mapped files")
+    )
+    assert line.split()[-5:] == ["B", "95.37", "MiB", "from", "nothing"]
+
+
 def test_a_prediction_stands_where_nothing_was_observed_and_says_so() -> None:
     sides = {"original": observed(10_000_000, 20_000_000, 1), "optimized": observed(1, 1, 1)}
     lines = render(with_runtime({}, sides), "text").splitlines()
@@ -285,6 +294,13 @@ def test_a_failed_comparison_says_so_and_replaces_the_order_that_was_asked_for()
     failed = "[failed] The outputs differ from a default run of the original."
     assert failed in lines
     assert lines[-1].endswith("memplan optimize a.onnx --level 1 --order keep")
+
+
+def test_steps_with_donated_buffers_may_have_failed() -> None:
+    plan = plan_of_text(TEXT)
+    verdict = Validation("passed", CPU, bit_identical=True, donated="failed")
+    text = render(plan.with_report(replace(plan.report, validation=verdict)), "text")
+    assert "[failed] Two steps with donated buffers have other outputs, or failed.\n" in text
 
 
 def test_no_share_of_what_nobody_runs_stands_in_the_first_line() -> None:

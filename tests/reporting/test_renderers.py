@@ -235,6 +235,13 @@ def test_the_tflm_words_hold_an_offset_for_each_tensor() -> None:
     assert nested["words"].count(-1) == len(plan_named("nested").report.unplanned)
 
 
+def test_the_tflm_words_are_for_tensors_by_their_names_in_the_model() -> None:
+    plan = plan_named("branchy")
+    tensors = (plan.tensors[0]._replace(name="a\u202eb", alias_of=None), *plan.tensors[1:])
+    data = json.loads(RENDERERS["tflm"](replace(plan, tensors=tensors)))
+    assert data["tensors"][0] == "a\u202eb"
+
+
 def test_an_offset_beyond_32_bits_is_refused_for_tflm() -> None:
     plan = plan_named("branchy")
     far = tuple(t._replace(offset=t.offset + 2**31) for t in plan.tensors)

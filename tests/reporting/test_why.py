@@ -123,7 +123,7 @@ def test_what_shares_bytes_is_named_with_who_holds_them_longest() -> None:
 
 def test_an_excluded_tensor_says_who_excluded_it() -> None:
     story = why_tensor(plan_named("branchy"), "fc1")
-    assert story.place.pinned == "excluded by 'fc1'"
+    assert story.tensor.pinned == "excluded by 'fc1'"
     assert story.reason == "excluded by 'fc1'"
     assert story.read_by == ""
 

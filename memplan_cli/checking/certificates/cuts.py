@@ -92,10 +92,9 @@ def _check_pair(cuts: Sequence[Cut]) -> None:
 def _needed_bytes(graph: GroupGraph, cut: Cut, tensors: Sequence[str]) -> int:
     """Return the least bytes that a cut proves for the step of its group, in every order that it assumes.
 
-    The group may overwrite one of its ``replaceable`` tensors. The cut has a *dual*, a proof by shares and
-    multiples (see the module), for each of them: the tensor is the only one that may be overwritten, if it
-    ends at the step. In any order one of these assumptions holds, so the smallest of the bounds does.
-    The only dual of a group that can overwrite nothing is for None.
+    In any order the group overwrites at most one of its ``replaceable`` tensors. The cut has one dual (see the
+    module) for each of them, for all orders in which no other tensor is overwritten. Each order is such a case,
+    so the smallest bound holds in every order. A group that can overwrite nothing has one dual, for None.
 
     Raises:
         ProofError: the cut is not about a group, or a dual is missing or wrong.
@@ -278,8 +277,7 @@ class _Step:
     def _check_reader(self, tensor: str, reader: int) -> None:
         """Check that a reader with a share of a tensor needs its bytes, unless it runs before the step.
 
-        A share of the step's own group is for any reader that never runs before the step, as this group:
-        for all of them x is 0. But bytes that the group overwrites (``replaced``) are needed by others only.
+        The number of the step's own group stands for any reader that never runs before the step.
 
         Raises:
             ProofError: this reader does not need the tensor.
@@ -290,8 +288,8 @@ class _Step:
         )
         readers = self._readers(tensor)
         if tensor == self.replaced:
-            readers -= {self.group}
-        if reader == self.group:
+            readers -= {self.group}  # which overwrites these bytes: only others need them
+        if reader == self.group:  # stands for any reader with x = 0, as its own x is 0
             require(
                 any(map(self._is_never_before, readers)),
                 f"{name} has a share for {reader}, but may have ended",

@@ -192,15 +192,15 @@ def _add_replaceable(node: Node, graph: GroupGraph, planned: PlannedGraph) -> No
         return
     group, in_place = graph.groups[node.index], planned.in_place_inputs.get(node.operator, ())
     size_of_output = planned.tensors[output.tensor_id].size
-    # Tensor -> the positions in the inputs at which the node reads it or a view of it.
-    reads: defaultdict[str, set[int]] = defaultdict(set)
+    # Tensor -> the position of each input that is this tensor or a view of it, and the id of the input.
+    reads: defaultdict[str, dict[int, str]] = defaultdict(dict)
     for position, value in enumerate(node.inputs):
-        if value is not None:
-            reads[planned.view_bases.get(value.tensor_id, "")].add(position)
+        if value is not None and value.tensor_id in planned.view_bases:
+            reads[planned.view_bases[value.tensor_id]][position] = value.tensor_id
     for tensor in group.used & reads.keys():
         # ``Add(a, a)`` may overwrite ``a``, but not if one of its inputs is a view of ``a``.
-        is_one_value = len({id(node.inputs[position]) for position in reads[tensor]}) == 1
-        may_overwrite = is_one_value and reads[tensor].issubset(in_place)
+        is_one_value = len(set(reads[tensor].values())) == 1
+        may_overwrite = is_one_value and reads[tensor].keys() <= set(in_place)
         is_block_output = BLOCK_END in graph.users[tensor]
         has_same_size = planned.tensors[tensor].size == size_of_output
         if may_overwrite and has_same_size and not is_block_output:
@@ -310,11 +310,13 @@ def _check_late_rule(
 ) -> tuple[int, set[str]]:
     """Check the rule *late*: some order with the lowest peak runs ``node`` just before ``into``.
 
-    Only ``into`` waits for ``node``, so in any order ``node`` can move to just before ``into``. No tensor
-    ends at ``node``, so the steps that it then follows need less: they hold what it produces no longer. Its
-    own step must need no more than that of ``into``. Beyond the bytes live before both:
+    In any order ``node`` can move to just before ``into`` without a higher peak, because
 
-        need of node <= produced by node + need of into - saving of into
+    - only ``into`` waits for ``node``;
+    - no tensor ends at ``node``, so the steps that it moves behind need no more: they no longer hold what it
+      produces;
+    - its own step needs no more than that of ``into``. In bytes above those live before ``node``:
+      need of node <= produced by node + need of into - saving of into.
 
     For example, ``node`` allocates 4 bytes for ``into``, which allocates 2 and may write them over the 4:
     4 <= 4 + 2 - 2.
@@ -332,8 +334,8 @@ def _check_late_rule(
     # Whether ``into`` can save depends on the order, so the rule must hold in both cases.
     require(group.need <= need - saving, f"{title}: its step needs more")
     if target.replaceable & inner_tensors:
-        # An inner tensor ends at the fused step in any order: the fused group needs less for certain. No
-        # further saving is possible, because ``into`` writes over one tensor only.
+        # An inner tensor ends at the fused step in any order, so the saving is certain. It is the only one:
+        # ``into`` writes over one tensor.
         return need - saving, set()
     return need, target.replaceable
 
@@ -343,12 +345,13 @@ def _check_early_rule(
 ) -> tuple[int, set[str]]:
     """Check the rule *early*: some order with the lowest peak runs ``node`` just after ``into``.
 
-    ``node`` waits for ``into`` only, so in any order it can move to just after ``into``. Its step must
-    need no more than that of ``into``, and it must leave no more live, which the steps after it hold.
-    Beyond the bytes live before both, where *inner* tensors end at ``node``, as only these two use them:
+    Only these two groups use ``inner_tensors``, which therefore end at ``node``. In any order ``node`` can move
+    to just after ``into`` without a higher peak, because
 
-        produced by into + need of node - saving of node <= need of into
-        produced by node <= inner tensors
+    - ``node`` waits for ``into`` only;
+    - its step needs no more than that of ``into``. In bytes above those live before ``into``:
+      produced by into + need of node - saving of node <= need of into;
+    - it leaves no more bytes to the steps that it moves before: produced by node <= inner tensors.
 
     For example, ``into`` allocates 9 bytes: 4 for ``node``, and 5 that its own step frees. ``node`` needs
     and produces 4: 4 + 4 <= 9, and 4 <= 4. What ``into`` saves lowers both steps, as the tensor that it

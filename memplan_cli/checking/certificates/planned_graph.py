@@ -136,9 +136,9 @@ def _planned_timeline(plan: Plan, model: CertifiedModel) -> Timeline:
     _arrange_blocks(model.graph, remaining, model.arrange)
     require(next(remaining, None) is None, "the plan's order has too many blocks")
     timeline = build_timeline(model.graph, exposed_outputs(plan))
-    for error in timeline.errors:
-        raise ProofError(f"in the planned order {error}")
-    name_blocks(timeline, orders)
+    if timeline.errors:
+        raise ProofError(f"in the planned order {timeline.errors[0]}")
+    name_blocks(timeline, orders)  # sets the path of each block, as the plan has it
     for block in timeline.blocks:
         require(
             has_valid_path(block),

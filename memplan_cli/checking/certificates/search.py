@@ -40,18 +40,22 @@ class _State:
 def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int) -> None:
     """Check that no order of the groups stays below a bound.
 
-    ``states`` has the moves of each state; a move leads to a state with a higher index. Checked is that
-    moves run below the bound, that those of each state are complete (see the module), and that groups
-    remain in each state. So an order below the bound, if there is one, can be changed to one that goes
-    from state to state by these moves and runs all groups: but no state has run all, so there is none.
+    ``states`` has the moves of each state; a move leads to a state with a higher index. It is checked that
+
+    - each step of a move stays below the bound;
+    - the moves of a state are complete: any order below the bound can continue with one of them;
+    - groups remain in each state.
+
+    So an order below the bound could be changed to one that goes from state to state by these moves. In the
+    end it would have run all groups, but no state has.
 
     Raises:
         ProofError: the moves of a state are wrong or not complete, or all groups can run.
     """
     simulator = _OrderSimulator(graph, bound)
     require(states, "the search has no states")
-    # State 0, in which nothing has run, has no move but that of free groups alone: each of them leaves no
-    # more bytes live than before it, so any order below the bound can begin with them.
+    # In state 0 nothing has run. Its one move has free groups alone. A free group leaves no more bytes live
+    # than before it, so any order below the bound can begin with such groups.
     require(
         len(states[0]) == 1 and not states[0][0].nodes,
         "the search does not begin with one move without nodes",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 from memplan_cli.core.one_line import one_line_repr
@@ -29,9 +30,6 @@ _MAX_CHANGES = 25
 
 _MAIN_METRICS = ("process.total", "planned", "total", "weights")
 """Metrics that a comparison always shows; others only if they changed."""
-
-INTERFACE_KINDS = ("input", "output", "weight")
-"""The kinds of tensors that are not planned. Adding ``s`` gives the metric that is their sum."""
 
 
 class Kind(Enum):
@@ -127,16 +125,17 @@ class Difference:
     def causes(self, metric: str | None) -> tuple[Change, ...]:
         """Return the changes that explain the change of a metric, largest effect first.
 
-        Without a metric they are those of the peak.
+        For ``inputs``, ``outputs`` or ``weights`` they are the changes of these. For all others, and for None,
+        they are the changes of the peak; with outputs for ``resident``, which counts them, and with inputs,
+        outputs and weights for ``total`` and ``process.*``.
         """
-        if metric in ("total", "resident") or (metric or "").startswith("process."):
-            kinds: tuple[str, ...] = ("output",) if metric == "resident" else INTERFACE_KINDS
-            return largest_first(
-                [*self.changes, *(change for kind in kinds for change in self.interface[kind])]
-            )
-        for kind in INTERFACE_KINDS:
-            if metric == f"{kind}s":
-                return self.interface[kind]
+        name = metric or ""
+        if name in ("inputs", "outputs", "weights"):
+            return self.interface[name.removesuffix("s")]
+        if name == "resident":
+            return largest_first([*self.changes, *self.interface["output"]])
+        if name == "total" or name.startswith("process."):
+            return largest_first(chain(self.changes, *self.interface.values()))
         return self.changes
 
 
@@ -153,7 +152,7 @@ def compare(before: Snapshot, after: Snapshot) -> Difference:
         changes=largest_first(_peak_changes(before, after)),
         interface={
             kind: largest_first(_interface_changes(before, after, kind))
-            for kind in INTERFACE_KINDS
+            for kind in ("input", "output", "weight")
         },
         notes=tuple(_notes(before, after)),
     )
@@ -164,14 +163,14 @@ def largest_first(changes: Iterable[Change]) -> tuple[Change, ...]:
     return tuple(sorted(changes, key=lambda c: (c.effect != 0, -abs(c.effect), c.tensor)))
 
 
-def _interface_changes(before: Snapshot, after: Snapshot, kind: str) -> Iterator[Change]:
-    """Yield a change for each input, output or weight (``kind``) that was added, removed or resized.
+def _interface_changes(before: Snapshot, after: Snapshot, role: str) -> Iterator[Change]:
+    """Yield a change for each input, output or weight (``role``) that was added, removed or resized.
 
     An added one with the size of a removed one counts as renamed, and is no change. Weights too small
     for a record are one change together.
     """
     old, new = (
-        {name: size.bytes for name, size in snapshot.interface.items() if size.kind == kind}
+        {name: size.bytes for name, size in snapshot.interface.items() if size.kind == role}
         for snapshot in (before, after)
     )
     added = {name: size for name, size in new.items() if name not in old}
@@ -181,21 +180,24 @@ def _interface_changes(before: Snapshot, after: Snapshot, kind: str) -> Iterator
         if renamed is not None:
             del added[name], removed[renamed]
     for name, size in added.items():
-        yield Change(name, Kind.NEW, size, f"new {kind}")
+        yield Change(name, Kind.NEW, size, f"new {role}")
     for name, size in removed.items():
-        yield Change(name, Kind.GONE, -size, f"{kind} that is gone")
-    for name in old.keys() & new.keys():
-        effect = new[name] - old[name]
-        if effect:
-            sizes = f"{kind}, from {format_size(old[name])} to {format_size(new[name])}"
-            yield Change(name, Kind.GREW if effect > 0 else Kind.SHRANK, effect, sizes)
-    if kind == "weight":
+        yield Change(name, Kind.GONE, -size, f"{role} that is gone")
+    for name, old_size in old.items():
+        if name in new and new[name] != old_size:
+            sizes = f"{role}, from {format_size(old_size)} to {format_size(new[name])}"
+            yield _resized(name, new[name] - old_size, sizes)
+    if role == "weight":
         small_before = before.metrics.get("weights", 0) - sum(old.values())
         small_after = after.metrics.get("weights", 0) - sum(new.values())
-        effect = small_after - small_before
-        if effect:
-            kind_of_change = Kind.GREW if effect > 0 else Kind.SHRANK
-            yield Change("small weights", kind_of_change, effect, "all weights not listed")
+        if small_after != small_before:
+            effect = small_after - small_before
+            yield _resized("small weights", effect, "all weights not listed")
+
+
+def _resized(name: str, effect: int, reason: str) -> Change:
+    """Return the change of something that grew or shrank by ``effect`` bytes."""
+    return Change(name, Kind.GREW if effect > 0 else Kind.SHRANK, effect, reason)
 
 
 def _peak_changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
@@ -218,10 +220,10 @@ def _peak_changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
 
 
 def _cause_of_moved_peak(before: Snapshot, after: Snapshot) -> Change | None:
-    """Return the change, of no effect of its own, of a tensor that is live at both peaks and lives longer.
+    """Return the likely cause of a peak at another node: the largest tensor at both peaks that now lives longer.
 
-    Of several it is the largest. Its longer life raises the step that is the peak now. None if the peak is at
-    the same node, or no such tensor has another last reader.
+    Its effect is 0, as its bytes at the peak are the same. None if the peak is at the same node, or there is no
+    such tensor with another last reader.
     """
     if before.peak_node == after.peak_node:
         return None
@@ -243,14 +245,14 @@ def _cause_of_moved_peak(before: Snapshot, after: Snapshot) -> Change | None:
 def _increase(name: str, old: TensorFacts, new: TensorFacts, after: Snapshot) -> Change:
     """Return the change of a tensor that has more bytes at the peak than before.
 
-    The reason is the first of these that applies: the tensor is larger; it has another last
-    reader or lives for more steps; the peak is now at a step where it is live.
+    The reason is the first of these that applies: the tensor is larger; it lives for more steps; the
+    peak is now at a step where it is live.
     """
     effect = new.at_peak - old.at_peak
     if new.bytes > old.bytes:
         reason = f"grew from {format_size(old.bytes)} to {format_size(new.bytes)}"
         return Change(name, Kind.GREW, effect, reason)
-    if new.read_by != old.read_by or new.steps > old.steps:
+    if new.steps > old.steps:
         return Change(name, Kind.LONGER, effect, _lifetime_change(old, new))
     reason = f"live until {_node_text(new.read_by)}; {_moved_peak(after)}"
     return Change(name, Kind.ENTERED, effect, reason)
@@ -345,9 +347,7 @@ def difference_document(difference: Difference) -> doc.Document:
         peak = tuple(doc.section("What changed the peak", table))
     else:
         peak = (doc.Check(passed=True, text="No tensor at the peak changed."),)
-    interface_changes = largest_first(
-        change for kind in INTERFACE_KINDS for change in difference.interface[kind]
-    )
+    interface_changes = largest_first(chain(*difference.interface.values()))
     if interface_changes:
         table = change_table(interface_changes, _MAX_CHANGES)
         peak += tuple(doc.section("Inputs, outputs and weights", table))

@@ -73,7 +73,7 @@ def _breakdown(fit: Fit, need: Need) -> Iterator[doc.Block]:
 
 def _need_terms(need: Need) -> dict[str, int]:
     """Return the bytes that a need consists of, by the name of the term."""
-    if need.process is not None:  # the process has to fit, which contains the other terms
+    if need.process is not None:  # it contains weights, outputs and intermediates
         return {"the model": need.process, "its inputs": need.inputs}
     return {
         "weights": need.weights,

@@ -41,10 +41,10 @@ NO_INCREASE = Increase()
 """The increase that a baseline allows by default: none, because plans are deterministic."""
 
 
-_NOISE_SHARE, _NOISE_BYTES = 0.02, 1_000_000
+_MEASURED_NOISE_SHARE, _MEASURED_NOISE_BYTES = 0.02, 1_000_000
 """Process memory of one model differs between two processes by up to the larger of both."""
 
-_GRAPH_SHARE, _GRAPH_BYTES = 0.001, 256 * 1024
+_PREDICTED_NOISE_SHARE, _PREDICTED_NOISE_BYTES = 0.001, 256 * 1024
 """A predicted process grows by up to the larger of both with changes that add no tensor data: a node
 takes some 4 KiB in a session, whatever it computes."""
 
@@ -205,9 +205,9 @@ class Verdict:
         )
 
     def causes(self) -> tuple[Change, ...]:
-        """Return the changes since the baseline that explain the failed metrics, or all metrics.
+        """Return the changes since the baseline that explain the failed metrics.
 
-        All are those of a model that passes, whose new numbers are recorded.
+        If no metric failed, as for a model whose new numbers are recorded, they explain all checked metrics.
         """
         if self.difference is None:
             return ()
@@ -326,26 +326,34 @@ def _refuse_unlike(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> None:
     for condition in changed_conditions(earlier, snapshot):
         if condition.name not in _UNLIKE or "unknown" in (condition.before, condition.after):
             continue
-        hint = "give the same options, or record this with --update-baseline"
-        if condition.name == "runtime":
-            # Its name and version count. A provider is recorded by runs only.
-            if rules.allow_version_change or not is_other_version(condition):
-                continue
-            hint = (
-                "--allow-version-change compares them; --update-baseline records this version"
-            )
-        elif condition.name == "sizes" and earlier.dims:
-            numbers = {
-                name: int(text) for name, text in earlier.dims.items() if text.isdecimal()
-            }
-            hint = (
-                f"for the sizes of the baseline: {binding_options(snapshot.inputs, numbers)}"
-            )
+        # A runtime with another provider alone is the same: only runs record a provider.
+        is_allowed = rules.allow_version_change or not is_other_version(condition)
+        if condition.name == "runtime" and is_allowed:
+            continue
         raise PlanError(
             f"{snapshot.model}: the baseline was made with {condition.name} {condition.before}, "
             f"this check with {condition.after}",
-            hint=hint,
+            hint=_hint_for_unlike(condition.name, snapshot, earlier),
         )
+    _refuse_unlike_process(snapshot, earlier, rules)
+
+
+def _hint_for_unlike(condition: str, snapshot: Snapshot, earlier: Snapshot) -> str:
+    """Return what makes a snapshot comparable that has another size, runtime or the like (``condition``)."""
+    if condition == "runtime":
+        return "--allow-version-change compares them; --update-baseline records this version"
+    if condition == "sizes" and earlier.dims:
+        numbers = {n: int(text) for n, text in earlier.dims.items() if text.isdecimal()}
+        return f"for the sizes of the baseline: {binding_options(snapshot.inputs, numbers)}"
+    return "give the same options, or record this with --update-baseline"
+
+
+def _refuse_unlike_process(snapshot: Snapshot, earlier: Snapshot, rules: Rules) -> None:
+    """Refuse to compare a measured process with a predicted one.
+
+    Raises:
+        PlanError: one is measured and the other predicted, and a metric of the process is compared.
+    """
     sources = {earlier.process_source, snapshot.process_source} - {""}
     if len(sources) > 1 and any(n.startswith("process.") for n in rules.compared(earlier)):
         raise PlanError(
@@ -373,18 +381,22 @@ def worth_recording(snapshot: Snapshot, earlier: Snapshot | None, rules: Rules) 
 def _noise(name: str, value: int, snapshot: Snapshot, earlier: Snapshot) -> int:
     """Return the bytes by which a metric may differ without a change of the model's tensors.
 
-    Only metrics of a process do: measured ones from run to run, predicted ones with the number of
-    nodes.
+    It is 0 except for metrics of a process: these vary from run to run if one of both was measured, and with
+    the number of nodes if both are predicted.
     """
     if not name.startswith("process."):
         return 0
     if snapshot.process_source == earlier.process_source == "predicted":
-        return max(int(_GRAPH_SHARE * value), _GRAPH_BYTES)
-    return max(int(_NOISE_SHARE * value), _NOISE_BYTES)
+        return max(int(_PREDICTED_NOISE_SHARE * value), _PREDICTED_NOISE_BYTES)
+    return max(int(_MEASURED_NOISE_SHARE * value), _MEASURED_NOISE_BYTES)
 
 
 def _budget_results(snapshot: Snapshot, rules: Rules) -> Iterator[Result]:
-    """Yield a result for each metric above ``max_memory``, and one for a missed budget."""
+    """Yield a result for each required metric above the limit ``max_memory``, and one for a missed budget.
+
+    Raises:
+        UnknownSizeError: a required metric is unknown, with a limit or without.
+    """
     for name in rules.required:
         value = metric_value(snapshot, name)
         if rules.max_memory is not None and value > rules.max_memory:

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 SCHEMA = "memplan.sweep/1"
 
+SIZES = ("weights", "inputs", "outputs", "naive", "live_peak", "planned", "total")
+"""Columns of bytes, None if unknown: fields of `Row` and of the memory of a report."""
+
+NUMBERS = ("nodes", "intermediates", "coverage", *SIZES)
+"""Columns of numbers, None if unknown."""
+
+_FIRST_COLUMNS = ("model", "dims", "status")
+_LAST_COLUMNS = ("error", "missing_dims", "missing_inputs", "assumed")
+
+COLUMNS = (*_FIRST_COLUMNS, *NUMBERS, *_LAST_COLUMNS)
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -43,27 +54,7 @@ class Row:
     """
 
     schema: ClassVar[str] = SCHEMA
-    json_keys: ClassVar[Keys] = (
-        "key",
-        "model",
-        "dims",
-        "status",
-        "partial",
-        "nodes",
-        "intermediates",
-        "coverage",
-        "weights",
-        "inputs",
-        "outputs",
-        "naive",
-        "live_peak",
-        "planned",
-        "total",
-        "error",
-        "missing_dims",
-        "missing_inputs",
-        "assumed",
-    )
+    json_keys: ClassVar[Keys] = ("key", *_FIRST_COLUMNS, "partial", *NUMBERS, *_LAST_COLUMNS)
 
     key: str
     model: str
@@ -103,23 +94,6 @@ class SweepTable:
 
     rows: tuple[Row, ...]
 
-
-SIZES = ("weights", "inputs", "outputs", "naive", "live_peak", "planned", "total")
-"""Columns of bytes, None if unknown: fields of `Row` and of the memory of a report."""
-
-NUMBERS = ("nodes", "intermediates", "coverage", *SIZES)
-"""Columns of numbers, None if unknown."""
-
-COLUMNS = (
-    "model",
-    "dims",
-    "status",
-    *NUMBERS,
-    "error",
-    "missing_dims",
-    "missing_inputs",
-    "assumed",
-)
 
 _ROW_START = b'{"coverage": '
 """The start of every line of a rows file, because keys are sorted."""

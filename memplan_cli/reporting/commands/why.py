@@ -127,7 +127,7 @@ class TensorExplanation:
     """The lifetime of one tensor, and what else uses its memory.
 
     Attributes:
-        place: its place and its live range.
+        tensor: its place and its live range.
         unit: the unit of its bytes and its offset.
         made_by: the node that writes it.
         read_by: its last reader.
@@ -139,20 +139,7 @@ class TensorExplanation:
         at_peak: whether it is live at the step of the peak, which is that of the main arena.
     """
 
-    json_keys: ClassVar[Keys] = (
-        ("tensor", "place"),
-        "unit",
-        "made_by",
-        "read_by",
-        "shares",
-        "held_by",
-        "before",
-        "reason",
-        "after",
-        "at_peak",
-    )
-
-    place: Placement
+    tensor: Placement
     unit: str
     made_by: str
     read_by: str
@@ -206,7 +193,10 @@ def why_peak(plan: Plan) -> PeakExplanation:
 def _live_buffer(
     occupancy: Occupancy, tick: int, nodes: Mapping[int, str], peak_without: int
 ) -> LiveBuffer:
-    """Return the buffer of an occupancy under the name of its newest tensor live at ``tick``."""
+    """Return the buffer of an occupancy, named after its newest tensor that is live at ``tick``.
+
+    Its bytes and its wait are those of the whole occupancy, its producer and last reader those of the tensor.
+    """
     tensor = max(
         (member for member in occupancy.members if member.first <= tick < member.last),
         key=lambda member: (member.first, member.id),
@@ -230,8 +220,8 @@ def _peaks_without(
     """Yield, for each buffer, the peak if it were live at its first and last tick only.
 
     The points are ``(tick, live bytes from this tick on)``, ascending: the bytes hold until the next
-    point. For example, with ``(0, 8) (1, 12) (3, 4)`` a buffer of 4 bytes with the ticks 0 to 3 leaves
-    8 bytes: at its first tick, and at ticks 1 and 2, which are lowered.
+    point. For example, with ``(0, 8) (1, 12) (3, 4)`` a buffer of 4 bytes with ``first=0, last=4`` leaves 8
+    bytes: at tick 0, where it is live, and at ticks 1 and 2, which are lowered from 12.
     """
     ticks = [tick for tick, _ in points]
     sizes = [size for _, size in points]
@@ -241,7 +231,7 @@ def _peaks_without(
         # The points whose bytes hold at the first and at the last tick, which are not lowered.
         at_first = bisect_right(ticks, buffer.first) - 1
         at_last = bisect_right(ticks, buffer.last - 1) - 1
-        # If the peak is at none of the lowered ticks, it is one of the other two numbers.
+        # If the peak is at no lowered tick, it is one of the other two numbers, and this one is below it.
         lowered_peak = highest_until[-1] - buffer.bytes
         yield max(highest_until[at_first], lowered_peak, highest_from[at_last])
 
@@ -253,27 +243,26 @@ def why_tensor(plan: Plan, name: str) -> TensorExplanation:
         SettingsError: the plan has no such tensor; the hint gives the reason or similar names.
     """
     plan = with_bound_symbols(plan)
-    place = plan.by_id.get(name)
-    if place is None:
+    placement = plan.by_id.get(name)
+    if placement is None:
         raise _unknown_tensor_error(plan, name)
     nodes = nodes_at(plan)
-    (occupancy,) = (item for item in occupancies(plan) if place in item.members)
-    (reuse,) = (
-        item for item in reuses(plan.tensors, plan.report.level) if item.tensor == place
-    )
+    occupancy = next(item for item in occupancies(plan) if placement in item.members)
+    all_reuses = reuses(plan.tensors, plan.report.level)
+    reuse = next(item for item in all_reuses if item.tensor == placement)
     last_member = max(occupancy.members, key=lambda tensor: (tensor.last, tensor.id))
     peak = peak_tick(curve(plan, main_arena(plan)))
     return TensorExplanation(
-        place=place,
-        unit=plan.units[place.arena],
-        made_by="" if place.pinned else nodes.get(place.first, ""),
-        read_by="" if place.pinned else nodes.get(place.last - 1, ""),
-        shares=tuple(tensor.id for tensor in occupancy.members if tensor != place),
+        tensor=placement,
+        unit=plan.units[placement.arena],
+        made_by="" if placement.pinned else nodes.get(placement.first, ""),
+        read_by="" if placement.pinned else nodes.get(placement.last - 1, ""),
+        shares=tuple(tensor.id for tensor in occupancy.members if tensor != placement),
         held_by=last_member.id,
         before=reuse.donor.id if reuse.donor else None,
         reason=why_not(plan, reuse),
         after=tuple(_later_tensors(plan, occupancy)[:MAX_LATER_TENSORS]),
-        at_peak=place.first <= peak < place.last,
+        at_peak=placement.first <= peak < placement.last,
     )
 
 
@@ -383,27 +372,27 @@ def _chunked_regions(explanation: PeakExplanation) -> Iterator[doc.Block]:
 
 def tensor_document(explanation: TensorExplanation) -> doc.Document:
     """Return the place of a tensor, its producer and last reader, and its reuse of memory."""
-    place = explanation.place
-    dims = ",".join(str(dim) for dim in place.shape)
-    size = f"{format_size(place.bytes)}{per_unit(explanation.unit)}"
-    title = (doc.Name(place.id), f": {place.dtype} [{dims}], {size}")
+    tensor = explanation.tensor
+    dims = ",".join(str(dim) for dim in tensor.shape)
+    size = f"{format_size(tensor.bytes)}{per_unit(explanation.unit)}"
+    title = (doc.Name(tensor.id), f": {tensor.dtype} [{dims}], {size}")
     return doc.Document(title, (doc.Items(tuple(_tensor_lines(explanation))),))
 
 
 def _tensor_lines(explanation: TensorExplanation) -> Iterator[doc.Prose]:
     """Yield the lines of `tensor_document`; those that do not apply are left out."""
-    place = explanation.place
-    slot = "" if place.slot is None else f", slot {place.slot}"
-    where = f"arena {place.arena} at offset {place.offset}{slot}"
-    yield f"placed in {where}, steps {place.first} to {place.last - 1}"
-    if place.pinned:
-        yield f"has a buffer of its own for the whole run: {place.pinned}"
+    tensor = explanation.tensor
+    slot = "" if tensor.slot is None else f", slot {tensor.slot}"
+    where = f"arena {tensor.arena} at offset {tensor.offset}{slot}"
+    yield f"placed in {where}, steps {tensor.first} to {tensor.last - 1}"
+    if tensor.pinned:
+        yield f"has a buffer of its own for the whole run: {tensor.pinned}"
     else:
         yield "made by ", doc.Name(explanation.made_by)
         yield "kept alive by ", doc.Name(explanation.read_by), ", which reads it last"
     if explanation.shares:
         yield "shares its bytes with ", *_name_list(explanation.shares)
-        if explanation.held_by != place.id:
+        if explanation.held_by != tensor.id:
             yield "the bytes stay in use for ", doc.Name(explanation.held_by)
     if explanation.before is None:
         yield f"reuses no memory: {explanation.reason}"

@@ -61,7 +61,8 @@ def _block(block: doc.Block) -> str:
             return f'<p class="{block.mark}">[{block.mark}] {prose_html(text)}</p>'
         case doc.NextStep(label, command):
             return f"<p>{html(label)}: <code>{html(command)}</code></p>"
-    return _table(block)  # the only kind of block without a case
+        case doc.Table():
+            return _table(block)
 
 
 def prose_html(prose: doc.Prose) -> str:

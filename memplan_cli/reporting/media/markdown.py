@@ -54,9 +54,9 @@ def _block(block: doc.Block) -> str:
             return f"- {mark}: {_prose_text(text)}"
         case doc.NextStep(label, command, language):
             return f"{markdown_prose(label)}:\n\n{_fenced((command,), language)}"
-    # The only kind of block without a case is a table.
-    table = _table(block.columns, (map(_cell_text, row) for row in block.rows))
-    return f"{table}\n\n{_prose_text(block.caption)}" if block.caption else table
+        case doc.Table(columns, rows, caption):
+            table = _table(columns, (map(_cell_text, row) for row in rows))
+            return f"{table}\n\n{_prose_text(caption)}" if caption else table
 
 
 def _cell_text(prose: doc.Prose) -> str:

@@ -112,13 +112,15 @@ def _parts(document: doc.Document, screen: Screen) -> Iterator[RenderableType]:
     """Yield what rich prints: the subject line, and the blocks, indented by 2 below the first heading."""
     if document.title:
         yield Text(_subject_line(document, screen), style="bold")
-    inset, previous = 0, None
+    inset = 0
+    # Without a title the first block has nothing above it, as below a heading.
+    previous: doc.Block | None = None if document.title else doc.Heading("")
     for block in document.blocks:
         if isinstance(block, doc.Heading):
             yield Text(f"\n{_line(block.text, screen.table_width)}", style="bold cyan")
             inset = 2
         else:
-            if _is_apart(block, previous, document, inset):
+            if _stands_apart(block, previous, in_section=inset > 0):
                 yield Text("")
             if isinstance(block, doc.NextStep):  # it ends the report, not the last section
                 inset = 0
@@ -130,21 +132,18 @@ def _parts(document: doc.Document, screen: Screen) -> Iterator[RenderableType]:
         previous = block
 
 
-def _is_apart(
-    block: doc.Block, previous: doc.Block | None, document: doc.Document, inset: int
-) -> bool:
+def _stands_apart(block: doc.Block, previous: doc.Block | None, *, in_section: bool) -> bool:
     """Return whether an empty line separates a block from the previous one, or from the title (None).
 
-    Lists of notes, of checks and of next steps stand apart, and tables that are in no section (``inset`` is 0).
+    It follows the title, tables, charts and code; it precedes tables in no section; and it surrounds lists: notes,
+    checks or next steps in a row. It never follows a heading.
     """
-    if previous is None:
-        return bool(document.title)
-    if isinstance(previous, doc.Heading):
+    if previous is None or isinstance(previous, doc.Table | doc.Chart | doc.Code):
+        return True
+    if isinstance(previous, doc.Heading) or type(previous) is type(block):
         return False
-    is_drawing = isinstance(previous, doc.Table | doc.Chart | doc.Code)
-    in_list = isinstance(previous, _LISTS) or isinstance(block, _LISTS)
-    is_own_table = isinstance(block, doc.Table) and not inset
-    return is_drawing or is_own_table or (in_list and type(previous) is not type(block))
+    is_own_table = isinstance(block, doc.Table) and not in_section
+    return is_own_table or isinstance(previous, _LISTS) or isinstance(block, _LISTS)
 
 
 _LISTS = (doc.Note, doc.Check, doc.NextStep)
@@ -230,7 +229,7 @@ def _line(prose: doc.Prose, width: int) -> str:
 def _grid(heads: Sequence[doc.Column]) -> Table:
     """Return an empty table of rich without lines; the titles are shown if there are any.
 
-    Columns on the right have numbers, which are never wrapped.
+    Columns aligned to the right have numbers, which are never wrapped.
     """
     grid = Table(box=None, pad_edge=False, padding=(0, _COLUMN_GAP, 0, 0), header_style="dim")
     grid.show_header = any(head.title for head in heads)

@@ -37,8 +37,8 @@ def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
     ``facts`` are op types and categories from the model; None: the model is not at hand.
     """
     facts = facts or GraphFacts()
-    # `last` of a tensor is exclusive: the ticks are 0 to ``ticks - 1``. There may be no node at the
-    # last one, until which graph outputs are live.
+    # `last` of a tensor is exclusive: the ticks are 0 to ``ticks - 1``. A tensor that is live until the end of
+    # the run may last one tick longer than there are nodes.
     ticks = max((tensor.last for tensor in plan.tensors), default=0)
     labels = nodes_at(plan)
     nodes = [labels.get(tick, "") for tick in range(ticks)]
@@ -53,7 +53,7 @@ def page_data(plan: Plan, facts: GraphFacts | None) -> Json:
         "symbols": [_symbol(plan, name) for name in symbols],
         "figures": _figure_expressions(plan, symbols) if symbols else {},
         "coverage": plan.report.coverage,
-        # An entry for each tick: the label of its node, and the index of the op type in ``types``.
+        # For each tick the label of its node (``nodes``), and an index into the op types ``types`` (``type``).
         "ticks": ticks,
         "nodes": [terminal(node) for node in nodes],
         "types": [terminal(op_type) for op_type in type_indices],
@@ -82,12 +82,9 @@ def _symbol_indices(plan: Plan) -> dict[str, int]:
 
 
 def _figure_expressions(plan: Plan, symbols: Mapping[str, int]) -> dict[str, list[object]]:
-    """Return the expressions of `_FIGURES` in these symbols, but those that the report lacks."""
-    expressions = {
-        name: evaluable(plan.report.symbolic[name], symbols)
-        for name in _FIGURES
-        if name in plan.report.symbolic
-    }
+    """Return the expressions of `_FIGURES` that the report has, are not 0, and can be evaluated by ``symbols``."""
+    symbolic = plan.report.symbolic
+    expressions = {n: evaluable(symbolic[n], symbols) for n in _FIGURES if n in symbolic}
     return {name: expression for name, expression in expressions.items() if expression}
 
 

@@ -141,7 +141,7 @@ def tflm(plan: Plan) -> str:
     data = {
         "metadata": "OfflineMemoryAllocation",
         "words": [_TFLM_VERSION, _TFLM_SUBGRAPH, len(offsets), *offsets],
-        "tensors": [terminal(name) for name in names],
+        "tensors": names,  # as in the model
     }
     return json.dumps(data, ensure_ascii=True) + "\n"
 

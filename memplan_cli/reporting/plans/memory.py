@@ -192,9 +192,8 @@ def process_table(report: Report) -> doc.Table | None:
         _process_sizes(report, process, predicted.get(side))
         for side, process in zip(("original", "optimized"), comparison.processes, strict=True)
     )
-    rows = [
-        _change_row(name, size, new.get(name, 0), format_size) for name, size in old.items()
-    ]
+    # A size that was measured on one side only cannot be compared.
+    rows = [_change_row(n, old[n], new[n], format_size) for n in old if n in new]
     rows += _file_and_time_rows(report, *comparison.peaks)
     topic = f"Process memory ({comparison.certainty})"
     is_written = bool(report.files.written) or comparison.certainty == _MEASURED
@@ -228,7 +227,8 @@ def reason_for_no_saving(report: Report) -> str:
     if old_peak is None or new_peak is None:
         return "the process needs as much memory as before"
     graph = "its optimized graph"
-    if report.target == "portable" and not reason_without_totals(report):
+    has_table_of_file = report.target == "portable" and reason_without_totals(report) == ""
+    if has_table_of_file:
         # Optimization fuses nodes and folds constants, so these figures may be below those of the table.
         graph += " (the table below is for the graph in the file)"
     if new_peak >= old_peak:
@@ -248,9 +248,10 @@ def reason_for_no_saving(report: Report) -> str:
 
 
 def origin_of_saving(report: Report) -> str:
-    """Return what saves memory if the plan needs as much as the file's order; empty if the plan needs less.
+    """Return what saves memory in a portable file whose plan needs as much as the order of the original.
 
-    Empty too if the process is unknown or nothing is saved.
+    Empty for a plan that needs less, for a target (whose graph was optimized too), if nothing is saved, and if
+    the process is unknown.
     """
     is_saved = _comparison(report) is not None and not reason_for_no_saving(report)
     if not is_saved or report.target != "portable":
@@ -329,11 +330,15 @@ def _file_and_time_rows(
 def _change_row(
     name: str, old: T, new: T, text: Callable[[T], str]
 ) -> tuple[str, str, str, str]:
-    """Return a figure's name, both values as ``text`` writes them, and the change, empty if there is none."""
+    """Return a figure's name, both values as ``text`` writes them, and the change in percent.
+
+    The change is empty between equal values, and ``0%`` for less than half a percent.
+    """
     if new == old:
         return name, text(old), text(new), ""
-    percent = round(100 * (new - old) / old) if old else 0
-    return name, text(old), text(new), f"{percent:+d}%" if percent else "0%"
+    percent = round(100 * (new - old) / old) if old else None
+    change = "from nothing" if percent is None else f"{percent:+d}%" if percent else "0%"
+    return name, text(old), text(new), change
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,8 +388,8 @@ def memory_figures(report: Report) -> tuple[Figure, ...]:
     """Return the memory of the intermediates: without reuse, at each level, and its bounds.
 
     ``naive``, the levels and the lower bound are always there, the others only if the report has a number
-    or an expression for them that says more: foldable bytes if there are any, and the bound of the order
-    if the order is not proved; otherwise it is the lower bound.
+    or an expression for them. Foldable bytes of 0 are left out, and the order's bound if the order is proved:
+    then it equals the lower bound.
     """
     memory = report.memory
     figures = [_figure(report, "naive", memory.naive, DEFINITIONS["naive"])]
@@ -447,14 +452,11 @@ def _resident(report: Report) -> Figure:
 
     The definition names the peak of the file's order too if it differs.
     """
-    memory, meaning = report.memory, DEFINITIONS["resident"]
-    size = report.symbolic.get("resident", "")
-    if memory.resident is not None:
-        size = format_size(memory.resident)
-        original = report.original_resident
-        if original is not None and original != memory.resident:
-            meaning += f"; {format_size(original)} in the file's order"
-    return Figure("resident", size, meaning, certainty=_certainty(report, "resident", size))
+    resident, original = report.memory.resident, report.original_resident
+    meaning = DEFINITIONS["resident"]
+    if resident is not None and original not in (None, resident):
+        meaning += f"; {format_size(original)} in the file's order"
+    return _figure(report, "resident", resident, meaning)
 
 
 def total_figures(report: Report) -> tuple[Figure, ...]:

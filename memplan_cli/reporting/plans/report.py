@@ -115,14 +115,14 @@ def answer_document(
 ) -> doc.Document:
     """Return the short answer: what a plan needs, what was checked, and the next step, without definitions.
 
-    Of the features' ``sections`` it has the results: plain paragraphs, charts, and the tables that a section
-    has even if 0 rows are asked for. ``more`` blocks precede the next step.
+    Of the features' ``sections`` it has the results: plain paragraphs, charts and short tables. ``more`` blocks
+    precede the next step.
     """
     invocation = invocation or Invocation()
     feature_blocks = (
         block
         for section in sections
-        for block in section(plan.report, 0)
+        for block in section(plan.report, 0)  # 0 rows: no table of details
         if isinstance(block, doc.Chart | doc.Table)
         or (isinstance(block, doc.Paragraph) and block.tone != "soft")
     )
@@ -183,14 +183,14 @@ def _process_blocks(report: Report) -> Iterator[doc.Block]:
 
 
 def _limits(report: Report, invocation: Invocation) -> Iterator[doc.Block]:
-    """Yield an unoptimized reference, what was done otherwise than requested, and the warnings."""
+    """Yield an unoptimized reference, what was done otherwise than requested, a slower run, and the warnings."""
     validation = report.validation
     if validation is not None and validation.reference == "unoptimized":
         yield doc.Note("note", f"outputs are compared with {reference_text(validation)}")
     time = report.runtime.time if report.runtime else None
-    slower = (str(time),) if time is not None and time.is_slower else ()
-    # The warnings of `--tune` repeat the time.
-    for text in dict.fromkeys((*map(str, report.fallbacks), *slower, *report.warnings)):
+    slower_run = (str(time),) if time is not None and time.is_slower else ()
+    # The warnings of `--tune` repeat the sentence on a slower run.
+    for text in dict.fromkeys((*map(str, report.fallbacks), *slower_run, *report.warnings)):
         if invocation.debug or not is_debug_remark(text):
             yield doc.Note("warning", text)
 
@@ -207,7 +207,7 @@ def _checks(report: Report) -> Iterator[doc.Check]:
             if outcome == "passed":
                 yield doc.Check(f"{runs} the same outputs.")
             elif outcome is not None:
-                yield doc.Check(f"{runs} other outputs.", passed=False)
+                yield doc.Check(f"{runs} other outputs, or failed.", passed=False)
     budget = report.chunked.budget or report.recompute.budget
     if message := over_budget(report):
         yield doc.Check(f"{message[0].upper()}{message[1:]}.", passed=False)
@@ -256,7 +256,7 @@ def _next_steps(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
 
 
 def _next_step(plan: Plan, invocation: Invocation) -> Iterator[doc.Block]:
-    """Yield what most readers do next, as a command to copy or a sentence; at most one block."""
+    """Yield what most readers do next, as a command to copy or a sentence, with a remark on `memplan.load`."""
     report = plan.report
 
     def step(label: str, command: str, *options: str) -> doc.NextStep:
@@ -319,9 +319,10 @@ def _next_attempt(report: Report, step: Callable[..., doc.NextStep]) -> doc.Next
 def _arguments(
     report: Report, command: str, invocation: Invocation, options: Sequence[str]
 ) -> str:
-    """Return the model, the user's options that a command has too, and ``options``, which replace others.
+    """Return the model, the user's options that a command has too, and ``options``.
 
-    Without the user's options, those that set the sizes of the report are in their place.
+    An option of the user with the name of one of ``options`` is left out: ``--order keep`` replaces
+    ``--order auto``. If the user's options are unknown, those that set the sizes of the report are given instead.
     """
     if not report.model.path:
         return " ".join(("MODEL", *options))

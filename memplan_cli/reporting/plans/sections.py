@@ -92,8 +92,8 @@ def size_blocks(plan: Plan) -> Iterator[doc.Block]:
 def _bounds_blocks(plan: Plan, settings_scope: str) -> Iterator[doc.Block]:
     """Yield the sizes within bounds that the model was run at, and those that its settings are for.
 
-    Without bounds nothing is yielded. ``settings_scope`` says whether the settings are for all sizes within
-    the bounds, or for one size if a warning has the reason why not; empty without settings for bounds.
+    Without bounds nothing is yielded. ``settings_scope`` is `ALL_SIZES`; or `ONE_SIZE`, with a warning that
+    tells why; or empty, if no settings for bounds were searched.
     """
     bounds, bindings = bounds_of(plan), plan.report.bindings
     in_run = {n: dim.value for n, dim in bindings.items() if dim.source == "bounds"}
