@@ -332,13 +332,14 @@ def _change_row(
 ) -> tuple[str, str, str, str]:
     """Return a figure's name, both values as ``text`` writes them, and the change in percent.
 
-    The change is empty between equal values, and ``0%`` for less than half a percent.
+    The change is empty between equal values, ``from nothing`` from 0, and ``0%`` for less than half a percent.
     """
     if new == old:
         return name, text(old), text(new), ""
-    percent = round(100 * (new - old) / old) if old else None
-    change = "from nothing" if percent is None else f"{percent:+d}%" if percent else "0%"
-    return name, text(old), text(new), change
+    if not old:
+        return name, text(old), text(new), "from nothing"
+    percent = round(100 * (new - old) / old)
+    return name, text(old), text(new), f"{percent:+d}%" if percent else "0%"
 
 
 @dataclass(frozen=True, slots=True)
