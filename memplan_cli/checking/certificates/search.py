@@ -43,7 +43,7 @@ def check_search(graph: GroupGraph, states: Sequence[Sequence[Move]], bound: int
     ``states`` has the moves of each state; a move leads to a state with a higher index. It is checked that
 
     - each step of a move stays below the bound;
-    - the moves of a state are complete: any order below the bound can continue with one of them;
+    - the moves of a state are complete: there is one for each group that can run next below the bound;
     - groups remain in each state.
 
     So an order below the bound could be changed to one that goes from state to state by these moves. In the
