@@ -392,14 +392,14 @@ class Search:
         """Yield a region in more and more chunks than ``current_count``, which is 0 for a new region.
 
         The last trial is within the budget, or useless with at least twice the chunks of the last useful
-        one (4 after 2; but 3 chunks may bring little, and 4 may still be useful).
+        one. With 3 chunks after 2 a trial may be useless, while one with 4 is useful.
 
         A trial is useful if the most live bytes while the region runs are well below those of the last
         useful trial (`_max_useful_bytes`). The first is compared with the peak of the state: a region
         that is in chunks already runs at this peak.
         """
         useful_bytes, useful_count = state.peak, current_count
-        # If 8 chunks are as long as 7, both counts are 7.
+        # Counts that give chunks of the same length are tried once, with the fewest chunks.
         counts = dict.fromkeys(
             fewest_chunks(self.graph, region, count) for count in _CHUNK_COUNTS
         )
@@ -417,7 +417,7 @@ class Search:
                 return
             if is_useful:
                 useful_bytes, useful_count = region_bytes, count
-            elif count >= 2 * useful_count:  # always in the first trial of a new region: 2 * 0
+            elif count >= 2 * useful_count:  # true for the first trial of a new region: 2 * 0
                 return
 
     def _trial(self, state: State, region: Region, count: int) -> _Trial | None:

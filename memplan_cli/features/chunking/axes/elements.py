@@ -166,10 +166,9 @@ def _splits_of_first_input_except(node: Node, axes: Iterable[int]) -> tuple[Spli
 def _concat_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along every axis.
 
-    Along the joined axis, element ``i`` of an input is element ``i + before`` of the result, where
-    ``before`` is the sum of the dims of the inputs before it. So a chunk reads the range that is moved
-    by ``before``: a halo that is added in front and taken away behind. It omits inputs of which this
-    range is empty.
+    Along the joined axis, elements ``a..b`` of the result are elements ``a - before..b - before`` of an
+    input, where ``before`` is the sum of the dims of the inputs before it. As a halo, this is ``before``
+    further elements in front and ``before`` fewer behind. A chunk omits inputs of which it reads nothing.
     """
     joined = node.int_attribute("axis", 1) % len(node.output_shape)
     dims = [shape[joined] for shape in node.inputs if shape is not None]
@@ -209,11 +208,12 @@ def _batch_normalized_axes(node: Node) -> Iterable[int] | None:
 def _sliced_ranges(node: Node) -> Mapping[int, tuple[int, int]] | None:
     """Return the start and step of each axis that Slice lists.
 
-    None if they are known only at run time, or if an axis is sliced backwards. Before opset 10 starts
-    and axes are attributes. Without axes the first ones are sliced.
+    Starts are counted from the front, steps are positive. None if some are known only at run time, or
+    if an axis is sliced backwards. Before opset 10 starts and axes are attributes. Without axes the
+    first ones are sliced.
     """
-    inputs = [at for at in (_STARTS, _AXES, _STEPS) if node.input_shape(at) is not None]
-    if any(position not in node.constants for position in inputs):
+    given_inputs = [at for at in (_STARTS, _AXES, _STEPS) if node.input_shape(at) is not None]
+    if any(position not in node.constants for position in given_inputs):
         return None
     starts = node.ints_attribute("starts") or node.constants.get(_STARTS, ())
     axes = node.ints_attribute("axes") or node.constants.get(_AXES) or range(len(starts))
@@ -250,10 +250,11 @@ def _slice_splits(node: Node) -> tuple[Split, ...]:
 
 
 def _slice_edit(node: Node, split: Split, chunk: Range) -> ChunkEdit:
-    """Return the bounds of a chunk along a sliced axis; along other axes nothing changes.
+    """Return the bounds of a chunk along an axis that the node slices.
 
-    The data of the chunk is only what it reads along the axis, so its bounds are all of this data, in
-    the steps of the node. Other axes that the node slices keep their bounds. All steps are positive.
+    The input of the chunk is already cut to the range that it reads along this axis. So the bounds are
+    0 and the length of this range, in the steps of the node. Other axes that the node slices keep
+    their bounds. Chunks along an axis that the node does not slice need no edit.
     """
     read, ranges = split.inputs[0], _sliced_ranges(node)
     if read is None or ranges is None or read.axis not in ranges:

@@ -128,7 +128,7 @@ def _convolution_splits(node: Node) -> tuple[Split, ...]:
 def _pooling_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits along samples, channels and tiles; in the blocked layout not along channels.
 
-    None if MaxPool has its second output, whose indices count elements of the whole tensor.
+    There are none for a MaxPool with a second output, whose indices count elements of the whole tensor.
 
     With ``ceil_mode``, the last window may reach beyond the padding. In a tile, the elements beyond it
     are padding too (`_tile_padding_edit`). An average that counts padding would also count these, so it
