@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from memplan_cli.errors import ModelError
 from memplan_cli.loading.metadata import METADATA
 from memplan_cli.loading.settings import RUNTIME
-from memplan_cli.onnx_io.wire_format import Entries
+from memplan_cli.onnx_io.wire_format import encoded_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ def donated_pairs(model: ModelProto) -> tuple[tuple[str, str], ...]:
 
 def reference_entry(reference: Reference) -> bytes:
     """Return an encoded metadata entry with the reference of a comparison, to be appended to a model."""
-    return Entries(METADATA, _REFERENCE)(reference)
+    return encoded_entry(METADATA, _REFERENCE, reference)
 
 
 def recorded_reference(model: ModelProto) -> Reference:

@@ -11,7 +11,7 @@ from memplan_cli.core.serialization import to_json
 from memplan_cli.loading.metadata import METADATA
 from memplan_cli.loading.settings import SETTINGS, file_settings
 from memplan_cli.onnx_io.metadata import ORT_CONFIG, OWN_CONFIG, is_own
-from memplan_cli.onnx_io.wire_format import Entries
+from memplan_cli.onnx_io.wire_format import encoded_entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ def settings_entry(recorded: RecordedSettings) -> bytes:
     Protobuf merges messages of one type that follow each other.
     """
     text = json.dumps(to_json(recorded), separators=(",", ":"))
-    return Entries(METADATA, SETTINGS)(text)
+    return encoded_entry(METADATA, SETTINGS, text)
 
 
 def config_entry(settings: RuntimeSettings, model: ModelProto) -> bytes:
@@ -56,10 +56,8 @@ def config_entry(settings: RuntimeSettings, model: ModelProto) -> bytes:
     if has_other_entry or not options:
         return b""
     text = json.dumps({"session_options": options}, separators=(",", ":"))
-    # `OWN_CONFIG` is the start of a JSON object, by which `is_own` recognizes the entry.
-    own_text = OWN_CONFIG + text.removeprefix("{")
-    encode = Entries(METADATA, ORT_CONFIG)
-    return encode(own_text)
+    # `is_own` recognizes the entry by its beginning: ``{"made_by":"memplan",`` in place of ``{``.
+    return encoded_entry(METADATA, ORT_CONFIG, OWN_CONFIG + text.removeprefix("{"))
 
 
 def recorded_settings(metadata: Mapping[str, str]) -> RecordedSettings | None:

@@ -6,7 +6,7 @@ bytes, merged into its message, takes a third of the time that the protobuf libr
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from memplan_cli.loading.metadata import DELIMITED, KEY, VALUE
 
@@ -32,25 +32,15 @@ def field(number: int, content: bytes) -> bytes:
     return head(number, len(content)) + content
 
 
-class Entries:
-    """Encodes metadata entries (``StringStringEntryProto``) that have one key.
+def encoded_entry(number: int, key: str, value: object) -> bytes:
+    """Encode a metadata entry (``StringStringEntryProto``) with the value ``str(value)`` as field ``number``."""
+    text = str(value).encode()
+    return _entry_head(number, key, len(text)) + text
 
-    Args:
-        number: The field number of the metadata in the message that holds it.
-        key: The key of each entry.
-    """
 
-    def __init__(self, number: int, key: str) -> None:
-        self._number = number
-        self._key = field(KEY, key.encode())
-        self._header = cache(self._header_of)
-
-    def _header_of(self, length: int) -> bytes:
-        """Return everything of an entry that precedes a value of ``length`` bytes."""
-        value = head(VALUE, length)
-        return head(self._number, len(self._key) + len(value) + length) + self._key + value
-
-    def __call__(self, value: object) -> bytes:
-        """Return an entry whose value is ``str(value)``."""
-        text = str(value).encode()
-        return self._header(len(text)) + text
+@lru_cache(1 << 12)
+def _entry_head(number: int, key: str, length: int) -> bytes:
+    """Return everything of a metadata entry that precedes a value of ``length`` bytes."""
+    encoded_key, value_head = field(KEY, key.encode()), head(VALUE, length)
+    content_length = len(encoded_key) + len(value_head) + length
+    return head(number, content_length) + encoded_key + value_head

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from memplan_cli.onnx_io.wire_format import Entries, field, varint
+from memplan_cli.onnx_io.wire_format import encoded_entry, field, varint
 
 LENGTHS = [0, 1, 127, 128, 255, 256, 16_383, 16_384, 100_000]
 
@@ -33,16 +33,18 @@ def test_entries_are_encoded_like_the_protobuf_library(
 ) -> None:
     wanted = message()
     wanted.metadata_props.add(key="pkg.memplan.step", value="7" * length)
-    entry = Entries(message.METADATA_PROPS_FIELD_NUMBER, "pkg.memplan.step")
-    assert entry("7" * length) == wanted.SerializeToString()
+    number = message.METADATA_PROPS_FIELD_NUMBER
+    assert (
+        encoded_entry(number, "pkg.memplan.step", "7" * length) == wanted.SerializeToString()
+    )
 
 
 @given(key=st.text(min_size=1), value=st.text())
 def test_keys_and_values_may_be_any_text(key: str, value: str) -> None:
     wanted = NodeProto()
     wanted.metadata_props.add(key=key, value=value)
-    entry = Entries(NodeProto.METADATA_PROPS_FIELD_NUMBER, key)
-    assert entry(value) == wanted.SerializeToString()
+    number = NodeProto.METADATA_PROPS_FIELD_NUMBER
+    assert encoded_entry(number, key, value) == wanted.SerializeToString()
 
 
 def test_a_field_with_a_number_above_fifteen_has_a_longer_tag() -> None:
@@ -50,12 +52,12 @@ def test_a_field_with_a_number_above_fifteen_has_a_longer_tag() -> None:
     assert number > 15
     wanted = GraphProto()
     wanted.metadata_props.add(key="k", value="v")
-    assert Entries(number, "k")("v") == wanted.SerializeToString()
+    assert encoded_entry(number, "k", "v") == wanted.SerializeToString()
 
 
 def test_merged_entries_are_appended() -> None:
     node = NodeProto(op_type="Relu", input=["x"], output=["y"])
     node.metadata_props.add(key="a", value="1")
-    node.MergeFromString(Entries(NodeProto.METADATA_PROPS_FIELD_NUMBER, "b")(2))
+    node.MergeFromString(encoded_entry(NodeProto.METADATA_PROPS_FIELD_NUMBER, "b", 2))
     assert [(e.key, e.value) for e in node.metadata_props] == [("a", "1"), ("b", "2")]
     assert (node.op_type, node.input[:], node.output[:]) == ("Relu", ["x"], ["y"])

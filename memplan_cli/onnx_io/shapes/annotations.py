@@ -38,11 +38,11 @@ class DimNames:
 
 
 def take_annotations(model: ModelProto, untrusted: Collection[str]) -> Annotations:
-    """Remove, in place, the declared types that inference may know better; return them for each graph.
+    """Remove what a model declares of node outputs and inference may know better, in place.
 
-    These are the types with named dims. If there are untrusted values, whose declared types their nodes
-    contradict, all types are removed, since inference believes what is declared, and those of untrusted
-    values are not returned.
+    Returns the original types of the changed declarations, for each graph. Without untrusted values, only the
+    names of dims are removed. Otherwise whole types are removed, because inference believes what is declared;
+    the types of untrusted values, which their nodes contradict, are not returned.
     """
     if not untrusted:
         return _take_named_dims(model)
@@ -64,12 +64,15 @@ def _take_named_dims(model: ModelProto) -> Annotations:
     annotations = []
     for graph in graphs(model.graph):
         types: dict[str, TypeProto] = {}
-        # A Loop may end before its trip count: the declared name of its stacked outputs' length stays.
-        loop_outputs = {
-            output for node in graph.node if node.op_type == "Loop" for output in node.output
+        # Inference takes the trip count for the length of a Loop's stacked outputs, but a Loop may end before.
+        stacked = {
+            output
+            for node in graph.node
+            if node.op_type == "Loop"
+            for output in node.output[max(0, len(node.input) - 2) :]
         }
         for value in (*graph.value_info, *graph.output):
-            if value.name in loop_outputs:
+            if value.name in stacked:
                 continue
             named = [dim for dim in value.type.tensor_type.shape.dim if dim.dim_param]
             if named:
@@ -137,16 +140,16 @@ def _improved_type(declared: TypeProto, inferred: TypeProto | None) -> TypeProto
 
 
 def _unique_expressions(
-    annotations: Annotations, inferred: Annotations, inputs: frozenset[str]
+    annotations: Annotations, inferred: Annotations, input_dims: frozenset[str]
 ) -> dict[str, Dim]:
-    """Return the inferred dim of each declared name that no input has, if inference finds one dim for it.
+    """Return the inferred dim of each name of a declared dim, if inference finds exactly one dim for the name.
 
-    Only numbers and expressions in names of inputs are compared. Inferred dims with other names count as
-    unknown: nobody could bind them.
+    Names in the dims of inputs are left out. Inferred dims count only if they are numbers, or expressions in
+    names of ``input_dims``: nobody could bind others.
     """
     candidates: dict[str, set[Dim]] = {}
     for name, dim in _named_dims(annotations, inferred):
-        if name not in inputs and dim is not None and symbols_of(dim) <= inputs:
+        if name not in input_dims and dim is not None and symbols_of(dim) <= input_dims:
             candidates.setdefault(name, set()).add(dim)
     return {name: dims.pop() for name, dims in candidates.items() if len(dims) == 1}
 

@@ -80,7 +80,7 @@ def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, 
     vars_ = program.vars
     blocks = tuple(_blocks_with_graphs(model.graph, program.body))
     nodes = _NodeInference.of(blocks, vars_, opset_versions(model))
-    # By the key of an op, which has the types of its inputs and outputs: most ops are like an earlier one.
+    # By `_NodeInference.key`: most ops are like an earlier one.
     wrong_outputs: dict[Hashable, Sequence[_WrongOutput]] = {}
     found: list[Contradiction] = []
     for graph, block in blocks:
@@ -89,9 +89,10 @@ def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, 
             if op.bodies:
                 wrong = _wrong_outputs(op, vars_, _control_flow_types(op, vars_))
             elif op.domain in (ONNX, ML) and op.type not in _NOT_INFERRED:
-                key = nodes.key(op)
+                node = graph.node[op.source]
+                key = nodes.key(op, node)
                 if key not in wrong_outputs:
-                    computed = nodes.output_types(op, graph.node[op.source])
+                    computed = nodes.output_types(op, node)
                     wrong_outputs[key] = _wrong_outputs(op, vars_, computed)
                 wrong = wrong_outputs[key]
             found.extend(Contradiction(vars_[op.outputs[w.output]], w.computed) for w in wrong)
@@ -170,8 +171,8 @@ class _NodeInference:
         vars: the program's values.
         opsets: the version of each domain.
         contents: small weights, as tensors without names.
-        type_numbers: a number for each value; values of equal type have equal numbers. An input or output
-            that is left out has -1.
+        type_numbers: a number for each value, by which `key` compares types: values of equal type have
+            equal numbers. An omitted input or output, ``""``, has -1.
     """
 
     vars: Mapping[VarId, Var]
@@ -186,7 +187,7 @@ class _NodeInference:
         vars_: Mapping[VarId, Var],
         opsets: Mapping[str, int],
     ) -> _NodeInference:
-        """Number the types of all values, and read the small weights."""
+        """Return the inference for a program: the types of its values numbered, its small weights read."""
         number_of: dict[tuple[str, Shape | None], int] = {}
         type_numbers, weights = {VarId(""): -1}, []
         for var in vars_.values():
@@ -195,10 +196,13 @@ class _NodeInference:
                 weights.append(var)
         return cls(vars_, opsets, _weight_contents(blocks, weights), type_numbers)
 
-    def key(self, op: Op) -> Hashable:
-        """Return a key that two ops share only if inference and declarations are the same for both."""
-        # Its dtype is that of a tensor, which is not in the op's attributes: a key of its own, by the results.
-        if op.type == "ConstantOfShape":
+    def key(self, op: Op, node: NodeProto) -> Hashable:
+        """Return a key that two ops without subgraphs share only if they have equal results and declarations.
+
+        It has all that inference reads, and the declared types. A tensor in an attribute may decide a dtype, but
+        the attributes of an op have no tensors: such an op shares its key with no other.
+        """
+        if len(op.attributes) < len(node.attribute):
             return op.outputs
         return (
             op.type,
@@ -240,8 +244,8 @@ class _NodeInference:
             return
         for position, var in enumerate(op.inputs[first:], first):
             # ONNX counts the steps of a Range of floats in another way than ONNX Runtime.
-            is_number = op.type != "Range" or self.vars[var].dtype in _INTEGERS
-            if var in self.contents and is_number:
+            is_float_step = op.type == "Range" and self.vars[var].dtype not in _INTEGERS
+            if var in self.contents and not is_float_step:
                 yield position, self.contents[var]
 
 

@@ -19,7 +19,7 @@ from memplan_cli.onnx_io.metadata import IN_PLAN, NOTES, PREFIX
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.traversal import subgraphs
 from memplan_cli.onnx_io.types import element_type
-from memplan_cli.onnx_io.wire_format import Entries, field, head
+from memplan_cli.onnx_io.wire_format import encoded_entry, field, head
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _FIELDS_PER_PART = 1000
 """Fields of nodes and values that are joined into one bytes object."""
+
+_NODE_METADATA, _VALUE_METADATA = 9, 4
+"""The field numbers of ``metadata_props`` in NodeProto and ValueInfoProto."""
 
 _MAX_DRAWN_NODES = 5000
 """Graph viewers do not draw larger graphs: their nodes get no memory text."""
@@ -271,13 +274,13 @@ class PlanNotes:
 
         An empty ``memory_text`` is left out.
         """
-        step_entry, release_entry, memory_entry = _node_encoders()
-        entries = step_entry(start)
+        entries = encoded_entry(_NODE_METADATA, f"{PREFIX}step", start)
         released = self.released[end]
         if released:
-            entries += release_entry(f"[{', '.join(map(json_string, released))}]")
+            names = f"[{', '.join(map(json_string, released))}]"
+            entries += encoded_entry(_NODE_METADATA, f"{PREFIX}release", names)
         if memory_text:
-            entries += memory_entry(memory_text)
+            entries += encoded_entry(_NODE_METADATA, f"{PREFIX}memory", memory_text)
         return entries
 
     def memory_texts(self, block: Block) -> Mapping[str, str]:
@@ -343,32 +346,11 @@ def _unnamed_value(dtype: str, shape: Sequence[int | str], notes: PlanNotes) -> 
     return value
 
 
-@cache
-def _node_encoders() -> tuple[Entries, Entries, Entries]:
-    """Return the encoders of a node's first tick, the tensors released after it, and its memory text."""
-    number = messages().NodeProto.METADATA_PROPS_FIELD_NUMBER
-    step, release, memory = (
-        Entries(number, f"{PREFIX}{key}") for key in ("step", "release", "memory")
-    )
-    return step, release, memory
-
-
-@cache
-def _placement_encoders() -> tuple[Entries, ...]:
-    """Return the encoders of arena, offset, bytes, first and last tick, and alias, in this order."""
-    number = messages().ValueInfoProto.METADATA_PROPS_FIELD_NUMBER
-    keys = ("arena", "offset", "bytes", "first", "last", "alias_of")
-    return tuple(Entries(number, f"{PREFIX}{key}") for key in keys)
-
-
 def _placement_entries(row: Placement) -> bytes:
-    """Return a placement as metadata entries."""
-    arena, offset, size, first, last, alias = _placement_encoders()
-    entries = (
-        arena(row.arena)
-        + offset(row.offset)
-        + size(row.bytes)
-        + first(row.first)
-        + last(row.last)
+    """Return a placement as metadata entries of a value."""
+    keys = ["arena", "offset", "bytes", "first", "last"]
+    if row.alias_of is not None:
+        keys.append("alias_of")
+    return b"".join(
+        [encoded_entry(_VALUE_METADATA, f"{PREFIX}{key}", getattr(row, key)) for key in keys]
     )
-    return entries if row.alias_of is None else entries + alias(row.alias_of)

@@ -28,7 +28,7 @@ LOOP = """g (int64 n, bool c, float[6] s) => (float[6] last, float[m,6] rows)
 
 
 def found(text: str) -> list[str]:
-    head = '<ir_version: 10, opset_import: ["" : 21, "nobody" : 1]>'
+    head = '<ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 4, "nobody" : 1]>'
     model = parse(text, head)
     return [str(wrong) for wrong in contradictions(model, read_program(model).program)]
 
@@ -84,6 +84,14 @@ def test_ops_that_differ_only_in_what_they_are_told_are_not_taken_for_alike(body
     inputs = "float[4,6] x, float[3,4,6] w"
     assert [text.split()[0] for text in chain("float[4,6] a, float[4,6] b", body, inputs)] == [
         "'a'"
+    ]
+
+
+def test_ops_that_differ_only_in_a_tensor_of_an_attribute_are_not_taken_for_alike() -> None:
+    encode = "ai.onnx.ml.LabelEncoder<keys_tensor = int64[1] {1}, values_tensor ="
+    body = f"b = {encode} float[1] {{2}}>(x) a = {encode} int64[1] {{2}}>(x)"
+    assert chain("float[4] a, float[4] b", body, "int64[4] x") == [
+        "'a' is declared float32[4], its node makes int64[4]"
     ]
 
 
