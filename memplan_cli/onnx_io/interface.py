@@ -172,7 +172,10 @@ def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
     shapes = (
         InputShape(
             value.name,
-            tuple(_as_expression(dim, symbols_by_text) for dim in input_dims(value, taken)),
+            tuple(
+                as_expression(dim, symbols_by_text) if isinstance(dim, str) else dim
+                for dim in input_dims(value, taken)
+            ),
         )
         for value in fed_inputs(model)
         if value.type.HasField("tensor_type")
@@ -180,22 +183,20 @@ def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
     return tuple(each for each in shapes if not all(isinstance(d, int) for d in each.shape))
 
 
-def _as_expression(dim: Dim, symbols_by_text: Mapping[str, frozenset[str]]) -> Dim:
-    """Return a dim such that a parser of expressions reads it right.
+def as_expression(text: str, symbols_by_text: Mapping[str, frozenset[str]]) -> str:
+    """Return the text of an input's dim such that a parser of expressions reads it right.
 
-    A name with special characters is quoted: ``sequence-length`` would be a difference. Expressions
-    (``past+sequence``), numbers and None are returned as they are.
+    A name with special characters is quoted: ``sequence-length`` would be a difference. An expression
+    (``past+sequence``) is returned as it is.
 
     Args:
-        dim: A dim of an input.
+        text: A dim of an input that is no number.
         symbols_by_text: The symbols in each text of a dim, as `input_symbols` returns them. A text whose
             only symbol is the whole text is a name.
     """
-    if not isinstance(dim, str):
-        return dim
-    whole_text = as_name(dim)
-    is_name = symbols_by_text[dim] == {whole_text}
-    return quote_name(whole_text) if is_name else dim
+    whole_text = as_name(text)
+    is_name = symbols_by_text[text] == {whole_text}
+    return quote_name(whole_text) if is_name else text
 
 
 def input_differences(original: ModelProto, rewritten: ModelProto) -> tuple[str, ...]:

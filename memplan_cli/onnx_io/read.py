@@ -12,7 +12,7 @@ from memplan_cli.core.operators import STANDARD_DOMAINS, canonical_domain
 from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, label, var_id
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.graph_editor import producers
-from memplan_cli.onnx_io.traversal import defined, graphs, reads, subgraphs
+from memplan_cli.onnx_io.traversal import BlockPaths, reads, subgraphs
 from memplan_cli.onnx_io.types import (
     UNKNOWN,
     declared_types,
@@ -57,7 +57,7 @@ def program_of(
     Raises:
         ModelError: a value is read but not defined, defined twice, or depends on itself.
     """
-    reader = _Reader(typed_graph)
+    reader = _Reader(BlockPaths(typed_graph))
     weights = _weight_types(model.graph)
     var_of = {
         name: reader.add_var(name, block="", origin=Origin.WEIGHT, declared=weight_type)
@@ -128,16 +128,12 @@ class _Reader:
     """Builds the blocks of a program and collects its vars.
 
     Attributes:
-        main: the main graph.
+        paths: makes the paths of nested blocks.
         vars: those read so far.
-        paths: those of the nested blocks read so far.
-        beginnings: the `_beginnings` of names in all graphs; None until the first subgraph is read.
     """
 
-    main: GraphProto
+    paths: BlockPaths
     vars: dict[VarId, Var] = field(default_factory=dict)
-    paths: set[str] = field(default_factory=set)
-    beginnings: set[str] | None = None
 
     def add_var(self, name: str, block: str, origin: Origin, declared: DeclaredType) -> VarId:
         """Add a var; its id is ``block/name``, with ``'`` appended until it is unique."""
@@ -200,7 +196,7 @@ class _Reader:
         """
         for attribute, graph in subgraphs(node):
             node_label = label(node.name, node.op_type, index)
-            path = self._new_path(outer.path, f"{node_label}.{attribute}")
+            path = self.paths.new_path(outer.path, f"{node_label}.{attribute}")
             scope = _Scope(path, declared_types(graph), names=ChainMap({}, outer.names))
             for name, weight_type in _weight_types(graph).items():
                 scope.define(name, self.add_var(name, path, Origin.WEIGHT, weight_type))
@@ -210,29 +206,6 @@ class _Reader:
                 inputs.append(self.add_var(name, path, Origin.BODY_INPUT, declared))
                 scope.define(name, inputs[-1])
             yield self.block(graph, scope, tuple(inputs))
-
-    def _new_path(self, outer: str, step: str) -> str:
-        """Return the path of a new block in the block ``outer``, with ``'`` appended until it is unique.
-
-        No name of a value begins with ``step/``, else two values would have one id: ``x`` in the block
-        ``If_3.then_branch``, and a value of the main graph that is called ``If_3.then_branch/x``.
-        """
-        if self.beginnings is None:
-            self.beginnings = _beginnings(self.main)
-        while var_id(outer, step) in self.paths or step in self.beginnings:
-            step += "'"
-        path = var_id(outer, step)
-        self.paths.add(path)
-        return path
-
-
-def _beginnings(main: GraphProto) -> set[str]:
-    """Return the parts of the values' names before a slash, of all graphs: ``a/b`` and ``a`` of ``a/b/c``."""
-    beginnings: set[str] = set()
-    parts = {name for graph in graphs(main) for name in defined(graph)}
-    while parts := {part.rpartition("/")[0] for part in parts} - beginnings:
-        beginnings |= parts
-    return beginnings
 
 
 def _ordered(graph: GraphProto, scope: _Scope) -> Iterator[tuple[int, NodeProto]]:

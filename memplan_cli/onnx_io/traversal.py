@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memplan_cli.core.program import label, var_id
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -32,6 +34,58 @@ def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
             yield attribute.name, attribute.g
         for index, graph in enumerate(attribute.graphs):
             yield f"{attribute.name}[{index}]", graph
+
+
+def block_paths(main: GraphProto) -> Iterator[tuple[str, GraphProto]]:
+    """Yield each graph of a model with the path of its block in the program, outer graphs first.
+
+    The path of the main graph is empty.
+    """
+    return _with_inner_graphs("", main, BlockPaths(main))
+
+
+def _with_inner_graphs(
+    path: str, graph: GraphProto, paths: BlockPaths
+) -> Iterator[tuple[str, GraphProto]]:
+    yield path, graph
+    for index, node in enumerate(graph.node):
+        for attribute, body in subgraphs(node):
+            inner_path = paths.new_path(
+                path, f"{label(node.name, node.op_type, index)}.{attribute}"
+            )
+            yield from _with_inner_graphs(inner_path, body, paths)
+
+
+class BlockPaths:
+    """Makes unique paths for the subgraphs of a model, as long as it is asked for them in file order."""
+
+    def __init__(self, main: GraphProto) -> None:
+        self._main = main
+        self._taken: set[str] = set()
+        self._beginnings: set[str] | None = None  # of the values' names, once a path was made
+
+    def new_path(self, outer: str, step: str) -> str:
+        """Return the path of a subgraph in the block ``outer``: ``outer/step``, with ``'`` appended until it is unique.
+
+        No name of a value begins with ``step/``, else two values would have one id: ``x`` in the block
+        ``If_3.then_branch``, and a value of the main graph that is called ``If_3.then_branch/x``.
+        """
+        if self._beginnings is None:
+            self._beginnings = _beginnings(self._main)
+        while var_id(outer, step) in self._taken or step in self._beginnings:
+            step += "'"
+        path = var_id(outer, step)
+        self._taken.add(path)
+        return path
+
+
+def _beginnings(main: GraphProto) -> set[str]:
+    """Return the parts of the values' names before a slash, of all graphs: ``a/b`` and ``a`` of ``a/b/c``."""
+    beginnings: set[str] = set()
+    parts = {name for graph in graphs(main) for name in defined(graph)}
+    while parts := {part.rpartition("/")[0] for part in parts} - beginnings:
+        beginnings |= parts
+    return beginnings
 
 
 def defined(graph: GraphProto) -> Iterator[str]:

@@ -119,12 +119,12 @@ def _dims_and_provenance(
     Raises:
         SettingsError: a dim has two numbers, or a number and bounds.
     """
-    from memplan_cli.onnx_io.shapes.light_model import dims_of_inputs
+    from memplan_cli.onnx_io.shapes.light_model import sizes_of_dims
 
     # An option outranks data in the provenance; with different numbers both are an error.
-    by_options = {**settings.dims, **dims_of_inputs(model, settings.shapes)}
+    by_options = {**settings.dims, **sizes_of_dims(model, settings.shapes)}
     _reject_other_numbers(settings.dims, by_options)
-    by_data = dims_of_inputs(model, data_shapes)
+    by_data = sizes_of_dims(model, data_shapes)
     dims = {**by_data, **by_options}
     _reject_other_numbers(by_data, dims)
     twice = next((name for name in dims if name in settings.bounds), None)

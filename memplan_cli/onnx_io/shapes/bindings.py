@@ -25,8 +25,8 @@ class Bindings:
         shapes: shapes given for values by name: inputs, or values whose shape depends on data.
         known: types that a runtime observed; used where the model declares none, but not for untrusted
             values.
-        untrusted: names of values whose types their nodes contradict. If there is one, inferred types win
-            over all that the model declares of node outputs.
+        untrusted: names of values whose types their nodes contradict, in any graph. If there is one, inferred
+            types win over all that the model declares of node outputs.
         values: values given for inputs that are small enough to decide shapes and conditions.
     """
 

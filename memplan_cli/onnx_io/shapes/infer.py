@@ -21,9 +21,9 @@ from memplan_cli.onnx_io.shapes.lattice import has_holes
 from memplan_cli.onnx_io.shapes.light_model import (
     as_inputs,
     bind_model,
-    dims_from_shapes,
     light_copy,
     name_free_dims,
+    sizes_of_named_dims,
 )
 from memplan_cli.onnx_io.shapes.onnx_inference import infer_shapes
 from memplan_cli.onnx_io.shapes.subgraphs.infer import declare, infer_nested
@@ -75,13 +75,15 @@ def infer(
     return as_inputs(inferred, constant_inputs), tuple(dict.fromkeys(inference.warnings))
 
 
-def _all_sizes(light: ModelProto, bindings: Bindings) -> Mapping[str, int]:
+def _all_sizes(model: ModelProto, bindings: Bindings) -> Mapping[str, int]:
     """Return the sizes of dims that are bound by name or follow from the shapes given for inputs.
+
+    All dims of the model's inputs have names (`name_free_dims`).
 
     Raises:
         SettingsError: a dim has two sizes, or a shape contradicts the model.
     """
-    sizes_from_shapes = dims_from_shapes(light, bindings.shapes)
+    sizes_from_shapes = sizes_of_named_dims(model, bindings.shapes)
     for name, size in sizes_from_shapes.items():
         if bindings.dims.get(name, size) != size:
             raise SettingsError(

@@ -247,7 +247,7 @@ def _inferred_types(
     """Return the types of a node's outputs from ONNX's inference and, where it leaves dims open, from a rule.
 
     The rule gives the shape of the first output, and for `_EQUAL_OUTPUTS` of all outputs. It is used for
-    outputs whose element type is known.
+    outputs that are known to be tensors.
     """
     types = dict(_types_from_onnx(values, node))
     shape = _shape_from_rule(values, node, rule)

@@ -9,12 +9,18 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from memplan_cli.core.program import label, var_id
+from memplan_cli.core.program import var_id
 from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, symbols_of
-from memplan_cli.core.symbolic.polynomials import as_name, format_atom
+from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.errors import SettingsError
-from memplan_cli.onnx_io.interface import input_dims, input_symbols, is_nameless, names_taken
+from memplan_cli.onnx_io.interface import (
+    as_expression,
+    input_dims,
+    input_symbols,
+    is_nameless,
+    names_taken,
+)
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.shapes.lattice import (
     is_complete,
@@ -23,7 +29,7 @@ from memplan_cli.onnx_io.shapes.lattice import (
     tensor_type,
     with_shape,
 )
-from memplan_cli.onnx_io.traversal import graphs, subgraphs
+from memplan_cli.onnx_io.traversal import block_paths, graphs
 from memplan_cli.onnx_io.types import element_type
 
 if TYPE_CHECKING:
@@ -108,17 +114,10 @@ def _declared_dims(graph: GraphProto) -> Iterator[TensorShapeProto.Dimension]:
 
 
 def _quote_odd_names(model: ModelProto) -> None:
-    """Quote the names that look like arithmetic, such as ``sequence-length``, in place.
-
-    `input_symbols` takes the text for one name; without quotes it would be read as ``sequence`` minus
-    ``length``.
-    """
-    quoted = {
-        text: f"`{as_name(text)}`"
-        for text, symbols in input_symbols(model).items()
-        if symbols != symbols_of(text)
-    }
-    if not quoted:
+    """Quote the names in dims of inputs that look like arithmetic, such as ``sequence-length``, in place."""
+    symbols_by_text = input_symbols(model)
+    quoted = {text: as_expression(text, symbols_by_text) for text in symbols_by_text}
+    if all(text == expression for text, expression in quoted.items()):
         return
     for graph in graphs(model.graph):
         for dim in _declared_dims(graph):
@@ -126,22 +125,24 @@ def _quote_odd_names(model: ModelProto) -> None:
                 dim.dim_param = quoted[dim.dim_param]
 
 
-def dims_of_inputs(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the sizes of dims that follow from shapes of inputs, by name; unnamed dims get names.
+def sizes_of_dims(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """Return the sizes of dims that follow from shapes of inputs, by name, for a model as it was read.
+
+    A dim without a name has the name that `name_free_dims` gives it.
 
     Raises:
-        SettingsError: a shape contradicts the model's own.
+        SettingsError: a shape contradicts the model's own, or two give a dim different sizes.
     """
     if not shapes:
         return {}
     interface = type(model)()  # a copy of the inputs, whose dims get names
     interface.graph.input.extend(model.graph.input)
     name_free_dims(interface, names_taken(model))
-    return dims_from_shapes(interface, shapes)
+    return sizes_of_named_dims(interface, shapes)
 
 
-def dims_from_shapes(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the sizes of named dims that follow from shapes of inputs (``--shape INPUT=..``).
+def sizes_of_named_dims(model: ModelProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """Return the sizes of dims that follow from shapes of inputs, after `name_free_dims` has changed the model.
 
     Raises:
         SettingsError: a shape contradicts the model's own, or two give a dim different sizes.
@@ -240,9 +241,10 @@ def bind_graph(graph: GraphProto, dims: Mapping[str, int]) -> None:
 def _add_observed_types(top: GraphProto, bindings: Bindings) -> None:
     """Fill in what the model does not declare from the observed types (``bindings.known``), in place.
 
-    Shapes that the user gave are declared already. Untrusted values get nothing: their nodes contradict it.
+    Shapes that the user gave are declared already. Untrusted names, whose nodes contradict what was known of
+    them, get nothing in any graph.
     """
-    for path, graph in block_paths(top, ""):
+    for path, graph in block_paths(top):
         values = {v.name: v for v in (*graph.input, *graph.output, *graph.value_info)}
         names = dict.fromkeys(v.name for v in graph.input)
         names |= dict.fromkeys(name for node in graph.node for name in node.output if name)
@@ -269,7 +271,7 @@ def _set_user_shapes(top: GraphProto, wanted: Mapping[str, Shape]) -> None:
         SettingsError: a key matches no value.
     """
     unmatched, known_names = dict.fromkeys(wanted), set[str]()
-    for path, graph in block_paths(top, ""):
+    for path, graph in block_paths(top):
         block_names = {v.name for v in graph.input}
         block_names.update(name for node in graph.node for name in node.output if name)
         for key, shape in wanted.items():
@@ -284,18 +286,6 @@ def _set_user_shapes(top: GraphProto, wanted: Mapping[str, Shape]) -> None:
             f"a shape is given for {key!r}, which is not a value of the model",
             hint=nearest(key, known_names),
         )
-
-
-def block_paths(graph: GraphProto, path: str) -> Iterator[tuple[str, GraphProto]]:
-    """Yield a graph, whose block in the program is ``path``, and all its subgraphs.
-
-    Each comes after the path of its block, and after the graph around it.
-    """
-    yield path, graph
-    for index, node in enumerate(graph.node):
-        for attribute, body in subgraphs(node):
-            step = f"{label(node.name, node.op_type, index)}.{attribute}"
-            yield from block_paths(body, f"{path}/{step}" if path else step)
 
 
 def _set_shape(graph: GraphProto, name: str, shape: Shape) -> None:

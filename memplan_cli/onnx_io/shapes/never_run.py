@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Origin
-from memplan_cli.onnx_io.shapes.light_model import block_paths
+from memplan_cli.onnx_io.traversal import block_paths
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ def never_run_blocks(graph: GraphProto) -> tuple[str, ...]:
     """Return the paths of the outermost subgraphs that are marked `NEVER_RUN`."""
     blocks: list[str] = []
     # A subgraph comes after the one around it.
-    for path, inner in block_paths(graph, ""):
+    for path, inner in block_paths(graph):
         if inner.doc_string == NEVER_RUN and not is_inside(path, blocks):
             blocks.append(path)
     return tuple(blocks)

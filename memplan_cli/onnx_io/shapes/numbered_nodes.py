@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from memplan_cli.onnx_io.shapes.light_model import block_paths
+from memplan_cli.onnx_io.traversal import block_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,7 @@ def number_nodes(model: ModelProto) -> NumberedModel:
     writes: dict[str, tuple[str, ...]] = {}
     original_names: dict[str, str] = {}
     # Block paths contain node names: read them all before changing one.
-    for path, graph in list(block_paths(copied.graph, "")):
+    for path, graph in list(block_paths(copied.graph)):
         prefix = f"{path}/" if path else ""
         for node in graph.node:
             original_name = (

@@ -68,7 +68,7 @@ _IR_VERSION = 10
 
 
 def infer_shapes(data: bytes) -> ModelProto:
-    """Return a serialized model with inferred types and shapes, values of shapes propagated.
+    """Parse a serialized model; return it with inferred types and shapes, values of shapes propagated.
 
     Nodes on which inference crashes or errs are changed in the model that it gets
     (`_change_node_for_inference`); the result has the original nodes again.
@@ -88,7 +88,7 @@ def infer_shapes(data: bytes) -> ModelProto:
         return _infer(data)
     inferred = _infer(model.SerializeToString())
     # Inference returns the same graphs and nodes in the same order.
-    inferred_graphs = tuple(graphs(inferred.graph))
+    inferred_graphs = [graph for graph, _ in _with_typed_names(inferred.graph)]
     for (graph_index, node_index), original in originals.items():
         # None of these operators has subgraphs, in which types would be lost.
         inferred_graphs[graph_index].node[node_index].CopyFrom(original)
@@ -98,23 +98,19 @@ def infer_shapes(data: bytes) -> ModelProto:
 def _change_for_inference(model: ModelProto) -> dict[tuple[int, int], NodeProto]:
     """Change the nodes on which inference crashes or errs, in place; return the originals.
 
-    `_change_node_for_inference` has the changes. Nodes that inference must skip get an unknown operator.
-
-    The keys are the index of the graph in the model and the index of the node in the graph.
+    `_change_node_for_inference` has the changes. The keys are the index of the graph in `_with_typed_names`, and
+    the index of the node in the graph.
     """
-    # The nodes to skip, by id: all have one of the operators of `_MAY_BE_CHANGED`. They are kept, since
-    # protobuf makes a new object for a node, with another id, if the former one was deleted.
-    skipped = {
-        id(node): node for node in (*_untyped_nodes(model.graph), *_float_ranges(model))
-    }
-    computed = _computed_values(model)
+    computed, float_names = _computed_values(model), _float_constants(model)
     originals = {}
-    for graph_index, graph in enumerate(graphs(model.graph)):
+    for graph_index, (graph, typed) in enumerate(_with_typed_names(model.graph)):
         for node_index, node in enumerate(graph.node):
             if node.op_type not in _MAY_BE_CHANGED:
                 continue
+            lacks_type = node.op_type in TYPE_REQUIRED and not typed.issuperset(node.input[:1])
+            is_float_range = _is_standard(node, "Range") and node.input[0] in float_names
             original = deepcopy(node)
-            if _change_node_for_inference(node, computed, skip=id(node) in skipped):
+            if _change_node_for_inference(node, computed, skip=lacks_type or is_float_range):
                 originals[graph_index, node_index] = original
     return originals
 
@@ -199,12 +195,12 @@ def _computed_values(model: ModelProto) -> frozenset[str]:
     return frozenset(names)
 
 
-def _untyped_nodes(
+def _with_typed_names(
     graph: GraphProto, outer_typed: frozenset[str] = frozenset()
-) -> Iterator[NodeProto]:
-    """Yield the `TYPE_REQUIRED` nodes whose first input has no declared type, those of subgraphs included.
+) -> Iterator[tuple[GraphProto, frozenset[str]]]:
+    """Yield a graph and all its subgraphs, each with the names of the readable values that have a type.
 
-    ``outer_typed`` are the values around the graph that have a type; none for the main graph.
+    ``outer_typed`` are those of the values around the graph; none for the main graph.
     """
     typed = outer_typed | {
         value.name
@@ -212,24 +208,20 @@ def _untyped_nodes(
         if value.type.WhichOneof("value")
     }
     typed |= {tensor.name for tensor in graph.initializer}
+    yield graph, typed
     for node in graph.node:
-        if node.op_type in TYPE_REQUIRED and not typed.issuperset(node.input[:1]):
-            yield node
         for _, body in subgraphs(node):
-            yield from _untyped_nodes(body, typed)
+            yield from _with_typed_names(body, typed)
 
 
-def _float_ranges(model: ModelProto) -> Iterator[NodeProto]:
-    """Yield the Range nodes that start at a constant float32, those of subgraphs included."""
-    float_names: set[str] = set()
-    for graph in graphs(model.graph):
-        float_names.update(
-            name for name, tensor in constant_tensors(graph) if tensor.data_type == _FLOAT
-        )
-    for graph in graphs(model.graph):
-        for node in graph.node:
-            if _is_standard(node, "Range") and node.input[0] in float_names:
-                yield node
+def _float_constants(model: ModelProto) -> frozenset[str]:
+    """Return the names of all constants of float32, at any depth."""
+    return frozenset(
+        name
+        for graph in graphs(model.graph)
+        for name, tensor in constant_tensors(graph)
+        if tensor.data_type == _FLOAT
+    )
 
 
 def _change_node_for_inference(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.core.program import Block
 from memplan_cli.onnx_io.load import load_model
-from memplan_cli.onnx_io.shapes.light_model import block_paths
+from memplan_cli.onnx_io.traversal import block_paths
 from memplan_cli.runtime.graph.dumps import read_dump, with_distinct_names
 from memplan_cli.runtime.simulate.observation import executions_of, observation_of
 from memplan_cli.runtime.simulate.planner import default_order
@@ -60,7 +60,7 @@ def _outputs_by_node(model: ModelProto) -> dict[str, tuple[str, ...]] | None:
     An id is that of a `Program`: ``path/name`` in a subgraph, the name in the main graph.
     """
     outputs: dict[str, tuple[str, ...]] = {}
-    for path, graph in block_paths(model.graph, ""):
+    for path, graph in block_paths(model.graph):
         prefix = f"{path}/" if path else ""
         for node in graph.node:
             if not node.name or node.name in outputs:

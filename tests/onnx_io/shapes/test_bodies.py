@@ -73,6 +73,20 @@ def test_a_branch_that_is_not_taken_needs_no_memory(given: dict[str, Any], live:
     assert sorted(size.coefficient for size in sizes if size) == [0, 0, live, live]
 
 
+def test_a_branch_that_is_taken_needs_memory_beside_a_node_of_the_same_name() -> None:
+    branches = """<then_branch = t () => (float[4] r) { h = Exp(x) r = Neg(h) },
+                   else_branch = e () => (float[4] s) { s = Neg(x) }>"""
+    text = f"""<ir_version: 9, opset_import: ["": 18]>
+        g (bool yes, bool no, float[4] x) => (float[4] p, float[4] q) {{
+        p = If (yes) {branches} q = If (no) {branches} }}"""
+    model = onnx.parser.parse_model(text)
+    for node in model.graph.node:
+        node.name = "pick"
+    values = {name: numpy_helper.from_array(np.array(name == "yes")) for name in ("yes", "no")}
+    variables = read_checked(model, Bindings(values=values)).program.vars.values()
+    assert [v.shape for v in variables if v.name == "h"] == [(4,), (0,)]
+
+
 def test_the_body_of_a_loop_without_iterations_needs_no_memory() -> None:
     body = """r, rows = Loop (zero, c, x) <
         body = b (int64 i, bool on, h) => (on2, h2, row) {
