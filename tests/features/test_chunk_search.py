@@ -8,13 +8,19 @@ import numpy as np
 import pytest
 
 from builders import block, op, program
-from features.chunk_models import Maker, convolutions, transformer, two_readers
+from features.chunk_models import (
+    Maker,
+    convolutions,
+    segmentation,
+    transformer,
+    two_readers,
+)
 from features.test_chunk_rewrite import graph_of, run, sizes_of
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY
 from memplan_cli.analysis.storage import live_peak, result_sizes
 from memplan_cli.core.program import VarId
 from memplan_cli.features.chunking.anytime import SearchResult, search
-from memplan_cli.features.chunking.bound import lower_bound
+from memplan_cli.features.chunking.bound import Need, lower_bound
 from memplan_cli.features.chunking.ranges import fewest_chunks
 from memplan_cli.features.chunking.region import regions_from
 from memplan_cli.features.chunking.rewrite import ChunkedProgram, rewrite_in_chunks
@@ -61,9 +67,31 @@ def test_a_model_within_its_budget_is_not_chunked() -> None:
 
 
 def test_no_choice_gets_below_the_bound() -> None:
-    for model in (transformer(layers=1), convolutions(size=48, layers=3)):
-        result = searched(model, 0.2)
-        assert result.bound.bytes <= result.best.peak
+    for model in (
+        transformer(layers=1),
+        convolutions(size=48, layers=3),
+        segmentation(),
+        waves(),
+    ):
+        for share in (0.5, 0.05):
+            result = searched(model, share)
+            assert result.bound.bytes <= min(plan.peak for plan in result.curve)
+
+
+def waves(length: int = 2048) -> onnx.ModelProto:
+    """Return a wave that is normalized over time, between convolutions that mix its channels."""
+    make = Maker()
+    x = make.node("Conv", "x", make.weight(16, 1, 3), pads=(1, 1))
+    x = make.node("InstanceNormalization", x, make.weight(16), make.weight(16))
+    x = make.node("Conv", make.node("Tanh", x), make.weight(1, 16, 3), pads=(1, 1))
+    return make.model({"x": (1, 1, length)}, x)
+
+
+def test_a_tensor_that_is_made_and_read_in_slices_of_other_axes_lives_twice() -> None:
+    result = searched(waves(), 0.1)
+    # Three tensors could be joined where slices by channels become slices by time: all as large.
+    assert result.bound.bytes == 2 * 16 * 2048 * 4 == result.best.peak
+    assert result.bound.op
 
 
 def test_an_op_that_mixes_every_axis_is_the_bound() -> None:
@@ -96,14 +124,25 @@ def test_what_is_made_only_whole_is_whole_for_an_op_in_pieces() -> None:
     assert len(bound.tensors) == 3
 
 
-def test_graph_outputs_set_a_lower_bound() -> None:
-    model = two_readers()
+def bound_with_outputs(model: onnx.ModelProto) -> Need:
     graph = graph_of(model)
     terms = PlannedVars(sizes_of(graph.program), results=result_sizes(graph.program)).resident
-    bound = lower_bound(graph, terms.sizes, SHARE_SAFELY)
+    return lower_bound(graph, terms.sizes, SHARE_SAFELY)
+
+
+def test_graph_outputs_set_a_lower_bound() -> None:
+    make = Maker()
+    output = make.node("Conv", "x", make.weight(3, 3, 1, 1))
+    bound = bound_with_outputs(make.model({"x": (1, 3, 32, 32)}, output))
     assert bound.op == ""
-    assert bound.bytes == 3 * 32 * 32 * 4
-    assert (*bound.tensors,) == graph.program.body.outputs
+    assert bound.tensors == {output: 3 * 32 * 32 * 4}
+
+
+def test_a_graph_output_made_in_chunks_lives_twice_when_it_is_joined() -> None:
+    # Whole, its producer reads 16 channels, which are more bytes.
+    bound = bound_with_outputs(two_readers())
+    assert bound.bytes == 2 * 3 * 32 * 32 * 4
+    assert [*bound.tensors.values()] == [3 * 32 * 32 * 4] * 2
 
 
 def test_normalization_by_groups_is_cut_as_exporters_write_it() -> None:
@@ -145,12 +184,24 @@ def test_a_budget_in_vain_is_given_up_after_some_work(monkeypatch: pytest.Monkey
     assert result.ended_early
 
 
-def test_without_a_budget_the_least_memory_of_a_fast_run_is_taken() -> None:
+def test_without_a_budget_the_least_memory_of_a_fast_run_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("memplan_cli.features.chunking.anytime._BYTES_PER_OP", 0)
     result = searched(transformer(layers=3), None)
     fast = [plan for plan in result.curve if plan.time <= 1.05]
     assert result.best is fast[-1]
     assert result.best.peak < result.before
     assert result.budget is None
+
+
+def test_chunks_whose_ops_cost_more_than_they_save_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = transformer(layers=3)
+    saved = (result := searched(model, 0.5)).before - result.best.peak
+    monkeypatch.setattr("memplan_cli.features.chunking.anytime._BYTES_PER_OP", saved)
+    assert not searched(model, None).best.choices
 
 
 def test_the_curve_has_less_memory_for_more_time() -> None:

@@ -1,15 +1,24 @@
 """A lower bound of the live peak for all choices of regions.
 
-A need is a set of tensors that are whole and live at once. An op that is not in chunks needs
-all its inputs and outputs. An op in chunks needs
+Each op has ways to be computed: whole, or along one of its splits. A need is a set of tensors that
+are whole and live at once. An op that is not in chunks needs all its inputs and outputs. An op in
+chunks needs
 
 - at its first chunk: inputs that every chunk reads whole, and inputs that their producer cannot
   make in slices along the axis of the split;
 - at its last chunk: inputs that every chunk reads whole, and outputs that are graph outputs or
-  that some consumer cannot read along the axis.
+  that some consumer cannot read along the axis;
+- at the Concat that joins the slices of such an output: the slices and the result.
 
-The bound is the largest such need of any op, each in the cheapest of its ways, or the graph's
-outputs. Chunks that are cut again (`nested`) read whole the tensors that their region reads whole.
+Neighboring ops have to agree. If a tensor is made in slices along one axis, and read along another
+or whole, its slices are joined:
+
+    Conv -> InstanceNormalization -> Gelu -> Conv        only by channels | by channels or by time | by time
+
+Wherever the axis changes from channels to time, a tensor and its slices are live at once. The bound
+is the fewest bytes with which all ops have a way, and all neighbors agree; or the graph's outputs, if
+these need more. Chunks that are cut again (`nested`) read whole the tensors that their region reads
+whole.
 """
 
 from __future__ import annotations
@@ -17,13 +26,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import operator
-from memplan_cli.core.program import Origin
+from memplan_cli.core.program import Origin, VarId
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from memplan_cli.analysis.aliasing import Aliasing
-    from memplan_cli.core.program import Op, VarId
+    from memplan_cli.core.program import Op
     from memplan_cli.features.chunking.axes.split import AxisMap, Split
     from memplan_cli.features.chunking.graph import Graph
 
@@ -42,16 +51,115 @@ class Need(NamedTuple):
     tensors: Mapping[VarId, int]
 
 
-def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> Need:
-    """Return the largest need of any op or of the graph's outputs.
+class _Way(NamedTuple):
+    """One way to compute an op: in chunks along a split, or whole if that is None; and what it needs."""
 
-    Each op needs its bytes however it is chunked, so no choice of chunks has a lower live peak. Only ``planned`` vars count. Ops with subgraphs are left out: which tensors live while a
-    subgraph runs is not known here.
+    need: Need
+    split: Split | None
+
+
+class _Read(NamedTuple):
+    """A tensor between the op that makes it and one op that reads it, both by index."""
+
+    producer: int
+    var: VarId
+    reader: int
+
+
+def lower_bound(graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> Need:
+    """Return the need with the fewest bytes with which all ops have a way and all neighbors agree.
+
+    No choice of regions has a lower live peak. It is the need of the graph's outputs if that is larger.
+    Only ``planned`` vars count. Ops with subgraphs need nothing here: which tensors live while a subgraph
+    runs is not known.
     """
     needs = _Needs(graph, planned, aliasing)
-    output_need = needs.of_tensors(graph.program.body.outputs, "")
-    op_needs = (needs.of_op(index) for index, op in enumerate(graph.ops) if not op.bodies)
-    return max((output_need, *op_needs), key=lambda need: need.bytes)
+    ways = [needs.ways(index) for index in range(len(graph.ops))]
+    joins = {
+        var: needs.of_join((var,), graph.ops[producer].label)
+        for var, producer in graph.dataflow.producer.items()
+    }
+    outputs = needs.of_tensors(graph.program.body.outputs, "")
+    alone = max(
+        (outputs, *(min((way.need for way in of_op), key=_cost) for of_op in ways)),
+        key=lambda need: need.bytes,
+    )
+    all_needs = [*(way.need for of_op in ways for way in of_op), *joins.values()]
+    limits = sorted({alone.bytes, *(n.bytes for n in all_needs if n.bytes > alone.bytes)})
+    # The bound is the lowest limit with which every op has a way; the largest limit always is enough.
+    op_without_way: int | None = None
+    low, high = 0, len(limits) - 1
+    while low < high:
+        middle = (low + high) // 2
+        failed = _op_without_way(graph, ways, joins, limits[middle])
+        if failed is None:
+            high = middle
+        else:
+            op_without_way, low = failed, middle + 1
+    if op_without_way is None:
+        return alone
+    # A need of exactly the bound explains it, best one of the op that had no way with less.
+    op = graph.ops[op_without_way]
+    own_joins = (joins[var] for var in (*op.inputs, *op.outputs) if var in joins)
+    own_needs = (way.need for way in ways[op_without_way])
+    candidates = (*own_needs, *own_joins, *all_needs)
+    return next(need for need in candidates if need.bytes == limits[low])
+
+
+def _op_without_way(
+    graph: Graph,
+    ways: Sequence[Sequence[_Way]],
+    joins: Mapping[VarId, Need],
+    limit: int,
+) -> int | None:
+    """Return an op that has no way within ``limit`` bytes to which its neighbors agree; None: there is none.
+
+    A tensor whose join needs more has to be read in the slices in which it is made. Ways to which no
+    way of a neighbor agrees are dropped, until nothing changes (arc consistency). ``ways`` are those of each
+    op, ``joins`` the need of joining the slices of each tensor.
+    """
+    remaining = [[way for way in of_op if way.need.bytes <= limit] for of_op in ways]
+    reads = [
+        _Read(graph.dataflow.producer[var], var, reader)
+        for var, join in joins.items()
+        if join.bytes > limit
+        for reader in graph.consumers(var)
+    ]
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        for read in reads:
+            made_ways, read_ways = remaining[read.producer], remaining[read.reader]
+            agreed = [
+                (made, taken)
+                for made in made_ways
+                for taken in read_ways
+                if _agree(graph, read, made, taken)
+            ]
+            remaining[read.producer] = [w for w in made_ways if any(w is m for m, _ in agreed)]
+            remaining[read.reader] = [w for w in read_ways if any(w is t for _, t in agreed)]
+            is_changed |= len(remaining[read.producer]) < len(made_ways)
+            is_changed |= len(remaining[read.reader]) < len(read_ways)
+    return next((index for index, of_op in enumerate(remaining) if not of_op), None)
+
+
+def _agree(graph: Graph, read: _Read, made: _Way, taken: _Way) -> bool:
+    """Whether a tensor need not be joined: it is made whole, or made and read in slices along one axis."""
+    made_map = made.split and graph.output_map(read.producer, made.split, read.var)
+    if made_map is None:
+        return True
+    inputs = graph.ops[read.reader].inputs
+    read_maps = taken.split.inputs if taken.split else (None,) * len(inputs)
+    return all(
+        read_map is not None and read_map.axis == made_map.axis
+        for name, read_map in zip(inputs, read_maps, strict=True)
+        if name == read.var
+    )
+
+
+def _cost(need: Need) -> tuple[int, int]:
+    """Return what needs are compared by: fewer bytes, then fewer tensors."""
+    return need.bytes, len(need.tensors)
 
 
 class _Needs:
@@ -65,13 +173,18 @@ class _Needs:
     def __init__(self, graph: Graph, planned: Collection[VarId], aliasing: Aliasing) -> None:
         self._graph, self._planned, self._aliasing = graph, planned, aliasing
 
-    def of_op(self, index: int) -> Need:
-        """Return the smallest need of an op, whole or split; if equal, the one of fewer tensors."""
+    def ways(self, index: int) -> list[_Way]:
+        """Return the ways to compute an op."""
         op = self._graph.ops[index]
+        if op.bodies:
+            return [_Way(Need(0, op.label, {}), None)]
         whole = self.of_tensors((*op.inputs, *op.outputs), op.label)
         whole = whole._replace(bytes=whole.bytes - self._overwritten_bytes(op))
-        in_chunks = (self._of_split(op, split) for split in self._graph.splits(index))
-        return min((whole, *in_chunks), key=lambda need: (need.bytes, len(need.tensors)))
+        splits = self._graph.splits(index)
+        return [
+            _Way(whole, None),
+            *(_Way(self._of_split(op, split), split) for split in splits),
+        ]
 
     def _of_split(self, op: Op, split: Split) -> Need:
         """Return a lower bound of the whole tensors that are live while an op runs in chunks.
@@ -82,6 +195,7 @@ class _Needs:
           make in slices. Such an input is whole at first; later it may be cut, and freed by slices.
         - last chunk: the inputs that every chunk reads whole, and the outputs that some consumer
           cannot read in slices. All slices of such an output exist by then.
+        - after it: these outputs, of which one is whole and still there in slices (`of_join`).
         """
         reads = [read for read in zip(op.inputs, split.inputs, strict=True) if read[0]]
         whole_inputs = [var for var, axis_map in reads if axis_map is None]
@@ -102,7 +216,21 @@ class _Needs:
             # The first output may be written over an input, and then both are counted once. If that
             # input is not counted above, too much is subtracted: the bound is lower than it could be.
             last_need = last_need._replace(bytes=last_need.bytes - self._overwritten_bytes(op))
-        return max(first_need, last_need, key=lambda need: need.bytes)
+        join_need = self.of_join(unsliceable_outputs, op.label)
+        return max(first_need, last_need, join_need, key=lambda need: need.bytes)
+
+    def of_join(self, joined: Sequence[VarId], label: str) -> Need:
+        """Return the need of the Concat that joins the slices of outputs, one output after the other.
+
+        A Concat copies: its result is live beside the slices. Each output lives once, in slices or
+        whole, and one of them lives twice; the smallest, as the order of the joins is not known.
+        """
+        need = self.of_tensors(joined, label)
+        if not need.tensors:
+            return need
+        smallest, copied_bytes = min(need.tensors.items(), key=lambda item: (item[1], item[0]))
+        tensors = {**need.tensors, VarId(f"slices of {smallest}"): copied_bytes}
+        return Need(need.bytes + copied_bytes, label, tensors)
 
     def _is_read_in_slices(self, var: VarId, axis_map: AxisMap) -> bool:
         """Whether every consumer of a var can read it in slices along an axis.
