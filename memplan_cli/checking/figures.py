@@ -171,8 +171,8 @@ def _original_order_figures(planned: PlannedModel) -> Iterator[Figure]:
     report, memory = planned.plan.report, planned.plan.report.memory
     has_other_nodes = report.recompute.nodes or report.chunked.regions
     keeps_order = None if has_other_nodes else is_in_file_order(planned)  # None: unknown
-    has_chosen_order = not report.donated.pairs  # donations change the order after the choice
-    if keeps_order is not None and has_chosen_order:
+    # Donations change the order after it was chosen.
+    if keeps_order is not None and not report.donated.pairs:
         was_chosen = report.chosen_order == "file"
         yield Figure("whether the order of the file is chosen", was_chosen, keeps_order)
     if keeps_order or memory.planned is None:
@@ -233,11 +233,11 @@ def _resident_peak(
 def _model_expression_figures(
     planned: PlannedModel, interface: _InterfaceBytes
 ) -> Iterator[Figure]:
-    """Yield the expressions of naive, planned, the plan's level, inputs, outputs and total, with the counted ones.
+    """Yield each sum in symbols, recorded and counted: naive, planned, the level's, inputs, outputs and total.
 
-    The others are maxima, checked by their values: ``resident`` by `_resident_expression_figures`, and
-    ``live_peak`` by `plan_figures`. None: an expression is not recorded, or cannot be counted, so that the report
-    must not have it. Nothing is yielded if all sizes are numbers, or a partial report omits all expressions.
+    A sum that cannot be counted is None, as the report must not have it. Nothing is yielded if all sizes are
+    numbers, or a partial report omits all expressions. Maxima are checked by their values: ``resident`` by
+    `_resident_expression_figures`, and ``live_peak`` by `plan_figures`.
     """
     report, plan_sums = planned.plan.report, total_sums(planned.plan)
     omits_expressions = (

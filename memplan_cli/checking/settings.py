@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from memplan_cli.checking.timeline import PlannedModel
 
-_DEFAULT_ALIGNMENT = 64
-"""The alignment of the planner at level 2, which it may halve for models of tiny tensors."""
+_CHOSEN_ALIGNMENTS = (64, 32, 16, 8, 4, 2, 1)
+"""The alignment that the planner chooses at level 2, and smaller ones for models of tiny tensors."""
 
 
 def check_settings(planned: PlannedModel) -> Iterator[str]:
@@ -99,18 +99,11 @@ def _budget_figures(planned: PlannedModel) -> Iterator[Figure]:
 
 
 def _check_alignments(planned: PlannedModel) -> Iterator[str]:
-    """Yield arenas with an alignment that is neither requested by the settings nor chosen by the planner.
-
-    Without a request the planner chooses 1 at levels 0 and 1, the default or a smaller power of two at level 2.
-    """
+    """Yield arenas with another alignment than the settings request or, without a request, the planner chooses."""
     requested, plan = planned.plan.settings.get("alignment"), planned.plan
-    if requested:
-        allowed, text = {requested}, str(requested)
-    elif plan.report.level == 2:
-        allowed = {n for n in range(1, _DEFAULT_ALIGNMENT + 1) if _DEFAULT_ALIGNMENT % n == 0}
-        text = f"{_DEFAULT_ALIGNMENT} or a smaller power of two"
-    else:
-        allowed, text = {1}, "1"
+    chosen = _CHOSEN_ALIGNMENTS if plan.report.level == 2 else (1,)
+    allowed = (requested,) if requested else chosen
+    text = " or ".join(map(str, allowed))
     for arena in plan.arenas:
         if arena.alignment not in allowed:
             yield f"arena {arena.id} is recorded with alignment {arena.alignment}, it is {text}"
