@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import add, itemgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, NewType
 
 if TYPE_CHECKING:
@@ -129,10 +129,11 @@ def violations(problem: Problem, layout: Layout) -> tuple[Violation, ...]:
     if unique_ids != layout.offsets.keys():
         unmatched = tuple(sorted(unique_ids ^ layout.offsets.keys()))
         return (Violation("placed buffers are not the problem's buffers", unmatched),)
+    misplaced = tuple(_misplaced(problem, layout))
+    if misplaced:
+        return misplaced
     offsets = [layout.offsets[identity] for identity in ids]
     sizes = [buffer.size for buffer in problem.buffers]
-    if _are_misplaced(offsets, sizes, problem.alignment, layout.height):
-        return tuple(_misplaced(problem, layout))
     pair = first_overlap([buffer.live for buffer in problem.buffers], offsets, sizes)
     if pair is None:
         return ()
@@ -179,16 +180,6 @@ def _repeated(ids: Iterable[BufferId]) -> Iterator[BufferId]:
         if identity in seen:
             yield identity
         seen.add(identity)
-
-
-def _are_misplaced(
-    offsets: Sequence[int], sizes: Sequence[int], alignment: int, height: int
-) -> bool:
-    """Return whether any buffer is misaligned or outside of the arena: a fast test of all."""
-    if not offsets:
-        return False
-    misaligned = alignment > 1 and any(offset % alignment for offset in offsets)
-    return misaligned or min(offsets) < 0 or max(map(add, offsets, sizes)) > height
 
 
 def _misplaced(problem: Problem, layout: Layout) -> Iterator[Violation]:

@@ -250,7 +250,7 @@ def _enter(
             registers[MODE] = OVERFLOWED
             return
         base = registers[OPTIONS]
-        parts = split(piece, state, left, right)  # two entries from ``base`` on for each
+        parts = split(piece, state, left, right)  # two options from ``base`` on for each
         if parts == 0:
             registers[MODE] = SOLVED
             return

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -128,28 +127,28 @@ class Searcher:
         sections, buffers = len(self.arrays.load), len(self.arrays.size)
         step_work = 2 * buffers + 6 * sections
         placing_work = 2 * buffers * step_work  # twice, because some steps are taken back
-        for restart in count():
-            if budget.is_over():
-                return Answer.UNKNOWN, ()
+        restart = 0
+        while not budget.is_over():
             growth = 1 + restart // len(_OPTION_ORDERS)
             work = max(LEAST_RESTART_WORK, placing_work) * growth
             answer, placement = self._search_once(capacity, restart, budget.part(work))
             if answer is not Answer.UNKNOWN:
                 return answer, placement
-        raise AssertionError  # pragma: no cover - count() does not end
+            restart += 1
+        return Answer.UNKNOWN, ()
 
     def _search_once(
         self, capacity: int, restart: int, budget: WorkBudget
     ) -> tuple[Answer, Placement]:
         """Search with the order of one restart until the budget is over; return as `fit` does.
 
-        Later restarts (`_rank`) weigh sections by their failures now and then. Failed states, failures and
-        the length of the undo log are kept for them.
+        Of the restarts with random changes (`_rank`), some weigh sections by their failures. Failed states,
+        failures and the length of the undo log are kept for later restarts.
         """
         state = new_state(self.arrays, self._failed, self._failures, self._trail_length)
         option_order = _OPTION_ORDERS[restart % len(_OPTION_ORDERS)]
         rank = self._rank(option_order, restart)
-        noisy_restart = restart - len(_OPTION_ORDERS)  # negative: as it is
+        noisy_restart = restart - len(_OPTION_ORDERS)  # negative: no random changes
         weigh_failures = int(noisy_restart >= 0 and noisy_restart % _WEIGHED_EVERY == 0)
         while not budget.is_over():
             allowed = min(SLICE_WORK, budget.remaining)

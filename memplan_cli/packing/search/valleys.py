@@ -125,7 +125,8 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
     written for each section CAP, which is negative outside of valleys, and STOP, the end of its valley.
     Fills four scratch rows for each section:
 
-    - INSIDE_UNITS and INSIDE_COUNT: the units and the number of the inside buffers that cover it,
+    - INSIDE_UNITS: the units of the inside buffers that cover it,
+    - INSIDE_COUNT: their number, equal ones counted once,
     - SMALLEST_LEFT and SMALLEST_RIGHT: the size of the smallest inside buffer of its valley that ends
       before it, and of the smallest that starts after it; INFINITE if there is none.
     """
@@ -144,8 +145,8 @@ def count_inside(piece: PieceArrays, state: SearchState, left: int, right: int) 
             continue
         scratch[INSIDE_UNITS, begin] += size
         scratch[INSIDE_UNITS, stop] -= size
-        # Of equal buffers only the first unplaced one is an option: the others give the same layouts.
-        # But all of them have to be placed, so all count as units.
+        # Of equal buffers the first unplaced one counts as an option, because the others give the same
+        # layouts. All have to be placed, so all count as units.
         if twin[buffer] < 0 or is_placed[twin[buffer]]:
             scratch[INSIDE_COUNT, begin] += 1
             scratch[INSIDE_COUNT, stop] -= 1
@@ -186,18 +187,17 @@ def _accumulate_inside(state: SearchState, left: int, right: int) -> None:
 def tightest_section(
     state: SearchState, left: int, right: int, capacity: int, weigh_failures: int
 ) -> int:
-    """Return the section of [left, right) with the fewest options, DEAD_END or RAISED.
+    """Return the section of the valleys of [left, right) with the lowest score, DEAD_END or RAISED.
 
-    The options at a section of a valley are to place one of the inside buffers that cover it on the
-    floor, or to leave a hole. `find_valleys` and `count_inside` have filled their scratch rows for
-    [left, right). Fills the row HOLE for the sections with options.
+    The score of a section is its number of options: to place one of the inside buffers that cover it on
+    the floor, or to leave a hole. If ``weigh_failures`` is 1, it is divided by the failures of the section:
+    those that often failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
 
     DEAD_END: in some section the buffers must exceed the capacity. Its failure is counted.
     RAISED: in some sections no buffer fits between the walls. Their floor was raised to the cap,
     so that the valleys have to be found again.
 
-    If ``weigh_failures`` is 1, the score of a section is not its number of options, but this divided by
-    its failures: sections that often failed come first (dom/wdeg, Boussemart et al., ECAI 2004).
+    `find_valleys` and `count_inside` have filled their scratch rows. Fills the row HOLE.
     """
     scratch, floor, unplaced = state.scratch, state.floor, state.unplaced
     # A section is always found: the sections with the lowest floor of all are a valley.
@@ -224,6 +224,7 @@ def tightest_section(
         hole = min(cap, floor[section] + beside)
         is_hole_allowed = hole + unplaced[section] <= capacity
         scratch[HOLE, section] = hole if is_hole_allowed else -1
+        # At least one, because a buffer is inside.
         options = scratch[INSIDE_COUNT, section] + (1 if is_hole_allowed else 0)
         score = options
         if weigh_failures and options > 1:
