@@ -8,10 +8,8 @@ better than the file's order.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
@@ -19,7 +17,7 @@ from memplan_cli.analysis.storage import Measured, measured
 from memplan_cli.core.problem import Problem, lower_bound
 from memplan_cli.core.program import VarId, walk
 from memplan_cli.core.progress import silent
-from memplan_cli.core.symbolic.sizes import symbols_of
+from memplan_cli.core.symbolic.sizes import SAMPLE, sampled_unit
 from memplan_cli.core.work_budget import WorkBudget
 from memplan_cli.ordering.block_graph import (
     StorageFacts,
@@ -47,9 +45,6 @@ DEFAULT_WORK = 4_000_000
 """Units of work of all searches together: up to six seconds for 1,000 ops.
 
 A unit is one examined step of an order, about a microsecond."""
-
-SAMPLE = 64
-"""The value of every symbol while orders with symbolic sizes are compared."""
 
 _FULL_WORK = 1000
 """Programs with more ops get a smaller part of the work, down to a twentieth."""
@@ -231,21 +226,8 @@ class _PeakMeter:
 
 def _sampled_sizes(sizes: Mapping[VarId, Size], sample: int) -> dict[VarId, int]:
     """Return the bytes of each variable with ``sample`` in place of every symbol."""
-    symbols = {symbol for size in sizes.values() for symbol in size.symbols}
-    # A symbol may be an expression of several names, such as ``(floor(n/2) + m)``.
-    names = {name for expression in symbols for name in symbols_of(expression)}
-    dims = dict.fromkeys(sorted(names), sample)
-    return {
-        var: _sampled_size(size, dims, sample) if size.symbols else size.coefficient
-        for var, size in sizes.items()
-    }
-
-
-def _sampled_size(size: Size, dims: Mapping[str, int], sample: int) -> int:
-    """Return the bytes of a symbolic size with ``dims``; symbols without a number count as ``sample``."""
-    with suppress(ValueError):  # a dim minus a constant larger than the sample is negative
-        size = size.bind(dims)
-    return size.coefficient * prod([sample] * len(size.symbols))
+    values = {unit: sampled_unit(unit, sample) for unit in {s.unit for s in sizes.values()}}
+    return {var: size.coefficient * values[size.unit] for var, size in sizes.items()}
 
 
 def _is_worse_for_other_symbols(program: Program, other: Program, meter: _PeakMeter) -> bool:
@@ -256,8 +238,8 @@ def _is_worse_for_other_symbols(program: Program, other: Program, meter: _PeakMe
 
 def _displacement(program: Program, other: Program) -> int:
     """Return the `displacement` of the main graph's ops in another order: how far they moved."""
-    place = {op.outputs: index for index, op in enumerate(program.body.ops)}
-    return displacement([place[op.outputs] for op in other.body.ops])
+    file_index = {op.outputs: index for index, op in enumerate(program.body.ops)}
+    return displacement([file_index[op.outputs] for op in other.body.ops])
 
 
 def _keep_subgraph_orders(program: Program, other: Program, meter: _PeakMeter) -> Program:

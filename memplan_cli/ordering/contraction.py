@@ -64,10 +64,9 @@ def contract(graph: TaskGraph) -> ContractedGraph:
 class _Clusters:
     """The tables of a `TaskGraph` while ops are fused to clusters.
 
-    A cluster is named by one of its ops. The entries of that op are those of the cluster; the entries of
-    its other ops are not read any more. A tensor that one cluster defines and alone accesses is *private*: it dies in
-    the cluster's step, so ``accesses`` and ``defines`` leave it out. After each fusion all tables hold for
-    the clusters.
+    A cluster is named by one of its ops. In each table the entry of that op is the cluster's; the entries
+    of its other ops are not read any more. A tensor that a cluster defines and no other accesses is
+    *private*: it dies in the cluster's step, so ``accesses`` and ``defines`` leave it out.
 
     Attributes:
         graph: the ops before the fusions. ``preds``, ``succs``, ``accesses``, ``defines``,

@@ -210,32 +210,33 @@ class CutBounds:
     ) -> CutAtOp:
         """Return the minimum cut at an op's step: a lower bound of the bytes there, in any order.
 
-        It holds if the op writes over no other tensor than ``overwritten``; None: over none at all.
+        It holds if the op writes over ``overwritten`` or over no tensor; with None, over no tensor.
         ``sides`` are from `_sides_of`, ``max_edges`` as in `lowest_cut`.
         """
         graph = self._graph
         network = _CutNetwork(graph, op, sides)
         for tensor in self._tensors:
             network.add_tensor(tensor)
-        live_in_all_orders = self._always_live + graph.step_bytes[op]
+        step_bytes = graph.step_bytes[op]
         if overwritten is not None:
             # If all other readers of the tensor run before the op, the op writes over it, and its step needs
             # fewer bytes. If another reader runs later, the step needs these bytes, like those of a tensor that
             # is live from the start until that reader has run. So they are added as such a tensor.
             saved = graph.in_place_bytes[op]
-            live_in_all_orders -= saved
+            step_bytes -= saved
             readers = [reader for reader in self._readers[overwritten] if reader != op]
             network.add_tensor(
                 _Tensor(
                     overwritten, definer=None, readers=readers, size=saved, is_result=False
                 )
             )
-        live_in_all_orders += network.certain_bytes  # of the tensors added
+        # Live in every order, whatever the cut.
+        always_needed = self._always_live + step_bytes + network.certain_bytes
         # If the flow ends at ``max_edges``, before it is maximal, it is a lower bound still.
         flow, flow_edges = network.flow_network.flow(max_edges)
         building_work = graph.size + len(network.flow_network.heads)  # counted as edges too
         return CutAtOp(
-            bound=live_in_all_orders + flow,
+            bound=always_needed + flow,
             examined_edges=building_work + flow_edges,
             overwritten=overwritten,
             _network=network,
@@ -431,8 +432,8 @@ def promising_ops(graph: TaskGraph, order: Sequence[int]) -> list[int]:
 def promising_pairs(graph: TaskGraph, order: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the pairs of ops at the fullest steps of an order of which neither depends on the other."""
     steps = trace(graph, order)
-    places = sorted(range(len(order)), key=lambda place: -steps[place])[:_PAIRED_OPS]
-    ops = [order[place] for place in places]
+    positions = sorted(range(len(order)), key=lambda position: -steps[position])[:_PAIRED_OPS]
+    ops = [order[position] for position in positions]
     descendants = {op: graph.descendants(op) for op in ops}
     for index, other in enumerate(ops):
         for op in ops[:index]:
@@ -445,9 +446,9 @@ def _fullest_ops(graph: TaskGraph, order: Sequence[int]) -> list[int]:
     steps = trace(graph, order)
     distance = len(order) // _MIN_DISTANCE_DIVISOR
     chosen: list[int] = []
-    fullest = sorted(range(len(steps)), key=lambda place: -steps[place])
+    fullest = sorted(range(len(steps)), key=lambda position: -steps[position])
     # The number of steps is limited, because each is compared with all that were chosen.
-    for place in fullest[: _MIN_DISTANCE_DIVISOR * _TRIED_OPS]:
-        if all(abs(place - other) > distance for other in chosen):
-            chosen.append(place)
-    return [order[place] for place in chosen[:_TRIED_OPS]]
+    for position in fullest[: _MIN_DISTANCE_DIVISOR * _TRIED_OPS]:
+        if all(abs(position - other) > distance for other in chosen):
+            chosen.append(position)
+    return [order[position] for position in chosen[:_TRIED_OPS]]

@@ -289,8 +289,9 @@ class _SweepState:
         for op in ops:
             affected += self._waiting[op]
             for tensor in self._accesses[op]:
-                # Only near the decisive access: otherwise the other users change the live bytes as
-                # before, and a tensor with many users would take time quadratic in their number.
+                # Forward, one user that is left frees the tensor, and two may in one group. Backward, the
+                # tensor has just become live, and its other users do not add it any more. In all other
+                # cases they change the live bytes as before. (They may be many: the time stays linear.)
                 if self._access_counts[tensor] in (_DECISIVE_COUNT, _DECISIVE_COUNT + 1):
                     affected += self._users[tensor]
         return [

@@ -109,7 +109,7 @@ class StateSpace:
         return self._with_free_ops(start)
 
     def _step_and_change(self, op: int, remaining: int) -> tuple[int, int]:
-        """Return by how much the live bytes are higher during an op's step, and after it, than before it."""
+        """Return what an op adds to the live bytes during its step, and what of it remains after the step."""
         bit = self._bit[op]
         step, change = self._step_bytes[op], self._defined_bytes[op]
         for users, size in self._accesses[op]:

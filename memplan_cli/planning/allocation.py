@@ -18,7 +18,6 @@ from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY, Aliasing
 from memplan_cli.analysis.liveness import Timeline
 from memplan_cli.analysis.storage import Measured, Storage, storage_of
 from memplan_cli.core.problem import (
-    Buffer,
     BufferId,
     Layout,
     Problem,
@@ -113,24 +112,8 @@ class Needs:
         return level0.heights, level1.heights
 
     def is_no_higher_than_pool(self, unit: str, height: int) -> bool:
-        """Whether a height is at most that of the unit's pool of level 1.
-
-        Most heights are below a cheap lower bound of the pool's already, so that no pool is needed.
-        """
-        return height <= self._pool_bounds[unit] or height <= self.pool_heights[1][unit]
-
-    @cached_property
-    def _pool_bounds(self) -> Heights:
-        """The most bytes live at one tick without sharing, by unit: no pool is smaller."""
-        units: dict[str, list[Buffer]] = {}
-        for var, size in self.sizes.items():
-            buffer = Buffer(BufferId(var), size.coefficient, self.live[var])
-            units.setdefault(size.unit, []).append(buffer)
-        alignment = self.alignment or 1
-        return {
-            unit: lower_bound(Problem(tuple(buffers), alignment))
-            for unit, buffers in units.items()
-        }
+        """Whether a height is at most that of the unit's pool of level 1."""
+        return height <= self.pool_heights[1][unit]
 
 
 @dataclass(frozen=True, slots=True)

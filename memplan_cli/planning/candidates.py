@@ -126,7 +126,7 @@ def _orders(task: PlanningTask) -> Iterator[Candidate]:
         if runtime_candidate is not None:
             yield runtime_candidate
             return
-    best = _with_late_outputs(task, program, ordering, best)
+    best = _with_late_outputs(task, ordering, best)
     yield best
     if best.program is not program:  # the order changed
         yield _reordered(task, best, FILE, program)
@@ -161,7 +161,7 @@ def in_best_order(
     """Return a program, which may have copies of ops, in the order of the lowest live peak."""
     ordering = _search_order(task, program, sizes)
     best = Candidate.ordered(ordering, sizes)
-    return _with_late_outputs(task, program, ordering, best)
+    return _with_late_outputs(task, ordering, best)
 
 
 def _search_order(
@@ -183,10 +183,8 @@ def _search_order(
     )
 
 
-def _with_late_outputs(
-    task: PlanningTask, program: Program, ordering: Ordering, best: Candidate
-) -> Candidate:
-    """Return an order with a lower resident peak, or ``best`` if there is none.
+def _with_late_outputs(task: PlanningTask, ordering: Ordering, best: Candidate) -> Candidate:
+    """Return an order with a lower resident peak, or ``best`` if none is found.
 
     Its live peak is no higher than that of ``ordering``; slightly higher if that is not proved to be the
     lowest. The resident peak counts outputs, which stay allocated from their producer to the end of the
@@ -203,7 +201,7 @@ def _with_late_outputs(
         return best  # symbolic peaks cannot be compared
     from memplan_cli.ordering.late_outputs import fewer_resident
 
-    late = fewer_resident(program, ordering, planned_vars)
+    late = fewer_resident(ordering, planned_vars)
     if late is None:
         return best
     resident = planned_vars.resident.live_peak(late)
@@ -218,7 +216,7 @@ def for_runtime(
     A runtime shares less memory than the plan, and it holds the graph's outputs too. So an order has two
     live peaks: the plan's and the runtime's. Of the candidate's order, the file's and a searched one, the
     order with the lowest runtime peak is taken. Compared with the file's order, it may raise the plan's peak
-    by as many bytes as the search saves of the runtime's peak.
+    by at most the bytes that the search saves of the runtime's peak.
 
     With recomputation the order of the candidate is part of the rewrite, and stays.
     """

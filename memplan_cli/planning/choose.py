@@ -13,9 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.progress import silent
-from memplan_cli.core.symbolic.dims import parse_dim
-from memplan_cli.core.symbolic.polynomials import symbol_names
-from memplan_cli.core.symbolic.sizes import unit_value
+from memplan_cli.core.symbolic.sizes import sampled_unit
 from memplan_cli.packing.portfolio import DEFAULT_WORK
 from memplan_cli.planning.allocation import Needs, allocate
 from memplan_cli.planning.candidate import FILE
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
     from memplan_cli.planning.allocation import Allocation, Heights
     from memplan_cli.planning.candidate import Candidate
     from memplan_cli.settings.settings import Settings
-
-SYMBOL_VALUE = 64
-"""The value of every symbol when candidates with symbolic sizes are compared."""
 
 
 class Cost(NamedTuple):
@@ -73,8 +68,8 @@ class EvaluatedCandidate:
         return self._cost_of({arena.unit: arena.bound for arena in self.allocation.arenas})
 
     def _cost_of(self, heights: Heights) -> Cost:
-        """Return the cost if the arenas had these heights, with `SYMBOL_VALUE` for each symbol."""
-        planned = sum(height * _unit_bytes(unit) for unit, height in heights.items())
+        """Return the cost if the arenas had these heights, with a sample value for each symbol."""
+        planned = sum(height * sampled_unit(unit) for unit, height in heights.items())
         rank = 0 if self.candidate.order == FILE else 1
         return Cost(planned, self.allocation.live_peak, self.candidate.resident, rank)
 
@@ -186,12 +181,3 @@ def _search_contenders(contenders: list[EvaluatedCandidate]) -> None:
         # The best one is searched too, to lower it or to prove it.
         if contender is best or contender.bound < best.cost:
             contenders[index] = contender.searched()
-
-
-def _unit_bytes(unit: str) -> int:
-    """Return the value of a unit such as ``batch*seq`` with `SYMBOL_VALUE` for each symbol."""
-    dims = dict.fromkeys(symbol_names(parse_dim(unit)), SYMBOL_VALUE)
-    try:
-        return unit_value(unit, dims)
-    except ValueError:  # a difference of dims, which is negative or 0 at one value for all
-        return SYMBOL_VALUE

@@ -1,8 +1,9 @@
 """Checks of everything in a plan file that depends on time, without the model.
 
 The order gives each node its ticks, tensors are live between ticks, and a tensor is released after
-the node that needs it last. (A plan file calls a tick a *step*.) These three must agree. Only the model tells which node produces a
-tensor, so two nodes that release nothing may have been exchanged without notice.
+the node that needs it last. These three must agree. (A plan file calls a tick a *step*.) Only the
+model tells which node produces a tensor, so two nodes that release nothing may have been exchanged
+without notice.
 
 A subgraph's tensors are dead after its control-flow node. They may share bytes with an output of
 that node in one case: the tensor is the result of a branch of If, whose outputs are defined at its

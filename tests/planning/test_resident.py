@@ -84,7 +84,7 @@ def test_a_proved_live_peak_is_not_given_up_for_outputs() -> None:
     program = read(EARLY)
     terms = terms_of(program)
     found = best_order(program, terms.sizes, aliasing=SHARE_SAFELY)
-    late = fewer_resident(program, found, terms)
+    late = fewer_resident(found, terms)
     assert late is not None
     assert terms.live_peak(late) == live_peak(found.program, terms.sizes)
     assert terms.resident.live_peak(late) < terms.resident.live_peak(found.program)
@@ -102,7 +102,7 @@ def test_fewer_resident_bytes_do_not_buy_a_higher_live_peak() -> None:
     given = replace(terms(tested), results=results)
     found = best_order(tested, given.sizes, aliasing=SHARE_SAFELY)
     assert peaks(given, found.program) == (100, 241)
-    late = fewer_resident(tested, found, given)
+    late = fewer_resident(found, given)
     assert late is None or given.live_peak(late) == 100
 
 
@@ -115,10 +115,10 @@ def test_a_live_peak_that_is_not_proved_may_rise_by_one_in_2048() -> None:
     given = replace(terms(tested), results=results)
     found = best_order(tested, given.sizes, aliasing=SHARE_SAFELY)
     assert peaks(given, found.program) == (2088, 5097)
-    late = fewer_resident(tested, replace(found, proved=False), given)
+    late = fewer_resident(replace(found, proved=False), given)
     assert late is not None
     assert peaks(given, late) == (2089, 4137)
-    assert fewer_resident(tested, replace(found, proved=True), given) is None
+    assert fewer_resident(replace(found, proved=True), given) is None
 
 
 def test_what_is_pinned_is_held_at_every_step_of_an_order_with_late_outputs() -> None:
@@ -130,7 +130,7 @@ def test_what_is_pinned_is_held_at_every_step_of_an_order_with_late_outputs() ->
     given = replace(terms(tested, "b10"), results=results)
     found = best_order(tested, given.sizes, pinned=given.pinned, aliasing=SHARE_SAFELY)
     assert given.resident.live_peak(found.program) == 260
-    late = fewer_resident(tested, found, given)
+    late = fewer_resident(found, given)
     assert late is not None
     assert given.resident.live_peak(late) == 250
 

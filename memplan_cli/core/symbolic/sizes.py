@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Dim, Shape
 
 __all__ = [
-    "BITS", "Size", "bind_dim", "canonical_dim", "size_of", "symbols_of", "unit_value",
+    "BITS", "SAMPLE", "Size", "bind_dim", "canonical_dim", "sampled_unit", "size_of", "symbols_of",
+    "unit_value",
 ]  # fmt: skip
 
 FIXED_UNIT = "1"
@@ -141,6 +142,21 @@ def unit_value(unit: str, dims: Mapping[str, int]) -> int:
     if value is None or value < 0:
         raise ValueError(f"{unit} is {value} for {dict(dims)}")
     return value
+
+
+SAMPLE = 64
+"""The value of every symbol while orders, or candidates of a plan, with symbolic sizes are compared."""
+
+
+def sampled_unit(unit: str, sample: int = SAMPLE) -> int:
+    """Return the value of a unit such as ``batch*(new + past)`` with ``sample`` for each symbol.
+
+    A negative unit, such as ``n - 100``, counts as ``sample``.
+    """
+    try:
+        return unit_value(unit, dict.fromkeys(symbols_of(unit), sample))
+    except ValueError:
+        return sample
 
 
 def product_of(factors: Iterable[Polynomial], coefficient: int) -> Size:
