@@ -116,16 +116,6 @@ class DropSchedule:
             if end - start > 1 and end not in self.recomputed_at[value]
         ]
 
-    def drop_work(self, value: ValueNumber, start: Place) -> int:
-        """Return the added work if a value is not kept between an access at ``start`` and the next.
-
-        It is the work of running the value's producer once more. But if ``start`` is the producer's own
-        step, and the producer has no other output, nothing is added: the producer runs later instead.
-        """
-        values = self.values
-        runs_later = values.is_sole_output[value] and start == values.made_at[value]
-        return 0 if runs_later else values.work[value]
-
     def add_access(self, value: ValueNumber, place: Place) -> None:
         """Add an access of a value at a place after its first one, unless it has one there."""
         if self.gap_around(value, place):
@@ -178,8 +168,6 @@ class DropSchedule:
             accesses = self.accesses[value]
             start = accesses[bisect_left(accesses, end) - 1]
             size = values.sizes[value]
-            if not self.drop_work(value, start):
-                continue  # the producer only runs later, not twice: to undo that saves nothing
             if self.live[start + 1 : end].max(initial=0) + size <= budget:
                 self.recomputed_at[value].discard(end)
                 self.add_live(start + 1, end, size)
@@ -238,7 +226,7 @@ class _Candidate:
         work: the work of all copies.
         inputs: the inputs of the copy, and of the copies that make these inputs.
         transient_bytes: bytes that only copies need, at the end of the gap: inputs that are computed
-        there, and outputs that copies make besides.
+        there.
     """
 
     value: ValueNumber
@@ -260,8 +248,8 @@ class GreedyChooser:
     Attributes:
         schedule: the drops so far and the bytes live at each place; it is changed.
         budget: bytes.
-        price: bytes of gain (`_Candidate.gain`) that are worth one unit of work. It falls: to the ratio
-        of each candidate that is taken, and to the floor after each round (`run`).
+        price: bytes of gain (`_Candidate.gain`) that are worth one unit of work; it falls to the floor
+        after each round (`run`).
         _transient_bytes: for each place the bytes that its copies need while they run. The
         copies at one place run one after the other, so this is their maximum, not their sum.
         _max_copies: most copies of inputs in one candidate.
@@ -286,10 +274,9 @@ class GreedyChooser:
         """Take candidates until the schedule fits the budget or no candidate helps.
 
         The price is the gain in bytes that is worth one unit of work. It begins at the highest ratio of
-        gain and work, and `_take_best` lowers it to each ratio that is taken. A round takes candidates by
-        falling ratio, down to the *floor*: the price at its start divided by `_FLOOR_DIVISOR`. Then the
-        floor becomes the price. The next round, with a new heap, so has candidates of a lower ratio, and
-        ones whose inputs are kept rather than recomputed.
+        gain and work. A round takes candidates by falling ratio, down to the *floor*: the price divided by
+        `_FLOOR_DIVISOR`. Then the floor becomes the price. The next round, with a new heap, so has
+        candidates of a lower ratio, and ones whose inputs are kept rather than recomputed.
 
         Returns:
             The number of candidates that were taken.
@@ -304,8 +291,7 @@ class GreedyChooser:
             floor = self.price / _FLOOR_DIVISOR
             while self._heap and -self._heap[0][0] >= floor and self._is_over_budget():
                 taken += self._take_best()
-            # `_take_best` evaluates anew: the price is below the floor already if a ratio fell.
-            self.price = min(self.price, floor)
+            self.price = floor
             rounds_without_any = 0 if taken > taken_before else rounds_without_any + 1
         return taken
 
@@ -343,13 +329,12 @@ class GreedyChooser:
 
     def _ratio_without_inputs(self, value: ValueNumber, gap: Gap) -> float:
         """Return gain per work of a drop, if the inputs of its copy cost nothing."""
-        work = self.schedule.drop_work(value, gap.start) + KERNEL_LAUNCH
-        return self._gain(value, gap) / work
+        return self._gain(value, gap) / (self.schedule.values.work[value] + KERNEL_LAUNCH)
 
     def _take_best(self) -> int:
         """Take the first candidate of the heap if it is still the best at its present gain per work.
 
-        The price, already set by `run`, falls to the ratio of a candidate that is taken. Otherwise it is put back at its present ratio, or dropped if it has no gain.
+        Otherwise it is put back at its present ratio, or dropped if it has no gain.
 
         Returns:
             The number of candidates that were taken, 1 or 0.
@@ -363,7 +348,6 @@ class GreedyChooser:
         if self._heap and candidate.ratio < -self._heap[0][0]:
             heappush(self._heap, (-candidate.ratio, value, end))
             return 0
-        self.price = min(self.price, candidate.ratio)
         self._take(candidate)
         return 1
 
@@ -374,17 +358,10 @@ class GreedyChooser:
         subtracted: bytes that only its copies need, while they run. None if no gain is left, or if
         `_add_inputs` gives the candidate up.
         """
-        schedule, values = self.schedule, self.schedule.values
         gain = self._gain(value, gap)
         if gain <= 0:
             return None
-        candidate = _Candidate(
-            value,
-            gap,
-            gain,
-            work=schedule.drop_work(value, gap.start),
-            transient_bytes=values.sibling_bytes[value],
-        )
+        candidate = _Candidate(value, gap, gain, work=self.schedule.values.work[value])
         if not self._add_inputs(candidate):
             return None
         # Only the bytes beyond those of other copies at the place are new (see `_transient_bytes`).
@@ -418,9 +395,7 @@ class GreedyChooser:
                 stack.extend(values.inputs[needed])
                 # The loss of a hoisted input includes its bytes at the place ``end``, so these count twice.
                 # In random programs, more results got worse than better if they counted once.
-                candidate.transient_bytes += (
-                    values.sizes[needed] + values.sibling_bytes[needed]
-                )
+                candidate.transient_bytes += values.sizes[needed]
             # Further inputs only lower the ratio.
             is_below_floor = candidate.gain * _FLOOR_DIVISOR < candidate.work * self.price
             if copies > self._max_copies or is_below_floor:

@@ -176,18 +176,10 @@ class _Search:
         return min(self._trials, key=lambda trial: trial.rank(budget))
 
     def prune(self, trial: Trial, budget: int) -> Trial:
-        """Return a trial without needless copies, and add that to the trials.
-
-        Among trials with the same peak and work, the one with the fewest copies is returned.
-        """
+        """Return a trial without needless copies, and add that to the trials."""
         pruned = without_needless_copies(trial, self._resident_vars, budget)
         self._trials.append(pruned)
-        equal = [
-            other
-            for other in self._trials
-            if (other.peak, other.work) == (pruned.peak, pruned.work)
-        ]
-        return min(equal, key=lambda candidate: len(candidate.written.copies))
+        return pruned
 
     def point(self, trial: Trial) -> Point:
         """Return the trial's point on the curve."""

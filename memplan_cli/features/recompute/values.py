@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import node_work
 from memplan_cli.analysis.repetition import repeatable
-from memplan_cli.core.operators import operator
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from memplan_cli.analysis.aliasing import Aliasing
-    from memplan_cli.core.program import Dataflow, Op, Program, VarId
+    from memplan_cli.core.program import Dataflow, Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
 
 
@@ -47,8 +46,6 @@ class Values:
         accesses: the places where the value is made and read, in order.
         inputs: the values that the producer reads.
         work: work of running the producer once more, or `MUST_RUN_ONCE`.
-        is_sole_output: whether the producer makes nothing else.
-        sibling_bytes: bytes of the producer's other required outputs, which a copy makes too.
     """
 
     program: Program
@@ -58,8 +55,6 @@ class Values:
     accesses: tuple[tuple[Place, ...], ...]
     inputs: tuple[tuple[ValueNumber, ...], ...]
     work: tuple[int, ...]
-    is_sole_output: tuple[bool, ...]
-    sibling_bytes: tuple[int, ...]
 
     @property
     def dataflow(self) -> Dataflow:
@@ -101,11 +96,6 @@ def find_values(
         work=tuple(
             node_work(op, program.vars) if is_repeatable[place] else MUST_RUN_ONCE
             for op, place in zip(producers, made_at, strict=True)
-        ),
-        # An omitted output has the name "".
-        is_sole_output=tuple(sum(var != "" for var in op.outputs) == 1 for op in producers),
-        sibling_bytes=tuple(
-            _sibling_bytes(op, root, sizes) for op, root in zip(producers, roots, strict=True)
         ),
     )
 
@@ -157,13 +147,3 @@ def _view_roots(
                 if base in root_of and var in sizes and sizes.get(base) == sizes[var]:
                     root_of[var] = root_of[base]
     return root_of
-
-
-def _sibling_bytes(op: Op, var: VarId, sizes: Mapping[VarId, Size]) -> int:
-    """Return the bytes of an op's required outputs other than ``var``."""
-    optional = operator(op).optional_outputs
-    return sum(
-        bytes_of(sizes, other)
-        for position, other in enumerate(op.outputs)
-        if position not in optional and other != var
-    )
