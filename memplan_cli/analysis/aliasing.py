@@ -120,7 +120,7 @@ def _unite_views(aliasing: Aliasing, ops: Sequence[Op], groups: _Groups) -> None
             continue
         # A result of a repeated body shares no bytes with an input: a runtime copies the results
         # into the inputs one by one. If two results were views of two inputs that the body swaps,
-        # the first copy would overwrite the source of the second. An input is the oldest of its group.
+        # the first copy would overwrite the source of the second. A body's input is the oldest of its group.
         oldest = groups.vars[groups.root(base)]
         if op.outputs[0] in carried_results and oldest in carried_inputs:
             continue
@@ -176,8 +176,8 @@ def _shareable_roots(
 
     - A result that the branch does not compute: a capture, a constant, or a view of one. It has
       other readers and is live in the other branch.
-    - A result that the branch returns twice, itself or as a view: two outputs need two buffers, so a
-      root is returned at one position only.
+    - A result that the branch returns twice, itself or as a view: two outputs need two buffers. So no
+      root is in the list twice.
     """
     number = groups.number
     roots = [groups.root(number[var]) if var in number else None for var in body.outputs]

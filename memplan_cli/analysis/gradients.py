@@ -195,7 +195,7 @@ class _Evidence:
         return tuple(self._by_type.get((var.dtype, var.shape), ()))
 
     def may_be_gradient(self, output: VarId, parameter: VarId) -> bool:
-        """Return whether an output like a parameter has property 2 or 3: those of linear ops and of biases lack one."""
+        """Return whether an output like a parameter has property 2 or 3. Those of linear ops and biases lack one."""
         return self.depends_on_operand(output, parameter) or self.depends_on_result(
             output, parameter
         )
@@ -301,7 +301,7 @@ class _Updates:
     """
 
     def __init__(self, evidence: _Evidence) -> None:
-        """Find the sources of all vars: the stored tensors from which elementwise or optimizer ops compute them.
+        """Find the sources of all vars: the stored tensors from which elementwise or optimizer ops derive them.
 
         Forward ops do not count. ``evidence`` is of the model: scalars among its candidate parameters
         count as stored tensors; other scalars, such as a learning rate, do not.

@@ -51,7 +51,7 @@ def write_files(contents: Mapping[Path, Content]) -> None:
 
 
 def _rename_all(temporary_files: Mapping[Path, Path]) -> None:
-    """Replace each key, a file, by its temporary file. If that fails, remove files that were not there before."""
+    """Replace each file (key) by its temporary file. If that fails, remove those that are new."""
     new_files: list[Path] = []
     try:
         for target, temporary_file in temporary_files.items():

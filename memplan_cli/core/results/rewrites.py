@@ -184,7 +184,7 @@ class ChunkingSummary:
 
     @property
     def bound_text(self) -> str:
-        """The lower bound of the live peak and what sets it: ``2 MiB for MatMul_3 (x 2 MiB)``; empty: no bound."""
+        """The lower bound and what sets it, as ``2 MiB for MatMul_3 (x 2 MiB)``; empty: no bound."""
         if not self.bound:
             return ""
         named = self.bound_tensors[:_MAX_NAMES]
