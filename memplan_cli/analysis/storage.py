@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing, share_storage
@@ -97,32 +96,6 @@ def _buffer_ranges(
     return ranges
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The timeline of a program, and its buffers under one set of sharing operators."""
-
-    timeline: Timeline
-    aliasing: Aliasing
-    storage: Storage
-
-    @property
-    def live_peak(self) -> int:
-        """The most bytes of planned vars that are live at one tick. Sizes must be numbers."""
-        return lower_bound(Problem(self.storage.buffers_by_unit.get(FIXED_UNIT, ())))
-
-
-def measured(
-    program: Program,
-    sizes: Mapping[VarId, Size],
-    pinned: Collection[VarId] = (),
-    aliasing: Aliasing = SHARE_SAFELY,
-) -> Measured:
-    """Return the buffers of a program together with its timeline; arguments as `storage_of`."""
-    timeline = Timeline(program)
-    storage = storage_of(program, sizes, pinned, aliasing, timeline)
-    return Measured(timeline, aliasing, storage)
-
-
 def live_peak(
     program: Program,
     sizes: Mapping[VarId, Size],
@@ -133,7 +106,8 @@ def live_peak(
 
     Vars on the same bytes count once, pinned vars count at every tick. Arguments as `storage_of`.
     """
-    return measured(program, sizes, pinned, aliasing).live_peak
+    storage = storage_of(program, sizes, pinned, aliasing)
+    return lower_bound(Problem(storage.buffers_by_unit.get(FIXED_UNIT, ())))
 
 
 def result_sizes(program: Program) -> dict[VarId, Size]:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.aliasing import SHARE_SAFELY, Aliasing
-from memplan_cli.analysis.storage import Measured, measured
+from memplan_cli.analysis.storage import storage_of
 from memplan_cli.core.problem import Problem, lower_bound
 from memplan_cli.core.program import VarId, walk
 from memplan_cli.core.progress import silent
@@ -91,7 +91,7 @@ def best_order(
     else:
         search = main_block.search
         found = _Choice(search.chosen, replace(program, body=main_block.block), search.peaks)
-    best, measurement = _confirmed_or_file(found, program, meter)
+    best = _confirmed_or_file(found, program, meter)
     # The bound counts too few bytes for subgraphs, never too many, so a peak equal to it is the least. Peaks
     # and bounds hold for one value of the symbols only: with symbols, none is returned.
     bound = None if meter.is_symbolic else main_block.memory.bound
@@ -101,7 +101,6 @@ def best_order(
         chosen=best.method,
         bound=bound,
         proved=bound is not None and best.peak <= bound,
-        measured=measurement,
     )
 
 
@@ -124,22 +123,19 @@ class _Choice(NamedTuple):
         return self.peaks[self.method]
 
 
-def _confirmed_or_file(
-    found: _Choice, program: Program, meter: _PeakMeter
-) -> tuple[_Choice, Measured | None]:
-    """Return a found order with its measurement, or the file's order if it needs no more.
+def _confirmed_or_file(found: _Choice, program: Program, meter: _PeakMeter) -> _Choice:
+    """Return a found order with its measured peak, or the file's order if it needs no more.
 
     Searches count bytes with a `TaskGraph`, which may differ from the program's. So the peak of the found
-    order is replaced by the measured one. The file's order has no measurement.
+    order is replaced by the measured one.
     """
     if found.method != "file":
-        measurement = meter.measured(found.program)
-        peaks = {**found.peaks, found.method: meter.peak_of(measurement)}
+        peaks = {**found.peaks, found.method: meter.peak(found.program)}
         found = found._replace(peaks=peaks)
         is_better = found.peak < found.peaks["file"]
         if is_better and not _is_worse_for_other_symbols(program, found.program, meter):
-            return found, measurement
-    return _Choice("file", program, found.peaks), None
+            return found
+    return _Choice("file", program, found.peaks)
 
 
 def _choose_measured(
@@ -191,24 +187,11 @@ class _PeakMeter:
         """Whether any size has symbols, so that peaks hold for one value of them only."""
         return any(size.symbols for size in self.planned_vars.sizes.values())
 
-    def measured(self, program: Program) -> Measured:
-        """Return storage and live bytes of a program, in sizes as they are."""
-        planned_vars = self.planned_vars
-        return measured(
-            program, planned_vars.sizes, planned_vars.pinned, planned_vars.aliasing
-        )
-
     def peak(self, program: Program) -> int:
         """Return the live peak of a program, with numbers in place of symbols."""
-        return self.peak_of(self.measured(program))
-
-    def peak_of(self, measurement: Measured) -> int:
-        """Return the live peak of a measured program, with numbers in place of symbols."""
-        if not self.is_symbolic:
-            return measurement.live_peak
-        # A unit is the product of the symbols in a size, such as ``batch``.
-        groups = measurement.storage.buffers_by_unit.values()
-        buffers = (buffer for group in groups for buffer in group)
+        vars_ = self.planned_vars
+        storage = storage_of(program, vars_.sizes, vars_.pinned, vars_.aliasing)
+        buffers = (buffer for group in storage.buffers_by_unit.values() for buffer in group)
         # The id of a buffer is the id of its oldest variable, whose size it has.
         sized = (b._replace(size=self.numbers[VarId(b.id)]) for b in buffers)
         # Without alignment the bound is the most bytes live at one tick.

@@ -14,7 +14,6 @@ from memplan_cli.analysis.storage import live_peak
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from memplan_cli.analysis.storage import Measured
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.symbolic.sizes import Size
 
@@ -60,8 +59,6 @@ class Ordering:
         chosen: The method that found the order.
         bound: Bytes that no order's live peak is below; None if not computed.
         proved: Whether the live peak of the chosen order is ``bound``.
-        measured: Storage and live bytes of the chosen order; None if the search has not measured
-            them.
     """
 
     program: Program
@@ -69,4 +66,3 @@ class Ordering:
     chosen: str
     bound: int | None
     proved: bool
-    measured: Measured | None = field(default=None, compare=False)

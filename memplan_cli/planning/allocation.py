@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.aliasing import SHARE_NOTHING, SHARE_SAFELY, Aliasing
 from memplan_cli.analysis.liveness import Timeline
-from memplan_cli.analysis.storage import Measured, Storage, storage_of
+from memplan_cli.analysis.storage import Storage, storage_of
 from memplan_cli.core.problem import (
     BufferId,
     Layout,
@@ -66,7 +66,6 @@ class Needs:
         alignment: Bytes, or None for the default, which tiny models may go below.
         time_limit: Seconds after which the search for a layout stops; None: no limit.
         allocator: Packs the arenas of level 2; None searches with the portfolio.
-        measured: The storage of this program and these sizes, if a search has computed it.
         progress: Called with what the search for a layout reports.
     """
 
@@ -76,13 +75,12 @@ class Needs:
     alignment: int | None = None
     time_limit: float | None = None
     allocator: Allocator | None = None
-    measured: Measured | None = field(default=None, repr=False, compare=False)
     progress: Progress = field(default=silent, repr=False, compare=False)
 
     @cached_property
     def timeline(self) -> Timeline:
         """The ticks of the program's ops."""
-        return Timeline(self.program) if self.measured is None else self.measured.timeline
+        return Timeline(self.program)
 
     @property
     def live(self) -> Mapping[VarId, LiveRange]:
@@ -100,9 +98,6 @@ class Needs:
         Views and safe in-place results share buffers at level 2; below, every var has its own.
         """
         aliasing = aliasing_of(level)
-        # The search has measured one way of sharing only.
-        if self.measured is not None and self.measured.aliasing is aliasing:
-            return self.measured.storage
         return storage_of(self.program, self.sizes, self.pinned, aliasing, self.timeline)
 
     @cached_property

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.analysis.aliasing import Aliasing
     from memplan_cli.analysis.phase import Phases
-    from memplan_cli.analysis.storage import Measured
     from memplan_cli.core.binding_options import InputShape
     from memplan_cli.core.program import Program, VarId
     from memplan_cli.core.progress import Progress
@@ -102,7 +101,6 @@ class Candidate:
         order: The origin of the order: `FILE`, a method of ordering, or a rewrite.
         peaks: The live peak by the method that found an order; empty if sizes are symbolic.
         bound: No order of the program has a lower live peak; None: not computed.
-        measured: The storage in this order, if a search has computed it.
         resident: The live peak with outputs counted, if the order was searched by it; else 0.
     """
 
@@ -114,7 +112,6 @@ class Candidate:
     recompute: RecomputeSummary = field(default_factory=RecomputeSummary)
     donated: DonationSummary = field(default_factory=DonationSummary)
     warnings: tuple[str, ...] = ()
-    measured: Measured | None = field(default=None, repr=False, compare=False)
     resident: int = 0
 
     @classmethod
@@ -126,5 +123,4 @@ class Candidate:
             ordering.chosen,
             ordering.peaks,
             ordering.bound,
-            measured=ordering.measured,
         )

@@ -152,7 +152,7 @@ def _reordered(
 ) -> Candidate:
     """Return a candidate with its program in another order, and with a resident peak if it had one."""
     resident = task.planned_vars.resident.live_peak(program) if candidate.resident else 0
-    return replace(candidate, program=program, order=order, resident=resident, measured=None)
+    return replace(candidate, program=program, order=order, resident=resident)
 
 
 def in_best_order(
@@ -205,7 +205,7 @@ def _with_late_outputs(task: PlanningTask, ordering: Ordering, best: Candidate) 
     if late is None:
         return best
     resident = planned_vars.resident.live_peak(late)
-    return replace(best, program=late, order="resident", resident=resident, measured=None)
+    return replace(best, program=late, order="resident", resident=resident)
 
 
 def for_runtime(
@@ -237,7 +237,7 @@ def for_runtime(
     allowed_plan_peak = max(plan_peak, plan_peak_in_file)
     settled = runtime.settle(best, lambda ordered: plan_peak_of(ordered) <= allowed_plan_peak)
     peaks = {**candidate.peaks, "runtime": plan_peak_of(settled)}
-    return replace(candidate, program=settled, order="runtime", peaks=peaks, measured=None)
+    return replace(candidate, program=settled, order="runtime", peaks=peaks)
 
 
 def _search_repeatedly(

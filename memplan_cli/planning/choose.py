@@ -129,7 +129,6 @@ def choose(
             alignment=settings.alignment,
             time_limit=settings.time_limit,
             allocator=allocator,
-            measured=candidate.measured,
             progress=progress,
         )
         allocation = allocate(needs, settings.level, 0 if is_fast_first else DEFAULT_WORK)

@@ -272,5 +272,5 @@ def _original_allocation(
     for contender in others:
         if contender.candidate.program is task.program:
             return contender.searched().allocation
-    needs = replace(best.needs, program=task.program, sizes=scope.sizes, measured=None)
+    needs = replace(best.needs, program=task.program, sizes=scope.sizes)
     return allocate_level(needs, task.settings.level)

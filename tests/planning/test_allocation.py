@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from builders import allocated_at_each_level, block, ids, op, program, var_sizes
-from memplan_cli.analysis.storage import measured
 from memplan_cli.core.problem import Layout, Problem
 from memplan_cli.core.program import VarId
 from memplan_cli.core.symbolic.sizes import Size
@@ -178,12 +177,3 @@ def test_a_slot_that_is_handed_on_too_soon_is_caught_at_every_level(
     monkeypatch.setattr(allocation, "pool_levels", one_slot_for_all)
     with pytest.raises(InvalidLayoutError, match="a slot is taken before it is free: a, b"):
         heights(needs(CHAIN, a=8, b=8, c=8, d=8))
-
-
-def test_what_was_measured_is_used_at_the_level_it_was_measured_for() -> None:
-    wanted = needs(CHAIN, a=8, b=8, c=8, d=8)
-    known = measured(wanted.program, wanted.sizes, wanted.pinned)
-    told = replace(wanted, measured=known)
-    assert told.storage(2) is known.storage
-    assert told.timeline is known.timeline
-    assert told.storage(1) is not known.storage

@@ -22,7 +22,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.analysis.cost import node_work
-from memplan_cli.analysis.storage import measured
+from memplan_cli.analysis.liveness import Timeline
+from memplan_cli.analysis.storage import storage_of
 from memplan_cli.core.problem import Problem, pressure
 from memplan_cli.core.program import Origin
 from memplan_cli.core.symbolic.sizes import FIXED_UNIT, size_of
@@ -215,16 +216,17 @@ class Search:
             return None
         self.limit.written_ops += len(chunked.program.body.ops)
         sizes = with_new_sizes(chunked.program, self.graph.program, self.planned_vars.sizes)
-        measurement = measured(
-            chunked.program, sizes, self.planned_vars.pinned, self.planned_vars.aliasing
+        timeline, planned_vars = Timeline(chunked.program), self.planned_vars
+        storage = storage_of(
+            chunked.program, sizes, planned_vars.pinned, planned_vars.aliasing, timeline
         )
         # All sizes are numbers, so all buffers are of this unit.
-        buffers = measurement.storage.buffers_by_unit.get(FIXED_UNIT, ())
+        buffers = storage.buffers_by_unit.get(FIXED_UNIT, ())
         # Pairs of a tick and the bytes that are live from it on, by ascending tick.
         live_bytes_from = tuple(pressure(Problem(buffers)))
         first_peak_tick, _ = max(live_bytes_from, key=lambda entry: entry[1], default=(0, 0))
         # An op of the top block begins at its tick. Ops of its subgraphs have the ticks after it.
-        op_ticks = [step.start for step in measurement.timeline.steps if not step.block.path]
+        op_ticks = [step.start for step in timeline.steps if not step.block.path]
         op_peaks = _op_peaks(live_bytes_from, op_ticks)
         return State(
             choices=tuple(choices),
@@ -232,7 +234,7 @@ class Search:
             sizes=sizes,
             op_peaks=op_peaks,
             peak_op=chunked.program.body.ops[op_peaks.index(max(op_peaks))],
-            peak_vars=_vars_live_at(first_peak_tick, measurement.storage, sizes),
+            peak_vars=_vars_live_at(first_peak_tick, storage, sizes),
         )
 
     def with_measured_choices(self, choices: Iterable[Choice]) -> State | None:

@@ -81,8 +81,7 @@ def donate(candidate: Candidate, task: PlanningTask) -> Candidate:
         if _is_too_costly(result, candidate, task):
             result = donations(program, patterns, moves="none")
         else:
-            # A measurement of the former order does not hold for the new one.
-            candidate = replace(candidate, program=result.program, measured=None)
+            candidate = replace(candidate, program=result.program)
 
     def name(var: VarId) -> str:
         return program.vars[var].name
