@@ -100,7 +100,7 @@ def simulated_model(executed: ExecutedGraph, settings: RuntimeSettings) -> Simul
     """Return a graph with the planner's settings and known sizes, for a simulation of its runs."""
     session = settings.session
     order = ORDERS[str(session.get("execution_order", "DEFAULT"))]
-    planner = PlannerSettings(
+    planner = PlannerSettings(  # a graph in run order is not ordered again
         table=load_table(executed.provider),
         order=file_order if executed.in_run_order else order,
         reuses_buffers=bool(session.get("enable_mem_reuse", True)),
