@@ -249,7 +249,7 @@ RULES = (
     rule("a machine has a score for each pair",
          "_svm_classifier", replace("_BINARY if labels == _BINARY else pairs", "labels"), "test_domains"),
     rule("several elements of a table lie in a byte",
-         "_gather_block_quantized", replace("product((rows[-1], 8 // node.int_attribute('bits', 4)))", "rows[-1]"), "test_domains"),
+         "_gather_block_quantized", replace("product((dims[-1], 8 // node.int_attribute('bits', 4)))", "dims[-1]"), "test_domains"),
     rule("what is declared comes back only where inference agrees",
          "_improved_type", always("agrees"), "test_contradictions", "test_reading"),
     rule("a Constant is no declared type",

@@ -116,8 +116,8 @@ def read_checked(model: ModelProto | LazyModel, bindings: Bindings) -> Loaded:
 def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
     """Read a program; while nodes contradict declared types, read it again without these types.
 
-    A warning names the first contradiction. Values that are contradicted even so have no shape. Blocks that
-    are never run may contradict themselves, and their values take no memory.
+    A warning names the first contradiction. Values on which nodes disagree even then (``remaining``) have no
+    shape. Blocks that are never run may contradict themselves, and their values take no memory.
 
     Raises:
         SettingsError: a shape was given that the value's node contradicts.
@@ -130,7 +130,7 @@ def _read_consistent(source: LazyModel, bindings: Bindings) -> Loaded:
         untrusted |= new_names
         loaded = read_program(source, replace(bindings, untrusted=untrusted))
         remaining = _contradictions_in_run_blocks(source, loaded)
-    # Only now: the last reading decides which blocks are never run.
+    # Only now: the last reading decides which blocks are never run. ``remaining`` has no values of these.
     if loaded.skipped:
         loaded = _without_never_run(loaded, bindings.values)
     if not first_found:
@@ -205,6 +205,7 @@ def _add_dependents(block: Block, unknown: set[VarId]) -> None:
         is_dependent = not unknown.isdisjoint(op.inputs)
         for body in op.bodies:
             _add_dependents(body, unknown)
+            # An output of a subgraph that captures a value may be that value.
             body_values = (*body.outputs, *_values_in(body))
             is_dependent = is_dependent or not unknown.isdisjoint(body_values)
         if is_dependent:
@@ -214,7 +215,7 @@ def _add_dependents(block: Block, unknown: set[VarId]) -> None:
 
 
 def _values_in(block: Block) -> Iterator[VarId]:
-    """Yield the values that a block and its subgraphs define."""
+    """Yield the values that a block and its subgraphs, at any depth, define."""
     yield from block.inputs
     for op in block.ops:
         yield from (var for var in op.outputs if var)

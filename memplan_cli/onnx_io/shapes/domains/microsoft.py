@@ -56,14 +56,15 @@ def _gather_block_quantized(node: RuleNode) -> Sequence[OutputType]:
     data, indices = node.input_shape(0), node.input_shape(1)
     if data is None or indices is None or not data:
         return [OutputType(node.elem_type(2), None)]
-    rows = list(data)
-    axis = node.int_attribute("quantize_axis", 1) % len(data)
+    dims = list(data)
     if node.elem_type(0) == UINT8:
-        rows[-1] = product((rows[-1], 8 // node.int_attribute("bits", 4)))
-        if axis != len(data) - 1:
+        quantized_axis = node.int_attribute("quantize_axis", 1) % len(dims)
+        if quantized_axis != len(dims) - 1:
             return [OutputType(node.elem_type(2), None)]
-    index = node.int_attribute("gather_axis", 0) % len(data)
-    return [OutputType(node.elem_type(2), (*rows[:index], *indices, *rows[index + 1 :]))]
+        dims[-1] = product((dims[-1], 8 // node.int_attribute("bits", 4)))
+    gathered_axis = node.int_attribute("gather_axis", 0) % len(dims)
+    dims[gathered_axis : gathered_axis + 1] = indices
+    return [OutputType(node.elem_type(2), tuple(dims))]
 
 
 def _pad(node: RuleNode) -> Sequence[OutputType]:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memplan_cli.onnx_io.shapes.domains.rule_node import (
-    UINT8,
     OutputType,
     Rule,
     RuleNode,
@@ -176,12 +175,12 @@ def pool(node: RuleNode, *, channels_last: bool) -> Sequence[OutputType]:
 
 def _global_pool(node: RuleNode) -> Sequence[OutputType]:
     """QLinearGlobalAveragePool: (n, c, ..) -> (n, c, 1, ..), or with ``channels_last`` (n, 1, .., c)."""
-    shape = node.input_shape(0)
-    if shape is None or len(shape) <= _MATRIX:
-        return []
-    ones = (1,) * (len(shape) - _MATRIX)
+    shape = node.input_shape(0) or ()
+    pooled = (1,) * len(shape[2:])
+    if not pooled:
+        return []  # the shape is unknown or invalid
     last = node.int_attribute("channels_last")
-    output_shape = (shape[0], *ones, shape[-1]) if last else (*shape[:2], *ones)
+    output_shape = (shape[0], *pooled, shape[-1]) if last else (*shape[:2], *pooled)
     return [OutputType(node.elem_type(0), output_shape)]
 
 
@@ -192,7 +191,7 @@ def _qlinear_concat(node: RuleNode) -> Sequence[OutputType]:
     """
     shapes = [node.input_shape(index) for index in range(2, len(node.proto.input), 3)]
     shape = joined_shape(shapes, node.int_attribute("axis", 1))
-    return [OutputType(node.elem_type(1) or UINT8, shape)]
+    return [OutputType(node.elem_type(1), shape)]
 
 
 RULES: Mapping[str, Rule] = {

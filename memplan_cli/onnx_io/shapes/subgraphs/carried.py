@@ -70,7 +70,8 @@ def _widened_state(
 ) -> TypeProto:
     """Return the type of a carried value that holds before and after an iteration.
 
-    Dims that differ are unknown, unless the declaration has them.
+    It has the dims that both have in common. The others are those of the declaration, unless that only repeats
+    numbers of the initial value. The type does not change if no shape is inferred, but one is declared.
 
     Args:
         before: The type before the iteration, in which unknown parts are filled in from ``declared``.
@@ -79,7 +80,7 @@ def _widened_state(
         declared: The type that the subgraph declares for its input.
     """
     if shape_in(after) is None and is_complete(declared):
-        return before  # inference knows nothing of the result: the declaration is not contradicted
+        return before
     return merged(widened(before, after), _without_initial_dims(initial, declared))
 
 

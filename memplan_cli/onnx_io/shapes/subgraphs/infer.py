@@ -62,8 +62,8 @@ def _infer_subgraphs(
     """Infer the subgraphs of all control-flow nodes; return the types of outputs that were unknown or wrong.
 
     ``inferred`` has the nodes of ``given``, with types by ``infer``; its subgraphs get their types here. In
-    ``given``, wrong shapes that a Loop or Scan declares for its states are removed. A later node sees the
-    returned types of an earlier one.
+    ``given``, wrong shapes that a Loop or Scan declares for its states are removed. Both changes, and that of
+    ``outer.types`` for later nodes, are made by `_infer_subgraphs_of`.
     """
     node_pairs = [
         (node, inferred.graph.node[index])

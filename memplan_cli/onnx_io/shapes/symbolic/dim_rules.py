@@ -71,26 +71,32 @@ def resize_shape(values: Values, node: NodeProto) -> Shape | None:
 
 
 def _resized_dims(values: Values, node: NodeProto, dims: list[Dim]) -> list[Dim] | None:
-    """Return the dims of the resized axes after a Resize; None if sizes and scales are unknown."""
+    """Return the dims of the resized axes after a Resize; None if sizes and scales are unknown.
+
+    The inputs are (x) in Upsample-7, where scales are an attribute, (x, scales) in Upsample-9 and Resize-10, and
+    (x, region, scales, sizes) from Resize-11 on.
+    """
     sizes = values.input_dims(node, 3)
     if sizes:
         return list(sizes)
-    # The scales are the second input of Upsample-9 and of Resize-10, the third from then on;
-    # between them stands the region of interest, which is no input before opset 11.
-    scale_inputs = node.input[1:3]
-    if scale_inputs:
-        value = values.value_of(scale_inputs[-1])
-        is_known = value is not None and value.is_known
-        scales = tuple(map(float, value.array.reshape(-1))) if value and is_known else ()
-    else:  # Upsample-7
-        scales = next((tuple(a.floats) for a in node.attribute if a.name == "scales"), ())
+    inputs_up_to_scales = node.input[1:3]
+    scales: Sequence[float] = ()
+    if not inputs_up_to_scales:
+        scales = next((a.floats for a in node.attribute if a.name == "scales"), ())
+    else:
+        value = values.value_of(inputs_up_to_scales[-1])
+        if value is not None and value.is_known:
+            scales = [float(scale) for scale in value.array.reshape(-1)]
     if len(scales) != len(dims):
         return None
     return [_scaled(dim, scale) for dim, scale in zip(dims, scales, strict=True)]
 
 
 def _scaled(dim: Dim, scale: float) -> Dim:
-    """Return ``floor(dim * scale)``; None where the runtime's float product may round (see `EXACT`)."""
+    """Return ``floor(dim * scale)``; None if the float product of the runtime may be rounded.
+
+    It is exact for scales that are fractions of small numbers, if dims are not very large (see `EXACT`).
+    """
     if dim is None or not 0 < scale < float("inf"):
         return None
     ratio = Fraction(scale)

@@ -66,7 +66,7 @@ MOVES = frozenset(names_of(lambda op: op.moves and op.family is not Family.SEQUE
 """Operators whose outputs consist of elements of their inputs."""
 
 SIZED_BY_DATA = frozenset(names_of(lambda op: op.size_from_data))
-"""Operators such as NonZero, whose output size depends on values, but is at most the input's."""
+"""Operators whose output size depends on values: that of a NonZero is at most the input's times its rank."""
 
 SHAPE_ARITHMETIC = frozenset(
     {
@@ -92,12 +92,13 @@ def add_output_values(values: Values, node: NodeProto) -> None:
 def _output_values(values: Values, node: NodeProto) -> Results:
     """Return the values of the outputs of a node of the standard domain, by the first rule that applies.
 
-    Known numbers are evaluated, other elements calculated or moved. Empty for control flow, which
-    is interpreted elsewhere, and for random values.
+    - Constant, Shape and Size make values from an attribute or a shape.
+    - Control flow, which is interpreted elsewhere, and random operators have no values.
+    - Nodes whose inputs are known numbers are evaluated.
+    - Other elements, expressions among them, are calculated or moved.
     """
-    source = _SOURCES.get(node.op_type)
-    if source is not None:
-        return (source(values, node),)
+    if node.op_type in _SOURCES:
+        return (_SOURCES[node.op_type](values, node),)
     if node.op_type in CONTROL_FLOW or operator(node).is_random:
         return ()
     inputs = [values.value_of(name) if name else None for name in node.input]
@@ -114,7 +115,7 @@ def _output_values(values: Values, node: NodeProto) -> Results:
 def _evaluated(values: Values, node: NodeProto, inputs: Sequence[Value | None]) -> Results:
     """Evaluate a node on numbers if its output is known to be small; else return no results.
 
-    An operator such as NonZero is always evaluated: its output is no larger than its small input.
+    Operators in `SIZED_BY_DATA` are always evaluated: their inputs, and so their outputs, are small.
     """
     shape = values.shape(node.output[0]) if node.output else None
     sizes = [dim for dim in shape or () if isinstance(dim, int)]
