@@ -94,6 +94,13 @@ def test_a_file_that_does_not_exist_holds_no_data(tmp_path: Path) -> None:
     assert not holds_data_of(path, tmp_path / "a.bin")
 
 
+def test_a_file_holds_the_data_that_a_link_of_another_name_leads_to(tmp_path: Path) -> None:
+    path = saved(tmp_path, model_with("a.bin"), "a.bin")
+    (tmp_path / "a.bin").rename(tmp_path / "data.bin")
+    (tmp_path / "a.bin").symlink_to("data.bin")
+    assert holds_data_of(path, tmp_path / "data.bin")
+
+
 @pytest.mark.parametrize(
     "place", ["../a.bin", "/etc/passwd", "sub/../../a.bin", "", "C:\\a.bin", "..\\a.bin"]
 )

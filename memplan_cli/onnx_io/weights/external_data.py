@@ -58,9 +58,9 @@ def external_copies(model: ModelProto) -> tuple[TensorProto, ...]:
 
 
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
-    """Yield all tensors of a model, those in node attributes and subgraphs included.
+    """Yield all tensors of a model's graphs, those in node attributes and subgraphs included.
 
-    A sparse tensor yields the tensors of its values and indices.
+    A sparse tensor yields the tensors of its values and indices. Tensors in functions of the model are left out.
     """
     for graph in graphs(model.graph):
         yield from graph.initializer
@@ -101,13 +101,13 @@ def locations(tensors: Iterable[TensorProto]) -> tuple[str, ...]:
 def holds_data_of(model: Path, place: Path) -> bool:
     """Whether the file ``place`` holds weights of a model; False if it does not exist, or ``model`` is no model.
 
-    The model is parsed only if the file is in the model's folder and its name occurs in the model.
+    The model is parsed only if the file is in the model's folder and the model seems to have external data.
     """
     if not place.exists() or not place.resolve().is_relative_to(model.parent.resolve()):
         return False
     try:
         with model.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
-            if text.find(place.name.encode()) < 0:
+            if text.find(b"location") < 0:  # the key of the name of a data file
                 return False
         named = locations(external_tensors(load_as_written(model)))
     except (OSError, ValueError, ModelError):  # an empty file cannot be mapped

@@ -52,7 +52,7 @@ class Scope:
 
     @classmethod
     def of(cls, graph: GraphProto, outer: Scope | None = None) -> Scope:
-        """Return the scope of a graph."""
+        """Return the scope of a graph inside ``outer``; Constant nodes with a tensor are no producers."""
         tensors = {tensor.name: tensor for tensor in graph.initializer}
         producers = producer_nodes(graph.node)
         for name, node in tuple(producers.items()):
@@ -182,12 +182,12 @@ def _sliced(node: NodeProto, operands: Sequence[Array | None]) -> Array:
     for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         axis = index if axes is None else int(axes[index])
         step, size = 1 if steps is None else int(steps[index]), data.shape[axis]
-        first, last = (bound + size if bound < 0 else bound for bound in (start, end))
-        is_backwards = step < 0
-        # Backwards, the first element read is at most size - 1, and an end of -1 includes element 0.
-        first = min(max(first, 0), size - is_backwards)
-        last = min(max(last, -1 if is_backwards else 0), size - is_backwards)
-        slices[axis] = slice(first, None if last < 0 else last, step)
+        first, stop = (bound + size if bound < 0 else bound for bound in (start, end))
+        # A stop of -1, behind element 0 on the way backwards, is None in Python.
+        lowest_stop, highest = (0, size) if step > 0 else (-1, size - 1)
+        first = min(max(first, 0), highest)
+        stop = min(max(stop, lowest_stop), highest)
+        slices[axis] = slice(first, None if stop < 0 else stop, step)
     part: Array = data[tuple(slices)]
     return part
 
@@ -263,9 +263,10 @@ def _carried(array: Array) -> Array:
 
 
 def _restored(result: Array, operands: Iterable[Array]) -> Array:
-    """View a node's result as bfloat16 or the like again, if an operand was `_carried` as these integers.
+    """View a result of uint16 as bfloat16 again, if an operand of that dtype was `_carried` as uint16, and the like.
 
-    ``operands`` are those before `_carried`. At most one dtype among them is not numpy's.
+    ``operands`` are those before `_carried`. At most one dtype among them is not numpy's. The node only moves
+    elements, so that such a result has those of the operand.
     """
     import numpy as np
 

@@ -62,9 +62,10 @@ def _raw_bytes(tensor: TensorProto) -> bytes:
 
 
 def moved_outside(model: ModelProto, name: str, file: BinaryIO) -> ModelProto:
-    """Return a copy of a model whose large weights are in an empty data file; equal ones are stored once.
+    """Write the large weights in a model to an empty file; return a copy of the model that refers to it as ``name``.
 
-    The copy refers to the file as ``name``. Data that is external already stays where it is.
+    Equal weights are stored once, large ones first (see `is_small`). Data that is external already stays where
+    it is.
     """
     copy = deepcopy(model)
     offsets: dict[bytes, int] = {}

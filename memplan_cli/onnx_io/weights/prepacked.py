@@ -100,21 +100,18 @@ def _own_blob(tensor: TensorProto) -> Blob:
 
 
 def _copy_blobs(blobs: Collection[Blob], folder: Path, file: BinaryIO) -> Mapping[Blob, int]:
-    """Write each distinct blob on a page of its own, large ones first; return the new offset of each."""
+    """Write each distinct blob on pages of its own, large ones first (see `is_small`); return the new offset of each."""
     lengths = Counter(blob.length for blob in blobs)
     offsets: dict[Blob, int] = {}
     offset_by_content: dict[tuple[int, bytes], int] = {}
     for blob in sorted(blobs, key=lambda blob: is_small(blob.length)):
         # Only blobs of equal length can be equal: others are not hashed.
-        is_comparable = lengths[blob.length] > 1
-        content = (blob.length, _digest(folder, blob)) if is_comparable else None
-        if content in offset_by_content:
-            offsets[blob] = offset_by_content[content]
-            continue
-        offsets[blob] = fill_to_boundary(file, blob.length)
-        if content is not None:
-            offset_by_content[content] = offsets[blob]
-        file.writelines(_read_blob(folder, blob))
+        digest = _digest(folder, blob) if lengths[blob.length] > 1 else b""
+        content = blob.length, digest
+        if content not in offset_by_content:
+            offset_by_content[content] = fill_to_boundary(file, blob.length)
+            file.writelines(_read_blob(folder, blob))
+        offsets[blob] = offset_by_content[content]
     return offsets
 
 

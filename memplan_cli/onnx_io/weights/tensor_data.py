@@ -45,7 +45,8 @@ def read_tensor(tensor: TensorProto, folder: Path) -> NDArray[Any]:
     No caller reads those: folding leaves them to the runtime, and other rewrites do not support them.
 
     Raises:
-        ModelError: the tensor has no data, or its file in ``folder`` is missing or too short.
+        ModelError: the tensor has no data, or its file in ``folder`` is missing or too short. The message is for
+            folding: other rewrites read files that a session has just written.
     """
     import numpy as np
     from onnx import helper, numpy_helper

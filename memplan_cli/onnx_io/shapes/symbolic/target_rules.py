@@ -128,13 +128,13 @@ def _broadcast_dim(dims: tuple[Dim, ...]) -> Dim:
 def _is_clamped(clamped: Dim, dim: Dim) -> bool:
     """Whether ``clamped`` is ``min(dim, number, ..)`` with numbers above 1.
 
-    If ``clamped`` and ``dim`` broadcast to one another, they are equal: both are 1, or neither is.
+    Then ``clamped`` is 1 if ``dim`` is, and only then. So if the two broadcast to one another, they are equal.
     """
-    call = parse_call(str(canonical_dim(str(clamped))))
+    call = parse_call(str(canonical_dim(str(clamped))))  # only canonical texts are parsed
     if call is None:  # a name, a sum, a product or a number
         return False
     function, arguments = call
-    dim_polynomial = polynomial_of(dim)  # as are the arguments
+    dim_polynomial = polynomial_of(dim)  # arguments are polynomials too
     if function != "min" or dim_polynomial not in arguments:
         return False
     numbers = [constant_value(other) for other in arguments if other != dim_polynomial]
