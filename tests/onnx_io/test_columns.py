@@ -162,6 +162,18 @@ def test_products_in_subgraphs_are_cut_where_their_results_are_known(tmp_path: P
     onnx.checker.check_model(tmp_path / "m.onnx")
 
 
+def test_a_weight_of_a_subgraph_is_not_the_one_of_the_main_graph(tmp_path: Path) -> None:
+    model = in_branches(700)
+    (branch,) = (a.g for node in model.graph.node for a in node.attribute if a.name[0] == "e")
+    zeros = np.zeros((SUMMED, 700), np.float32)
+    branch.initializer.append(numpy_helper.from_array(zeros, "v"))
+    before = result(model, tmp_path)
+    sizes = dict.fromkeys(("y", "in_then_branch", "in_else_branch"), 4 * ROWS * 700)
+    pieces = cut_columns(model, tmp_path / "pieces.data", {**sizes, "sum": 100_000})
+    assert {whole for whole, _ in pieces.values()} == {"y", "in_then_branch"}
+    assert np.allclose(result(model, tmp_path), before, rtol=1e-5, atol=1e-5)
+
+
 def test_a_product_in_a_subgraph_whose_result_nobody_knows_stays_whole(tmp_path: Path) -> None:
     model = in_branches(700)
     assert reads_large_inside(model)

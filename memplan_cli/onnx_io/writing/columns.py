@@ -28,7 +28,7 @@ from memplan_cli.onnx_io.graph_editor import (
     replace_nodes,
 )
 from memplan_cli.onnx_io.read import plain_attributes
-from memplan_cli.onnx_io.traversal import graphs
+from memplan_cli.onnx_io.traversal import defined, graphs
 from memplan_cli.onnx_io.weights.tensor_data import DataFile, read_tensor, store_inside
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class _Product:
         if not self.can_be_cut or self.added_nodes(piece_bytes) == 0:
             return False
         result = self.node.output[0]
-        # The runtime tells the sizes of the main graph; one that it does not know counts as 0.
+        # The runtime tells nearly all sizes of the main graph, where an unknown one counts as 0, but few of
+        # subgraphs, where an unknown one may be large.
         if self.in_subgraph and result not in value_bytes:
             return False
         # The step that joins the pieces has them and the result in memory. It may be the new widest one.
@@ -197,9 +198,15 @@ def _replace_by_id(model: ModelProto, replacements: Mapping[int, Sequence[NodePr
 
 
 def _products(main: GraphProto) -> Iterator[_Product]:
-    """Yield the products of all graphs whose operand is a constant matrix of the main graph."""
-    overridable = {value.name for value in main.input}
-    weights = {t.name: t for t in main.initializer if t.name not in overridable}
+    """Yield the products of all graphs whose operand is a constant matrix of the main graph.
+
+    Constants that a caller can override, or whose name stands for another value in a subgraph, are left out.
+    """
+    other_values = {value.name for value in main.input}
+    for graph in graphs(main):
+        if graph is not main:
+            other_values.update(defined(graph))
+    weights = {t.name: t for t in main.initializer if t.name not in other_values}
     for graph in graphs(main):
         for node in graph.node:
             if operator(node).family is Family.MATRIX_PRODUCT and len(node.input) > _OPERAND:

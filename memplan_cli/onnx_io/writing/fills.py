@@ -89,10 +89,10 @@ def _has_room(
     value_bytes: Mapping[str, int],
     widest: int,
 ) -> bool:
-    """Return whether a node needs at most ``widest`` bytes while it runs, if constants become fills.
+    """Return whether a node needs at most ``widest`` bytes while it runs, if ConstantOfShape nodes make some constants.
 
-    Each read of such a constant, whose bytes are in ``filled_bytes`` by its name, is one more tensor in memory,
-    beside the node's other operands and results (`width`).
+    These are the constants in ``filled_bytes``, by name. Each read of one is one more tensor in memory, beside the
+    operands and results in ``value_bytes``, which has no constants (`width`).
     """
     added_bytes = sum(filled_bytes.get(name, 0) for name in node.input)
     is_known = node.output[0] in value_bytes  # else the result may have any size
@@ -102,10 +102,10 @@ def _has_room(
 def _in_place_consumers(
     graph: GraphProto, constants: Mapping[str, TensorProto]
 ) -> dict[str, list[NodeProto]]:
-    """Return the consumers of each constant, if all of them can write their result over this operand.
+    """Return the consumers of each constant, if all of them could write their result over it, were it no constant.
 
-    They cannot as long as it is a constant: a run copies it first. Constants with another consumer are left
-    out. A node occurs once for each input at which it reads the constant.
+    A constant with another consumer, such as a subgraph or the graph's output, is left out. A node occurs once for
+    each input at which it reads the constant.
     """
     consumers: dict[str, list[NodeProto]] = {}
     other_reads = {value.name for value in chain(graph.input, graph.output)}
@@ -142,7 +142,8 @@ def _insert_fills(
 ) -> dict[str, TensorProto]:
     """Insert a ConstantOfShape before each read of some constants, and remove these constants, in place.
 
-    Each read gets a result of its own, which its node may overwrite.
+    Each read gets a result of its own, which its node may overwrite. Only nodes of the main graph read these
+    constants (`_in_place_consumers`).
 
     Args:
         model: The model.

@@ -87,9 +87,9 @@ def checked(
 
 
 def _type_errors(rewritten: ModelProto, source: ModelProto, program: Program) -> Iterator[str]:
-    """Yield the results of added and changed nodes of the main graph whose types their nodes contradict.
+    """Describe each result of the main graph whose type in ``program`` is not the one that its node computes.
 
-    The types are those of ``program``. Other nodes are left out: the source may declare wrong types.
+    Only results of added and changed nodes count: the source may declare wrong types for others.
     """
     before, after = (producer_nodes(model.graph.node) for model in (source, rewritten))
     for contradiction in contradictions(rewritten, program):
@@ -118,7 +118,7 @@ def _graph_errors(
 ) -> Iterator[str]:
     """Yield the violations in a graph and its subgraphs; add the domains of their operators to ``domains``.
 
-    ``outer`` has, for each graph around this one, the values that were produced before the node with this
+    The rules are those of `structure_errors`, opsets aside. ``outer`` has, for each graph around this one, the values that were produced before the node with this
     graph. The sets are not copied: a large graph may have many nodes with subgraphs.
     """
     weights = [tensor.name for tensor in graph.initializer]

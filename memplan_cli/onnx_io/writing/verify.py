@@ -72,16 +72,14 @@ def graph_differences(original: ModelProto, written: ModelProto) -> tuple[str, .
 def _node_differences(original: GraphProto, written: GraphProto) -> Iterator[str]:
     """Describe each node that was lost or added.
 
-    Two kinds of added nodes are no difference: recomputed copies of a node, which may omit optional outputs,
-    and Shape nodes that read a value to keep it alive (see the module).
+    Two kinds of added nodes are no difference. A Shape node without a consumer keeps a value alive. A recomputed
+    copy has the key of its original, since keys have the original names of values, or omits optional outputs.
     """
     names = _OriginalNames(frozenset(_value_names(original)))
-    # A reader that the original has too was not added.
-    added_readers = frozenset(_unused_reader_outputs(written)) - names.known
-    # Keys have the original names of values. So a copy has the key of its original, unless it omits outputs.
+    added_shapes = frozenset(_unused_reader_outputs(written)) - names.known
     before = dict.fromkeys(_key(node, names) for node in original.node)
     after = dict.fromkeys(
-        _key(node, names) for node in written.node if added_readers.isdisjoint(node.output)
+        _key(node, names) for node in written.node if added_shapes.isdisjoint(node.output)
     )
     yield from (f"{_label(key)} was lost" for key in before if key not in after)
     outputs_by_computation = _outputs_by_computation(before)
