@@ -95,14 +95,14 @@ def test_an_op_of_which_another_result_is_read_at_once_is_no_move() -> None:
     result = fitted(tested, 402)
     assert result.met
     assert [op.outputs[0] for op in result.copies] == ["a100__recompute"]
-    assert result.chosen.added_work > 0
+    assert result.chosen.flops_increase > 0
 
 
 def test_nothing_is_computed_again_within_the_budget() -> None:
     result = fitted(skip_connection(), 500)
     assert result.met
     assert not result.copies
-    assert result.chosen.added_work == 0
+    assert result.chosen.flops_increase == 0
 
 
 def test_an_order_that_fits_is_taken_before_any_copy() -> None:
@@ -227,10 +227,10 @@ def test_the_curve_falls_and_rises() -> None:
     result = fitted(skip_connection(), None)
     assert result.met
     peaks = [point.peak for point in result.curve]
-    extras = [point.added_work for point in result.curve]
+    extras = [point.flops_increase for point in result.curve]
     assert peaks == sorted(peaks, reverse=True)
     assert extras == sorted(extras)
-    assert result.curve[0].added_work == 0
+    assert result.curve[0].flops_increase == 0
     assert result.chosen in result.curve
 
 

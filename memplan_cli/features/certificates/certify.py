@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING
 from memplan_cli.core.program import VarId
 from memplan_cli.core.results.certificate import Certificate
 from memplan_cli.core.symbolic.bounds import largest_size
-from memplan_cli.core.symbolic.sizes import Size, size_of
+from memplan_cli.core.symbolic.sizes import size_of
 from memplan_cli.core.version import VERSION
 from memplan_cli.planning.allocation import aliasing_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from memplan_cli.core.program import Program
     from memplan_cli.core.results.certificate import BlockProof, OrderProof
-    from memplan_cli.core.symbolic.bounds import Bounds
     from memplan_cli.ordering.block_graph import StorageFacts
     from memplan_cli.planning.planner import PlannedProgram
 
@@ -45,7 +41,12 @@ def _storage_facts(planned: PlannedProgram) -> StorageFacts:
 
     plan, program = planned.plan, planned.program
     bytes_to_count = {VarId(tensor.id): tensor.bytes for tensor in plan.tensors}
-    sizes = _sizes(program, bytes_to_count.keys(), planned.settings.bounds)
+    vars_ = [program.vars[identity] for identity in bytes_to_count]
+    known = {
+        var.id: size for var in vars_ if (size := size_of(var.shape, var.dtype)) is not None
+    }
+    # Of a symbolic size, the largest within the bounds.
+    sizes = {var: largest_size(size, planned.settings.bounds) for var, size in known.items()}
     pinned = [VarId(tensor.id) for tensor in plan.tensors if tensor.pinned is not None]
     planned_vars = PlannedVars(sizes, pinned, aliasing_of(plan.report.level))
     return storage_facts(program, planned_vars, bytes_to_count)
@@ -65,10 +66,3 @@ def _order_proofs(
     if bound is None:
         return None, ()
     return nested_witness(planned.program.body, _storage_facts(planned), bound)
-
-
-def _sizes(program: Program, identities: Iterable[VarId], bounds: Bounds) -> dict[VarId, Size]:
-    """Return the bytes of vars whose sizes are known; of a symbolic size, the largest within the bounds."""
-    vars_ = {identity: program.vars[identity] for identity in identities}
-    sizes = {identity: size_of(var.shape, var.dtype) for identity, var in vars_.items()}
-    return {var: largest_size(size, bounds) for var, size in sizes.items() if size is not None}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import op_cost, total_cost
 from memplan_cli.core.binding_options import RUN_OPTION, input_shapes, sizing_options
-from memplan_cli.core.results.rewrites import CurvePoint, RecomputeSummary
+from memplan_cli.core.results.rewrites import RecomputeSummary
 from memplan_cli.errors import SettingsError
 from memplan_cli.planning.candidate import FILE, Candidate
 from memplan_cli.planning.candidates import in_best_order
@@ -55,14 +55,12 @@ def _summary(result: Recomputation) -> RecomputeSummary:
     """Return the report's record of a search within a budget."""
     return RecomputeSummary(
         nodes=len(result.copies),
-        flops_increase=result.chosen.added_work,
+        flops_increase=result.chosen.flops_increase,
         budget=result.budget,
         met=result.met,
         bound=result.bound,
         resident_bound=result.resident_bound,
-        curve=tuple(
-            CurvePoint(point.peak, point.added_work, point.nodes) for point in result.curve
-        ),
+        curve=result.curve,
     )
 
 

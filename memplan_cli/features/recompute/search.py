@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.cost import total_cost
 from memplan_cli.core.progress import Detail, silent
+from memplan_cli.core.results.rewrites import CurvePoint
 from memplan_cli.features.recompute.bound import resident_bound, step_bytes
 from memplan_cli.features.recompute.solve import Solver, Trial, without_needless_copies
 from memplan_cli.ordering.best_order import DEFAULT_WORK, best_order
@@ -44,27 +45,12 @@ _CURVE_SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A program on the curve of memory and work.
-
-    Attributes:
-        peak: most live bytes of intermediates and outputs together.
-        added_work: work of the copies as a share of the program's work.
-        nodes: number of copies.
-    """
-
-    peak: int
-    added_work: float
-    nodes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Recomputation:
     """The best program that was found.
 
     Attributes:
         sizes: the sizes of its planned vars, copies included.
-        chosen: its point on the curve.
+        chosen: its point on the curve. The peaks of points count intermediates and outputs.
         curve: the programs found that no other beats in both memory and work.
         budget: bytes; None: no budget, and ``chosen`` is the knee of the curve.
         bound: a lower bound of the live peak of intermediates, for any order and any copies.
@@ -74,8 +60,8 @@ class Recomputation:
     program: Program
     sizes: Mapping[VarId, Size]
     copies: tuple[Op, ...]
-    chosen: Point
-    curve: tuple[Point, ...]
+    chosen: CurvePoint
+    curve: tuple[CurvePoint, ...]
     budget: int | None
     bound: int
     resident_bound: int
@@ -181,9 +167,9 @@ class _Search:
         self._trials.append(pruned)
         return pruned
 
-    def point(self, trial: Trial) -> Point:
+    def point(self, trial: Trial) -> CurvePoint:
         """Return the trial's point on the curve."""
-        return Point(trial.peak, trial.work / self._total_work, len(trial.written.copies))
+        return CurvePoint(trial.peak, trial.work / self._total_work, len(trial.written.copies))
 
     def curve(self) -> list[Trial]:
         """Return the trials that no other beats in both peak and work, by falling peak."""

@@ -62,11 +62,6 @@ class Extent:
             return self.allowed[0]
         return tuple(self.bounds[name].high for name in self.names)
 
-    @property
-    def smallest(self) -> Point:
-        """The size at which every dim has its lower bound, or the smallest that is allowed."""
-        return self.corners()[0]
-
     def dims(self, point: Point) -> dict[str, int]:
         """Return the number of each dim at a point."""
         return dict(zip(self.names, point, strict=True))

@@ -52,7 +52,8 @@ def with_sizes_that_run(service: Service, program: Program) -> tuple[Service, tu
     extent = service.extent
     rng = random.Random(0)  # noqa: S311 - a seeded draw, no secret
     draws = (extent.draw(rng) for _ in range(_FIRST_DRAWS))
-    points = tuple(dict.fromkeys((extent.largest, extent.smallest, *draws)))
+    smallest = extent.corners()[0]
+    points = tuple(dict.fromkeys((extent.largest, smallest, *draws)))
     ran, failures = _run_at(service, points)
     if not failures:
         return service, ()
