@@ -284,10 +284,9 @@ HISTORY = (
     Case(
         "pictures", "a longer skip", lambda: pictures(longer_skip=True), FAIL, ("stem_relu",)
     ),
-    # The arena has room for one output more, but the caller keeps it until the next run.
-    Case(
-        "pictures", "a debug output", lambda: with_outputs(pictures(), "sum"), FAIL, ("sum",)
-    ),
+    # The arena has room for one output of 2 MiB that the caller keeps until the next run: a measured
+    # process has the same peak with it and without it. It grows by 8.5 MiB with three such outputs.
+    Case("pictures", "a debug output", lambda: with_outputs(pictures(), "sum"), PASS),
     Case(
         "pictures",
         "three debug outputs",
