@@ -89,8 +89,12 @@ def fit(
         if provider is not None:
             refuse_run(settings, "--confirm")
         needs = _needs_of(path, settings, unknown, memory_bytes, of, progress)
-        kept = _kept_bytes(needs, overhead)
-        question = Question(unknown, memory=memory_bytes, overhead=kept.total)
+        other_bytes = _overhead_bytes(overhead, needs)
+        # A predicted process does not count the imports of Python, NumPy and the runtime: they are measured.
+        measured_imports = PROFILE.imported_process if needs.process else 0
+        question = Question(
+            unknown, memory=memory_bytes, overhead=measured_imports + other_bytes
+        )
         point = largest(needs.at, question, guess_from_totals(needs.totals, question))
         confirmation = None
         if provider is not None and point is not None:
@@ -102,8 +106,8 @@ def fit(
         result = Fit(
             model=str(path),
             memory=memory_bytes,
-            overhead=kept.total,
-            other_imports=kept.other_imports,
+            overhead=question.overhead,
+            other_imports=other_bytes if needs.process else 0,
             margin=PROFILE.process_margin if needs.process else None,
             dim=unknown,
             dims=needs.settings.dims,
@@ -142,31 +146,15 @@ def _needs_of(
     return read_needs(file, settings, dim, memory, of, progress)
 
 
-class _KeptBytes(NamedTuple):
-    """Bytes of the memory size that are kept for what the needs do not count.
+def _overhead_bytes(overhead: int | str | None, needs: ModelNeeds) -> int:
+    """Return the bytes that ``overhead`` of `fit` stands for, or its default for these needs.
 
-    Attributes:
-        total: all of them.
-        other_imports: those for imports besides Python, NumPy and the runtime; 0 if tensors are
-            counted, where no part is known by itself.
+    They are of imports besides Python, NumPy and the runtime if a process is predicted, and of everything
+    in a process besides its tensors if these are counted.
     """
-
-    total: int
-    other_imports: int
-
-
-def _kept_bytes(needs: ModelNeeds, overhead: int | str | None) -> _KeptBytes:
-    """Return what is kept beside the needs, for the argument ``overhead`` of `fit`.
-
-    - A need is a predicted process: it lacks all imports. Kept are the measured bytes of Python, NumPy and
-      the runtime, plus ``overhead`` for all other imports.
-    - A need is planned tensors: ``overhead`` is kept for everything else in a process.
-    """
-    if needs.process:
-        other_imports = OTHER_IMPORTS if overhead is None else _bytes(overhead)
-        return _KeptBytes(PROFILE.imported_process + other_imports, other_imports)
-    total = PROFILE.session_process if overhead is None else _bytes(overhead)
-    return _KeptBytes(total, other_imports=0)
+    if overhead is not None:
+        return _bytes(overhead)
+    return OTHER_IMPORTS if needs.process else PROFILE.session_process
 
 
 def _bytes(size: int | str) -> int:

@@ -176,7 +176,7 @@ def read_needs(
     from memplan_cli.api.models.binding import assumption_notes
     from memplan_cli.api.models.resolve_sizes import free_dim_names, resolve_all_but
 
-    resolved = resolve_all_but(file.lazy, file.path, settings, (dim,))
+    resolved = resolve_all_but(file.lazy, file.path, settings, dim)
     bound_settings, program = resolved.settings, resolved.loaded.program
     free_input_dims = free_dim_names(file.lazy, bound_settings)
     # Data may decide the searched dim too, but each need is for a given number of it.
@@ -337,21 +337,15 @@ class ProcessPrediction:
     def highest_bytes(self, dims: Mapping[str, int]) -> int | None:
         """Predict the highest memory of the process at these dimensions, in bytes, with kept outputs.
 
-        None if the prediction is not possible; `obstacle` gives the reason.
+        None if the prediction is not possible, for the reason of `prediction_obstacle`.
         """
         from memplan_cli.runtime.process.predict import predict_process_bytes
 
-        process = predict_process_bytes(self.stored, self._at(dims), RuntimeSettings())
+        process = predict_process_bytes(self.stored, self.graph_at(dims), RuntimeSettings())
         # ``kept`` is known for every prediction.
         return process.run + (process.kept or 0) if process else None
 
-    def obstacle(self, dims: Mapping[str, int]) -> str:
-        """Return the reason why the process cannot be predicted at these dimensions."""
-        from memplan_cli.runtime.process.predict import prediction_obstacle
-
-        return prediction_obstacle(self._at(dims), RuntimeSettings())
-
-    def _at(self, dims: Mapping[str, int]) -> ExecutedGraph:
+    def graph_at(self, dims: Mapping[str, int]) -> ExecutedGraph:
         """Return the executed graph with sizes in numbers at these dimensions.
 
         If data decides sizes, the model is run for it, with ONNX Runtime's default settings on the CPU:
@@ -383,6 +377,7 @@ def process_prediction(path: Path, dim: str, settings: Settings) -> ProcessPredi
     """
     from memplan_cli.onnx_io.weights.stored import stored_model
     from memplan_cli.runtime.graph.dumps import executed_graph
+    from memplan_cli.runtime.process.predict import prediction_obstacle
     from memplan_cli.runtime.run.baseline import DEFAULTS
 
     executed = executed_graph(path, DEFAULTS, settings.dims)
@@ -394,7 +389,8 @@ def process_prediction(path: Path, dim: str, settings: Settings) -> ProcessPredi
     if settings.run and by_run.highest_bytes(smallest) is not None:
         return by_run
     # A run only adds sizes. Other reasons, such as an operator, are the same with it and without.
+    obstacle = prediction_obstacle(prediction.graph_at(smallest), RuntimeSettings())
     raise UnknownSizeError(
-        f"the process of {path} cannot be predicted: {prediction.obstacle(smallest)}",
+        f"the process of {path} cannot be predicted: {obstacle}",
         hint="--of tensors uses the memory of the plan instead",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from memplan_cli.core.check import Check
 from memplan_cli.errors import SettingsError
@@ -16,7 +16,7 @@ from memplan_cli.settings.fields import READERS
 from memplan_cli.settings.keys import MODEL_RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,6 +49,8 @@ def accepts_option_names(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator that lets a function take the options of its command as keywords.
 
+    ``gate(model, max_memory="1GiB", no_run=True)`` then calls ``gate(model, rules={"max_memory": "1GiB"}, ..)``.
+
     Args:
         check_options: More options that become fields of the parameter ``check``.
         settings: The settings that have an effect; others are refused.
@@ -70,22 +72,24 @@ def accepts_option_names(
                 return {"check": {keyword: value}}
             if "rules" in parameters and keyword in MODEL_RULES:
                 return {"rules": {keyword: value}}
-            name = _RENAMED.get(keyword, keyword)
-            return {name if name in parameters or name in READERS else keyword: value}
+            renamed = _RENAMED.get(keyword)
+            if renamed in parameters or renamed in READERS:
+                return {str(renamed): value}
+            return {keyword: value}  # a setting; other names are refused with the settings
 
         @wraps(function)
         def call(*args: P.args, **keywords: P.kwargs) -> T:
-            own: dict[str, Any] = dict(declared.bind_partial(*args).arguments)
+            arguments: dict[str, Any] = dict(declared.bind_partial(*args).arguments)
             for keyword, value in keywords.items():
                 for name, argument in arguments_of(keyword, value).items():
-                    _add(own, name, argument)
-            unused = setting_without_effect(own, (*settings, *parameters))
+                    _add(arguments, name, argument)
+            unused = setting_without_effect(arguments, (*settings, *parameters))
             if unused:
                 where = f"in memplan.{function.__name__}"
                 raise SettingsError(f"{unused} has no effect {where}", hint="remove it")
-            if isinstance(own.get("check"), dict):
-                own["check"] = _check(own["check"], own.get("provider"))
-            return function(**own)  # type: ignore[call-arg]
+            if isinstance(arguments.get("check"), dict):  # options of the check were passed
+                arguments["check"] = _check(arguments["check"], arguments.get("provider"))
+            return function(**arguments)  # type: ignore[call-arg]
 
         return call
 
@@ -100,28 +104,29 @@ def setting_without_effect(keywords: Mapping[str, object], effective: Collection
     return ""
 
 
-def _add(keywords: dict[str, Any], name: str, value: object) -> None:
-    """Add a keyword, joined with ``extras`` or the fields of a record that are in the keywords already.
+def _add(arguments: dict[str, Any], name: str, value: Any) -> None:  # noqa: ANN401 - of any parameter
+    """Add an argument to those of a call, which may have one of this name.
+
+    ``extras`` are appended, fields of ``check`` and ``rules`` are merged, and ``auto`` gives way to a value.
 
     Raises:
-        SettingsError: the keyword has another value already, and neither is ``auto``.
+        SettingsError: the argument is there already, and cannot be joined with the new one.
     """
-    earlier = keywords.get(name)
-    if name == "extras" and earlier:
-        value = (*earlier, *cast("Iterable[object]", value))
+    earlier = arguments.get(name)
+    if name not in arguments or earlier == "auto":
+        arguments[name] = value
+    elif name == "extras":
+        arguments[name] = (*arguments[name], *value)
     elif name in ("check", "rules") and isinstance(earlier, dict) and isinstance(value, dict):
-        value = {**earlier, **value}
-    elif name in keywords and value == "auto":
-        value = earlier
-    elif name in keywords and earlier != "auto":
+        arguments[name] = {**earlier, **value}
+    elif value != "auto":
         raise SettingsError(f"{name} is given twice: by itself, and by the name of an option")
-    keywords[name] = value
 
 
 def _check(values: Mapping[str, Any], provider: str | None) -> Check | None:
-    """Return a check with some fields; None if ``validate`` is ``none``.
+    """Return the check with these options as its fields; None if ``validate`` is ``none``.
 
-    ``provider`` is a parameter of the function itself, where it has one.
+    ``provider`` is the caller's argument for the parameter of this name, if the function has one.
 
     Raises:
         SettingsError: ``validate`` leaves out the measuring that another option needs.
@@ -135,6 +140,9 @@ def _check(values: Mapping[str, Any], provider: str | None) -> Check | None:
                 hint="remove them",
             )
         return None
-    if depth == "outputs" and own.keys() & {"idle", "search"}:
+    if depth == "outputs" and own.keys() & {
+        "idle",
+        "search",
+    }:  # ``tune`` sets the field ``search``
         raise SettingsError("tune and idle need validate='full'", hint="remove validate")
     return Check(**{"depth": depth, **({"provider": provider} if provider else {}), **own})

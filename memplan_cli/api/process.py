@@ -128,7 +128,7 @@ def plan_with_prediction(
 
 
 def _low_prediction_warning(path: Path, facts: RuntimeSummary) -> tuple[str, ...]:
-    """Return a warning if the predicted process may be too low, because nodes make filters at load.
+    """Return a warning if nodes of a model make more bytes of filters at load than a prediction may be off.
 
     Loading holds such filters once as they are made and again as they are fused with a BatchNormalization,
     besides the reordered ones that runs read. Only the last are predicted. Networks with filters above the
@@ -141,7 +141,8 @@ def _low_prediction_warning(path: Path, facts: RuntimeSummary) -> tuple[str, ...
     if process is None:
         return ()
     size = filled_filter_bytes(path)
-    if size <= PROFILE.process_margin * (PROFILE.imported_process + process.run):
+    whole_process = PROFILE.imported_process + process.run
+    if size <= PROFILE.process_margin * whole_process:
         return ()
     warning = (
         "the predicted process may be far too low, because nodes of the model make "

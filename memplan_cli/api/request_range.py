@@ -218,15 +218,14 @@ def _refuse_wrong_bounds(file: ModelFile, settings: Settings) -> None:
 def with_size_of_run(settings: Settings, memory: Memory) -> Settings:
     """Return settings in which dims with bounds have the numbers at which the model is run.
 
-    These are the numbers that ``settings`` have, mostly those of the largest size. If the plan, whose
-    ``memory`` is that of the largest size, needs more than half of the memory of this machine, they
-    are the lowest.
+    These are the numbers that ``settings`` assume. But if the plan, whose ``memory`` is that of the largest
+    size within the bounds, needs more than half of the memory of this machine, they are the lowest.
     """
-    assumed = settings.inputs.assumed
-    if not settings.bounds or assumed is None or _known_bytes(memory) <= _half_of_machine():
+    if not settings.bounds or _known_bytes(memory) <= _half_of_machine():
         return settings
     lowest = {name: limits.low for name, limits in settings.bounds.items()}
-    return replace(settings, inputs=replace(settings.inputs, assumed={**assumed, **lowest}))
+    assumed = {**(settings.inputs.assumed or {}), **lowest}
+    return replace(settings, inputs=replace(settings.inputs, assumed=assumed))
 
 
 def with_size_that_runs(file: ModelFile, settings: Settings, timeout: float) -> Settings:

@@ -155,11 +155,7 @@ def _import_class(path: str) -> type:
 
 
 def schema_text(name: str) -> str:
-    """Return a JSON schema as text.
-
-    Raises:
-        SettingsError: the name is none of `SCHEMA_NAMES`.
-    """
+    """Return a JSON schema as text, as `schema_of` does."""
     return json_text(schema_of(name))
 
 

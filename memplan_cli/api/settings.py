@@ -108,7 +108,7 @@ def _predicted_choice(
 
     Args:
         file: the model.
-        bound_settings: the sizes and inputs of a run, and which sizes are assumed: other runs may have others.
+        bound_settings: the sizes and inputs of a run. Later runs may have other sizes if these are assumed.
         fixed: the settings in the file's metadata if its graph must run as it is. None: ONNX Runtime may
             optimize the graph.
         provider: ONNX Runtime's name of the execution provider; not used with ``fixed``, which has its own.
@@ -141,7 +141,8 @@ def _predicted_choice(
     choice = predict_settings(executed, settings_for_sizes(base, binding.assumed))
     if choice.provider == CPU:
         return choice
-    if not binding.assumed:  # requests of other sizes may need more than a limit for these
+    # Later runs of other sizes, which assumed dims admit, might exceed a limit of the device's arena.
+    if not binding.assumed:
         choice = with_limit(choice, executed)
     return replace(choice, notes=(*choice.notes, _NEVER_MEASURED))
 
@@ -178,10 +179,10 @@ def _confirmed_choice(
     usual_settings = (
         settings_as_recorded(RUN_AS_WRITTEN, fixed.settings) if fixed else DEFAULTS
     )
-    # A run with assumed dims would have a second input set, of other sizes. These settings are for one size.
+    # For the run no dim counts as assumed: it would get a second input set, of other sizes. For the search
+    # they do: it switches the memory pattern off, because later requests may have other sizes.
     one_size = replace(binding, assumed=frozenset())
     with BaselineRun(file.path, file.model, check, one_size, usual_settings) as run:
-        # The search switches the memory pattern off if dims are assumed, as later requests may have others.
         baseline = replace(run.result(), binding=binding)
         if fixed is None:
             program = resolve_to_numbers(file.lazy, file.path, bound_settings).loaded.program

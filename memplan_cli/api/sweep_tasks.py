@@ -157,17 +157,18 @@ def _refuse_unknown(names: Sequence[_Names | None]) -> None:
     not asked for it. Nothing is refused if a model cannot be read, because it may have the name.
     """
     readable = [item for item in names if item is not None]
-    if len(readable) < len(names):
+    if not readable or len(readable) < len(names):
         return
     dims = [item.missing_dims for item in readable], [item.dims for item in readable]
     inputs = [item.missing_inputs for item in readable], [item.values for item in readable]
     for kind, (missing, known) in (("a dim", dims), ("an input", inputs)):
-        for name in missing[0]:
-            if all(name in other for other in missing):
-                raise SettingsError(
-                    f"no model has {kind} called {name!r}",
-                    hint=nearest(name, frozenset().union(*known)),
-                )
+        first, *others = missing
+        missing_everywhere = [name for name in first if all(name in other for other in others)]
+        for name in missing_everywhere:
+            raise SettingsError(
+                f"no model has {kind} called {name!r}",
+                hint=nearest(name, frozenset().union(*known)),
+            )
 
 
 def _dims_of_common_plan(profiles: Profiles) -> Iterator[Mapping[str, int | str]]:

@@ -292,14 +292,15 @@ def _planning_command(report: Report, inputs: Inputs) -> str:
 def _within_bounds(binding: Binding, bounds: Bounds, names: Collection[str]) -> Binding:
     """Return a binding with a number for each of the named dims that has bounds and no number yet.
 
-    It is the lowest, because the largest may need more memory than there is. The next one is in ``others``,
-    for a second comparison, which finds plans that hold for one size only. 0 is left out where it can be: a
-    model with empty tensors shows little.
+    It is the lowest above 0, because the largest may need more memory than there is, and a model with empty
+    tensors shows little. The next one is in ``others``, for a second comparison, which finds plans that
+    hold for one size only.
     """
     first: dict[str, int] = {}
     second: dict[str, int] = {}
     for name, limits in bounds.items():
         if name in names and name not in binding.dims:
+            # The two lowest above 0. If there is one, it is both numbers; if there is none, 0 is.
             lowest = [value for value in limits.values[:3] if value] or [0]
             first[name], second[name] = lowest[0], lowest[:2][-1]
     return replace(binding.at(first), others=second)

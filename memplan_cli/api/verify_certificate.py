@@ -69,25 +69,25 @@ def certified_model(model: ModelProto, plan: Plan, path: Path) -> CertifiedModel
     if not is_written_with_plan:
         _require_planned_graph(model, plan, path)
     loaded = read_as_planned(model, plan)  # raises if the plan does not contain its sizes
-    paths = [block.path for block in blocks(loaded.program.body)]
-    if is_written_with_plan:
-        # A block's path contains the indices of nodes without names, which are others in the written model
-        # than in the original and the plan. But the plan lists its blocks in the order of the written
-        # model, so its paths are taken one by one.
-        paths = [order.block for order in plan.order]
     block_types = types_by_block(loaded)
-    if len(paths) != len(block_types):
-        raise PlanError(f"{path} has {len(block_types)} blocks, and the plan {len(paths)}")
-    return CertifiedModel(
-        model.graph,
-        keep_written_order if is_written_with_plan else move_to_planned_order,
-        dict(zip(paths, block_types, strict=True)),
-        bounds_of(plan),
-    )
+    # The names of these blocks in the plan. Both lists are in the order of the blocks in the model.
+    if is_written_with_plan:
+        # The paths in the file may be others: they contain the new indices of nodes without names.
+        block_paths = [order.block for order in plan.order]
+        reorder_nodes = keep_written_order
+    else:
+        block_paths = [block.path for block in blocks(loaded.program.body)]
+        reorder_nodes = move_to_planned_order
+    if len(block_paths) != len(block_types):
+        raise PlanError(
+            f"{path} has {len(block_types)} blocks, and the plan {len(block_paths)}"
+        )
+    types_by_path = dict(zip(block_paths, block_types, strict=True))
+    return CertifiedModel(model.graph, reorder_nodes, types_by_path, bounds_of(plan))
 
 
 def _require_planned_graph(model: ModelProto, plan: Plan, path: Path) -> None:
-    """Raise PlanError if a model that was not written with a plan has other nodes than the plan."""
+    """Raise PlanError unless a model is the one that was planned, and has exactly the nodes of the plan."""
     from memplan_cli.onnx_io.load import graph_digest
 
     if graph_digest(model) != plan.graph_sha256:

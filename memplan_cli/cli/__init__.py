@@ -136,6 +136,7 @@ class _CommandGroup(click.Group):
             ]
             with formatter.section(group):
                 write_table(formatter, rows)
+        # Not `super()`: click's groups also list their commands, which imports all of them.
         click.Command.format_options(self, ctx, formatter)
 
     def resolve_command(
@@ -173,9 +174,9 @@ class _CommandGroup(click.Group):
         except _CommandError:
             # A signal may end a worker or a library call first, which then reports an error. `_invoke`
             # raises all errors as this one, except wrong usage and a closed pipe.
-            signal = last_interrupt()
-            if signal:
-                raise _exit_of_signal(signal) from None
+            interrupt = last_interrupt()
+            if interrupt:
+                raise _exit_of_signal(interrupt) from None
             raise
 
     def _invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
@@ -237,9 +238,9 @@ class _CommandGroup(click.Group):
         return click.UsageError(f"{command_name} has no option {option}: {reason}", error.ctx)
 
 
-def _exit_of_signal(error: KeyboardInterrupt) -> SystemExit:
+def _exit_of_signal(interrupt: KeyboardInterrupt) -> SystemExit:
     """Print which signal ended the command, and return the exit: 128 plus the signal's number."""
-    signal = interrupted_by(error)
+    signal = interrupted_by(interrupt)
     with suppress(OSError):
         click.echo(f"memplan: {_SIGNAL_TEXTS.get(signal.name, signal.name)}", err=True)
     return SystemExit(signal.exit_code)

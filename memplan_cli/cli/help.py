@@ -114,16 +114,21 @@ def long_name(option: click.Parameter) -> str:
 
 
 def write_table(formatter: click.HelpFormatter, rows: Iterable[tuple[str, str]]) -> None:
-    """Write names and texts in two columns, which stand at the same place in all sections of a help."""
+    """Write names and texts in two columns, which stand at the same place in all sections of a help.
+
+    The text of a name that is longer than its column begins on the next line. On a narrow terminal that
+    column has two characters, so that each text does.
+    """
     indent = " " * formatter.current_indent
     name_column = _NAME_COLUMN if formatter.width >= _NARROW else 2
-    column = indent + " " * (name_column + 2)
+    text_column = len(indent) + name_column + 2
     for name, text in rows:
-        lines = _wrapped(text, formatter.width - len(column))
-        first_line = f"{indent}{name}"
+        first, lines = indent + name, _wrapped(text, formatter.width - text_column)
         if lines and len(name) <= name_column:
-            first_line = f"{first_line:{len(column)}}{lines.pop(0)}"
-        formatter.write("\n".join([first_line, *(column + line for line in lines)]) + "\n")
+            first = first.ljust(text_column) + lines.pop(0)
+        formatter.write(
+            "\n".join([first, *(" " * text_column + line for line in lines)]) + "\n"
+        )
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -25,16 +25,10 @@ def next_step(
     *options: str,
     without: Collection[str] = (),
 ) -> NextStep:
-    """Return a command line of memplan that continues the running command.
+    """Return a command line of memplan, with the imperative ``label``, that continues the running command.
 
-    The user's options that the command has too are repeated.
-
-    Args:
-        label: what the command does, as an imperative.
-        command: its name.
-        files: its arguments.
-        options: its own options, each a text as in a shell. They replace the user's options of the same names.
-        without: names of the user's options that are not repeated.
+    ``files`` are its arguments. It repeats the options of the running command that it has too, but not those in
+    ``without``. Its own ``options``, each a text as in a shell, replace those of the same names.
     """
     from memplan_cli.reporting.document import NextStep
 

@@ -176,7 +176,7 @@ def invocation(
     output: Output,
     options_of: Callable[[str], tuple[str, ...]] | None = None,
 ) -> Invocation:
-    """Return what a report of a plan repeats of the running command.
+    """Return what a report of a plan says of the running command, so that it can name the next one.
 
     ``written`` is the model that was written, if any; ``options_of`` is `repeated_options`, or None if
     the command read a finished plan, to which no options apply.
@@ -184,9 +184,10 @@ def invocation(
     from memplan_cli.reporting.plans.report import Invocation
 
     return Invocation(
-        str(written or ""),
-        options_of,
-        output.debug,
+        written=str(written or ""),
+        repeated_options=options_of,
+        debug=output.debug,
+        # A plan that was read, also from standard input, names the file of its model.
         has_model_file=options_of is None or not output.stdin_folder,
     )
 
@@ -215,15 +216,9 @@ def options_in_use(parameters: Collection[str]) -> tuple[str, ...]:
 
 
 def reject_unused(parameters: Collection[str], reason: str, hint: str) -> None:
-    """Refuse options of the running command that would have no effect.
+    """Refuse options of the running command, given as click parameters, that would have no effect.
 
-    Args:
-        parameters: click parameters.
-        reason: follows the name of the option: ``needs the models to be run``.
-        hint: what to do instead.
-
-    Raises:
-        SettingsError: the user gave one of the options.
+    ``reason`` follows the name of the option in the error: ``needs the models to be run``.
     """
     for option in options_in_use(parameters):
         raise SettingsError(f"{option} {reason}", hint=hint)

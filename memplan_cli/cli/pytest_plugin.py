@@ -229,7 +229,10 @@ def _arguments(mark: pytest.Mark) -> dict[str, Any]:
 
 
 def _plan_options(arguments: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """Return the settings in a mark by name; file names become relative to ``root``."""
+    """Return the settings in a mark by name; names of files in it are relative to ``root``.
+
+    Its ``inputs`` become the setting ``input`` if they are values by name, and ``inputs`` if they are files.
+    """
     options = {name: arguments[name] for name in ("dims", "level") if name in arguments}
     inputs = arguments.get("inputs")
     if isinstance(inputs, Mapping):
@@ -249,16 +252,15 @@ def _request(config: Path | None, options: Mapping[str, Any]) -> Request:
 
 
 def _check_model(limit: Limit, model: Path) -> Report:
-    """Plan a model, fail the test if the model exceeds the limit, and return the report.
-
-    Findings that do not fail, such as partial totals, become warnings.
-    """
+    """Plan a model, fail the test if the model exceeds the limit, and return the report."""
     from memplan_cli.api.gate import take_snapshot
     from memplan_cli.reporting.commands.gate import Rules, judge, rules_from
 
     request = _request(limit.config, limit.options)
     plan, rules = _plan(model, request), rules_from(limit.rules, Rules())
     snapshot = take_snapshot(model, plan, str(model), request, rules)
+    # Each result is something to report, and not a check that passed: a failure, or for example a total
+    # without the sizes that are unknown, which is a warning.
     for result in judge(snapshot, None, rules).results:
         if result.fails:
             peak = _peak_text(plan.report)
@@ -268,7 +270,7 @@ def _check_model(limit: Limit, model: Path) -> Report:
 
 
 def _plan(model: Path, request: Request) -> Plan:
-    """Plan a model.
+    """Return the plan of a model, or the plan in a finished plan file.
 
     Raises:
         MemplanError: the model or a setting is wrong, or the model does not have a dim.

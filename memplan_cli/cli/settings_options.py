@@ -311,9 +311,12 @@ def with_bounds(binding: Settings, texts: tuple[str, ...]) -> Settings:
     """
     from memplan_cli.settings.sources import read_overrides
 
-    values = read_overrides({"bounds": parse_bounds(texts)}).values if texts else {}
-    bounds = cast("Bounds", values.get("bounds", {}))
-    return replace(binding, bounds=bounds)
+    if not texts:
+        return binding
+    layer = read_overrides(
+        {"bounds": parse_bounds(texts)}
+    )  # reads the ranges as in a settings file
+    return replace(binding, bounds=cast("Bounds", layer.values["bounds"]))
 
 
 def unknown_dim(command: Command) -> Command:
@@ -325,7 +328,7 @@ def unknown_dim(command: Command) -> Command:
 
     @wraps(command)
     def run(*args: object, dims: tuple[str, ...], **options: object) -> Any:  # noqa: ANN401 - as the command
-        names = {text.removesuffix("=?"): None for text in dims if text.endswith("=?")}
+        names = list(dict.fromkeys(text[:-2] for text in dims if text.endswith("=?")))
         bound = tuple(text for text in dims if not text.endswith("=?"))
         if "" in names:
             raise SettingsError(
@@ -337,7 +340,7 @@ def unknown_dim(command: Command) -> Command:
                 hint="--dim NAME=N gives the others a number",
             )
         _refuse_common_names(bound, names)
-        return command(*args, dims=bound, unknown="".join(names), **options)
+        return command(*args, dims=bound, unknown=names[0] if names else "", **options)
 
     return cast("Command", run)
 

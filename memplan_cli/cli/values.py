@@ -174,14 +174,15 @@ def parse_whole_number(text: str) -> int | None:
 
 
 def parse_dims(texts: Iterable[str]) -> dict[str, int]:
-    """Read ``NAME=N`` texts of ``--dim`` as `_table` does."""
+    """Return the number of each name in ``NAME=N`` texts of ``--dim``. Errors are those of `_table`."""
     return _table(texts, "--dim takes NAME=N, where N is 0 or more", _dim)
 
 
 def parse_dim_lists(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Read ``NAME=N,N,..`` texts of ``--dim`` as `_table` does; each value is kept once."""
+    """Return the different numbers of each name in ``NAME=N,N,..`` texts of ``--dim``. Errors are those of `_table`."""
 
     def dims(text: str) -> tuple[int, ...] | None:
+        """Return the numbers of a list; None if one is no dim, for which `_table` raises."""
         numbers = [_dim(part.strip()) for part in text.split(",")]
         known = tuple(dict.fromkeys(number for number in numbers if number is not None))
         return None if None in numbers else known
@@ -190,12 +191,12 @@ def parse_dim_lists(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_bounds(texts: Iterable[str]) -> dict[str, str]:
-    """Split ``NAME=A..B[:STEP]`` texts of ``--bounds`` as `_table` does; the settings read the range."""
+    """Return the text of the range of each name in ``NAME=A..B[:STEP]`` texts of ``--bounds``, still unread."""
     return _table(texts, "--bounds takes NAME=A..B or NAME=A..B:STEP", str)
 
 
 def parse_donations(texts: Iterable[str]) -> dict[str, str]:
-    """Read ``INPUT=OUTPUT`` texts of ``--donate`` as `_table` does."""
+    """Return the output of each input in ``INPUT=OUTPUT`` texts of ``--donate``. Errors are those of `_table`."""
     return _table(
         texts, "--donate takes INPUT=OUTPUT", lambda text: text or None, str.partition
     )
@@ -224,7 +225,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, list[int | str]]:
 
 
 def parse_values(texts: Iterable[str]) -> dict[str, object]:
-    """Read ``NAME=VALUE`` texts of ``--input`` as `_table` does: a number, ``true``, text, or a list with commas."""
+    """Return the value of each name in ``NAME=VALUE`` texts of ``--input``: as in JSON, text, or a list with commas."""
 
     def value(text: str) -> object:
         return _parse_value(text) if text else None

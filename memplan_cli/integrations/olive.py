@@ -13,10 +13,10 @@ import json
 import os
 import sys
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import olive
 from olive.model import ONNXModelHandler
 from olive.model.utils import resolve_onnx_path
 from olive.passes import Pass
@@ -128,12 +128,9 @@ class MemplanOptimize(Pass):  # type: ignore[misc]  # Olive has no types
 
 
 def _check(depth: str, accelerator: Any) -> Check | None:  # noqa: ANN401 - Olive's
-    """Return how the written model is verified; None: not at all.
+    """Return how the written model is verified, for the parameter ``validation`` of the pass; None: not at all.
 
-    Args:
-        depth: The parameter ``validation`` of the pass.
-        accelerator: Olive's description of the device. Its execution provider runs the models if
-            memplan supports it, else the CPU does.
+    The execution provider of Olive's accelerator runs the models if memplan supports it, else the CPU does.
 
     Raises:
         ValueError: ``depth`` is none of ``outputs``, ``full`` and ``none``.
@@ -193,9 +190,8 @@ def session_options(settings: RuntimeSettings) -> dict[str, Any]:
 
 def package_config() -> dict[str, Any]:
     """Return the installed Olive's package configuration with memplan's pass added."""
-    spec = find_spec("olive")
-    folder = Path(str(spec.origin)).parent if spec else Path()
-    data: dict[str, Any] = json.loads((folder / "olive_config.json").read_text("utf-8"))
+    config = Path(olive.__file__).with_name("olive_config.json")
+    data: dict[str, Any] = json.loads(config.read_text("utf-8"))
     own: Mapping[str, Any] = {
         "module_path": f"memplan_cli.integrations.olive.{MemplanOptimize.__name__}",
         "supported_providers": ["*"],

@@ -45,5 +45,4 @@ class MemplanCommand(BaseOptimumCLICommand):  # type: ignore[misc]  # optimum ha
 
         words = list(self.args.words) or ["--help"]
         sys.argv = ["optimum-cli memplan", *words]
-        sys.stdout.flush()
         main()

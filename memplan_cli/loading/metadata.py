@@ -32,7 +32,7 @@ _FIXED = {1: 8, 5: 4}
 """Wire types: ints, strings and messages, and numbers of fixed size (wire type -> bytes)."""
 
 _MAX_ENTRY_BYTES = 1 << 24
-"""A longer metadata key or value is skipped and reads as empty."""
+"""A longer metadata key or value is skipped, to save memory."""
 
 _MAX_FIELDS = 1 << 20
 """Most fields that are read of one message; a ModelProto has few beside its functions."""
@@ -97,6 +97,8 @@ def _data_locations(file: BufferedIOBase, end: int, fields: Sequence[int]) -> It
 
 def _read_entry(file: BufferedIOBase, end: int) -> tuple[str, str]:
     """Read a StringStringEntryProto that ends at position ``end``; return key and value.
+
+    A key or value of more than `_MAX_ENTRY_BYTES`, which memplan never writes, is returned as empty.
 
     Raises:
         ValueError: the message is invalid.

@@ -22,6 +22,7 @@ from memplan_cli.loading.settings import (
     options_of_file_ignored,
     provider_options,
     register_arena,
+    use_arena_of_process,
 )
 
 if TYPE_CHECKING:
@@ -86,13 +87,11 @@ class PlannedSession(ort.InferenceSession):  # type: ignore[misc]
         return options
 
     def bound(self, inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Return a binding of the inputs to their arrays, and of all outputs.
+        """Return a binding of inputs to the arrays of ``inputs``, and of all outputs.
 
-        An output that replaces a donated input, such as a parameter, is bound to the buffer of this input:
-        a run overwrites it. So each further run of the same binding is one more training step.
-
-        Args:
-            inputs: an array for each input.
+        An output that replaces a donated input, such as a parameter, is bound to the buffer of this input. So
+        each run of the binding is one more training step. On the CPU the buffers are the caller's arrays
+        themselves, and runs overwrite those of donated inputs; on CUDA they are copies.
         """
         device = "cuda" if self.get_providers()[0] == CUDA else "cpu"
         buffers = {
@@ -138,8 +137,8 @@ def load_session(
     _warn_of_other_version(path, metadata.get(RUNTIME, ""))
     options = ort.SessionOptions() if options is None else options
     apply_options(options, settings.session, settings.session_config)
-    is_planned = "providers" not in more_arguments
-    if is_planned:
+    has_file_provider = "providers" not in more_arguments
+    if has_file_provider:
         file_options = provider_options(settings.provider)
         more_arguments["providers"] = [(settings.execution_provider, file_options)]
         # Otherwise Python prints an error of the provider, and takes the CPU.
@@ -161,10 +160,10 @@ def load_session(
                 f"there is no file {missing[0]}, which holds weights of {path}",
                 hint=f"a model and its data lie in one folder: copy {missing[0].name} too",
             ) from None
-        if is_planned and provider == CUDA:
+        if has_file_provider and provider == CUDA:
             raise _unusable_provider(path, missing_libraries or f"{error}") from error
         raise
-    if is_planned and session.get_providers()[0] != provider:
+    if has_file_provider and session.get_providers()[0] != provider:
         reason = missing_libraries or "ONNX Runtime cannot start it"
         raise _unusable_provider(path, reason)
     _require_bound_values(path, session)
@@ -225,17 +224,16 @@ def _use_arena(
     provider: str,
     options: Any,  # noqa: ANN401 - ONNX Runtime has no types
 ) -> None:
-    """Let ``SessionOptions`` use the arena of this process for a provider, which is registered if it has none.
+    """Let ``SessionOptions`` use the arena of this process for a provider: ``arena``, unless it has one already.
 
-    If it has another one, which is shared then, the caller is warned.
+    If the arena that the process has is another one, sessions share it, and the caller is warned.
     """
     if provider not in _registered_arenas:
-        register_arena(arena, provider, options)
+        register_arena(arena, provider)
         _registered_arenas[provider] = dict(arena)
-        return
-    options.add_session_config_entry("session.use_env_allocators", "1")
-    if _registered_arenas[provider] != dict(arena):
+    elif _registered_arenas[provider] != dict(arena):
         _warn("this process already has an arena, sized for another model: it is shared")
+    use_arena_of_process(options)
 
 
 def _warn(text: str) -> None:

@@ -228,7 +228,7 @@ def _check_accepted(settings: FileSettings) -> None:
                 f"the model's {SETTINGS} set {invalid!r} to {str(options[invalid])[:80]!r}, which it "
                 "cannot be"
             )
-    if provider == CPU and settings.provider:
+    if provider == CPU and settings.scopes["provider"]:
         raise ModelError(f"the model's {SETTINGS} have options of {CPU}, which has none")
 
 
@@ -260,12 +260,8 @@ def provider_options(options: Mapping[str, Setting]) -> dict[str, str]:
     }
 
 
-def register_arena(
-    arena: Mapping[str, Setting],
-    provider: str,
-    options: Any,  # noqa: ANN401 - ONNX Runtime has no types
-) -> None:
-    """Register the arena of a provider in this process, and let ``SessionOptions`` use it.
+def register_arena(arena: Mapping[str, Setting], provider: str) -> None:
+    """Register the arena of a provider in this process. Sessions use it by `use_arena_of_process`.
 
     The arena lasts until the process ends; sessions that use arenas of the process share it. On CUDA too, the
     size of the first region can be set in this way only: the provider's own options lack it
@@ -274,7 +270,6 @@ def register_arena(
     Args:
         arena: keys of ``OrtArenaCfg``.
         provider: ONNX Runtime's name of the execution provider. The arena is on its first device.
-        options: changed.
     """
     import onnxruntime as ort
 
@@ -287,6 +282,10 @@ def register_arena(
     )
     # OrtArenaCfg refuses unknown keys only in this form, with one dictionary.
     ort.create_and_register_allocator_v2(provider, memory, {}, ort.OrtArenaCfg(config))
+
+
+def use_arena_of_process(options: Any) -> None:  # noqa: ANN401 - ONNX Runtime has no types
+    """Let ``SessionOptions`` use the arenas that are registered in this process."""
     options.add_session_config_entry("session.use_env_allocators", "1")
 
 

@@ -6,8 +6,8 @@ are the only code that validates values.
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -120,20 +120,22 @@ def seconds(value: Value) -> float:
     content = value.content
     if isinstance(content, bool) or not isinstance(content, int | float):
         raise invalid(value.at, f"expected seconds, not {describe(value)}")
-    if not (math.isfinite(content) and content > 0):
-        raise invalid(value.at, f"expected seconds above zero, not {content}")
+    if (
+        not 0 < content <= sys.float_info.max
+    ):  # neither infinite, nor NaN, nor too large for a float
+        raise invalid(value.at, f"expected seconds above zero, not {describe(value)}")
     return float(content)
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A reader of values that are one of a few literals."""
+    """A reader of values that are one of two or more names or numbers."""
 
-    choices: tuple[object, ...]
+    choices: tuple[str | int, ...]
 
-    def __call__(self, value: Value) -> object:
+    def __call__(self, value: Value) -> str | int:
         """Return the literal that was written, or raise with the nearest one as a hint."""
-        # True == 1: the type must be the same too.
+        # The types must be equal too: the value True is not the choice 1.
         for choice in self.choices:
             if type(value.content) is type(choice) and value.content == choice:
                 return choice
@@ -333,18 +335,18 @@ def _dotted_entries(
 
 
 def known_key_hint(key: str, keys: Collection[str]) -> str:
-    """Return a hint for an unknown key: the most similar known one, or all keys of the top level.
-
-    The unknown key is compared with the last and the first part of each known key, for ``gate.peak``
-    with ``peak`` and ``gate``. If none is similar, it is compared with whole keys.
-    """
+    """Return a hint for an unknown key: the most similar known one, or all keys of the top level."""
     top_level = {known.partition(".")[0] for known in keys}
-    # Reversed, so that of several keys with the same last part the first one wins.
-    suggestions = {known.rpartition(".")[2]: known for known in reversed(tuple(keys))}
-    suggestions.update({part: part for part in top_level})
-    close = get_close_matches(key, suggestions, n=1) or get_close_matches(key, keys, n=1)
+    # What was written -> the key that was meant. If several keys end alike, the first is.
+    meant_key = {
+        **{known: known for known in keys},  # gate.metric
+        **{known.rpartition(".")[2]: known for known in reversed(tuple(keys))},  # metric
+        **{part: part for part in top_level},  # gate
+    }
+    short_forms = [form for form in meant_key if "." not in form]
+    close = get_close_matches(key, short_forms, n=1) or get_close_matches(key, keys, n=1)
     if close:
-        return f"did you mean {suggestions.get(close[0], close[0])}?"
+        return f"did you mean {meant_key[close[0]]}?"
     return f"known keys: {', '.join(sorted(top_level))}"
 
 

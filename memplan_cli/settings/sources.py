@@ -12,8 +12,7 @@ pyproject.toml, the nearest memplan.yaml (both searched from the model's folder 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from itertools import islice
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from memplan_cli.core.bindings import Inputs
@@ -105,15 +104,18 @@ def _refuse_unknown_key(key: str, value: object) -> None:
 
     A key with a whole number that is like no setting is taken for the name of a dim.
     """
-    if not any(known == key or known.startswith(f"{key}.") for known in READERS):
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        # No setting of the gate is a number without a unit.
-        prefix = "" if is_number else "gate."
-        names = (name.removeprefix(prefix) for name in (*READERS, "inputs"))
-        hint = known_key_hint(key, [name for name in names if "." not in name])
-        if is_number and not hint.startswith("did you mean"):
-            hint = f"a dim of the model is set by dim={{{key!r}: {value}}}"
-        raise SettingsError(f"there is no option {key!r}", hint=hint)
+    if any(known == key or known.startswith(f"{key}.") for known in READERS):
+        return
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    candidates = [name for name in (*READERS, "inputs") if "." not in name]
+    if not is_number:  # no key of the gate is a number without a unit
+        candidates += [
+            name.removeprefix("gate.") for name in READERS if name.startswith("gate.")
+        ]
+    hint = known_key_hint(key, candidates)
+    if is_number and not hint.startswith("did you mean"):
+        hint = f"a dim of the model is set by dim={{{key!r}: {value}}}"
+    raise SettingsError(f"there is no option {key!r}", hint=hint)
 
 
 def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
@@ -148,13 +150,16 @@ def read_overrides(overrides: Mapping[str, object]) -> SettingsLayer:
 
 
 def discovered_files(model: Path) -> tuple[Path, ...]:
-    """Return the settings files that apply to a model or a folder, lowest precedence first."""
+    """Return the settings files that apply to a model or a folder, lowest precedence first.
+
+    They are the nearest ``pyproject.toml`` and the nearest of `FILE_NAMES`, in its folder or above.
+    """
     folder = (model if model.is_dir() else model.parent).absolute()
     upwards = (folder, *folder.parents)
     nearest_files: list[Path] = []
     for file_names in (("pyproject.toml",), FILE_NAMES):
         candidates = (parent / name for parent in upwards for name in file_names)
-        nearest_files += islice((path for path in candidates if path.is_file()), 1)
+        nearest_files += [path for path in candidates if path.is_file()][:1]
     return tuple(nearest_files)
 
 
@@ -179,8 +184,8 @@ def load_settings(
 def merge_layers(layers: Iterable[SettingsLayer]) -> Settings:
     """Return the settings of all layers, lowest precedence first, on top of the defaults.
 
-    The values of ``mem_param.*`` keys become the field ``mem_param``. Other keys that are no fields of
-    `Settings`, those of ``gate``, are left out.
+    Tables such as ``dims`` are merged by their keys; another value replaces an earlier one. The values of
+    ``mem_param.*`` keys become the field ``mem_param``. The keys of ``gate`` are left out.
     """
     values: dict[str, Any] = {}
     for layer in layers:
@@ -195,9 +200,9 @@ def merge_layers(layers: Iterable[SettingsLayer]) -> Settings:
         for key, value in values.items()
         if key.startswith("mem_param.")
     }
-    names_of_fields = {item.name for item in fields(Settings)}
-    others = {key: value for key, value in values.items() if key in names_of_fields}
-    return replace(Settings(mem_param=MemParam(**mem_param)), **others)
+    field_names = {item.name for item in fields(Settings)}
+    own_fields = {key: value for key, value in values.items() if key in field_names}
+    return Settings(**{"mem_param": MemParam(**mem_param), **own_fields})
 
 
 def _dotted(key: str, value: Value) -> Value:

@@ -135,10 +135,13 @@ def test_a_branch_that_is_not_taken_hides_no_total(
         assert found.coverage == 1.0
 
 
-def test_what_cannot_load_is_planned_and_asks_for_no_inputs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", ["b", "2"])
+def test_what_cannot_load_is_planned_and_asks_for_no_inputs(
+    tmp_path: Path, batch: str
+) -> None:
     text = """g (float[b,4] x) => (float[b,4] y, z) {
         i = mine.Unheard(x) e = Exp(x) y = Neg(e) w = NonZero(i) z = Neg(w) }"""
-    warnings = plan(written(tmp_path, text)).report.warnings
+    warnings = plan(written(tmp_path, text.replace("[b,", f"[{batch},"))).report.warnings
     (told,) = [w for w in warnings if "the model does not load in ONNX Runtime" in w]
     assert "--inputs" not in told
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from memplan_cli import api
+from memplan_cli.api.sweep import sweep
 from memplan_cli.api.sweep_processes import in_processes, one_by_one
 from memplan_cli.api.sweep_tasks import (
     Task,
@@ -53,6 +54,10 @@ def test_every_model_meets_every_value_and_one_plan_for_all(tmp_path: Path) -> N
         {"batch": 8, "seq": 4},
         {"batch": "1..8", "seq": 4},
     ]
+
+
+def test_a_sweep_of_no_models_has_no_rows() -> None:
+    assert sweep([], {"batch": (1, 8)}) == ()
 
 
 def test_a_model_is_bound_by_the_dims_that_it_has() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ({"target": "gpu"}, "target: expected portable, cpu or cuda, not 'gpu'"),
         ({"alignment": 3}, "alignment: expected a power of two, not 3"),
         ({"time_limit": float("inf")}, "time_limit: expected seconds above zero, not inf"),
+        ({"time_limit": 10**400}, "time_limit: expected seconds above zero, not 1000"),
         ({"expose": "yes"}, "expose: expected true or false, not 'yes'"),
         ({"dims": {"batch": -1}}, "dims: expected a number from 0 to 2^63 - 1, not -1"),
         ({"dims": [1]}, "dims: expected a table of keys ({name: value}), not a list"),

@@ -13,7 +13,7 @@ use bound settings alone. Four words are kept apart:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from memplan_cli.core.bindings import Binding, Feed
 from memplan_cli.core.results.memory import BoundDim
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.bindings import Feeds, Provenance
     from memplan_cli.core.program import Shape
-    from memplan_cli.core.symbolic.bounds import DimRange
 
 
 def bind(model: ModelProto, settings: Settings) -> Settings:
@@ -93,12 +92,11 @@ def _shapes_in_numbers(
     shapes: Mapping[str, Shape], names: Collection[str]
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the named inputs in which every dim is a number."""
-    numeric_shapes = {}
-    for name in names:
-        shape = shapes.get(name)
-        if shape is not None and all(isinstance(dim, int) for dim in shape):
-            numeric_shapes[name] = tuple(dim for dim in shape if isinstance(dim, int))
-    return numeric_shapes
+    return {
+        name: cast("tuple[int, ...]", shapes[name])
+        for name in names
+        if name in shapes and all(isinstance(dim, int) for dim in shapes[name])
+    }
 
 
 def _reject_other_shapes(shapes: Mapping[str, tuple[int, ...]], data: Feeds) -> None:
@@ -164,17 +162,13 @@ def binding_of(settings: Settings) -> Binding:
         for name in dims
         if name not in settings.dims or inputs.provenance.get(name) == "assumed"
     )
+    # The lowest number within the bounds that is another one, or the same if there is no other.
     second_numbers = {
-        name: _other_number(limits, dims[name])
+        name: next((value for value in limits.values[:2] if value != dims[name]), dims[name])
         for name, limits in settings.bounds.items()
         if name in dims
     }
     return Binding(dims, inputs.feeds or {}, assumed, others=second_numbers)
-
-
-def _other_number(limits: DimRange, number: int) -> int:
-    """Return the lowest number of a range, or, if that is ``number``, the next one or ``number`` itself."""
-    return next((value for value in limits.values[:2] if value != number), number)
 
 
 def dims_of_run(settings: Settings) -> Mapping[str, BoundDim]:

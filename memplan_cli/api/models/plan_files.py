@@ -146,10 +146,9 @@ def types_by_block(loaded: Loaded) -> Sequence[Mapping[str, tuple[str, Shape | N
 def _original_model(model: ModelProto, plan: Plan, original: Path) -> OriginalModel:
     """Return what the checker compares a plan and the written ``model`` with, mostly from the original's file.
 
-    - The graph, whose nodes the written model must have in another order. None if ONNX Runtime optimized
-      the written graph, or caches were rewritten to buffers: then it has other nodes.
-    - The inputs with symbolic dims, which the report of the plan must list.
-    - The names that dims in the plan may have.
+    The graph, whose nodes the written model must have in another order, is None if the written model has other
+    nodes: ONNX Runtime optimized its graph, or caches were rewritten to buffers. ``free_inputs`` are those that
+    the report of the plan must list, ``dims`` are the names that its dims may have.
     """
     from memplan_cli.checking.timeline import OriginalModel
     from memplan_cli.onnx_io.caches_metadata import has_caches

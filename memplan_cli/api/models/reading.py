@@ -105,15 +105,6 @@ def unresolved_results(
     return tuple(dict.fromkeys((*missing_sizes(program), *symbolic)))
 
 
-def numeric_types(program: Program) -> Known:
-    """Return dtype and shape of the variables whose shape has no symbols."""
-    return {
-        identity: (var.dtype, var.shape)
-        for identity, var in program.vars.items()
-        if var.shape is not None and all(isinstance(dim, int) for dim in var.shape)
-    }
-
-
 def _with_missing_shapes(program: Program, observed: Known) -> Program:
     """Return a program in which results without a size in numbers have their type in ``observed``.
 

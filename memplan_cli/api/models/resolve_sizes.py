@@ -26,7 +26,7 @@ from memplan_cli.onnx_io.shapes.bindings import Bindings
 from memplan_cli.onnx_io.shapes.reading import read_checked
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from onnx import ModelProto  # noqa: TID251 - types only; onnx_io makes them
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
 MAX_OBSERVED_OPS = 20_000
 """Larger models are not run to observe sizes: profiling such a run takes too long."""
 
-_SMALL_LENGTHS = (2, 4, 8, 16)
 
-_MAX_DIMS_ALONE = 16
-"""With more free dims, no candidate has a small length for one dim alone: there would be too many."""
+_SMALL_LENGTHS = (2, 4, 8, 16)
 
 _MAX_INPUT_ELEMENTS = 2**24
 """A candidate whose inputs have more elements in total is not tried."""
@@ -75,8 +73,6 @@ def resolve_sizes(source: LazyModel, path: Path, settings: Settings) -> Resolved
     After a run that observed sizes, the program has these sizes, and the settings bind the dims to the numbers
     of the run. In all other cases free dims stay symbolic in the program, and the settings have their
     numbers as assumed ones.
-
-    ``settings`` are bound to the model here.
 
     Raises:
         MemplanError: the model or a setting is wrong, or the model fails on the inputs given.
@@ -117,17 +113,17 @@ def resolve_to_numbers(source: LazyModel, path: Path, settings: Settings) -> Res
 
 
 def resolve_all_but(
-    source: LazyModel, path: Path, settings: Settings, symbolic: Collection[str]
+    source: LazyModel, path: Path, settings: Settings, symbolic_dim: str
 ) -> ResolvedModel:
-    """Resolve a model with numbers for all dims except those in ``symbolic``.
+    """Resolve a model with numbers for all dims except one.
 
-    Free dims get the numbers that `resolve_sizes` finds, which may run the model for them. But if a name in
-    ``symbolic`` is no dim of an input, they stay symbolic: the caller will refuse that name.
+    Free dims get the numbers that `resolve_sizes` finds, which may run the model for them. But if
+    ``symbolic_dim`` is no dim of an input, they stay symbolic: the caller will refuse that name.
     """
     settings = bind(source.model, settings)
     input_dims = _InputDims.of(source.model, settings)
-    dims_to_assume = input_dims.free.keys() - set(symbolic)
-    if dims_to_assume and input_dims.names.issuperset(symbolic):
+    dims_to_assume = input_dims.free.keys() - {symbolic_dim}
+    if dims_to_assume and symbolic_dim in input_dims.names:
         all_dims = binding_of(resolve_sizes(source, path, settings).settings).dims
         assumed = {name: n for name, n in all_dims.items() if name in dims_to_assume}
         settings = _bound_to(settings, assumed)
@@ -324,20 +320,14 @@ class _SizeSearch:
 
         1. All dims are 1, which mostly will do. Without free dims this candidate is empty, and the only one.
         2. The smallest dims that satisfy the constraints.
-        3. If the dims are few: a small length for one, 1 for the others. For a past that is longer than
-           what is added to it.
-        4. Each common length for all dims but those that lead a shape, which are 1.
-        5. A small length for all dims, also for those that lead a shape.
+        3. Each common length for all dims but those that lead a shape, which are 1.
+        4. A small length for all dims, also for those that lead a shape.
         """
         free = self.dims.free
         yield dict.fromkeys(free, 1)
         if not free:
             return
         yield self.smallest_dims()
-        alone = free if len(free) <= _MAX_DIMS_ALONE else ()
-        for length in _SMALL_LENGTHS:
-            for longer in alone:
-                yield {name: length if name == longer else 1 for name in free}
         for length in COMMON_LENGTHS[1:]:
             yield {name: 1 if leads else length for name, leads in free.items()}
         for length in _SMALL_LENGTHS:

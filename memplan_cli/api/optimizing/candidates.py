@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.check import Check
     from memplan_cli.core.program import Program
     from memplan_cli.core.progress import Progress
+    from memplan_cli.onnx_io.shapes.bindings import Known
     from memplan_cli.runtime.graph.offline import Dump, Packing
     from memplan_cli.settings.settings import Settings
 
@@ -167,12 +168,7 @@ class TargetCandidates:
         return cls(request, settings, provider, packing, folder)
 
     def first_round(self) -> list[Rewriting]:
-        """Plan the candidates of the first round.
-
-        Raises:
-            RuntimeUnavailableError: weights are missing, or the model does not load.
-            ModelError: a file is in the way.
-        """
+        """Plan the candidates of the first round. Errors are those of `_plan_round`."""
         self.request.progress("optimizing the graph for the runtime")
         return self._plan_round(self.packing)
 
@@ -180,11 +176,8 @@ class TargetCandidates:
         """Plan the candidates of the second round; empty if the result of the first one is final.
 
         The second round follows if no model was written because the file with packed weights did not run.
-        Its files have weights that each session packs, and their reports say so.
-
-        Raises:
-            RuntimeUnavailableError: weights are missing, or the model does not load.
-            ModelError: a file is in the way.
+        Its files have weights that each session packs, and their reports say so. Errors are those of
+        `_plan_round`.
         """
         from memplan_cli.runtime.graph.offline import Packing
 
@@ -203,6 +196,10 @@ class TargetCandidates:
 
         The second dump, without the fusions that cost memory, is the first candidate. It is not made if
         there are no such fusions.
+
+        Raises:
+            RuntimeUnavailableError: weights are missing, or the model does not load.
+            ModelError: a file is in the way.
         """
         from memplan_cli.runtime.graph.offline import DumpJob
 
@@ -246,7 +243,7 @@ class TargetCandidates:
 
         The warnings of `read_observed` are dropped: `_plan_program` has one of its own.
         """
-        from memplan_cli.api.models.reading import numeric_types, read_observed
+        from memplan_cli.api.models.reading import read_observed
         from memplan_cli.onnx_io.shapes.bindings import Bindings
         from memplan_cli.runtime.graph.offline import offline_program
 
@@ -256,8 +253,13 @@ class TargetCandidates:
             return program
         # The values that ONNX Runtime did not fuse away have the same names in both graphs, so that the
         # dump need not be run to observe them.
-        types = numeric_types(resolved.program)
-        observed = {var: type_ for var, type_ in types.items() if var in program.vars}
+        observed: Known = {
+            identity: (var.dtype, var.shape)
+            for identity, var in resolved.program.vars.items()
+            if identity in program.vars
+            and var.shape is not None
+            and all(isinstance(dim, int) for dim in var.shape)
+        }
         loaded = read_observed(file.lazy, Bindings(dims), observed, program, inputs="unused")
         return loaded.program
 

@@ -247,7 +247,8 @@ class _DecoderPlanner:
             shapes={},
             inputs=Inputs(values={caches.position: [step.past]}),
             # The keys of this setting are globs of inputs.
-            donate={_as_glob(input_): output for input_, output in caches.donated},
+            # The settings have a glob for an input. This one matches only the name.
+            donate={name.replace("[", "[[]"): output for name, output in caches.donated},
             run=False,
         )
         # `bind` records all dims as given by the user. Those that the user did not give are assumed.
@@ -356,8 +357,3 @@ def _with_assumed_provenance(settings: Settings, user_settings: Settings) -> Set
     }
     provenance = {**settings.inputs.provenance, **assumed}
     return replace(settings, inputs=replace(settings.inputs, provenance=provenance))
-
-
-def _as_glob(name: str) -> str:
-    """Return the glob that matches only this name."""
-    return name.replace("[", "[[]")

@@ -152,10 +152,10 @@ def _predicted_facts(rewriting: Rewriting) -> RuntimeSummary:
         file.path,
         rewriting.planned.program,
         replace(conditions, may_run=False),
-        [node.name for node in file.model.graph.node],
-        None,
+        nodes=[node.name for node in file.model.graph.node],
+        recorded=None,  # the original is opened with ONNX Runtime's defaults
         optimization="off" if rewriting.unoptimized_only else "on",
-        weights=rewriting.file.path,
+        weights=rewriting.file.path,  # the planned model: for a target, its weights are packed
     )
 
 

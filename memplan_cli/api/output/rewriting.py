@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -236,8 +236,8 @@ class RewrittenFiles:
 
     Attributes:
         weights: the weight files that were created for it.
-        data: the serialized model in parts, without the settings to run it with, which are known
-            later.
+        data: the serialized model in parts, without the settings to run it with, which are known after
+            it was run: `finish` appends them.
         used_weights: the names of all weight files that the model refers to.
         moved: the weights that were moved out of the model file.
     """
@@ -263,6 +263,7 @@ class RewrittenFiles:
         plan = _named_from(targets.plan.parent, plan)
         # Protobuf merges appended bytes into the message: they add an entry to the model's metadata.
         model = [*self.data, _settings_metadata(self.rewriting, plan)]
+        # The plan file has the size of the complete model file, so that it is encoded after that.
         files = self._file_bytes(sum(map(len, model)))
         plan = plan.with_report(replace(plan.report, external_weights=self.moved, files=files))
         contents: dict[Path, Content] = {targets.plan: plan.encoded(), targets.model: model}
@@ -273,13 +274,9 @@ class RewrittenFiles:
             contents[targets.certificate] = certificate.dumps().encode()
         contents.update(_settings_files(targets, plan))  # raises if nothing was measured
         write_files(contents)
-        created = self.weights.keep()
-        # The original may use a file of this name in the same folder.
-        needed = self.used_weights.union(self.rewriting.original_file.data_files)
-        for name in self.weights.earlier:
-            if name not in needed:
-                targets.model.with_name(name).unlink(missing_ok=True)
-        return plan, created
+        # The original may lie in the same folder, and use weight files of an earlier output.
+        in_use = self.used_weights.union(self.rewriting.original_file.data_files)
+        return plan, self.weights.keep(in_use)
 
     def _file_bytes(self, model_bytes: int) -> FileBytes:
         """Return the bytes on disk of the original and of the written model, with their weights.
@@ -342,9 +339,9 @@ def _settings_metadata(rewriting: Rewriting, plan: Plan) -> bytes:
 def _settings_to_record(rewriting: Rewriting, plan: Plan) -> RecordedSettings | None:
     """Return the settings that the written model records for its sessions; None if any settings will do.
 
-    The settings of the report, if it has any, were found for this model, and keep its outputs. Without them,
-    the model only has to be run without graph optimization, if it was made for that or was compared with
-    an unoptimized run, and with donated outputs bound to their inputs.
+    They are those of the report, if it has any: these were found for this model, and keep its outputs.
+    Otherwise, a model that was made for unoptimized runs, or was compared with one, has to be run so again.
+    One with donated outputs, which are bound to their inputs, is always made for unoptimized runs.
     """
     from memplan_cli.onnx_io.settings_metadata import RecordedSettings
 
@@ -370,11 +367,11 @@ def _has_unoptimized_reference(plan: Plan) -> bool:
 def _named_from(folder: Path, plan: Plan) -> Plan:
     """Return a plan that names its model relative to a folder; a temporary model by its name alone."""
     model = plan.report.model
-    with suppress(ValueError):  # no relative path leads to another drive
-        path = Path(model.path)
-        relative = os.path.relpath(path.absolute(), folder.absolute())
-        path = Path(relative if is_lasting(path) else path.name)
-        return plan.with_report(
-            replace(plan.report, model=replace(model, path=path.as_posix()))
-        )
-    return plan
+    path = Path(model.path)
+    name = Path(path.name)
+    if is_lasting(path):
+        try:
+            name = Path(os.path.relpath(path.absolute(), folder.absolute()))
+        except ValueError:  # no relative path leads to another drive
+            return plan
+    return plan.with_report(replace(plan.report, model=replace(model, path=name.as_posix())))

@@ -31,10 +31,10 @@ FUSED, UNFUSED, FOLDED, MOVED = "", ".unfused", ".folded", ".weights"
 
 
 def data_name(output: Path, kind: str, taken: Collection[str] = ()) -> str:
-    """Return the name of a weight file of one kind beside an output, which is none of those ``taken``.
+    """Return the name of a weight file of one kind beside an output: the first of two if it is not ``taken``.
 
-    For ``net.onnx`` and `FOLDED`, it is ``net.folded.onnx.data``, or ``net.folded.offline.onnx.data`` if
-    that is taken.
+    For ``net.onnx`` and `FOLDED`, the names are ``net.folded.onnx.data`` and ``net.folded.offline.onnx.data``.
+    ``taken`` are weight files of the source, which may be called ``net.onnx`` too, in another folder.
     """
     name = f"{output.stem}{kind}{output.suffix}.data"
     return f"{output.stem}{kind}.offline{output.suffix}.data" if name in taken else name
@@ -55,6 +55,7 @@ def own_weights(output: Path) -> tuple[str, ...]:
     """
     from memplan_cli.onnx_io.load import load_model
     from memplan_cli.onnx_io.metadata import has_own_weights
+    from memplan_cli.onnx_io.weights.external_data import external_tensors, locations
 
     # The model is parsed only if such files exist: most outputs have none.
     existing = {name for name in possible_weights(output) if output.with_name(name).exists()}
@@ -62,21 +63,10 @@ def own_weights(output: Path) -> tuple[str, ...]:
         return ()
     try:
         model = load_model(output)
-        named = weights_of(model) if has_own_weights(model) else ()
+        in_use = locations(external_tensors(model)) if has_own_weights(model) else ()
     except MemplanError:
         return ()
-    return tuple(name for name in named if name in existing)
-
-
-def weights_of(model: ModelProto) -> tuple[str, ...]:
-    """Return the files that hold a model's weights, as the model names them.
-
-    Raises:
-        ModelError: a name leads out of the model's folder.
-    """
-    from memplan_cli.onnx_io.weights.external_data import external_tensors, locations
-
-    return locations(external_tensors(model))
+    return tuple(name for name in in_use if name in existing)
 
 
 def refuse_foreign_weights(output: Path, names: Iterable[str], own: Collection[str]) -> None:
@@ -148,13 +138,23 @@ class NewWeights:
             remove((place,))
         return result
 
-    def keep(self) -> tuple[Path, ...]:
-        """Make the files final, once the output is written; return them. Files that they replaced are deleted."""
+    def keep(self, in_use: Collection[str] = ()) -> tuple[Path, ...]:
+        """Make the files final, once the output is written; return them.
+
+        Files that they replaced are deleted, and those of the earlier output that are not ``in_use``.
+        """
         from memplan_cli.onnx_io.weights.external_data import forget
 
-        kept = tuple(path for path in self._created if path.is_file())
-        forget(self._created)
+        kept = tuple(
+            path for path in self._created if path.is_file()
+        )  # others are new folders
+        forget(
+            self._created
+        )  # deletes the files that were replaced, which are set aside until then
         self._created = ()
+        for name in self.earlier:
+            if name not in in_use:
+                self.output.with_name(name).unlink(missing_ok=True)
         return kept
 
 

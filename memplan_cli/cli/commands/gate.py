@@ -156,15 +156,16 @@ def gate(
 
 
 def _next_step(models: tuple[Path, ...], verdicts: Verdicts) -> NextStep:
-    """Return what explains a failure, or what a check that passed is used for."""
+    """Return the command that follows after a failure, a recording, a check of limits, or of a baseline."""
     for verdict in verdicts:
         if not verdict.passed:
-            of_process = any(result.metric == "process.total" for result in verdict.results)
-            extra = ("--process",) if of_process else ()
+            is_of_process = any(result.metric == "process.total" for result in verdict.results)
+            extra = ("--process",) if is_of_process else ()  # else the tensors are explained
             return next_step("See what needs it", "why", [verdict.snapshot.model], *extra)
     if any(verdict.recorded for verdict in verdicts):
         return next_step("Check it", "gate", models, without=("--update-baseline",))
-    if all(verdict.difference is None for verdict in verdicts):
+    has_baseline = any(verdict.difference is not None for verdict in verdicts)
+    if not has_baseline:
         return next_step("Record a baseline", "gate", models, "--update-baseline")
     return next_step("Check it in a CI job", "gate", models, "--format github")
 

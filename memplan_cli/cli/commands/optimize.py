@@ -261,7 +261,8 @@ def _validation_depth(
     """Return how deeply the written model is compared; ``none`` if settings forbid runs.
 
     Raises:
-        SettingsError: the options contradict each other, or one needs runs that settings forbid.
+        SettingsError: the options contradict each other, or one needs runs that settings forbid. Without a
+            validation, `_reject_unused_options` refuses such an option.
     """
     from memplan_cli.api.models.binding import refuse_run
 
@@ -275,7 +276,7 @@ def _validation_depth(
     if settings.run:
         return validate or "full"
     for option in options_in_use(("tune", "validate", "reference", "idle")):
-        refuse_run(settings, option)
+        refuse_run(settings, option)  # raises, since ``run`` is off
     return "none"
 
 

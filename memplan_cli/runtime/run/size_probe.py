@@ -32,6 +32,7 @@ _SECONDS = 30.0
 
 _LOAD_FAILURES = (
     "Load model from",
+    "This is an invalid model",
     "Could not find an implementation",
     "during initialization",
 )

@@ -21,6 +21,7 @@ from memplan_cli.loading.settings import (
     options_of_file_ignored,
     provider_options,
     register_arena,
+    use_arena_of_process,
 )
 from memplan_cli.runtime.workers.worker import run_job
 
@@ -163,7 +164,8 @@ def _new_session(model: Path | bytes, settings: RuntimeSettings, provider: str) 
 
     options = session_options(settings)
     if settings.arena:
-        register_arena(settings.arena, provider, options)
+        register_arena(settings.arena, provider)
+        use_arena_of_process(options)
     providers = [(provider, provider_options(settings.provider))]
     source = model if isinstance(model, bytes) else str(model)
     with options_of_file_ignored():
