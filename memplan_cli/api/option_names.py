@@ -49,7 +49,7 @@ def accepts_option_names(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Return a decorator that lets a function take the options of its command as keywords.
 
-    ``gate(model, max_memory="1GiB", no_run=True)`` then calls ``gate(model, rules={"max_memory": "1GiB"}, ..)``.
+    ``gate(model, max_memory="1GiB")`` then calls ``gate(model, rules={"max_memory": "1GiB"})``.
 
     Args:
         check_options: More options that become fields of the parameter ``check``.
@@ -140,9 +140,7 @@ def _check(values: Mapping[str, Any], provider: str | None) -> Check | None:
                 hint="remove them",
             )
         return None
-    if depth == "outputs" and own.keys() & {
-        "idle",
-        "search",
-    }:  # ``tune`` sets the field ``search``
+    # The option ``tune`` sets the field ``search``.
+    if depth == "outputs" and own.keys() & {"idle", "search"}:
         raise SettingsError("tune and idle need validate='full'", hint="remove validate")
     return Check(**{"depth": depth, **({"provider": provider} if provider else {}), **own})

@@ -313,10 +313,9 @@ def with_bounds(binding: Settings, texts: tuple[str, ...]) -> Settings:
 
     if not texts:
         return binding
-    layer = read_overrides(
-        {"bounds": parse_bounds(texts)}
-    )  # reads the ranges as in a settings file
-    return replace(binding, bounds=cast("Bounds", layer.values["bounds"]))
+    # The ranges are read as those in a settings file.
+    bounds = read_overrides({"bounds": parse_bounds(texts)}).values["bounds"]
+    return replace(binding, bounds=cast("Bounds", bounds))
 
 
 def unknown_dim(command: Command) -> Command:

@@ -120,9 +120,8 @@ def seconds(value: Value) -> float:
     content = value.content
     if isinstance(content, bool) or not isinstance(content, int | float):
         raise invalid(value.at, f"expected seconds, not {describe(value)}")
-    if (
-        not 0 < content <= sys.float_info.max
-    ):  # neither infinite, nor NaN, nor too large for a float
+    # Refuses infinity, NaN, and whole numbers that are too large for a float.
+    if not 0 < content <= sys.float_info.max:
         raise invalid(value.at, f"expected seconds above zero, not {describe(value)}")
     return float(content)
 

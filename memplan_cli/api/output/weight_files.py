@@ -145,12 +145,8 @@ class NewWeights:
         """
         from memplan_cli.onnx_io.weights.external_data import forget
 
-        kept = tuple(
-            path for path in self._created if path.is_file()
-        )  # others are new folders
-        forget(
-            self._created
-        )  # deletes the files that were replaced, which are set aside until then
+        kept = tuple(path for path in self._created if path.is_file())  # not new folders
+        forget(self._created)  # deletes the replaced files, which were set aside
         self._created = ()
         for name in self.earlier:
             if name not in in_use:
