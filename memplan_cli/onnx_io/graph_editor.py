@@ -171,14 +171,6 @@ def with_values(
     return copy
 
 
-def with_ends(node: NodeProto, inputs: Sequence[str], output: str) -> NodeProto:
-    """Return a copy of a node with other inputs and one output."""
-    copy = type(node)()
-    copy.CopyFrom(node)
-    copy.input[:], copy.output[:] = inputs, [output]
-    return copy
-
-
 class GraphEditor:
     """Adds nodes to the main graph of a model, in place.
 

@@ -58,11 +58,6 @@ def is_nameless(text: str) -> bool:
     return _NO_NAME.fullmatch(text) is not None
 
 
-def input_dims(value: ValueInfoProto, taken: Collection[str] = ()) -> tuple[Dim, ...]:
-    """Return the dims of a tensor input; see `tensor_dims`."""
-    return tensor_dims(value, value.type.tensor_type, taken)
-
-
 def names_taken(model: ModelProto) -> frozenset[str]:
     """Return the names of a model's dims that end like ``x_dim0`` and must not be given to a nameless dim.
 
@@ -130,7 +125,7 @@ def input_symbols(model: ModelProto) -> Mapping[str, frozenset[str]]:
     texts = {
         dim
         for value in fed_inputs(model)
-        for dim in input_dims(value, taken)
+        for dim in tensor_dims(value, value.type.tensor_type, taken)
         if isinstance(dim, str)
     }
     symbols = {text: symbols_of(text) for text in texts}
@@ -174,7 +169,7 @@ def open_inputs(model: ModelProto) -> tuple[InputShape, ...]:
             value.name,
             tuple(
                 as_expression(dim, symbols_by_text) if isinstance(dim, str) else dim
-                for dim in input_dims(value, taken)
+                for dim in tensor_dims(value, value.type.tensor_type, taken)
             ),
         )
         for value in fed_inputs(model)

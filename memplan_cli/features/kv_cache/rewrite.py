@@ -14,7 +14,7 @@ from memplan_cli.core.operators import STANDARD_DOMAINS
 from memplan_cli.core.results.rewrites import CacheBuffer, CacheSummary
 from memplan_cli.errors import ModelError
 from memplan_cli.features.kv_cache.find import GraphIndex, attribute
-from memplan_cli.onnx_io.graph_editor import INT64, GraphEditor, rename_reads, with_ends
+from memplan_cli.onnx_io.graph_editor import INT64, GraphEditor, rename_reads, with_values
 from memplan_cli.onnx_io.load import first_line, standard_opset
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
     new = _new_entries(edit, cache)
     for node_index in cache.after:  # a copy of the path ``round``, for the new entries
         node = index.nodes[node_index]
-        copy = with_ends(node, [new], edit.fresh(f"{cache.output}.new"))
+        copy = with_values(node, node.name, [new], [edit.fresh(f"{cache.output}.new")])
         copy.name = edit.fresh(f"{copy.output[0]}/{copy.op_type}")
         edit.new_nodes.append(copy)
         new = copy.output[0]

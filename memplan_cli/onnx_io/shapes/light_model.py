@@ -14,12 +14,13 @@ from memplan_cli.core.selection import nearest
 from memplan_cli.core.symbolic.dims import bind_dim, canonical_dim, symbols_of
 from memplan_cli.core.symbolic.polynomials import format_atom
 from memplan_cli.errors import SettingsError
+from memplan_cli.onnx_io.graph_editor import keep
 from memplan_cli.onnx_io.interface import (
     as_expression,
-    input_dims,
     input_symbols,
     is_nameless,
     names_taken,
+    tensor_dims,
 )
 from memplan_cli.onnx_io.protobuf import messages
 from memplan_cli.onnx_io.shapes.lattice import (
@@ -96,7 +97,7 @@ def name_free_dims(model: ModelProto, taken: Collection[str]) -> None:
     - A name that looks like arithmetic (``sequence-length``) is quoted in the whole model.
     """
     for value in model.graph.input:
-        named = input_dims(value, taken)
+        named = tensor_dims(value, value.type.tensor_type, taken)
         for dim, name in zip(value.type.tensor_type.shape.dim, named, strict=True):
             if isinstance(name, str):
                 dim.dim_param = name
@@ -343,21 +344,16 @@ def _as_constants(
     shape its value does not fit stays an input.
     """
     graph = model.graph
-    removed: list[ValueInfoProto] = []
-    kept: list[ValueInfoProto] = []
+    removed: dict[str, ValueInfoProto] = {}
     for value in graph.input:
         tensor = _initializer_for(value, values[value.name]) if value.name in values else None
-        if tensor is None:
-            kept.append(value)
-            continue
-        graph.initializer.append(tensor)
-        shape_of_value = with_shape(value.type, tuple(tensor.dims))
-        value.type.CopyFrom(merged(value.type, shape_of_value))
-        removed.append(value)
-    if removed:
-        del graph.input[:]
-        graph.input.extend(kept)
-    return removed
+        if tensor is not None:
+            graph.initializer.append(tensor)
+            shape_of_value = with_shape(value.type, tuple(tensor.dims))
+            value.type.CopyFrom(merged(value.type, shape_of_value))
+            removed[value.name] = value
+    keep(graph.input, lambda value: value.name not in removed)
+    return list(removed.values())
 
 
 def _initializer_for(graph_input: ValueInfoProto, given: TensorProto) -> TensorProto | None:
@@ -394,9 +390,6 @@ def as_inputs(model: ModelProto, removed: Sequence[ValueInfoProto]) -> ModelProt
     if not removed:
         return model
     names = {value.name for value in removed}
-    weights = model.graph.initializer
-    for index in reversed(range(len(weights))):
-        if weights[index].name in names:
-            del weights[index]
+    keep(model.graph.initializer, lambda tensor: tensor.name not in names)
     model.graph.input.extend(removed)
     return model

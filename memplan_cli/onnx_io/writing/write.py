@@ -13,7 +13,7 @@ from memplan_cli.core.program import Origin
 from memplan_cli.core.selection import select
 from memplan_cli.errors import InvalidLayoutError, SettingsError
 from memplan_cli.loading.settings import RUNTIME
-from memplan_cli.onnx_io.graph_editor import replace_nodes, with_values
+from memplan_cli.onnx_io.graph_editor import keep, replace_nodes, with_values
 from memplan_cli.onnx_io.metadata import HARDWARE, ORT_CONFIG, PREFIX, is_own
 from memplan_cli.onnx_io.traversal import graphs, subgraphs
 from memplan_cli.onnx_io.types import element_type
@@ -108,14 +108,7 @@ def _drop_notes(model: ModelProto) -> None:
 
 def _drop_own_entries(item: ModelProto | NodeProto | ValueInfoProto) -> None:
     """Remove memplan's metadata entries, but for `_KEPT_KEYS`, in place."""
-    if any(is_own(entry) for entry in item.metadata_props):
-        kept = [
-            entry
-            for entry in item.metadata_props
-            if entry.key in _KEPT_KEYS or not is_own(entry)
-        ]
-        del item.metadata_props[:]
-        item.metadata_props.extend(kept)
+    keep(item.metadata_props, lambda entry: entry.key in _KEPT_KEYS or not is_own(entry))
 
 
 def _is_in_order(graph: GraphProto, block: Block) -> bool:
