@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memplan_cli.analysis.precedence import nearest_order, successors
 from memplan_cli.core.operators import STANDARD_DOMAINS, canonical_domain
-from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, label, var_id
+from memplan_cli.core.program import Block, Op, Origin, Program, Var, VarId, var_id
 from memplan_cli.errors import ModelError
 from memplan_cli.onnx_io.graph_editor import producers
 from memplan_cli.onnx_io.traversal import BlockPaths, reads, subgraphs
@@ -195,8 +195,7 @@ class _Reader:
         These names are not copied: a large graph with many subgraphs has too many.
         """
         for attribute, graph in subgraphs(node):
-            node_label = label(node.name, node.op_type, index)
-            path = self.paths.new_path(outer.path, f"{node_label}.{attribute}")
+            path = self.paths.new(outer.path, index, node, attribute)
             scope = _Scope(path, declared_types(graph), names=ChainMap({}, outer.names))
             for name, weight_type in _weight_types(graph).items():
                 scope.define(name, self.add_var(name, path, Origin.WEIGHT, weight_type))

@@ -50,10 +50,7 @@ def _with_inner_graphs(
     yield path, graph
     for index, node in enumerate(graph.node):
         for attribute, body in subgraphs(node):
-            inner_path = paths.new_path(
-                path, f"{label(node.name, node.op_type, index)}.{attribute}"
-            )
-            yield from _with_inner_graphs(inner_path, body, paths)
+            yield from _with_inner_graphs(paths.new(path, index, node, attribute), body, paths)
 
 
 class BlockPaths:
@@ -64,12 +61,14 @@ class BlockPaths:
         self._taken: set[str] = set()
         self._beginnings: set[str] | None = None  # of the values' names, once a path was made
 
-    def new_path(self, outer: str, step: str) -> str:
-        """Return the path of a subgraph in the block ``outer``: ``outer/step``, with ``'`` appended until it is unique.
+    def new(self, outer: str, index: int, node: NodeProto, attribute: str) -> str:
+        """Return the path of a node's subgraph, such as ``outer/If_3.then_branch``; ``outer`` is the node's block.
 
-        No name of a value begins with ``step/``, else two values would have one id: ``x`` in the block
-        ``If_3.then_branch``, and a value of the main graph that is called ``If_3.then_branch/x``.
+        A ``'`` is appended until the path is unique, and no name of a value begins with its last part. Else a
+        value of the main graph called ``If_3.then_branch/x`` would have the id of the value ``x`` in the block
+        ``If_3.then_branch``.
         """
+        step = f"{label(node.name, node.op_type, index)}.{attribute}"
         if self._beginnings is None:
             self._beginnings = _beginnings(self._main)
         while var_id(outer, step) in self._taken or step in self._beginnings:

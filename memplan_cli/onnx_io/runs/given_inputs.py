@@ -144,10 +144,9 @@ def _entry_of_value(name: str, value: object) -> InputEntry:
     if array.dtype.hasobject and not all(isinstance(item, str) for item in array.flat):
         raise SettingsError(f"{where} is not a number, a text, or a regular list of them")
     is_literal = not isinstance(value, np.ndarray | np.generic)
-    number_dtype = (
-        "" if is_literal else array.dtype.name
-    )  # typed numbers get the dtype of the input
-    dtype = "str" if array.dtype.kind in "OU" else number_dtype
+    dtype = "str" if array.dtype.kind in "OU" else array.dtype.name
+    if is_literal and dtype != "str":
+        dtype = ""  # numbers typed by hand get the dtype of the input
     shape = array.shape or None  # a single value fills the input
     return InputEntry(name, where, shape, dtype, lambda: (array,), is_literal=is_literal)
 
