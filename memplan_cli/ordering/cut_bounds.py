@@ -284,19 +284,17 @@ class _CutNetwork:
     def add_tensor(self, tensor: _Tensor) -> None:
         """Count the bytes of a tensor in each cut with its definer before the op and a reader not before it.
 
-        - Definer before the op (or none), a reader not: in every cut, that is in ``certain_bytes``.
-        - Definer before the op (or none), all readers open or before: if the cut has a reader not before.
-        - Definer open: if the cut has the definer before the op, and a reader not before.
-        - Definer not before the op: in no cut.
+        If that is every cut, the bytes are added to ``certain_bytes``; else edges are added that cost them. A
+        tensor whose definer is not before the op counts in no cut.
         """
         number, definer, size = tensor.number, tensor.definer, tensor.size
-        is_needed_later = tensor.is_result or any(
+        is_needed_later = tensor.is_result or any(  # in every cut
             self._sides[reader] is _Side.NOT_BEFORE for reader in tensor.readers
         )
         if definer is None or self._sides[definer] is _Side.BEFORE:
             if is_needed_later:
                 self.certain_bytes += size
-            else:
+            else:  # live unless all readers are before the op
                 self._add_edges(SOURCE, number, tensor.readers, size)
         elif self._sides[definer] is _Side.OPEN:
             node = self._node[definer]
