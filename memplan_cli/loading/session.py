@@ -154,12 +154,7 @@ def load_session(
         with options_of_file_ignored(), release_after_loading(settings.run_config):
             session = PlannedSession(path, options, settings, **more_arguments)
     except Exception as error:
-        missing = missing_data_files(path)
-        if missing:
-            raise ModelError(
-                f"there is no file {missing[0]}, which holds weights of {path}",
-                hint=f"a model and its data lie in one folder: copy {missing[0].name} too",
-            ) from None
+        _refuse_missing_weights(path)
         if has_file_provider and provider == CUDA:
             raise _unusable_provider(path, missing_libraries or f"{error}") from error
         raise
@@ -194,6 +189,15 @@ def _settings_without_arena(path: Path, settings: FileSettings, provider: str) -
             f"{path} was planned for {settings.execution_provider}: its arena is not used on {provider}"
         )
     return settings._replace(arena={}, run_config={})
+
+
+def _refuse_missing_weights(path: Path) -> None:
+    """Raise a `ModelError` if a file with weights of a model does not exist."""
+    for missing in missing_data_files(path):
+        raise ModelError(
+            f"there is no file {missing}, which holds weights of {path}",
+            hint=f"a model and its data lie in one folder: copy {missing.name} too",
+        ) from None
 
 
 def _require_bound_values(path: Path, session: PlannedSession) -> None:
