@@ -30,6 +30,9 @@ COMMON_LENGTHS = (
 )
 """Dims that models are exported for: image sides, patches, tokens, audio samples."""
 
+STRIDES = (1, 2, 4, 8, 14, 16, 32)
+"""Factors by which convolutions and patch embeddings usually shrink a dim."""
+
 _MAX_LENGTH = 1 << 16
 _MAX_CONSTRAINTS = 4000
 _MAX_ROUNDS = 24
@@ -232,10 +235,13 @@ def _best_change(
 def _lengths_in(constraint: DimConstraint) -> frozenset[int]:
     """Return values to try for a dim of a constraint, besides `COMMON_LENGTHS`: at most 65,536.
 
-    A dim that satisfies the constraint is often one of its numbers, or all numbers of a product together.
+    A dim that satisfies the constraint is often one of its numbers, or all numbers of a product
+    together, or that times a stride. In ``t * 6 == 12 * 16``, ``t`` is 32: 16 with stride 2.
     """
     lengths: set[int] = set()
     for factors in constraint.products:
         numbers = [dim for dim in factors if isinstance(dim, int)]
-        lengths.update((*numbers, prod(numbers)))
-    return frozenset(value for value in lengths if 0 < value <= _MAX_LENGTH)
+        lengths.update(numbers)
+        lengths.add(prod(numbers))
+    multiples = {length * stride for length in lengths for stride in STRIDES}
+    return frozenset(value for value in multiples if 0 < value <= _MAX_LENGTH)

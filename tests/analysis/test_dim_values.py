@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from builders import parse
 from memplan_cli.analysis.dim_constraints import (
     COMMON_LENGTHS,
+    STRIDES,
     DimConstraint,
     UnboundDims,
     dim_constraints,
@@ -104,3 +105,4 @@ def test_lengths_rise_and_hold_what_models_are_made_for() -> None:
     assert set(range(1, 9)) <= set(COMMON_LENGTHS)
     # Images of classifiers, and their patches with a class token; of detectors; sounds of Whisper.
     assert {224, 197, 384, 577, 257, 800, 1500, 3000, 16000, 48000} <= set(COMMON_LENGTHS)
+    assert all(224 % stride == 0 for stride in STRIDES)
