@@ -396,12 +396,13 @@ def _total_bytes(planned: PlannedModel, values: Iterable[Value]) -> ByteSum | No
     sums = []
     for value in values:
         dtype, _ = planned.type_of(value)
-        if dtype not in (*ELEMENT_BITS, "unknown"):
+        is_string_or_sequence = dtype not in ELEMENT_BITS and dtype != "unknown"
+        if is_string_or_sequence:
             continue
         size = _bytes_of(planned, value)
-        if size is None:
+        if size is None:  # the dtype or the shape is unknown
             return None
-        coefficient, unit = size
+        coefficient, unit = size  # the unit is "1" or a product of symbols
         sums.append({unit: coefficient})
     return add_sums(*sums)
 
@@ -519,7 +520,7 @@ def _element_dims(kind: TypeProto) -> Iterable[TensorShapeProto.Dimension]:
 
 
 def _replaced_symbols(planned: PlannedModel) -> set[str]:
-    """Return the symbols of inputs whose shapes the settings replace, and names for their dims.
+    """Return the symbols that the model has in inputs whose shapes the settings replace.
 
     The plan is made without these symbols, but a run may bind them.
     """
@@ -529,5 +530,6 @@ def _replaced_symbols(planned: PlannedModel) -> set[str]:
     for value in planned.model.graph.input:
         if value.name in replaced_inputs:
             for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+                # Loading names a nameless dim <input>_dim<axis>. Other dims have no such symbol.
                 symbols |= {f"{value.name}_dim{axis}", *symbols_of(dim.dim_param)}
     return symbols

@@ -461,18 +461,17 @@ def _expression_values(plan: Plan) -> Iterator[Figure]:
 
 
 def _profile_figures(plan: Plan) -> Iterator[Figure]:
-    """Yield the totals for other bindings of dims, which must be the sums of their parts.
+    """Yield the recorded total for each other binding of dims, with the sum of its recorded parts.
 
-    The parts are weights, inputs, outputs and planned bytes of plans that this file does not
-    contain. With donated inputs nothing is yielded: a total is then less by the donated bytes for
-    these bindings, which the file does not contain either.
+    The parts are weights, inputs, outputs and planned bytes. Nothing is yielded if inputs are donated:
+    a total is then less by the donated bytes, which are not recorded for these bindings.
     """
     if plan.report.donated.pairs:
         return
     for profile in plan.report.profiles:
         dims = ", ".join(f"{name}={value}" for name, value in profile.dims.items())
-        total = _total(profile.memory, donated=0)
-        yield Figure(f"total at {dims[:120]}", profile.memory.total, total)
+        sum_of_parts = _total(profile.memory, donated=0)
+        yield Figure(f"total at {dims[:120]}", profile.memory.total, sum_of_parts)
 
 
 def _limits(plan: Plan) -> Iterator[_Limit]:
@@ -502,11 +501,13 @@ def _limits(plan: Plan) -> Iterator[_Limit]:
     yield from _level_limits(report.levels, unshared_peak, memory.naive + padding)
 
 
-def _resident_limit(report: Report, lowest: int, unshared_peak: int) -> Iterator[_Limit]:
-    """Yield the range of the resident bytes; nothing if they are unknown.
+def _resident_limit(
+    report: Report, least_intermediates: int, most_intermediates: int
+) -> Iterator[_Limit]:
+    """Yield the recorded resident bytes and the range in which they must be; nothing if they are unknown.
 
-    They are the most bytes of intermediates and outputs that a runtime holds at one tick. Of intermediates
-    alone, it holds ``lowest`` at least, and ``unshared_peak`` at most.
+    Resident bytes are the most bytes of intermediates and outputs that a runtime holds at one tick.
+    Those of intermediates alone are between ``least_intermediates`` and ``most_intermediates``.
     """
     memory = report.memory
     if memory.resident is None or memory.outputs is None:
@@ -515,9 +516,9 @@ def _resident_limit(report: Report, lowest: int, unshared_peak: int) -> Iterator
     outputs = memory.outputs - report.donated.bytes
     yield _Limit(
         "resident",
-        lowest=max(lowest, outputs),
+        lowest=max(least_intermediates, outputs),
         recorded=memory.resident,
-        highest=unshared_peak + outputs,
+        highest=most_intermediates + outputs,
     )
 
 

@@ -109,16 +109,16 @@ def choose(
 ) -> tuple[EvaluatedCandidate, ...]:
     """Return the candidates that were evaluated, by rising cost.
 
-    Those after the order of the file are left out if no order can need less than the best so far.
-    Where arenas cannot be packed by fast heuristics first, only the best candidate and the order
-    of the file are returned.
+    No further candidate is evaluated once the order of the file has been, and no order can need less
+    than the best so far. At levels 0 and 1, with an allocator or with a time limit, only the best
+    candidate and the order of the file are returned.
 
     The settings give the level, the alignment and the time limit of each search; ``pinned`` are
     the vars with storage of their own, and why. The allocator packs the arenas of level 2 in
     place of the portfolio.
     """
-    # Slots, the caller's allocator and a search with a time limit have no fast heuristics.
-    is_fast_first = settings.level == 2 and settings.time_limit is None and allocator is None
+    # Whether fast heuristics pack the arenas before a search. Levels 0 and 1 have slots instead.
+    has_fast_pass = settings.level == 2 and settings.time_limit is None and allocator is None
 
     def evaluate(candidate: Candidate) -> EvaluatedCandidate:
         """Allocate a candidate, by fast heuristics only if a search may follow."""
@@ -131,14 +131,14 @@ def choose(
             allocator=allocator,
             progress=progress,
         )
-        allocation = allocate(needs, settings.level, 0 if is_fast_first else DEFAULT_WORK)
-        return EvaluatedCandidate(candidate, needs, allocation, is_searched=not is_fast_first)
+        allocation = allocate(needs, settings.level, 0 if has_fast_pass else DEFAULT_WORK)
+        return EvaluatedCandidate(candidate, needs, allocation, is_searched=not has_fast_pass)
 
-    evaluated = _evaluated_until_enough(map(evaluate, candidates))
-    if is_fast_first:
+    evaluated = _evaluated_until_enough(map(evaluate, candidates))  # lazy, like `map`
+    if has_fast_pass:
         contenders = list(evaluated)
         progress("packing")
-        _search_contenders(contenders)
+        _search_contenders(contenders)  # replaces them in place
     else:
         contenders = _best_and_file(evaluated)
     return tuple(sorted(contenders, key=attrgetter("cost")))

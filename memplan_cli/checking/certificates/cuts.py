@@ -254,24 +254,21 @@ class _Step:
         return certain
 
     def _shareable_bytes(self, tensor: str) -> int:
-        """Return the bytes of a tensor that may be divided into shares.
-
-        A share stands for bytes that are needed in some orders only. Bytes that are needed in every
-        order are in `_certain_bytes` already.
+        """Return how many bytes the shares of a tensor may have: those needed in some orders only.
 
         Raises:
-            ProofError: all bytes of the tensor are in `_certain_bytes`.
+            ProofError: they are needed in every order, so that `_certain_bytes` has them already.
         """
         if tensor == self.replaced:
-            # `_certain_bytes` is without the bytes that are saved by overwriting this tensor, unless
-            # another reader surely runs later. If one runs later in some orders, they are needed there.
+            # In orders in which another reader runs later, the group cannot write its output over
+            # this tensor: the output needs bytes of its own.
             limit = self.graph.groups[self.group].saved_bytes
-            is_counted = self._is_read_later(tensor)
-        else:
+            is_certain = self._is_read_later(tensor)
+        else:  # needed in orders in which the tensor is live before the step
             limit = self.graph.sizes[tensor]
-            is_counted = self._is_surely_live(tensor)
+            is_certain = self._is_surely_live(tensor)
         name = f"tensor {tensor[:120]!r}"
-        require(not is_counted, f"{name} has a share, but is counted already")
+        require(not is_certain, f"{name} has a share, but is counted already")
         return limit
 
     def _check_reader(self, tensor: str, reader: int) -> None:

@@ -151,18 +151,21 @@ def _planned_timeline(plan: Plan, model: CertifiedModel) -> Timeline:
 def _arrange_blocks(graph: GraphProto, orders: Iterator[BlockOrder], arrange: Arrange) -> None:
     """Move the nodes of a graph and of its subgraphs into the order of the next blocks.
 
+    ``arrange`` returns the nodes in the order of a block. If it returns the list that it was called
+    with, they are in this order already.
+
     Raises:
         ProofError: a block is missing, or has another number of nodes than the graph.
     """
     order = next(orders, None)
-    entries = () if order is None else order.nodes
-    require(order is not None, "the plan's order has too few blocks")
+    if order is None:
+        raise ProofError("the plan's order has too few blocks")
     nodes = list(graph.node)
     require(
-        len(entries) == len(nodes),
-        f"the plan's order has {len(entries)} nodes, the model has {len(nodes)}",
+        len(order.nodes) == len(nodes),
+        f"the plan's order has {len(order.nodes)} nodes, the model has {len(nodes)}",
     )
-    arranged = arrange(nodes, entries)
+    arranged = arrange(nodes, order.nodes)
     if arranged is not nodes:
         # Copied first: nodes that were deleted from a graph can no longer be read.
         copies = [type(node).FromString(node.SerializeToString()) for node in arranged]

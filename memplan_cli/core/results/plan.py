@@ -275,17 +275,15 @@ def _refuse_invalid_rows(tensors: Sequence[Placement]) -> None:
 def _refuse_wrong_alias(
     alias: Placement, base_id: str, bases: Mapping[str, Placement]
 ) -> None:
-    """Raise an error if an alias has no base, is placed elsewhere, or one of both is pinned.
+    """Raise an error if an alias has no base, is placed elsewhere, or if either is pinned.
 
     ``bases`` are the tensors that are no aliases, by id.
     """
-    base, names = (
-        bases.get(base_id),
-        f"{alias.id[:120]!r} shares the bytes of {base_id[:120]!r}",
-    )
+    base = bases.get(base_id)
+    claim = f"tensor {alias.id[:120]!r} shares the bytes of {base_id[:120]!r}"
     if base is None:
-        raise InvalidLayoutError(f"tensor {names}, which has no bytes of its own in the plan")
+        raise InvalidLayoutError(f"{claim}, which has no bytes of its own in the plan")
     if (alias.arena, alias.offset, alias.bytes) != (base.arena, base.offset, base.bytes):
-        raise InvalidLayoutError(f"tensor {names} but is placed elsewhere")
+        raise InvalidLayoutError(f"{claim} but is placed elsewhere")
     if alias.pinned is not None or base.pinned is not None:
-        raise InvalidLayoutError(f"tensor {names}, and one of both is pinned")
+        raise InvalidLayoutError(f"{claim}, and one of both is pinned")
