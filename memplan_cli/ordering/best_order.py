@@ -226,9 +226,11 @@ def _displacement(program: Program, other: Program) -> int:
 
 
 def _keep_subgraph_orders(program: Program, other: Program, meter: _PeakMeter) -> Program:
-    """Return the other order with the file's order in all subgraphs, if the peak stays as low.
+    """Return ``other`` with the file's order in all subgraphs if its peak stays as low, else ``other``.
 
-    The order within a subgraph can change what a runtime fuses, and so the bits of results.
+    ``other`` has the ops of ``program``, with equal outputs, in another order. The peak must stay as low
+    for every sample value of the symbols. The order within a subgraph can change what a runtime fuses,
+    and so the bits of results.
     """
     file_ops = {op.outputs: op for op in program.body.ops if op.bodies}
     ops = tuple([file_ops.get(op.outputs, op) for op in other.body.ops])

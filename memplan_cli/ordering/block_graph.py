@@ -372,12 +372,12 @@ class _TensorNumbering:
 def _nested_vars(op: Op) -> Iterable[VarId]:
     """Return the variables that an op with subgraphs accesses: its own, and those of all ops inside.
 
-    The outputs of subgraphs count too, as they may be variables of the outer block that no op inside reads.
-    The inputs of subgraphs are never such variables.
+    An output of a subgraph counts too: it may be a variable of the outer block that no op inside reads.
+    An input of a subgraph does not: it is a variable of the subgraph alone.
     """
     variables = [*op.inputs, *op.outputs]
     for body in op.bodies:
-        for block in blocks(body):
+        for block in blocks(body):  # also those nested in it
             variables += block.outputs
             for inner in block.ops:
                 variables += inner.inputs

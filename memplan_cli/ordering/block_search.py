@@ -203,10 +203,10 @@ class _ClusterSearch:
                 waiting.append(replace(parameters, limit=limit))
 
     def prove(self, budget: WorkBudget) -> None:
-        """Search a higher lower bound of the peak over all orders.
+        """Raise the lower bound of the peak over all orders, by minimum cuts.
 
-        Minimum cuts give bounds at the ops of the fullest steps of the best order and, in small graphs, at
-        pairs of ops. The search ends if the bound equals the best peak.
+        Cuts are made at promising clusters and, in small graphs, at pairs of clusters, until the bound
+        equals the best peak (`BoundSearch`).
         """
         best, order = self._best, self._best.cluster_order
         bounds = BoundSearch(self._graph, best.bound)

@@ -3,8 +3,8 @@
 Each piece of a problem is packed by itself. The skyline sweeps come first; mostly one of them
 reaches the lower bound, which ends the work. A piece that stays above the bound is lowered:
 
-    quickly      exact search at the bound, then bottleneck subsets; about a second
-    thoroughly   exact search of all capacities with the remaining work
+    search_quickly      exact search at the bound, then bottleneck subsets; about a second
+    search_thoroughly   exact search of all capacities with the remaining work
 
 Modules with compiled loops are imported where a piece is lowered: easy problems never pay for
 numba.
@@ -101,7 +101,7 @@ def _lower_pieces(
     pieces = reduction.pieces
     lowerings = [Lowering(piece, progress) for piece in pieces]
     bound = reduction.load  # in units, as the goal and all heights below
-    for lower in (Lowering.quickly, Lowering.thoroughly):
+    for lower in (Lowering.search_quickly, Lowering.search_thoroughly):
         goal = bound
         heights = [
             height_of(piece, placement)
@@ -138,8 +138,12 @@ class Lowering:
     progress: Callable[[str], None]
     _searcher: Searcher | None = field(default=None, init=False)
 
-    def quickly(self, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
-        """Lower a placement by the methods that take about a second."""
+    def search_quickly(self, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
+        """Search for a lower placement than ``best``, for about a second.
+
+        The exact search tries the lower bound first. If few buffers may decide the height, the
+        bottleneck, these are then placed before the others.
+        """
         if self._is_searchable() and not budget.is_over():
             from memplan_cli.packing.search.exact import try_bound
 
@@ -148,8 +152,8 @@ class Lowering:
             best = self._by_bottleneck_subsets(best, budget)
         return best
 
-    def thoroughly(self, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
-        """Lower a placement as far as the share of work that its gap is worth allows."""
+    def search_thoroughly(self, best: BestPlacement, budget: WorkBudget) -> BestPlacement:
+        """Search for the lowest placement, with the share of work that the gap of ``best`` is worth."""
         if best.may_stop(budget) or not self._is_searchable():
             return best
         from memplan_cli.packing.search.exact import shrink

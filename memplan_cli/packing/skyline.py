@@ -165,16 +165,19 @@ class _Skyline:
     def raise_part(
         self, valley: tuple[int, int, int], start: int, end: int, level: int
     ) -> None:
-        """Add a valley again that `pop_lowest` has removed, with its sections [start, end) at a higher level."""
+        """Add a valley again that `pop_lowest` has removed, raised to ``level`` in [start, end).
+
+        The sections before ``start`` and from ``end`` on become segments at the level of the valley.
+        """
         floor, begin, stop = valley
-        left_begin = self.left_begin[begin]
-        # The rest of the floor on both sides is added first: `add_merged` compares with neighbors.
+        left_neighbor = self.left_begin[begin]  # known by its first section, as all segments
+        # The raised segment is added last: `add_merged` compares it with its neighbors.
         if begin < start:
-            self.add(begin, start, floor, left_begin)
-            left_begin = begin
+            self.add(begin, start, floor, left_neighbor)
+            left_neighbor = begin
         if end < stop:
             self.add(end, stop, floor, left_begin=start)
-        self.add_merged(start, end, level, left_begin)
+        self.add_merged(start, end, level, left_neighbor)
 
 
 def fill_valleys(piece: Piece, order: Sequence[int]) -> Placement:

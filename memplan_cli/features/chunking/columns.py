@@ -454,7 +454,7 @@ class _CopyWriter:
         )
 
     def finish(self) -> CopiedProgram:
-        """Return the program with the copies, without originals that are unused now."""
+        """Return the program with the copies, without the original ops that are unused now."""
         ops = [
             new_op
             for index, op in enumerate(self._graph.ops)
@@ -464,7 +464,7 @@ class _CopyWriter:
                 *self._ops_after.get(index, ()),
             )
         ]
-        unused = self._unused_originals(ops)
+        unused = self._unused_originals(ops)  # all outputs of an op, or none of them
         variables = self._writer.vars.items()
         program = self._graph.program.with_ops(
             [op for op in ops if unused.isdisjoint(op.outputs)],
@@ -478,7 +478,7 @@ class _CopyWriter:
         return op._replace(inputs=tuple(names.get(var, var) for var in op.inputs))
 
     def _unused_originals(self, ops: Sequence[Op]) -> frozenset[VarId]:
-        """Return the outputs of copied ops that nothing reads any more, transitively."""
+        """Return the outputs of copied ops of which nothing reads any output, transitively."""
         uses = Counter(var for op in ops for var in op.reads)
         uses.update(self._graph.outputs)
         unused: set[VarId] = set()

@@ -78,29 +78,31 @@ def output_axis_map(graph: Graph, region: Region, var: VarId) -> AxisMap:
 def _cut_positions(graph: Graph, region: Region, var: VarId, count: int) -> list[int]:
     """Return the ``count + 1`` bounds of an output's chunks: ``[0, 6, 12, 18]`` for 3 of 18 rows.
 
-    The axis is divided into equal blocks, and chunks consist of whole blocks. The number of
-    blocks is the greatest that divides the axis and the extents of all splits, so that a block
-    of any op belongs to one block of the output: for extents 6 (heads) and an axis of 768 (6 *
-    128) there are 6 blocks of 128.
-
-    If there are fewer blocks than chunks, chunks are cut between any two elements. An op whose
-    block is cut then computes it in both chunks (`_range_for_outputs`).
+    Chunks consist of whole blocks (`_block_count`), of nearly equal numbers: 9 blocks in 2 chunks
+    are 4 and 5.
 
     Fewer than ``count + 1`` bounds mean that the axis is shorter than ``count``.
     """
     dim = graph.dims(var)[output_axis_map(graph, region, var).axis]
     block_count = _block_count(graph, region, var, count)
     block_length = dim // block_count
-    return sorted(
-        {number * block_count // count * block_length for number in range(count + 1)}
-    )
+    blocks_before = {number * block_count // count for number in range(count + 1)}
+    return sorted(blocks * block_length for blocks in blocks_before)
 
 
 def _block_count(graph: Graph, region: Region, var: VarId, count: int) -> int:
-    """Return the number of equal blocks that chunks of an output consist of (`_cut_positions`)."""
+    """Return the number of equal blocks that the chunks of an output consist of.
+
+    It is the greatest number that divides the axis and the extents of all splits, so that a block
+    of any op belongs to one block of the output: for extents 6 (heads) and an axis of 768 (6 *
+    128) there are 6 blocks of 128.
+
+    If that is less than ``count``, each element of the axis is a block. An op with longer blocks then
+    computes a block that is cut in both chunks (`_range_for_outputs`).
+    """
     dim = graph.dims(var)[output_axis_map(graph, region, var).axis]
     block_count = gcd(dim, *(split.extent for split in region.splits.values()))
-    return block_count if block_count >= count else dim  # blocks of one element
+    return block_count if block_count >= count else dim
 
 
 def fewest_chunks(graph: Graph, region: Region, count: int) -> int:

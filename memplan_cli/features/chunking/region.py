@@ -129,11 +129,11 @@ def _grow(
 
 
 def _extended(graph: Graph, region: Region, extension: _Extension) -> Region:
-    """Return a region with one op more."""
+    """Return a region with one op more; the duplicated ones also run whole, for readers outside."""
     joining = extension.op_index
     splits = {**region.splits, joining: graph.splits(joining)[extension.split_index]}
     duplicated = region.duplicated | ({joining} if extension.is_duplicate else set())
-    # A duplicated op need not run whole any more if the op that joined was its last outside reader.
+    # An op whose last reader outside has joined now need not run whole any more.
     duplicated = _still_read_outside(graph, splits, duplicated)
     inputs, outputs = boundary(graph, splits, duplicated)
     return Region(splits, inputs, outputs, region.seed, region.axis, duplicated)

@@ -237,7 +237,7 @@ class _ChunkWriter:
         """
         next_vars: dict[VarId, VarId] = {}
         for index, split in sorted(self._region.splits.items()):
-            # Else the chunk needs nothing of the op, or all that it needs is carried over.
+            # The chunk may need nothing of an op, or only rows that the previous chunk has computed.
             is_computed = index in self._chunk.computed
             if is_computed:
                 self._write_op(index, split)
@@ -246,11 +246,11 @@ class _ChunkWriter:
                 if axis_map is None:
                     continue
                 if var in carried_vars:
-                    rows = _SlicedVar(carried_vars[var], self._chunk.carried[var])
-                    if is_computed:
-                        self._join_carried(var, axis_map.axis, rows)
+                    carried = _SlicedVar(carried_vars[var], self._chunk.carried[var])
+                    if is_computed:  # the chunk has more rows, which follow the carried ones
+                        self._join_carried(var, axis_map.axis, carried)
                     else:
-                        self._own_slices[var] = rows
+                        self._own_slices[var] = carried
                 if var in next_carried:
                     next_vars[var] = self.slice_of(var, axis_map.axis, next_carried[var])
         return next_vars

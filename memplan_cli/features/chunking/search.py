@@ -116,9 +116,10 @@ class State:
         return start <= self.op_peaks.index(self.peak) < stop
 
     def op_peak(self, op: Op) -> int:
-        """Return the most live bytes while an original op runs; 0 if chunks replaced it.
+        """Return the most live bytes while an op of another state runs; 0 if it is not in this one.
 
-        Also 0 for ops of chunks, which every state has anew.
+        States share the original ops that no chunks replace. Ops of chunks are written anew for each
+        state, so another state's are never found, even if they are equal.
         """
         ops = self.chunked.program.body.ops
         peaks = zip(ops, self.op_peaks, strict=True)

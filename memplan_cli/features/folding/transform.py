@@ -79,7 +79,8 @@ def foldable_tensors(
 def fold(program: Program, kept: Mapping[VarId, str]) -> Folding:
     """Turn the constant expressions of a program into weights.
 
-    Weights that only folded ops read are removed.
+    A constant is stored as a weight if an op that is not folded reads it. Other constants are removed,
+    and so are weights that only folded ops read.
 
     Args:
         program: In the order of the file.
@@ -99,9 +100,8 @@ def fold(program: Program, kept: Mapping[VarId, str]) -> Folding:
     read_by_folded = {var for op in folded.values() for var in op.inputs}
     dropped_weights = (weights - read_vars) & read_by_folded
     body = _without_ops(body, dropped_weights)  # a weight may be the output of a Constant op
-    # Of a chain of folded ops only the tensors that remaining ops read are stored.
     stored = {var: op for var, op in folded.items() if var in read_vars}
-    removed_vars = dropped_weights | (folded.keys() - stored.keys())
+    removed_vars = dropped_weights | (folded.keys() - read_vars)
     vars_ = {
         identity: var._replace(origin=Origin.WEIGHT) if identity in stored else var
         for identity, var in program.vars.items()

@@ -185,12 +185,14 @@ class _OriginalLoop:
     def _start(self, new_entries: int) -> tuple[int, dict[str, Any]]:
         """Return the number of entries before the first step, 0 or 1, and the caches that hold them.
 
-        A loop begins without caches if a step of ``new_entries`` runs with empty ones, which `feed` draws.
-        Else it begins with one random entry.
+        The number is 0 if a step of ``new_entries`` runs with empty caches. Then no caches are returned:
+        `feed` draws inputs that are missing, and a cache without entries has no values. Else the caches
+        hold one random entry.
         """
         failure = self._trial_failure(self.rules, past=0, new=new_entries)
-        # What counts here is that the runtime accepts empty caches. Uneven growth is an error of `step`.
-        if failure in ("", _UNEVEN_GROWTH):
+        # A step whose caches grew unevenly did run. `step` reports this error.
+        runs_with_empty_caches = failure in ("", _UNEVEN_GROWTH)
+        if runs_with_empty_caches:
             return 0, {}
         drawn = self.inputs.draw(self.rules, past=1, new=new_entries, seed=_START_SEED)
         return 1, {cache.input: drawn[cache.input] for cache in self.caches.growing}

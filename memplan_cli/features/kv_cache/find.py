@@ -319,10 +319,10 @@ def _match_or_kept(match: CacheMatch, index: GraphIndex) -> CacheMatch | KeptCac
 
 
 def _rearranged_cache(output: str, node: NodeProto, index: GraphIndex) -> KeptCache | None:
-    """Return the cache that a Gather reorders, or whose extended form a Slice shortens.
+    """Return the cache that a Gather reorders or a Slice shortens, which cannot be updated in place.
 
-    The Gather may read the past itself or a Concat that extends it. A Slice of the past itself, which
-    nothing extends, is no cache.
+    ``node`` is the Gather or Slice. A Gather may read the past itself or a Concat that extends it, a
+    Slice only the Concat: a Slice of a past that nothing extends is no cache.
     """
     past, _ = index.trace_back(node.input[0])
     is_extended = False

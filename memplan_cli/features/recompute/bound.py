@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def step_bytes(program: Program, planned_vars: PlannedVars) -> Sequence[int]:
     """Return for each op of the top block the bytes of the values that it reads and makes.
 
-    These are live at once, whatever the order and the copies. All pinned vars are included. An
-    output that may be written over an input counts as if it always were. Subgraphs count as if they
-    needed nothing.
+    These values are live at once in any order, also if values are recomputed. All pinned vars count
+    for every op. An output that may be written over an input counts as if it always were. Subgraphs
+    count as if they needed nothing.
     """
     numbers = {var: bytes_of(planned_vars.sizes, var) for var in planned_vars.sizes}
     facts = storage_facts(program, planned_vars, numbers)

@@ -108,10 +108,12 @@ class SampledSizes:
 
 
 def predict_sizes(service: Service) -> SampledSizes:
-    """Return sizes with their executed graphs, without running the model.
+    """Return some sizes of requests with the graph that ONNX Runtime would execute at each.
+
+    The model is loaded but not run, so no workspace is measured.
 
     Raises:
-        UnknownSizeError: data decides a size.
+        UnknownSizeError: the size of a tensor depends on data.
         RuntimeUnavailableError: the model does not load.
     """
     sample = _sample_by_symbols(service)

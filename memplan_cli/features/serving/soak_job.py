@@ -41,10 +41,10 @@ def run(job: Json) -> Json:
             get a digest; ``seconds``: the time after which no further request begins.
 
     Returns:
-        ``milliseconds`` and ``cpu_milliseconds`` of each request; ``samples`` of
-        ``[request, anonymous bytes]``; the ``highest`` resident bytes, None if unknown; the bytes
-        that the arena ``held`` at each reading; ``digests`` by request. Bytes are those beyond
-        the process with the session and no request.
+        ``milliseconds`` and ``cpu_milliseconds`` of each request; ``digests`` by request, and the
+        memory: ``samples`` of ``[request, anonymous bytes]``, and the ``highest`` resident bytes at
+        any time, None if unknown, both beyond those before the first request; the bytes that the
+        arena ``held``, without weights, each time it was read, once for several samples.
     """
     spec = SessionSpec.of_job(job)
     sizes = [
@@ -104,7 +104,7 @@ class _MemorySampler:
             self._arena.read()
 
     def end(self, *, last_request: int) -> dict[str, Any]:
-        """Sample and read the arena once more; return ``samples``, ``highest`` and ``held`` as `run` does.
+        """Sample the memory and read the arena a last time; return the memory in the result of `run`.
 
         Samples leave out mapped files, which the system reads and drops at its own times. ``highest``
         includes them: the system records no highest size without them.

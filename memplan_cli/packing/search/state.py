@@ -239,7 +239,7 @@ def hole_level(option: int) -> int:
 def place_on_floor(piece: PieceArrays, state: SearchState, buffer: int) -> None:
     """Place a buffer on the floor, which must be level over all its sections.
 
-    Raises the floor, lowers ``unplaced``, and logs the step in the undo log.
+    Raises the floor, lowers ``unplaced``, and logs the step in the undo log ``trail``.
     """
     floor, unplaced, trail = state.floor, state.unplaced, state.trail
     begin, end, size = piece.start[buffer], piece.end[buffer], piece.size[buffer]
@@ -248,6 +248,7 @@ def place_on_floor(piece: PieceArrays, state: SearchState, buffer: int) -> None:
         floor[section] = offset + size
         unplaced[section] -= size
     length = state.registers[TRAIL]
+    # Negative for a buffer: in the entry of a hole, this is a section.
     trail[length, 0], trail[length, 1] = -1 - buffer, offset
     state.registers[TRAIL] = length + 1
     state.offset[buffer] = offset

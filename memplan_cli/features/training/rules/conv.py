@@ -114,8 +114,9 @@ def spatial_windows(call: Call, kernel: Shape, data: str, result: str) -> tuple[
 
 def _with_same_padding(window: Window, auto_pad: str) -> Window:
     """Return a window with the padding for which the output has ceil(input / stride) elements."""
-    total = window.span - 1  # with stride 1, where the size does not matter
-    if window.input_size is not None:
+    if window.input_size is None:  # then the stride is 1 (`Window`)
+        total = window.span - 1
+    else:
         output_size = -(-window.input_size // window.stride)
         total = max((output_size - 1) * window.stride + window.span - window.input_size, 0)
     smaller, larger = total // 2, total - total // 2

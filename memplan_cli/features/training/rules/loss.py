@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 
 def softmax_cross_entropy(call: Call) -> Gradients:
-    """L = -sum of w[t] log softmax X [t] / n: dX = (e^P - onehot t) w[t] dL / n, P = log softmax X.
+    """L = -sum of w[t] P[t] / n, P = log softmax X: dX = (e^P - onehot t) w[t] dL / n.
 
-    P is the node's second output: what flows into it adds dP - e^P (sum of dP). No one-hot
-    tensor is made: ScatterElements subtracts.
+    P is the node's second output: its gradient dP, if any, adds dP - e^P (sum of dP) to dX. Without
+    dL only this is left. The factor w[t] dL / n is `_weighted_gradient`. No one-hot tensor is made:
+    ScatterElements subtracts the factor at the labels t.
     """
     tape, x = call.tape, call.input(0)
-    p = call.optional_output(1, tape.tensor(x))
+    p = call.optional_output(1, tape.tensor(x))  # of the type and shape of X
     dp = call.gradients[1] if len(call.gradients) > 1 else ""
     dx_from_p = ""
     if dp:
@@ -28,11 +29,11 @@ def softmax_cross_entropy(call: Call) -> Gradients:
         dx_from_p = tape.emit("Sub", dp, tape.emit("Mul", tape.emit("Exp", p), total))
     if not call.dy:
         return (dx_from_p,)
-    weight = _weighted_gradient(call)
-    spread = tape.emit("Mul", tape.emit("Exp", p), weight)
-    negative = tape.emit("Neg", weight)
+    factor = _weighted_gradient(call)  # one for each label
+    product = tape.emit("Mul", tape.emit("Exp", p), factor)
+    negative = tape.emit("Neg", factor)
     dx = tape.emit(
-        "ScatterElements", spread, _label_indices(call), negative, axis=1, reduction="add"
+        "ScatterElements", product, _label_indices(call), negative, axis=1, reduction="add"
     )
     return (tape.emit("Add", dx, dx_from_p) if dx_from_p else dx,)
 
