@@ -291,13 +291,14 @@ def confirm(
 def _point_of_run(
     needs: ModelNeeds, question: Question, predicted: Point, value: int
 ) -> Point:
-    """Return the point of the value that was run last: the predicted one, or a lower value."""
+    """Return the point of ``value``, which was run last: ``predicted``, or one of a lower value.
+
+    If the need of the lower value is unknown, that of ``predicted`` is used: an upper bound.
+    """
     if value == predicted.dims[question.dim]:
         return predicted
-    # If the need is unknown, that of the predicted, larger value is an upper bound: a `Point` is a `Need`.
-    need = needs.at(value) or predicted
     return Point.of(
-        need,
+        needs.at(value) or predicted,  # class `Point` is derived from `Need`
         dims={question.dim: value},
         next_need=needs.at(value + 1),
         overhead=question.overhead,

@@ -311,31 +311,27 @@ def _refuse_overwriting(
 def _read_folder_rules(model: Path, call: _Call, request: Request) -> _FolderRules:
     """Return the rules for the folder of a model, from its settings files and the call."""
     values: dict[str, Any] = {}
-    baseline_folder = Path.cwd()
     for layer in file_layers(model, request.config_file):
-        own = {
+        own: dict[str, Any] = {
             key.removeprefix("gate."): value
             for key, value in layer.values.items()
             if key.startswith("gate.")
         }
-        if "baseline" in own:  # relative to the settings file that names it
-            baseline_folder = Path(layer.source).parent
+        if own.get("baseline"):
+            # The path is relative to the settings file that contains it.
+            own["baseline"] = Path(layer.source).parent / own["baseline"]
+        # A later file replaces keys of earlier ones, also ``models`` as a whole.
         values.update(own)
-    by_pattern, baseline_name = values.pop("models", {}), values.pop("baseline", None)
-    file_rules = rules_from(values, Rules())
-    common = rules_from(call.rules, file_rules)
-    # The rules of the call apply to every model, also to those with rules of their own.
-    special = {pattern: {**rules, **call.rules} for pattern, rules in by_pattern.items()}
-    if call.baseline:
-        baseline = Path(call.baseline)
-    elif baseline_name:
-        baseline = baseline_folder / baseline_name
-    else:
-        baseline = Path(DEFAULT_NAME)
+    # The rules of the call override all others. `RuleBook` puts special rules on top of the common ones.
+    common = rules_from({**values, **call.rules}, Rules())
+    special = {
+        pattern: {**rules, **call.rules} for pattern, rules in values.get("models", {}).items()
+    }
+    named_baseline = call.baseline or values.get("baseline")
     return _FolderRules(
         book=RuleBook(common, special),
-        baseline=baseline,
-        has_named_baseline=bool(call.baseline or baseline_name),
+        baseline=Path(named_baseline or DEFAULT_NAME),
+        has_named_baseline=bool(named_baseline),
     )
 
 
@@ -429,28 +425,29 @@ def take_snapshot(
 ) -> Snapshot:
     """Return the numbers of a model or plan file, with all checked metrics.
 
-    The memory of a model's process is predicted only if it is recorded, compared with a baseline or
-    among the metrics of the rules, because the prediction takes a session. If it fails, the snapshot has
-    the reason instead.
+    The memory of the model's process is predicted only if the snapshot is recorded or compared with
+    ``earlier``, or if a metric of the process is checked, because the prediction takes a session. If the
+    prediction fails, the snapshot has the reason instead.
 
     Args:
         path: the file.
         plan: the plan in it, or of the model in it.
         key: the name of the file in a baseline.
-        request: the settings that the model is loaded with.
+        request: has the settings that ``plan`` was made with.
         rules: which metrics are checked.
         earlier: the file's entry in the baseline; None if it has none.
         is_recorded: whether the snapshot will be an entry of a baseline.
 
     Raises:
-        MemplanError: a checked metric is computed from the model, and the model does not load.
+        MemplanError: the file or a setting is wrong.
     """
     metrics = rules.metrics or DEFAULT_METRICS
     is_checked = any(name.startswith("process.") for name in metrics)
     needs_process = is_recorded or earlier is not None or is_checked
     process, obstacle = None, ""
     if needs_process and not is_plan_file(path):
-        process, obstacle = process_or_obstacle(path, request.load(path), plan)
+        settings = request.load(path)
+        process, obstacle = process_or_obstacle(path, settings, plan)
     # Recorded and shown, since a forgotten settings file is a usual reason for other numbers.
     settings_files = tuple(
         os.path.relpath(layer.source)

@@ -141,12 +141,13 @@ def _optimize_file(
     progress: Progress,
     profiles: Profiles | None,
 ) -> Optimized:
-    """Resolve the sizes of a model, and write its best candidate.
+    """Assume values for the free dims of a model, and write its best candidate.
 
-    With a check, the original is run in any case, so that assumed sizes need not be tried before. If it does
-    not run at them, everything is done again at sizes that were tried.
+    Without a check, `resolve_sizes` tries values in runs, if runs are allowed. With a check, the values that
+    it would try first are assumed at once, because the check runs the original at them. If this run fails,
+    `resolve_sizes` tries values, and candidates are planned again.
 
-    Dims with bounds are assumed to have the largest size within them.
+    Dims with bounds are assumed to have the largest value within them.
     """
     from memplan_cli.api.models.resolve_sizes import resolve_first_sizes, resolve_sizes
 
@@ -163,7 +164,7 @@ def _optimize_file(
         return _write_best_candidate(request, check)
     except SizesRefusedError:
         progress("trying sizes: the model does not run at the first ones")
-    # The largest size within bounds may be one that no request has. Values of profiles have to run.
+    # Smaller values within the bounds may run; the values of profiles have to run as they are.
     if settings.bounds and not profiles:
         settings = with_size_that_runs(file, settings, check.timeout)
     resolved = resolve_sizes(file.lazy, file.path, settings)

@@ -88,7 +88,7 @@ def accepts_option_names(
                 where = f"in memplan.{function.__name__}"
                 raise SettingsError(f"{unused} has no effect {where}", hint="remove it")
             if isinstance(arguments.get("check"), dict):  # options of the check were passed
-                arguments["check"] = _check(arguments["check"], arguments.get("provider"))
+                arguments["check"] = _check_from(arguments["check"], arguments.get("provider"))
             return function(**arguments)  # type: ignore[call-arg]
 
         return call
@@ -123,24 +123,26 @@ def _add(arguments: dict[str, Any], name: str, value: Any) -> None:  # noqa: ANN
         raise SettingsError(f"{name} is given twice: by itself, and by the name of an option")
 
 
-def _check(values: Mapping[str, Any], provider: str | None) -> Check | None:
+def _check_from(options: Mapping[str, Any], provider: str | None) -> Check | None:
     """Return the check with these options as its fields; None if ``validate`` is ``none``.
 
-    ``provider`` is the caller's argument for the parameter of this name, if the function has one.
+    If the options have no provider, that of the check is ``provider``, or its default for None.
 
     Raises:
         SettingsError: ``validate`` leaves out the measuring that another option needs.
     """
-    depth = values.get("validate", "full")
-    own = {name: value for name, value in values.items() if name != "validate"}
+    depth = options.get("validate", "full")
+    fields = {name: value for name, value in options.items() if name != "validate"}
     if depth == "none":
-        if own:
+        if fields:
             raise SettingsError(
                 "with validate='none', the other options of the check have no effect",
                 hint="remove them",
             )
         return None
-    # The option ``tune`` sets the field ``search``.
-    if depth == "outputs" and own.keys() & {"idle", "search"}:
+    # The field of the option ``tune`` is ``search``.
+    if depth == "outputs" and fields.keys() & {"idle", "search"}:
         raise SettingsError("tune and idle need validate='full'", hint="remove validate")
-    return Check(**{"depth": depth, **({"provider": provider} if provider else {}), **own})
+    if provider:
+        fields.setdefault("provider", provider)
+    return Check(**{"depth": depth, **fields})

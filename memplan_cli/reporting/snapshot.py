@@ -336,17 +336,14 @@ def _facts_of(tensor: Placement, nodes: Mapping[int, str], at_peak: int) -> Tens
     """Return the facts of one tensor.
 
     Args:
-        tensor: with its steps; ``last`` is the step after its last reader.
+        tensor: is live from step ``first`` until before step ``last``; if pinned, for the whole run.
         nodes: labels of nodes by step.
         at_peak: bytes of the tensor that are live at the peak of the plan.
     """
-    first, made_by = tensor.first, nodes.get(tensor.first, "")
-    read_by = nodes.get(tensor.last - 1, "")
-    if tensor.pinned:
-        # A pinned tensor has its memory for the whole run, whichever node writes it.
-        first, made_by = 0, ""
-        read_by = f"the end of the run ({tensor.pinned})"
-    return TensorFacts(tensor.bytes, tensor.last - first, made_by, read_by, at_peak)
+    made_by, read_by = nodes.get(tensor.first, ""), nodes.get(tensor.last - 1, "")
+    if tensor.pinned:  # the nodes at its first and last step need not use it
+        made_by, read_by = "", f"the end of the run ({tensor.pinned})"
+    return TensorFacts(tensor.bytes, tensor.last - tensor.first, made_by, read_by, at_peak)
 
 
 SCHEMA = "memplan.baseline/1"

@@ -79,16 +79,15 @@ def _plan_digest_in(model: Path) -> str:
 
 
 def compare_with_model(model: ModelProto, plan: Plan, original: Path) -> PlanComparison:
-    """Compare a plan with the written model beside it, and with the model it was made from.
+    """Compare a plan with ``model``, which was written with it, and ``original``, which it was made from.
 
-    Sizes are inferred from the written model's graph at the plan's dims and shapes: the shapes that
-    its file declares count only where no node contradicts them.
+    Sizes are inferred from the graph of ``model`` at the dims and input shapes in the plan's settings.
+    Shapes that its file declares count only where no node contradicts them.
 
     Raises:
-        ModelError: one of the files is no model, or the written model has settings for ONNX Runtime
-            that `memplan.load` refuses.
-        PlanError: the plan does not have the dims and shapes that it was made for, or they are not those
-            of the written model.
+        ModelError: one of both models cannot be read, or ``model`` has settings for ONNX Runtime that
+            `memplan.load` refuses.
+        PlanError: the plan's settings have no valid dims or shapes, or those of another model.
     """
     from memplan_cli.checking.check import compare_plan
     from memplan_cli.onnx_io.metadata import metadata_of

@@ -195,7 +195,8 @@ def _live_buffer(
 ) -> LiveBuffer:
     """Return the buffer of an occupancy, named after its newest tensor that is live at ``tick``.
 
-    Its bytes and its wait are those of the whole occupancy, its producer and last reader those of the tensor.
+    Its bytes and steps of waiting are those of the whole occupancy, its producer and last reader those of
+    the tensor. ``peak_without`` is the peak without this buffer at the steps of waiting.
     """
     tensor = max(
         (member for member in occupancy.members if member.first <= tick < member.last),
@@ -208,7 +209,7 @@ def _live_buffer(
         bytes=occupancy.bytes,
         made_by=f"whole run: {pinned}" if pinned else nodes.get(tensor.first, ""),
         read_by="" if pinned else nodes.get(tensor.last - 1, ""),
-        # `last` is exclusive, and the steps of the producer and the last reader do not count.
+        # The steps between that of the producer, ``first``, and that of the last reader, ``last - 1``.
         waits=max(occupancy.last - occupancy.first - 2, 0),
         peak_without=peak_without,
     )
