@@ -63,6 +63,28 @@ def test_heads_are_split_by_a_division() -> None:
     assert shape_of(text, "y") == ("batch", "seq", 12, 64)
 
 
+def test_a_difference_that_may_be_zero_is_no_dim_of_a_target() -> None:
+    text = """g (float[n,m,3] x) => (y) <int64[1] two = {2}> {
+        all = Shape (x)
+        less = Sub (all, two)
+        r = Reshape (all, less)
+        y = Neg (r)
+    }"""
+    assert shape_of(text, "y") == (None, None, 1)
+    assert shape_of(text, "y", {"n": 2, "m": 3}) == (3, 1, 1)
+
+
+def test_a_difference_that_the_input_has_is_a_dim_of_a_target() -> None:
+    text = """g (float[n,2] x) => (y) <int64[1] two = {2}, int64[1] far = {9223372036854775807}, int64[1] axis = {0}> {
+        end = Slice (x, two, far, axis)
+        rows = Shape <end = 1> (end)
+        want = Concat <axis = 0> (rows, two)
+        r = Reshape (end, want)
+        y = Neg (r)
+    }"""
+    assert shape_of(text, "y") == shape_of(text, "end") == ("max(-min(2, n) + n, 0)", 2)
+
+
 def test_expand_with_the_exporters_minus_one_pattern() -> None:
     text = """g (float[batch,1,4] x) => (y) <int64[3] wish = {-1, 5, -1}, int64[1] three = {3}, int64 minus = {-1}> {
         ones = ConstantOfShape <value = int64[1] {1}> (three)

@@ -10,8 +10,14 @@ import math
 from typing import TYPE_CHECKING
 
 from memplan_cli.core.operators import names_of
+from memplan_cli.core.symbolic.bounds import DimRange, range_of
 from memplan_cli.core.symbolic.dims import as_dim, canonical_dim
-from memplan_cli.core.symbolic.polynomials import constant_value, floor_divide, parse_call
+from memplan_cli.core.symbolic.polynomials import (
+    constant_value,
+    floor_divide,
+    parse_call,
+    symbol_names,
+)
 from memplan_cli.onnx_io.shapes.symbolic.elements import (
     divide_up,
     larger,
@@ -29,11 +35,15 @@ if TYPE_CHECKING:
     from memplan_cli.core.symbolic.polynomials import Polynomial
     from memplan_cli.onnx_io.shapes.symbolic.values import Rule, Values
 
+_LARGEST_DIM = (1 << 63) - 1
+"""Dims of tensors are of int64."""
+
 
 def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
     """Reshape: the target, where 0 copies the input's dim and -1 takes the remaining elements.
 
-    With ``allowzero`` a 0 stays 0.
+    With ``allowzero`` a 0 stays 0. An expression such as ``n - 2`` may be 0 or -1 too. Then the dim is unknown,
+    unless the input has this dim, or as many elements as the target for all values: then 0 makes both empty.
     """
     target, input_shape = values.input_dims(node, 1), values.shape(node.input[0])
     if target is None:
@@ -41,14 +51,27 @@ def reshape_shape(values: Values, node: NodeProto) -> Shape | None:
     dims = list(target)
     if not int_attribute(node, "allowzero", 0):
         known_dims = input_shape or ()
+        elements = product(target)
+        is_same_count = elements is not None and elements == product(known_dims)
         for axis, dim in enumerate(dims):
             if dim == 0:
                 dims[axis] = known_dims[axis] if axis < len(known_dims) else None
+            elif isinstance(dim, str) and not (
+                is_same_count or dim in known_dims or _is_above_zero(dim)
+            ):
+                dims[axis] = None
     if -1 in dims:
         others = [dim for dim in dims if dim != -1]
         inferred = None if input_shape is None else divide_dims(input_shape, others)
         dims[dims.index(-1)] = inferred
     return tuple(dims)
+
+
+def _is_above_zero(dim: str) -> bool:
+    """Whether an expression is at least 1 if all its symbols are; False if that is not certain."""
+    polynomial = polynomial_of(dim)
+    bounds = {name: DimRange(1, _LARGEST_DIM) for name in symbol_names(polynomial)}
+    return range_of(polynomial, bounds)[0] > 0
 
 
 def divide_dims(dividend: Shape, divisor: Sequence[Dim]) -> Dim:
