@@ -132,7 +132,7 @@ def _refuse_broken_text(model: ModelProto, path: Path) -> None:
     texts += [entry.key for entry in model.metadata_props]
     for graph in graphs(model.graph):
         texts += _value_texts(graph)
-        texts += _node_texts(graph)
+        texts += _non_ascii_node_texts(graph)
     broken = next((text for text in texts if isinstance(text, bytes)), None)
     if broken is not None:
         raise ModelError(
@@ -163,10 +163,10 @@ def _value_texts(graph: GraphProto) -> list[str | bytes]:
     return texts
 
 
-def _node_texts(graph: GraphProto) -> list[str | bytes]:
-    """Return the names and keys in a graph's nodes; bytes if they are not UTF-8.
+def _non_ascii_node_texts(graph: GraphProto) -> list[str | bytes]:
+    """Return the names and keys in those nodes of a graph that are not all ASCII; bytes if they are not UTF-8.
 
-    Nodes that are ASCII as a whole, most of a large graph, are skipped: ASCII is valid UTF-8.
+    Most nodes of a large graph are all ASCII, so no text in them can be broken.
     """
     texts: list[str | bytes] = []
     for node in graph.node:

@@ -59,32 +59,31 @@ class BlockPaths:
     def __init__(self, main: GraphProto) -> None:
         self._main = main
         self._taken: set[str] = set()
-        self._beginnings: set[str] | None = None  # of the values' names, once a path was made
+        self._name_prefixes: set[str] | None = None  # read when the first path is made
 
     def new(self, outer: str, index: int, node: NodeProto, attribute: str) -> str:
         """Return the path of a node's subgraph, such as ``outer/If_3.then_branch``; ``outer`` is the node's block.
 
-        A ``'`` is appended until the path is unique, and no name of a value begins with its last part. Else a
-        value of the main graph called ``If_3.then_branch/x`` would have the id of the value ``x`` in the block
-        ``If_3.then_branch``.
+        A ``'`` is appended until the path is unique, and no value has a name like ``If_3.then_branch/x``. A value
+        with that name in the main graph would have the id of the value ``x`` in the block ``If_3.then_branch``.
         """
         step = f"{label(node.name, node.op_type, index)}.{attribute}"
-        if self._beginnings is None:
-            self._beginnings = _beginnings(self._main)
-        while var_id(outer, step) in self._taken or step in self._beginnings:
+        if self._name_prefixes is None:
+            self._name_prefixes = _name_prefixes(self._main)
+        while var_id(outer, step) in self._taken or step in self._name_prefixes:
             step += "'"
         path = var_id(outer, step)
         self._taken.add(path)
         return path
 
 
-def _beginnings(main: GraphProto) -> set[str]:
+def _name_prefixes(main: GraphProto) -> set[str]:
     """Return the parts of the values' names before a slash, of all graphs: ``a/b`` and ``a`` of ``a/b/c``."""
-    beginnings: set[str] = set()
+    prefixes: set[str] = set()
     parts = {name for graph in graphs(main) for name in defined(graph)}
-    while parts := {part.rpartition("/")[0] for part in parts} - beginnings:
-        beginnings |= parts
-    return beginnings
+    while parts := {part.rpartition("/")[0] for part in parts} - prefixes:
+        prefixes |= parts
+    return prefixes
 
 
 def defined(graph: GraphProto) -> Iterator[str]:

@@ -73,14 +73,14 @@ class Contradiction(NamedTuple):
 def contradictions(model: ModelProto, program: Program) -> tuple[Contradiction, ...]:
     """Return the node outputs whose type in the program is certainly wrong.
 
-    Wrong means another dtype, rank or size of a dim than the node computes, or a size where the node computes
-    a name. A node for which inference has no answer contradicts nothing. Outputs of control flow are
-    compared with those of their subgraphs.
+    Wrong means another dtype, rank or size of a dim than the node computes, or one size where it may compute any
+    (see `_is_wrong_dim`). A node for which inference has no answer contradicts nothing. Outputs of control flow
+    are compared with those of their subgraphs.
     """
     vars_ = program.vars
     blocks = tuple(_blocks_with_graphs(model.graph, program.body))
     nodes = _NodeInference.of(blocks, vars_, opset_versions(model))
-    # By `_NodeInference.key`: most ops are like an earlier one.
+    # By `_NodeInference.key`, which has the declared types too: most ops are like an earlier one.
     wrong_outputs: dict[Hashable, Sequence[_WrongOutput]] = {}
     found: list[Contradiction] = []
     for graph, block in blocks:
@@ -287,13 +287,13 @@ def _wrong_outputs(
     op: Op, vars_: Mapping[VarId, Var], computed: Sequence[DeclaredType]
 ) -> Sequence[_WrongOutput]:
     """Return the outputs of an op whose types in the program differ from those that it computes."""
-    outputs = enumerate(zip(op.outputs, computed, strict=False))
-    differences = (
-        _WrongOutput(position, _difference(op, vars_, vars_[var], computed_type))
-        for position, (var, computed_type) in outputs
-        if var  # else the output is omitted
-    )
-    return tuple(wrong for wrong in differences if wrong.computed)
+    wrong = []
+    for position, (var, computed_type) in enumerate(zip(op.outputs, computed, strict=False)):
+        # An omitted output has no declared type.
+        computed_text = _difference(op, vars_, vars_[var], computed_type) if var else ""
+        if computed_text:  # empty if the types agree
+            wrong.append(_WrongOutput(position, computed_text))
+    return wrong
 
 
 def _difference(
@@ -319,10 +319,10 @@ def _difference(
 
 
 def _is_wrong_dim(declared: Dim, computed: Dim) -> bool:
-    """Whether a declared dim is a number that is certainly wrong.
+    """Whether a declared dim is a number, and the computed dim is another number or may be any.
 
-    It is wrong if the node computes another number, or a name of the model, which stands for any number.
-    A name that inference generates only means that the dim is unknown, as does a negative number.
+    A computed dim may be any number if it is a name of the model: the declared number holds for one size only.
+    A name that inference generates means an unknown dim, as does a negative number, declared or computed.
     """
     if not isinstance(declared, int) or declared < 0:
         return False

@@ -92,8 +92,8 @@ def has_holes(graph: GraphProto) -> bool:
 def merged(first: TypeProto, second: TypeProto) -> TypeProto:
     """Return the first type with its unknown parts filled in from the second.
 
-    Where both know a part, the first counts; so it does as a whole if one of them is no tensor. The result
-    may be one of the arguments itself.
+    Where both know a part, the first counts. If one of them is no tensor, the first is the result, or the
+    second if the first is empty. Neither is changed, but the result may be one of them instead of a copy.
     """
     if first.WhichOneof("value") is None:
         return second

@@ -359,8 +359,8 @@ def _as_constants(
 def _initializer_for(graph_input: ValueInfoProto, given: TensorProto) -> TensorProto | None:
     """Return a given value as an initializer in place of a graph input; None if type or shape do not fit.
 
-    A value of rank 0 fills an input whose dims are all numbers; None if that has too many elements to decide
-    a shape.
+    A value of rank 0 is repeated to fill an input whose dims are all numbers. It does not fit an input of
+    more than `MAX_SHAPE_ELEMENTS` elements.
     """
     import numpy as np
     from onnx import numpy_helper

@@ -62,10 +62,10 @@ def _raw_bytes(tensor: TensorProto) -> bytes:
 
 
 def moved_outside(model: ModelProto, name: str, file: BinaryIO) -> ModelProto:
-    """Write the large weights in a model to an empty file; return a copy of the model that refers to it as ``name``.
+    """Write the movable weights of a model to an empty file; return a copy that refers to it as ``name``.
 
-    Equal weights are stored once, large ones first (see `is_small`). Data that is external already stays where
-    it is.
+    Equal weights are stored once. Those that may start on any page come last (see `is_small`). Data that is
+    external already stays where it is.
     """
     copy = deepcopy(model)
     offsets: dict[bytes, int] = {}

@@ -147,7 +147,8 @@ def _read_blob(folder: Path, blob: Blob) -> Iterator[bytes]:
 def _refer_to_copies(tensor: TensorProto, offsets: Mapping[Blob, int], location: str) -> None:
     """Let a tensor refer to the copies of its data and packed blobs in the file ``location``, in place.
 
-    ``offsets`` are those of the copies. The form of the entries is described at the top of this file.
+    ``offsets`` are those of the copies. In an entry ``key|offset;length;checksum|...`` of packed blobs, only
+    the offsets change: each copy has the bytes, and so the checksum, of its blob.
     """
     old = entries_of(tensor)
     data = _own_blob(tensor)

@@ -250,9 +250,11 @@ def _rename_in_subgraphs(
                 name for name in dict.fromkeys(defined(subgraph)) if name in outer_names
             ]
             new_names = {name: names.fresh(name) for name in clashing}
-            # Graphs in the subgraph read its values. Those that they define again get other names in turn.
-            for inner in graphs(subgraph) if new_names else ():
-                _rename_values(inner, new_names)
+            if new_names:
+                # Graphs inside the subgraph may read its values. A value of theirs with the same name gets
+                # the same new name here, and another one in the call below.
+                for inner in graphs(subgraph):
+                    _rename_values(inner, new_names)
             visible_names = outer_names | frozenset(defined(subgraph))
             inner_changed = _rename_in_subgraphs(subgraph, visible_names, names)
             changed = changed or bool(new_names) or inner_changed

@@ -48,7 +48,7 @@ class Heap:
     Attributes:
         threshold: bytes from which a request gets a mapping of its own if no free chunk fits.
         top: address from which the heap is unused.
-        end: address at which the heap ends.
+        end: address at which the heap ends, a page boundary.
         fixed: whether the threshold stays as it is when mappings are freed.
         _used: size of each allocated chunk, by address.
         _free: ``(size, address)`` of each free chunk, sorted.
@@ -100,14 +100,15 @@ class Heap:
     def trim(self) -> list[tuple[int, int]]:
         """Cut off the unused end, and return half-open ranges of free page numbers (``malloc_trim``).
 
-        The pages with the header of a free chunk are not free.
+        A page is free if all of it is cut off, or in a free chunk behind the chunk's header.
         """
-        previous_end, self.end = self.end, align(self.top + _MIN_CHUNK, PAGE)
         ranges = [
             (align(start + _FREE_HEADER, PAGE) // PAGE, (start + size) // PAGE)
             for size, start in self._free
         ]
-        ranges.append((self.end // PAGE, align(previous_end, PAGE) // PAGE))
+        previous_end = self.end
+        self.end = align(self.top + _MIN_CHUNK, PAGE)
+        ranges.append((self.end // PAGE, previous_end // PAGE))
         return [(first, end) for first, end in ranges if first < end]
 
     def raise_threshold(self, size: int) -> None:

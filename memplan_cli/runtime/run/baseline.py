@@ -287,21 +287,20 @@ def kept_folder(inputs: InputSet) -> Path:
 def _with_unoptimized_reference(baseline: Baseline) -> Baseline:
     """Run the original without graph optimization; return the baseline with these outputs as reference.
 
-    Outputs without optimization do not depend on the order of nodes, nor on copies of nodes. With it, both
-    can decide what ONNX Runtime fuses, and fused kernels round differently.
+    Outputs without optimization do not depend on the order of nodes, nor on copies of nodes. Under
+    optimization, order and copies can decide what ONNX Runtime fuses, and fused kernels round differently.
 
     Raises:
         RuntimeUnavailableError: the original does not run without graph optimization.
     """
     spec = compared_spec(baseline, baseline.path, UNOPTIMIZED, baseline.inputs)
-    # Time and process memory are not measured, so there are no runs but those that are compared. With the
-    # arena, the workspace of kernels is recorded.
+    # Only the outputs and the workspace of kernels (part of "arena") are wanted: the compared runs suffice.
     collect = tuple(item for item in spec.collect if item in ("outputs", "arena"))
     spec = replace(spec, collect=collect, runs=spec.compared_runs)
     record = run_model(spec, timeout=baseline.check.timeout)
     record.require(f"{baseline.path} without graph optimization")
-    # By `compared_spec`, outputs that differ from those of the default run are in the `kept_folder` of their
-    # input set now. Outputs that do not differ are in the folder of the default run.
+    # The run saved outputs that differ from those of the default run in `kept_folder` (see `compared_spec`).
+    # Where none differ, the saved outputs of the default run are the reference.
     inputs = tuple(
         replace(input_set, save_to=kept_folder(input_set)) if result.differences else input_set
         for input_set, result in zip(baseline.inputs, record.inputs, strict=True)

@@ -272,11 +272,16 @@ def _best_choice(
 def _variants(executed: ExecutedGraph, base: RuntimeSettings) -> Iterator[RuntimeSettings]:
     """Yield ``base`` without a memory pattern, and with each order and reuse to try.
 
-    An order that ``base`` sets is kept. So is that of an optimized graph: its dump is in run order, and
+    An order that ``base`` sets is the only one. For an optimized graph it is ``DEFAULT``, the order of its dump:
     other orders go by node indices, which the dump does not have.
     """
     fixed = base.session.get("execution_order")
-    orders = [str(fixed)] if fixed else ["DEFAULT"] if executed.in_run_order else list(ORDERS)
+    if fixed:
+        orders = [str(fixed)]
+    elif executed.in_run_order:
+        orders = ["DEFAULT"]
+    else:
+        orders = list(ORDERS)
     for order in orders:
         for reuse in (False, True):
             yield _without_pattern_and_reuse(base).updated(

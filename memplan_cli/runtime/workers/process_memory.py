@@ -85,7 +85,10 @@ def _resident_by_psutil() -> Resident | None:
             highest *= 1 if sys.platform == "darwin" else 1024
     except (psutil.Error, OSError, AttributeError):
         return None
-    return Resident(max(highest, now), now, unique, max(now - unique, 0))
+    # An approximation: pages of no other process belong to no file, all others to files.
+    return Resident(
+        highest=max(highest, now), now=now, anonymous=unique, file=max(now - unique, 0)
+    )
 
 
 def baseline() -> Resident | None:
