@@ -171,8 +171,10 @@ def pieces(m: Machine) -> None:
 
 def lengths(m: Machine) -> None:
     dtype = m.draw(st.sampled_from(["int64", "int64", "float32"]))
-    start, limit = m.pick(dtype, 0), m.pick(dtype, 0)
-    m.add("Range", start, limit, m.pick(dtype, 0))
+    start, limit, step = (m.pick(dtype, 0) for _ in range(3))
+    # The evaluator makes one element with an infinite step, ONNX Runtime none.
+    if not np.isinf(m.seen[step]).any():
+        m.add("Range", start, limit, step)
 
 
 def tensors(m: Machine) -> str:
