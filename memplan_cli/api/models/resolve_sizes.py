@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 MAX_OBSERVED_OPS = 20_000
 """Larger models are not run to observe sizes: profiling such a run takes too long."""
 
-
 _SMALL_LENGTHS = (2, 4, 8, 16)
+
+_MAX_DIMS_ALONE = 16
+"""With more free dims, no candidate has a small length for one dim alone: there would be too many."""
 
 _MAX_INPUT_ELEMENTS = 2**24
 """A candidate whose inputs have more elements in total is not tried."""
@@ -320,14 +322,20 @@ class _SizeSearch:
 
         1. All dims are 1, which mostly will do. Without free dims this candidate is empty, and the only one.
         2. The smallest dims that satisfy the constraints.
-        3. Each common length for all dims but those that lead a shape, which are 1.
-        4. A small length for all dims, also for those that lead a shape.
+        3. If the dims are few: a small length for one, 1 for the others. For a past that is longer than
+           what is added to it.
+        4. Each common length for all dims but those that lead a shape, which are 1.
+        5. A small length for all dims, also for those that lead a shape.
         """
         free = self.dims.free
         yield dict.fromkeys(free, 1)
         if not free:
             return
         yield self.smallest_dims()
+        alone = free if len(free) <= _MAX_DIMS_ALONE else ()
+        for length in _SMALL_LENGTHS:
+            for longer in alone:
+                yield {name: length if name == longer else 1 for name in free}
         for length in COMMON_LENGTHS[1:]:
             yield {name: 1 if leads else length for name, leads in free.items()}
         for length in _SMALL_LENGTHS:
