@@ -105,7 +105,7 @@ class ModelNeeds:
 
         A need above the limit without the sizes that data decides is returned as it is, without a run.
         None: the value does not fit, since a size exceeds 64 bits, or since the model does not run with it
-        (the reason is in ``observed_plans.failed``).
+        (if a run failed, the reason is in ``observed_plans.failed``).
         """
         dims = {self.dim: value}
         try:
@@ -273,8 +273,8 @@ class ObservedPlans:
 
     Attributes:
         settings: what binds its other dims.
-        run_warnings: the warnings of the first call of `memory` that succeeded.
-        failed: the dims of the last call of `memory` that failed, and why; empty if none did.
+        run_warnings: the warnings of the first call of `memory` that had some.
+        failed: the dims of the last call of `memory` in which a run failed, and why; empty if none did.
     """
 
     source: LazyModel
@@ -293,7 +293,7 @@ class ObservedPlans:
         """Return the memory of the model's plan at these dims, with sizes that a run observed.
 
         If the settings do not allow runs (``run`` is False), only the sizes that inference finds are known.
-        The call is recorded in `run_warnings` or `failed`, for `warnings`.
+        Warnings and failures of runs are recorded in `run_warnings` and `failed`.
 
         Raises:
             UnknownSizeError: the size of some intermediate, input or output is still unknown.

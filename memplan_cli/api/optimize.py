@@ -211,7 +211,7 @@ def _write_plainer(
     failed: list[Plan] = []
     last = result
     for settings in plainer_settings(request.settings):
-        if not _may_pass_if_plainer(last):
+        if not _may_pass_if_plainer(last, request.settings.target):
             break
         failed.append(last.plan)
         request.progress("planning again: the written model did not pass the comparison")
@@ -220,17 +220,17 @@ def _write_plainer(
     return result if last.model is None else last
 
 
-def _may_pass_if_plainer(result: Optimized) -> bool:
+def _may_pass_if_plainer(result: Optimized, target: str) -> bool:
     """Return whether a plainer model may pass the comparison that the model of a result failed.
 
-    That is so if its outputs differ. If a model for a target does not even run, the plainer one, which is
-    portable, may run.
+    That is so if its outputs differ. If a model does not even run, and the settings asked for a ``target``,
+    the plainer ones, which are portable, may run.
     """
-    report = result.plan.report
+    verdict = result.plan.report.validation
     # A model over the budget has no verdict: it was not run.
-    if result.model is not None or report.validation is None:
+    if result.model is not None or verdict is None:
         return False
-    return report.validation.has_other_outputs or report.target != "portable"
+    return verdict.has_other_outputs or target != "portable"
 
 
 def _write_best_of(

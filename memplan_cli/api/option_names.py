@@ -116,7 +116,7 @@ def _add(arguments: dict[str, Any], name: str, value: Any) -> None:  # noqa: ANN
     if name not in arguments or earlier == "auto":
         arguments[name] = value
     elif name == "extras":
-        arguments[name] = (*arguments[name], *value)
+        arguments[name] = (*(earlier or ()), *value)
     elif name in ("check", "rules") and isinstance(earlier, dict) and isinstance(value, dict):
         arguments[name] = {**earlier, **value}
     elif value != "auto":

@@ -145,9 +145,11 @@ def _excluded_tensors(planned: PlannedModel) -> Mapping[str, Sequence[str]]:
     matches, a glob over ids, which contain the block.
     """
     settings = planned.plan.settings
-    # The types of settings were checked when the plan was read: both are lists of texts.
     mem_param = settings.get("mem_param") or {}
-    patterns = [*mem_param.get("exclude_blob", ()), *(settings.get("exclude") or ())]
+    patterns: list[str] = []
+    for value in (mem_param.get("exclude_blob"), settings.get("exclude")):
+        # Types were checked when the plan was read: a text, or a list of texts.
+        patterns += [value] if isinstance(value, str) else value or ()
     if not patterns:
         return {}
     values = list(planned.timeline.values())

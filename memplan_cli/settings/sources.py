@@ -159,7 +159,9 @@ def discovered_files(model: Path) -> tuple[Path, ...]:
     nearest_files: list[Path] = []
     for file_names in (("pyproject.toml",), FILE_NAMES):
         candidates = (parent / name for parent in upwards for name in file_names)
-        nearest_files += [path for path in candidates if path.is_file()][:1]
+        nearest = next((path for path in candidates if path.is_file()), None)
+        if nearest is not None:
+            nearest_files.append(nearest)
     return tuple(nearest_files)
 
 

@@ -390,3 +390,18 @@ def test_plan_and_report_are_as_their_schemas_say(tmp_path: Path) -> None:
     plan = json.loads(found.plan_file.read_text())
     Draft202012Validator(json.loads(schema_text("plan"))).validate(plan)
     Draft202012Validator(json.loads(schema_text("report"))).validate(plan["report"])
+
+
+def test_caches_with_brackets_in_their_names_are_updated_in_place(tmp_path: Path) -> None:
+    model = decoder()
+    names = {
+        value.name: f"{value.name}[0]" for value in model.graph.input if "past" in value.name
+    }
+    assert names
+    for value in model.graph.input:
+        value.name = names.get(value.name, value.name)
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    found = api.optimize(saved(tmp_path, model), IN_PLACE)
+    assert found.passed
+    assert len(found.plan.report.donated.pairs) == len(names)

@@ -246,9 +246,7 @@ class _DecoderPlanner:
             dims={name: value for name, value in dims.items() if name in model_dims},
             shapes={},
             inputs=Inputs(values={caches.position: [step.past]}),
-            # The keys of this setting are globs of inputs.
-            # The settings have a glob for an input. This one matches only the name.
-            donate={name.replace("[", "[[]"): output for name, output in caches.donated},
+            donate=dict(caches.donated),
             run=False,
         )
         # `bind` records all dims as given by the user. Those that the user did not give are assumed.

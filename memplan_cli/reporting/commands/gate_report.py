@@ -120,7 +120,7 @@ def _finding_blocks(verdict: Verdict) -> Iterator[doc.Block]:
     ]
     table = None
     if verdict.difference is not None and (verdict.recorded or not verdict.passed):
-        # The first note is on the graph, the others repeat findings.
+        # Only the first note: the others repeat findings.
         notes += [doc.Note("note", note) for note in verdict.difference.notes[:1]]
         causes = verdict.causes()
         table = change_table(causes, _MAX_CHANGES) if causes else None

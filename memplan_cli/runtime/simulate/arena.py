@@ -164,9 +164,7 @@ class SimulatedArena:
         self._max_dead = _chunks(settings.max_dead_bytes)
         self._next_size = _chunks(settings.initial)  # of the next region
         self._max_extension = max(_chunks(settings.max_extension), 1)
-        self._is_exact = (
-            settings.exact
-        )  # whether a region has the size of the request that needs it
+        self._is_exact = settings.exact  # a region has the size of the request that needs it
         self._limit = limit // CHUNK  # rounded down: one unit more would exceed it
         self._place_region = place_region
         self._top = 0  # the end of the highest region
@@ -196,8 +194,9 @@ class SimulatedArena:
         """Serve steps of a run, each an allocation or a free. Return False if the arena exceeded its limit.
 
         A run may be served in several calls. The first is that of `run`, which gives ``addresses`` an entry for
-        each allocation of the run; the entries are set here, and read by later frees. Allocating and freeing are written out in one loop, because searches simulate thousands of
-        arenas, and calls would take much of the time.
+        each allocation of the run; the entries are set here, and read by later frees. Allocating and freeing
+        are written out in one loop: searches simulate thousands of arenas, and calls would take much of the
+        time.
 
         ``free`` has size and address of each free chunk, sorted. ``previous`` and ``following`` have the
         neighbors of each chunk in its region. Chunks that were merged into others keep their entries, which
@@ -206,10 +205,8 @@ class SimulatedArena:
         free, free_addresses, sizes = self._free, self._free_addresses, self._sizes
         previous, following, max_dead = self._previous, self._following, self._max_dead
         addresses = self.addresses
-        for (
-            wanted,
-            allocation,
-        ) in steps:  # ``wanted`` units of `CHUNK` bytes are allocated; 0: a free
+        # ``wanted`` units of `CHUNK` bytes are allocated; 0: the allocation is freed.
+        for wanted, allocation in steps:
             if wanted:  # allocate the smallest free chunk that fits
                 position = bisect_left(free, (wanted, 0))
                 if position == len(free):
