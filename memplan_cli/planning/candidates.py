@@ -77,7 +77,9 @@ def _within_budget(
         return planned_vars.resident.live_peak(candidate.program) <= budget
 
     found = list(candidates_found)
-    unchanged = Candidate(task.program, task.planned_vars.sizes)
+    # The unchanged program keeps what the search for recomputation reports, such as the budget.
+    recompute = replace(found[0].recompute, nodes=0, flops_increase=0.0, met=True)
+    unchanged = Candidate(task.program, task.planned_vars.sizes, recompute=recompute)
     yield from list(filter(fits, found)) or list(filter(fits, [unchanged])) or found
 
 
@@ -224,12 +226,14 @@ def for_runtime(
     if settings.recompute != "none" or settings.order == "keep":
         return None
     sizes = {**task.planned_vars.sizes, **result_sizes(program)}  # with the graph's outputs
-    runtime_peak_of = partial(live_peak, sizes=sizes, aliasing=runtime.aliasing)
     plan_peak_of = task.planned_vars.live_peak
     searched = _search_repeatedly(program, sizes, runtime.aliasing, settings.time_limit)
-    best_unsearched = min(candidate.program, program, key=runtime_peak_of)
-    best = min(searched, best_unsearched, key=runtime_peak_of)
-    saved_in_runtime = runtime_peak_of(best_unsearched) - runtime_peak_of(best)
+    orders = (searched, candidate.program, program)
+    runtime_peaks = [
+        live_peak(ordered, sizes, aliasing=runtime.aliasing) for ordered in orders
+    ]
+    best = orders[runtime_peaks.index(min(runtime_peaks))]  # of equal ones the first
+    saved_in_runtime = min(runtime_peaks[1:]) - min(runtime_peaks)
     plan_peak, plan_peak_in_file = plan_peak_of(best), plan_peak_of(program)
     if plan_peak - plan_peak_in_file > saved_in_runtime:
         return None

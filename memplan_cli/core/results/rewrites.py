@@ -166,7 +166,8 @@ class ChunkingSummary:
         met: whether the plan is within the budget.
         bound: a lower bound of the live peak for every choice of regions.
         bound_node: the node that reads or writes ``bound_tensors`` whole; empty: they are outputs.
-        bound_tensors: the tensors whose bytes add up to the bound; aliases count once.
+        bound_tensors: the tensors whose bytes add up to the bound; aliases count once. ``slices of x`` are
+        those of a tensor x beside it, while a Concat joins them.
         curve: the programs found that no other one beats in both memory and time, the fastest first.
         ended_early: whether a limit ended the search before nothing more was gained.
     """

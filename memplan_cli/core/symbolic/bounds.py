@@ -100,9 +100,8 @@ def _upper_bound(polynomial: Polynomial, bounds: Bounds) -> Polynomial | None:
     """
     if symbol_names(polynomial) <= bounds.keys():
         high = range_of(polynomial, bounds)[1]
-        return {
-            (): max(high, 0)
-        }  # below 0 only if the model is valid for no number within the bounds
+        # A size is below 0 only if the model is valid for no number within the bounds.
+        return {(): max(high, 0)}
     terms = []
     for monomial, coefficient in polynomial.items():
         term = _upper_bound_of_term(monomial, coefficient, bounds)

@@ -151,12 +151,13 @@ SAMPLE = 64
 def sampled_unit(unit: str, sample: int = SAMPLE) -> int:
     """Return the value of a unit such as ``batch*(new + past)`` with ``sample`` for each symbol.
 
-    A negative unit, such as ``n - 100``, counts as ``sample``.
+    A unit with a negative value, such as ``n - 100``, counts as the product of its symbols.
     """
+    symbols = symbols_of(unit)
     try:
-        return unit_value(unit, dict.fromkeys(symbols_of(unit), sample))
+        return unit_value(unit, dict.fromkeys(symbols, sample))
     except ValueError:
-        return sample
+        return int(sample ** len(symbols))
 
 
 def product_of(factors: Iterable[Polynomial], coefficient: int) -> Size:

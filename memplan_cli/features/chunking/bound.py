@@ -43,7 +43,8 @@ class Need(NamedTuple):
     Attributes:
         bytes: their bytes, less those that an output shares with an input (a view, or in place).
         op: the label of the op that needs them; empty for the graph's outputs.
-        tensors: the bytes of each tensor, largest first, without views of one another.
+        tensors: the bytes of each tensor, largest first, without views of one another. ``slices of x`` are
+        the slices of a tensor x, which live until they are joined.
     """
 
     bytes: int
@@ -115,7 +116,8 @@ def _op_without_way(
     """Return an op that has no way within ``limit`` bytes to which its neighbors agree; None: there is none.
 
     A tensor whose join needs more has to be read in the slices in which it is made. Ways to which no
-    way of a neighbor agrees are dropped, until nothing changes (arc consistency). ``ways`` are those of each
+    way of a neighbor agrees are dropped, until nothing changes (arc consistency), in passes from the first
+    read to the last and back, as a dropped way may end those before or behind it. ``ways`` are those of each
     op, ``joins`` the need of joining the slices of each tensor.
     """
     remaining = [[way for way in of_op if way.need.bytes <= limit] for of_op in ways]
@@ -128,7 +130,7 @@ def _op_without_way(
     is_changed = True
     while is_changed:
         is_changed = False
-        for read in reads:
+        for read in (*reads, *reversed(reads)):
             made_ways, read_ways = remaining[read.producer], remaining[read.reader]
             agreed = [
                 (made, taken)

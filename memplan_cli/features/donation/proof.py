@@ -156,7 +156,7 @@ def with_donated_steps(verdict: Validation, steps: DonatedSteps) -> Validation:
     return dataclasses.replace(
         verdict,
         donated="passed" if steps.passed else "failed",
-        bit_identical=verdict.bit_identical and steps.passed and not steps.differences,
+        bit_identical=bool(verdict.bit_identical) and steps.passed and not steps.differences,
         differences=(*verdict.differences, *steps.differences),
         notes=(*verdict.notes, *notes),
     )

@@ -206,9 +206,8 @@ class _Rewriting(GraphEditor):
         """
         self.removed.add(cache.node)
         self.redirected[self.index.nodes[cache.node].output[0]] = valid
-        if (
-            cache.after
-        ):  # the buffer takes the name of the present, so its node's result gets another
+        # The buffer takes the name of the present, so the result of the present's node gets another.
+        if cache.after:
             self.keep_present(cache)
 
     def keep_present(self, cache: CacheMatch) -> str:

@@ -218,7 +218,7 @@ def _sliced_ranges(node: Node) -> Mapping[int, tuple[int, int]] | None:
     starts = node.ints_attribute("starts") or node.constants.get(_STARTS, ())
     axes = node.ints_attribute("axes") or node.constants.get(_AXES) or range(len(starts))
     steps = node.constants.get(_STEPS) or (1,) * len(starts)
-    if min(steps, default=1) < 0:
+    if len(steps) < len(starts) or min(steps, default=1) < 0:
         return None
     data = node.data_shape
     ranges = {}
@@ -280,6 +280,8 @@ def _pads(node: Node) -> tuple[int, ...] | None:
     pads = node.ints_attribute("pads") or node.constants.get(_PADS)
     if not pads or node.input_shape(_PADDED_AXES) is not None:
         return None
+    if len(pads) != 2 * len(node.data_shape):
+        return None  # the model is invalid
     return tuple(map(int, pads))
 
 

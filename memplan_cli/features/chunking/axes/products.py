@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def _matmul_splits(node: Node) -> tuple[Split, ...]:
     """Return the splits of ``[batch, M, K] x [batch, K, N]`` along batches, M and N.
 
-    An operand that is broadcast along a batch axis stays whole. If the second operand is a vector ``[K]``, all axes before K are rows. FusedMatMul may transpose
-    either matrix. A transposed matrix times a vector is not split: ONNX Runtime reads the slices of such
+    An operand that is broadcast along a batch axis stays whole. If the second operand is a vector
+    ``[K]``, all axes before K are rows. FusedMatMul may transpose either matrix. A transposed matrix times a vector is not split: ONNX Runtime reads the slices of such
     a matrix by other strides.
     """
     left, right = node.input_shape(0), node.input_shape(1)
