@@ -124,15 +124,16 @@ def order_block(
 ) -> BlockOrder:
     """Search an order with a low peak, and a lower bound on the peak of all orders.
 
-    ``progress`` is called with the best peak and the bound after each method.
+    The cheap schedulers run first; then sweeps, proofs and the search over states, until the order is proved or
+    the budget is used. ``progress`` is called with the best peak and the bound after each of these three.
     """
     best = BlockOrder(graph, max(local_bounds(graph), default=graph.initial_bytes))
     for name, scheduler in SCHEDULERS.items():
         best.offer(name, scheduler(graph))
-    # A proved order that is not the file's may still be replaced: the orders of the clusters may have the
-    # same peak, and be closer to the file's order.
     if best.proved and best.chosen == "file":
         return best
+    # Schedulers of clusters run even if the order is proved: an order of theirs with the same peak may be
+    # closer to the order of the file, which is preferred.
     search = _ClusterSearch(best, contract(graph))
     search.run_schedulers()
     for method in (search.sweep, search.prove, search.search_states):

@@ -208,10 +208,11 @@ class CutBounds:
     def _cut(
         self, op: int, sides: list[_Side], overwritten: int | None, max_edges: int
     ) -> CutAtOp:
-        """Return the minimum cut at an op's step: a lower bound of the bytes there, in any order.
+        """Return a lower bound of the live bytes at an op's step in any order, from a minimum cut.
 
-        It holds if the op writes over ``overwritten`` or over no tensor; with None, over no tensor.
-        ``sides`` are from `_sides_of`, ``max_edges`` as in `lowest_cut`.
+        The bound holds for orders in which the op writes its output over the tensor ``overwritten``, or over
+        none; if that is None, for orders in which it writes over none. ``sides`` say on which side of the
+        op each op runs (`_sides_of`). After ``max_edges`` edges the bound may be lower than the cut.
         """
         graph = self._graph
         network = _CutNetwork(graph, op, sides)
@@ -219,9 +220,9 @@ class CutBounds:
             network.add_tensor(tensor)
         step_bytes = graph.step_bytes[op]
         if overwritten is not None:
-            # If all other readers of the tensor run before the op, the op writes over it, and its step needs
-            # fewer bytes. If another reader runs later, the step needs these bytes, like those of a tensor that
-            # is live from the start until that reader has run. So they are added as such a tensor.
+            # If all other readers of the tensor run before the op, the op writes over it and saves bytes. If
+            # one of them runs later, the op saves none. So the saved bytes are subtracted from the step, and
+            # added as one more tensor, which is live from the start until the last of these readers has run.
             saved = graph.in_place_bytes[op]
             step_bytes -= saved
             readers = [reader for reader in self._readers[overwritten] if reader != op]

@@ -116,10 +116,10 @@ class State:
         return start <= self.op_peaks.index(self.peak) < stop
 
     def op_peak(self, op: Op) -> int:
-        """Return the most live bytes while an op of another state runs; 0 if it is not in this one.
+        """Return the most live bytes in this state while ``op`` runs; 0 if this state has no such op.
 
-        States share the original ops that no chunks replace. Ops of chunks are written anew for each
-        state, so another state's are never found, even if they are equal.
+        The op is looked up by identity, as it may be the peak op of another state. States share the
+        original ops that no chunk replaces; the ops of chunks are new objects in each state.
         """
         ops = self.chunked.program.body.ops
         peaks = zip(ops, self.op_peaks, strict=True)

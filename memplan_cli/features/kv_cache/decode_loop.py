@@ -242,8 +242,9 @@ def decoding_verdict(
 ) -> Validation:
     """Decode with a written model, and return the verdict on its outputs.
 
-    Users run the original under ONNX Runtime's defaults. If ``loop`` ran it otherwise, and the written model
-    passes, both are decoded again with the original under the defaults: `Validation.diff_from_defaults`.
+    Users run the original under ONNX Runtime's defaults. With the reference ``unoptimized``, if the written
+    model passes, the original is decoded again under the defaults, and the written model again with its own
+    settings: their difference is `Validation.diff_from_defaults`.
 
     Args:
         written: the written model.

@@ -115,14 +115,14 @@ def answer_document(
 ) -> doc.Document:
     """Return the short answer: what a plan needs, what was checked, and the next step, without definitions.
 
-    Of the features' ``sections`` it has the results: plain paragraphs, charts and short tables. ``more`` blocks
-    precede the next step.
+    Each of the features' ``sections`` is asked for no rows of details. Of its blocks, charts, the tables that are
+    left and paragraphs that are not soft are shown. ``more`` blocks precede the next step.
     """
     invocation = invocation or Invocation()
     feature_blocks = (
         block
         for section in sections
-        for block in section(plan.report, 0)  # 0 rows: no table of details
+        for block in section(plan.report, 0)  # rows of details
         if isinstance(block, doc.Chart | doc.Table)
         or (isinstance(block, doc.Paragraph) and block.tone != "soft")
     )

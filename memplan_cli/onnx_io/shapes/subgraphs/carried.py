@@ -70,8 +70,9 @@ def _widened_state(
 ) -> TypeProto:
     """Return the type of a carried value that holds before and after an iteration.
 
-    It has the dims that both have in common. The others are those of the declaration, unless that only repeats
-    numbers of the initial value. The type does not change if no shape is inferred, but one is declared.
+    A dim that is the same before and after stays. Any other dim is the declared one; it is unknown if the
+    declaration has no such dim, or the number of the initial value, which may hold in the first iteration
+    only. If the subgraph returns no shape and the declaration is complete, the result is ``before``.
 
     Args:
         before: The type before the iteration, in which unknown parts are filled in from ``declared``.
