@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Literal
 from memplan_cli.api.models.binding import binding_of
 from memplan_cli.api.models.file_names import default_original, plan_beside
 from memplan_cli.api.models.model_file import ModelFile, bind_all_dims
-from memplan_cli.api.models.plan_files import compare_with_model, planned_settings
+from memplan_cli.api.models.plan_files import (
+    compare_with_model,
+    planned_dims,
+    planned_settings,
+)
 from memplan_cli.api.models.sources import model_paths
 from memplan_cli.api.option_names import accepts_option_names
 from memplan_cli.api.output.rewriting import is_spoiled_by_optimization
@@ -271,6 +275,9 @@ def _binding(file: ModelFile, plan: Plan | None, inputs: Inputs) -> Binding:
     inputs = replace(inputs, assumed=settings.inputs.assumed)
     try:
         binding = binding_of(bind_all_dims(file, replace(settings, inputs=inputs)))
+        # Dims that are numbers in the written model, as chunks need them, are free in the original.
+        planned = planned_dims(plan)
+        binding = binding.at({name: planned[name] for name in planned.keys() - binding.dims})
         return _within_bounds(binding, bounds_of(plan), free_dims(file.model))
     except SettingsError as error:
         if not inputs.given:  # the inputs are not to blame

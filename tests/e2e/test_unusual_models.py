@@ -354,3 +354,21 @@ def test_what_has_no_bytes_of_its_own_leaves_the_tensors_their_totals(
     judged = memplan("gate", source, *planned, "1MiB")
     assert judged.exit_code == 0, judged.output
     assert memplan("gate", source, *planned, "1KiB").exit_code == 1
+
+
+def test_chunks_of_given_sizes_are_validated_at_these(tmp_path: Path) -> None:
+    # It runs at no smaller size than 3.
+    model = parsed(
+        """g (float[1,4,h] x) => (float[1,4,k] y) {
+            a = Conv <kernel_shape = [3]> (x, w) b = Tanh(a) y = Conv <kernel_shape = [1]> (b, v) }"""
+    )
+    model.graph.initializer.extend((drawn(64, 4, 3, name="w"), drawn(4, 64, 1, name="v")))
+    path, out = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    onnx.save(model, path)
+    sizes = ("--dim", "h=4098", "--chunk", "auto", "--budget", "70%", "--best-effort")
+    done = memplan("optimize", path, "-o", out, "--target", "cpu", *sizes)
+    assert done.exit_code == 0, done.output
+    (given,) = onnx.load(out, load_external_data=False).graph.input
+    assert given.type.tensor_type.shape.dim[2].dim_value == 4098
+    done = memplan("validate", out, "--original", path)
+    assert done.exit_code == 0, done.output
