@@ -184,10 +184,11 @@ def _without_reuse(program: Program, context: _Context, phases: Phases) -> Decis
 def _chunked(program: Program, context: _Context) -> Decision:
     """Compute regions in chunks, and choose the best candidate of the new program.
 
-    With recomputation, chunks reduce the peak first and recomputation the rest. The best candidate
-    of the program without chunks is chosen instead if its `_rewrite_cost` is lower.
+    With recomputation, chunks reduce the peak first and recomputation the rest. The best candidate of the
+    program without chunks is chosen instead if its `_rewrite_cost` is lower: recomputation may add less
+    work than chunks, and with chunks a runtime's arena may have larger gaps.
     """
-    settings, rewrites = context.settings, context.rewrites
+    settings, rewrites, runtime = context.settings, context.rewrites, context.runtime
     scope = find_scope(program, settings, context.phases(program))
     planned_vars = context.planned_vars(program, scope)
     chunking = rewrites.chunk(program, planned_vars, settings, context.source, context.tell)
@@ -201,25 +202,33 @@ def _chunked(program: Program, context: _Context) -> Decision:
     )
     if not chunking.facts.regions:
         return decision
-    if settings.recompute == "auto":
+    if settings.recompute == "auto" or (runtime is not None and budget is None):
         unchunked = _best_candidate(program, in_bytes)
-        if _rewrite_cost(unchunked, budget) < _rewrite_cost(decision, budget):
-            return unchunked
+        if _rewrite_cost(unchunked, budget, runtime) < _rewrite_cost(
+            decision, budget, runtime
+        ):
+            return replace(unchunked, chunked=chunking.facts.without_regions())
     # The plan is compared with the program before chunking, in the order of the file.
     needs = Needs(program, scope.sizes, scope.pinned, settings.alignment)
     return replace(decision, original_allocation=allocate_level(needs, settings.level))
 
 
-def _rewrite_cost(decision: Decision, budget: int | None) -> tuple[int, float]:
-    """Return the bytes above a budget, and then the added work as a share of the model's work.
+def _rewrite_cost(
+    decision: Decision, budget: int | None, runtime: Runtime | None
+) -> tuple[int, float]:
+    """Return the bytes that a program needs, and then the added work as a share of the model's work.
 
-    Intermediates and outputs count; without a budget (None), all of them. Sizes with symbols, which no
-    budget is compared with, count 0.
+    With a budget, the bytes are those of intermediates and outputs above it. Without one, they are what the
+    runtime's arena holds; without a runtime, the bytes of intermediates and outputs. Sizes with symbols,
+    which no budget is compared with, count 0.
     """
+    program = decision.candidate.program
+    work = decision.chunked.flops_increase + decision.candidate.recompute.flops_increase
+    held = runtime.arena_bytes(program) if runtime is not None and budget is None else None
+    if held is not None:
+        return held, work
     resident = resident_peak(decision, decision.needs) or 0
-    bytes_above_budget = max(resident - (budget or 0), 0)
-    recomputed = decision.candidate.recompute.flops_increase
-    return bytes_above_budget, decision.chunked.flops_increase + recomputed
+    return max(resident - (budget or 0), 0), work
 
 
 def _best_candidate(program: Program, context: _Context) -> Decision:

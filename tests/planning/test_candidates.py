@@ -105,6 +105,6 @@ def _for_runtime(
     planned: Program = BRANCHES, made: Program = BRANCHES, settings: Settings | None = None
 ) -> Candidate | None:
     terms = PlannedVars(var_sizes(made), frozenset(), SHARE_NOTHING)
-    runtime = Runtime(SHARE_NOTHING, lambda ordered, _: ordered)
+    runtime = Runtime(SHARE_NOTHING, lambda ordered, _: ordered, lambda _: None)
     task = PlanningTask(made, terms, Phases(), settings or Settings(), runtime)
     return for_runtime(task, runtime, Candidate(planned, terms.sizes))

@@ -49,7 +49,7 @@ def backwards(made: Program, _: object) -> Program:
 
 def test_an_order_for_a_runtime_does_not_undo_a_donation() -> None:
     tested = program("x in4", "new4 y4", *READ_AND_UPDATED)
-    runtime = Runtime(SHARE_NOTHING, backwards)
+    runtime = Runtime(SHARE_NOTHING, backwards, lambda _: None)
     free = planned(tested, {}, runtime)
     assert order_of(free) == ["n1", "n0", "n2"], "alone, the update goes before the reader"
     found = planned(tested, {"in4": "new4"}, runtime)

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import plan_of_text
+from builders import plan_of_text, planned_program, read
+from memplan_cli.analysis.aliasing import SHARE_NOTHING
 from memplan_cli.errors import PlanError
+from memplan_cli.features.chunking.report import chunking_section
+from memplan_cli.planning.candidate import Runtime
 from memplan_cli.planning.plan_file import checked_plan
 from memplan_cli.planning.print_log import log_lines
 from memplan_cli.planning.totals import is_at_least
@@ -118,3 +121,26 @@ def test_a_plan_in_pieces_is_compared_with_the_model_as_it_was() -> None:
     assert report.original_live_peak == plain.report.memory.live_peak
     assert len(cut.order[0].nodes) > len(plain.order[0].nodes)
     assert checked_plan(json.loads(cut.dumps())) == cut
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_without_a_budget_chunks_are_left_out_if_a_runtime_holds_more_with_them(
+    change: int,
+) -> None:
+    wide = read("""g (float[512,256] x, float[256,4096] w, float[4096,256] v) => (float[512,256] z) {
+        a = MatMul(x, w) b = Relu(a) z = MatMul(b, v) }""")
+    # The runtime holds more for each op that chunks add, or less.
+    runtime = Runtime(
+        SHARE_NOTHING,
+        settle=lambda ordered, _: ordered,
+        arena_bytes=lambda planned: 1000 + change * len(planned.body.ops),
+    )
+    report = planned_program(wide, Settings(chunk="auto"), runtime=runtime).plan.report
+    (taken,) = (point for point in report.chunked.curve if point.taken)
+    assert taken.nodes == report.chunked.nodes
+    text = str(list(chunking_section(report, 5)))
+    if change > 0:
+        assert not report.chunked.regions
+        assert "more memory in a process" in text
+    else:
+        assert report.chunked.regions

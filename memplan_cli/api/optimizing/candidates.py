@@ -274,10 +274,14 @@ class TargetCandidates:
         from memplan_cli.planning.planner import make_plan
         from memplan_cli.runtime.graph.offline import offline_metadata
         from memplan_cli.runtime.installed import required_version
-        from memplan_cli.runtime.simulate.arena_order import order_for_arena
+        from memplan_cli.runtime.simulate.arena_order import arena_bytes, order_for_arena
 
         settings, provider = self.settings, self.provider
-        order = partial(order_for_arena, dims=settings.dims, provider=provider)
+        runtime = Runtime(
+            aliasing=runtime_aliasing(provider),
+            settle=partial(order_for_arena, dims=settings.dims, provider=provider),
+            arena_bytes=partial(arena_bytes, dims=settings.dims, provider=provider),
+        )
         # The path and the digests are the original's. But the nodes are the dump's, and so is what planning
         # reads of them: the channels of a block in ONNX Runtime's blocked layout, and constants for chunking.
         source = replace(source_of(self.request.file), block=dump.block)
@@ -288,7 +292,6 @@ class TargetCandidates:
                 "other data may need more"
             )
             source = replace(source, warnings=(warning,), sizes_observed=True)
-        runtime = Runtime(runtime_aliasing(provider), order)
         planned = make_plan(program, settings, source, REWRITES, runtime=runtime)
         return Rewriting(
             file,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 
 from memplan_cli.core.json_types import (
     Count,
@@ -182,6 +182,11 @@ class ChunkingSummary:
     bound_tensors: tuple[WholeTensor, ...] = field(default=(), metadata=OPTIONAL)
     curve: tuple[ChunkPoint, ...] = field(default=(), metadata=SPARSE)
     ended_early: bool = field(default=False, metadata=SPARSE)
+
+    def without_regions(self) -> Self:
+        """Return the result if the program without chunks is planned, the first one of the curve."""
+        curve = tuple(replace(point, taken=point.nodes == 0) for point in self.curve)
+        return replace(self, regions=(), nodes=0, flops_increase=0.0, curve=curve)
 
     @property
     def bound_text(self) -> str:

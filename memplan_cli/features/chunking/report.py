@@ -46,12 +46,17 @@ def chunking_section(report: Report, max_rows: int) -> Iterator[doc.Block]:
 
 
 def _summary_line(chunks: ChunkingSummary) -> str:
-    """Return what all chunks cost, or that the model is within its budget without them."""
+    """Return what all chunks cost, or why there are none."""
     if not chunks.regions and chunks.budget is not None and chunks.met and chunks.curve:
         needed = format_size(chunks.curve[0].peak)
         return (
             f"No region is computed in chunks: without chunks the model needs {needed}, which is within "
             "the budget"
+        )
+    if not chunks.regions and chunks.budget is None and len(chunks.curve) > 1:
+        return (
+            "No region is computed in chunks: programs with chunks have a lower live peak, but need more "
+            "memory in a process, or more work"
         )
     more_or_fewer = "more" if chunks.nodes >= 0 else "fewer"
     return (

@@ -25,6 +25,7 @@ from memplan_cli.runtime.simulate.planner import ORDERS
 from memplan_cli.runtime.simulate.predict import (
     ExecutedGraph,
     needs_observation,
+    served_runs,
     session_traces,
 )
 from memplan_cli.runtime.simulate.regions import (
@@ -39,9 +40,7 @@ from memplan_cli.runtime.simulate.regions import (
 from memplan_cli.runtime.simulate.trace import (
     UnknownBytesError,
     rounded_up,
-    tensor_bytes,
     weight_bytes,
-    with_copied_inputs,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
     from memplan_cli.core.results.observations import Setting
     from memplan_cli.runtime.simulate.execution import SessionTraces
-    from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 _PATTERN = RuntimeSettings(session={"enable_mem_pattern": True})
 
@@ -257,7 +255,7 @@ def _best_choice(
     # Several orders often make the same requests, which need the search only once.
     traces_by_requests = {traces.first: traces for _, traces in near_lowest}
     arenas = {
-        requests: best_arena(_served_runs(executed, traces))
+        requests: best_arena(served_runs(executed, traces))
         for requests, traces in traces_by_requests.items()
     }
     choices = [
@@ -293,23 +291,6 @@ def _without_pattern_and_reuse(base: RuntimeSettings) -> RuntimeSettings:
     """Return settings without memory pattern and reuse."""
     off = {"enable_mem_pattern": False, "enable_mem_reuse": False}
     return base.updated(RuntimeSettings(session=off))
-
-
-def _served_runs(executed: ExecutedGraph, traces: SessionTraces) -> AllocationTrace:
-    """Return the requests that the arena is sized for: the runs of a caller that keeps the last outputs.
-
-    On CUDA such a caller keeps copies on the host. So all runs are as the first one, and the arena also has
-    copies of the inputs.
-    """
-    if executed.provider == CPU:
-        return traces.with_kept_outputs
-    return with_copied_inputs(traces.first, _input_sizes(executed))
-
-
-def _input_sizes(executed: ExecutedGraph) -> list[int]:
-    """Return the bytes of each input of known size."""
-    sizes = tensor_bytes(executed.program, executed.dims)
-    return [sizes[var] for var in executed.program.body.inputs if var in sizes]
 
 
 def _kernel_options(executed: ExecutedGraph) -> RuntimeSettings:

@@ -27,6 +27,7 @@ from memplan_cli.runtime.simulate.execution import trace_session
 from memplan_cli.runtime.simulate.predict import (
     ARENA_REUSE_ONLY,
     ExecutedGraph,
+    served_runs,
     simulated_model,
 )
 from memplan_cli.runtime.simulate.regions import best_arena, is_tight, regions
@@ -92,6 +93,23 @@ def order_for_arena(
     )
     ordered = search.run(moves)
     return ordered if best_arena(tracer.trace(ordered)).held < held else program
+
+
+def arena_bytes(program: Program, dims: Mapping[str, int], provider: str = CPU) -> int | None:
+    """Return the bytes that the best arena holds after `served_runs`; None if a size is unknown.
+
+    Arguments are those of `order_for_arena`.
+    """
+    executed = ExecutedGraph(program, dims, provider=provider)
+    model, workspace = (
+        simulated_model(executed, ARENA_REUSE_ONLY),
+        workspace_by_rule(program, dims),
+    )
+    try:
+        traces = trace_session(model, workspace)
+    except UnknownBytesError:
+        return None
+    return best_arena(served_runs(executed, traces)).held
 
 
 @dataclass(frozen=True, slots=True)

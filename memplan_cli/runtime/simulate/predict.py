@@ -16,7 +16,11 @@ from memplan_cli.runtime.profile.workspace import requests_from_totals
 from memplan_cli.runtime.simulate.arena import ArenaSettings, simulate_arena
 from memplan_cli.runtime.simulate.execution import SimulatedModel, trace_session
 from memplan_cli.runtime.simulate.planner import ORDERS, PlannerSettings, file_order
-from memplan_cli.runtime.simulate.trace import UnknownBytesError, tensor_bytes
+from memplan_cli.runtime.simulate.trace import (
+    UnknownBytesError,
+    tensor_bytes,
+    with_copied_inputs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from memplan_cli.core.program import Block, Op, Program, Shape, VarId
     from memplan_cli.runtime.simulate.execution import SessionTraces
     from memplan_cli.runtime.simulate.observation import RunObservation
+    from memplan_cli.runtime.simulate.trace import AllocationTrace
 
 RUN_AS_WRITTEN = UNOPTIMIZED.updated(
     RuntimeSettings(session={"execution_order": "PRIORITY_BASED"})
@@ -94,6 +99,23 @@ def session_traces(
     """
     requests = requests_from_totals(executed.program, executed.dims, workspace)
     return trace_session(simulated_model(executed, settings), requests)
+
+
+def served_runs(executed: ExecutedGraph, traces: SessionTraces) -> AllocationTrace:
+    """Return the requests that the arena is sized for: the runs of a caller that keeps the last outputs.
+
+    On CUDA such a caller keeps copies on the host. So all runs are as the first one, and the arena also has
+    copies of the inputs.
+    """
+    if executed.provider == CPU:
+        return traces.with_kept_outputs
+    return with_copied_inputs(traces.first, _input_sizes(executed))
+
+
+def _input_sizes(executed: ExecutedGraph) -> list[int]:
+    """Return the bytes of each input of known size."""
+    sizes = tensor_bytes(executed.program, executed.dims)
+    return [sizes[var] for var in executed.program.body.inputs if var in sizes]
 
 
 def simulated_model(executed: ExecutedGraph, settings: RuntimeSettings) -> SimulatedModel:
