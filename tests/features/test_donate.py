@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import pytest
 
-from builders import parse
+from builders import parse, read
 from features.recompute_programs import Line, program, same_results, terms
 from memplan_cli.core.bindings import Binding
 from memplan_cli.core.check import Check
@@ -232,6 +232,16 @@ def test_random_ops_keep_their_turns() -> None:
         ("RandomNormalLike", "in1", "s1"),
     )
     assert "needs the output" in reason(donated(crossed))
+
+
+def test_no_value_moves_before_a_subgraph_that_uses_its_name() -> None:
+    tested = read("""g (float[2] x, bool c, float[2] in1) => (float[2] new1, float[2] y) {
+        new1 = If (c) <then_branch = t () => (float[2] p) { q = Neg(x)  p = Exp(q) },
+                       else_branch = e () => (float[2] s) { s = Neg(x) }>
+        q = Mul(in1, x)  y = Exp(q) }""")
+    found = donations(tested, BOTH)
+    assert found.program is tested
+    assert "needs the output" in reason(found)
 
 
 def test_rates_and_states_are_drawn_small(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from memplan_cli.planning.allocation import aliasing_of
 
 if TYPE_CHECKING:
     from memplan_cli.core.results.certificate import BlockProof, OrderProof
+    from memplan_cli.core.symbolic.sizes import Size
     from memplan_cli.ordering.block_graph import StorageFacts
     from memplan_cli.planning.planner import PlannedProgram
 
@@ -31,22 +32,23 @@ def certificate_of(planned: PlannedProgram) -> Certificate:
 
 
 def _storage_facts(planned: PlannedProgram) -> StorageFacts:
-    """Return the bytes of each planned tensor, and which tensors share them.
+    """Return the bytes of each planned tensor, and which tensors share bytes in every order.
 
-    The plan's bytes are counted. Symbolic sizes are needed too: only tensors whose sizes are equal
-    for all values of the symbols share bytes.
+    The bytes are the numbers of the plan. Whether two tensors can share bytes depends on their sizes with
+    symbols: tensors of ``4*n`` and ``4*m`` bytes never share, though both may have 400 bytes in the plan.
     """
     from memplan_cli.ordering.block_graph import storage_facts
     from memplan_cli.ordering.records import PlannedVars
 
     plan, program = planned.plan, planned.program
     bytes_to_count = {VarId(tensor.id): tensor.bytes for tensor in plan.tensors}
-    vars_ = [program.vars[identity] for identity in bytes_to_count]
-    known = {
-        var.id: size for var in vars_ if (size := size_of(var.shape, var.dtype)) is not None
-    }
-    # Of a symbolic size, the largest within the bounds.
-    sizes = {var: largest_size(size, planned.settings.bounds) for var, size in known.items()}
+    sizes: dict[VarId, Size] = {}
+    for identity in bytes_to_count:
+        var = program.vars[identity]
+        size = size_of(var.shape, var.dtype)
+        if size is not None:
+            # A symbol with a range is replaced by the upper end, as in the plan. Other symbols stay.
+            sizes[identity] = largest_size(size, planned.settings.bounds)
     pinned = [VarId(tensor.id) for tensor in plan.tensors if tensor.pinned is not None]
     planned_vars = PlannedVars(sizes, pinned, aliasing_of(plan.report.level))
     return storage_facts(program, planned_vars, bytes_to_count)

@@ -184,19 +184,19 @@ def step_specs(model: Path, binding: Binding, pairs: Pairs) -> tuple[FeedSpec, .
 def _scaled(spec: FeedSpec, state: Collection[str]) -> FeedSpec:
     """Return a spec whose values are small enough for two steps to stay finite.
 
-    - A step counter, one whole number, is 1.
-    - A state is drawn with `STATE_SCALE`. ``state`` has the names of the inputs that the step
-      replaces, such as parameters.
-    - A rate, one float, is drawn with `RATE_SCALE`.
+    - A single integer is a step counter, and becomes 1.
+    - Random floats are scaled by `STATE_SCALE` if the step replaces the input, such as a parameter:
+      ``state`` has the names of these inputs.
+    - Another single random float is a rate, and is scaled by `RATE_SCALE`.
     - Other inputs are drawn as they are.
     """
     has_one_element = all(dim == 1 for dim in spec.shape)
+    if spec.kind in ("normal", "positive"):  # random floats
+        if spec.name in state:
+            return dataclasses.replace(spec, scale=STATE_SCALE)
+        return dataclasses.replace(spec, scale=RATE_SCALE) if has_one_element else spec
+    # Integers that no op restricts are drawn as a mask, of 0 and 1. Of a step counter of 0, Adam's bias
+    # correction 1 / (1 - beta ** 0) is infinite.
     if spec.kind == "mask" and has_one_element:
-        # A mask would be 0 or 1. With 0, Adam's bias correction 1 / (1 - beta ** 0) is infinite.
         return dataclasses.replace(spec, kind="values", values=(1,))
-    has_random_floats = spec.kind in ("normal", "positive")
-    if has_random_floats and spec.name in state:
-        return dataclasses.replace(spec, scale=STATE_SCALE)
-    if has_random_floats and has_one_element:
-        return dataclasses.replace(spec, scale=RATE_SCALE)
     return spec

@@ -11,11 +11,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from memplan_cli.analysis.precedence import nearest_order
-from memplan_cli.analysis.repetition import repeatable
+from memplan_cli.analysis.precedence import nearest_order, predecessors, successors
 from memplan_cli.core.operators import operator
 from memplan_cli.core.results.report import DonationSummary, Refusal
 from memplan_cli.core.symbolic.sizes import size_of
@@ -247,21 +245,13 @@ class _DonationOrder:
     """
 
     def __init__(self, program: Program, moves: Moves) -> None:
-        """Begin with the edges that the graph requires; `add_pair` adds those of each pair.
+        """Begin with the edges that the graph requires. Those of pairs are added by `add_pair`.
 
-        ``moves``: which ops `add_pair` may move so that a pair is safe.
+        ``moves`` tells which ops may run elsewhere so that an input and an output can share memory.
         """
         self._moves = moves
-        self._flow = flow = program.dataflow
-        self._successors: list[set[int]] = [set() for _ in flow.ops]
-        for op, reads in enumerate(flow.reads):
-            for var in reads:
-                if var in flow.producer:
-                    self._successors[flow.producer[var]].add(op)
-        # An op that may not run twice, such as a random one, may not be exchanged with another.
-        unrepeatable = [op for op, again in enumerate(repeatable(program)) if not again]
-        for earlier, later in pairwise(unrepeatable):
-            self._successors[earlier].add(later)
+        self._flow = program.dataflow
+        self._successors = [set(after) for after in successors(predecessors(program.body))]
         self._needs_reordering = False
 
     def add_pair(self, pair: Pair) -> str:

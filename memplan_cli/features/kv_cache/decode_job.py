@@ -134,7 +134,10 @@ class _OriginalLoop:
     """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
-        """Create the session of the original for a job of `run`, and find out how a step is fed.
+        """Create the session of the original for a job of `run`, and find inputs with which steps run.
+
+        Trials show by which rules the lengths of dims follow from the past and new entries of a step,
+        whether a step can add several entries, and whether the first can begin with empty caches.
 
         Raises:
             RuntimeUnavailableError: no step runs.
@@ -147,9 +150,9 @@ class _OriginalLoop:
         self.shapes_of_steps: list[dict[str, list[int]]] = []
         self.growth_of_steps: list[int] = []
         self.rules, takes_several_entries = self._find_rules()
-        self.position, self.state = self._start(new_entries=2 if takes_several_entries else 1)
         requested: list[int] = job["lengths"]
         lengths = requested if takes_several_entries else [1] * len(requested)
+        self.position, self.state = self._start(new_entries=lengths[0])
         self.lengths = _lengths_with_room(lengths, self.caches.capacity - self.position)
 
     def _find_rules(self) -> tuple[Rules, bool]:
@@ -264,8 +267,8 @@ class _OriginalLoop:
     def _token_axis(self) -> tuple[str, int] | None:
         """Return an input, no cache, and its axis that was as long as the new entries in every step.
 
-        None if there is none. Axis 0 is the batch, so it does not count. If every step added one entry, it
-        may be any axis of length 1: that is also the number of new entries of later steps.
+        None if no axis was. Axis 0 is the batch, and is left out. If every step added one entry, an axis
+        that always has length 1 may be returned. Users of such a model add one entry in each step too.
         """
         caches = {cache.input for cache in self.caches.buffers}
         first_shapes = self.shapes_of_steps[0] if self.shapes_of_steps else {}
@@ -300,14 +303,19 @@ class _WrittenLoop:
     """
 
     def __init__(self, spec: SessionSpec, job: Json) -> None:
-        """Create the session of the written model for a job of `run`; no step runs yet."""
+        """Create the session of the written model for a job of `run`, and fill its caches for the first step.
+
+        The job tells how the original's steps ran: the ``lengths``, new entries of each step, and the
+        ``rules`` by which the lengths of dims follow from past and new entries. The caches begin with the
+        same ``start`` random entries as the original's.
+        """
         self.caches = from_json(CacheSummary, job["caches"], "the job")
         self.inputs = _StepInputs(Path(job["original"]), self.caches, job)
         self.rules: Rules = dict(job["rules"])
         self.lengths: list[int] = list(job["lengths"])
         session = spec.create()
-        # The decoder needs the dims of its buffers besides the capacity, such as the batch. They are
-        # the same in every step, so the past and new entries do not matter.
+        # The decoder needs the dims of its buffers besides the capacity, such as the batch. These are
+        # the same in every step, with any numbers of past and new entries.
         dims = self.inputs.dim_values(self.rules, past=1, new=1)
         self.decoder = Decoder(session, self.caches, dims, run_options(spec.settings))
         if job["start"]:
@@ -348,9 +356,10 @@ class _StepInputs:
     """
 
     def __init__(self, model: Path, caches: CacheSummary, job: Json) -> None:
-        """Load the original; find the dims along which caches grow, and rules to try for each free dim.
+        """Load the original, and find the dims along which caches grow and the free dims.
 
-        A dim is free if neither the user nor a cache sets its value. ``job`` has the dims and inputs of the user.
+        A dim is free if caches do not grow along it and ``job``, which has the dims and inputs of the user,
+        has no value for it.
         """
         original = load_model(model)
         self.fixed_dims: dict[str, int] = dict(job["dims"])
@@ -365,20 +374,11 @@ class _StepInputs:
             for value in fed_inputs(original)
         }
         self.past_dims = {dims_of[cache.input][cache.axis] for cache in caches.growing}
-        # Rules (`STEP_NUMBERS`) are tried in this order. ``one`` and ``five`` are the same in every step; any
-        # number above 1 would do for five.
         self.free_dims: dict[str, tuple[str, ...]] = {}
         for name in free_dims(original):
-            if name in self.past_dims or name in self.fixed_dims:
-                continue
-            forms = {cache.form for cache in caches.buffers if name in dims_of[cache.input]}
-            if forms - {"constant"}:  # a dim of growing caches, such as the batch: usually 1
-                rules: tuple[str, ...] = ("one", "five")
-            elif forms:  # of constant caches alone, such as an encoder's length: above 1
-                rules = ("five", "one")
-            else:  # such as the length of the token ids or of a mask
-                rules = ("new", "total", "one", "past")
-            self.free_dims[name] = rules
+            if name not in self.past_dims and name not in self.fixed_dims:
+                with_dim = {c.form for c in caches.buffers if name in dims_of[c.input]}
+                self.free_dims[name] = _rules_to_try(with_dim)
         # A GroupQueryAttention, the operator of ``shared`` caches, reads the number of valid entries from the
         # sum of a mask. With zeros in the mask, it would write new entries over old ones.
         self.has_ones_masks = any(cache.form == "shared" for cache in caches.buffers)
@@ -421,3 +421,16 @@ class _StepInputs:
         if self.has_ones_masks and spec.kind == "mask":
             return dataclasses.replace(spec, kind="values", values=(1,))
         return spec
+
+
+def _rules_to_try(forms: Collection[str]) -> tuple[str, ...]:
+    """Return the rules (keys of `STEP_NUMBERS`) that may give a dim's length, the likeliest first.
+
+    ``forms`` are the forms of the caches that have this dim.
+    """
+    if not forms:  # such as the length of token ids (``new``) or of a mask (``total``)
+        return ("new", "total", "one", "past")
+    # Other dims of caches have one length in all steps: 1, or any above 1, for which five stands.
+    if forms == {"constant"}:  # such as the length of an encoder's output
+        return ("five", "one")
+    return ("one", "five")  # such as the batch

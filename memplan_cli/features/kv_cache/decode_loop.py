@@ -165,9 +165,11 @@ def decode_original(model: Path, caches: CacheSummary, loop: DecodeLoop) -> Orig
 def decode_written(
     model: Path, caches: CacheSummary, original: OriginalDecoding, loop: DecodeLoop
 ) -> DecodeComparison:
-    """Run the written model's decode loop, and compare its outputs with the original's.
+    """Run the written model's decode loop as the original's ran, and compare the outputs of both.
 
-    The job reads the original's outputs from the loop's folder, where `decode_original` saved them.
+    The caches hold as many entries at the start, each step adds as many, and the same rules give the
+    lengths of dims in each step. The original's outputs are read from the loop's folder, where
+    `decode_original` saved them.
     """
     # Users open a written file with `memplan_cli.load`, and the original with ONNX Runtime.
     session = replace(_session(model, loop), opened_by_memplan=True)

@@ -8,7 +8,7 @@ present itself. An output that passes an input on unchanged is a constant cache.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from memplan_cli.core.operators import (
@@ -243,8 +243,8 @@ def _concatenated_cache(
     """Return the cache that a Concat extends; ``after`` is the path from the Concat to the output.
 
     The past is the graph input from which a path leads to the Concat's first operand. None if there is none,
-    if nothing is appended to it, or if the model is invalid. If the first operand is a Gather or Slice of
-    the past, the result is a `KeptCache`.
+    if nothing is appended to it, or if the model is invalid. The result is a `KeptCache` if the first operand
+    is a Gather or Slice of the past, or if past and present cannot be one buffer (`_in_place_or_kept`).
     """
     past, before = index.trace_back(concat.input[0])
     if not index.is_input(past):
@@ -258,21 +258,26 @@ def _concatenated_cache(
     rank, axis_values = index.ranks[past], attribute(concat, "axis")
     if len(axis_values) != 1 or not -rank <= axis_values[0] < rank:
         return None
-    if len(index.permutation(before, rank)) != rank:
+    axes = index.permutation(
+        before, rank
+    )  # the axis of the past, for each axis of the operand
+    if len(axes) != rank:
         return None
+    axis = axes[axis_values[0]]
     form = "cast" if index.has_cast((*before, *after)) else "concat"
     node_index = index.producer[concat.output[0]]
-    match = CacheMatch(past, output, axis_values[0] % rank, form, node_index, before, after)
-    return _match_or_kept(match, index)
+    match = CacheMatch(past, output, axis, form, node_index, before, after)
+    return _in_place_or_kept(match, index)
 
 
 def _operator_cache(
     output: str, result: str, after: tuple[int, ...], index: GraphIndex
 ) -> CacheMatch | KeptCache | None:
-    """Return the cache that an attention operator extends; ``after`` is the path from ``result`` to ``output``.
+    """Return the cache that an attention operator extends: its past is a graph input, its present the output.
 
-    None if ``result`` is no present of the operator, or if no path leads from a graph input with the
-    axis that grows to the operator's past.
+    ``result`` is the result of the operator from which the path ``after`` leads to ``output``. None if
+    ``result`` is no present, if no path leads from a graph input to the past that belongs to it, or if the
+    model is invalid. A `KeptCache` if past and present cannot be one buffer (`_in_place_or_kept`).
     """
     node_index = index.producer[result]
     node = index.nodes[node_index]
@@ -282,40 +287,35 @@ def _operator_cache(
     if cache is None or len(node.input) <= cache.past_input:
         return None
     past, before = index.trace_back(node.input[cache.past_input])
-    if index.ranks.get(past, 0) <= cache.axis:  # no graph input, such as "", an omitted past
+    if not index.is_input(past):  # such as "", an omitted past
+        return None
+    axes = index.permutation(before, index.ranks[past])
+    if len(axes) <= cache.axis:  # an invalid model
         return None
     # Past and present of the operator can be one buffer only if they are the graph input and output.
     is_shared = _operator_key(node) in SHARED and not before and not after
     form = "shared" if is_shared else "operator"
-    match = CacheMatch(past, output, cache.axis, form, node_index, before, after)
-    return _match_or_kept(match, index)
+    match = CacheMatch(past, output, axes[cache.axis], form, node_index, before, after)
+    return _in_place_or_kept(match, index)
 
 
-def _match_or_kept(match: CacheMatch, index: GraphIndex) -> CacheMatch | KeptCache:
-    """Return a growing cache if one buffer can hold its input and output, else a `KeptCache` with the reason.
-
-    The axis that grows counts in the axes of the node that extends the cache in ``match``, and in those of
-    the graph input in the result: Transposes may stand between the two.
-    """
-    rank = index.ranks[match.input]
-    if not index.keeps_axes((*match.before, *match.after), rank):
-        reason = "the output has its axes in another order"
-        return KeptCache(match.input, match.output, reason)
-    axis = index.permutation(match.before, rank)[match.axis]
-    past = next(value for value in index.graph.input if value.name == match.input)
-    present = next(value for value in index.graph.output if value.name == match.output)
+def _in_place_or_kept(cache: CacheMatch, index: GraphIndex) -> CacheMatch | KeptCache:
+    """Return a growing cache if one buffer can hold its input and output, else a `KeptCache` with the reason."""
+    past = next(value for value in index.graph.input if value.name == cache.input)
+    present = next(value for value in index.graph.output if value.name == cache.output)
     past_type, present_type = past.type.tensor_type, present.type.tensor_type
-    reason = ""
-    if past_type.elem_type != present_type.elem_type:
+    growing_dim = past_type.shape.dim[cache.axis]
+    if not index.keeps_axes((*cache.before, *cache.after), index.ranks[cache.input]):
+        reason = "the output has its axes in another order"
+    elif past_type.elem_type != present_type.elem_type:
         reason = "the output has another element type"
-    elif axis == 0:
+    elif cache.axis == 0:  # the batch for TensorScatter, which writes along other axes only
         reason = "it grows along its first axis, along which TensorScatter counts rows"
-    elif past_type.shape.dim[axis].HasField("dim_value"):
-        length = past_type.shape.dim[axis].dim_value
-        reason = f"the file fixes its length at {length}"
-    if reason:
-        return KeptCache(match.input, match.output, reason)
-    return replace(match, axis=axis)
+    elif growing_dim.HasField("dim_value"):
+        reason = f"the file fixes its length at {growing_dim.dim_value}"
+    else:
+        return cache
+    return KeptCache(cache.input, cache.output, reason)
 
 
 def _rearranged_cache(output: str, node: NodeProto, index: GraphIndex) -> KeptCache | None:
@@ -341,10 +341,10 @@ def _rearranged_cache(output: str, node: NodeProto, index: GraphIndex) -> KeptCa
 
 
 def _cache_in_subgraph(output: str, result: str, index: GraphIndex) -> KeptCache | None:
-    """Return the cache that a subgraph of a node extends, with the reason; None if none does.
+    """Return the cache that a subgraph of If or Loop extends, which stays two tensors; None if none does.
 
-    ``result`` is the result of the node from which a path leads to the output. The subgraph reads the past,
-    a graph input, as a capture.
+    ``result`` is the result of the node from which a path leads to the output. The subgraph computes it by
+    a Concat of the past, a graph input that the subgraph captures, and new entries.
     """
     node = index.nodes[index.producer[result]]
     position = list(node.output).index(result)

@@ -71,17 +71,24 @@ def without_repeated_heads(model: ModelProto) -> ModelProto:
 def _repeats(
     model: ModelProto, index: GraphIndex, readers: dict[str, list[NodeProto]]
 ) -> Iterator[_Repeat]:
-    """Yield the repetitions of heads that read the valid part of a cache, a Slice of a graph output."""
-    heads = _heads_of_outputs(model)
+    """Yield the repetitions of heads that read the valid part of a cache.
+
+    The valid part is a Slice of a graph output. A repetition begins with an Unsqueeze that adds an axis
+    behind that of the heads. The axes of Unsqueeze are an input, as the model has opset 24 or later.
+    """
+    new_axes = (_HEADS + 1,)
+    heads_of_output = _heads_of_outputs(model)
     for node in index.nodes:
-        if node.op_type != "Slice" or node.input[0] not in heads:
+        if node.op_type != "Slice" or node.input[0] not in heads_of_output:
             continue
-        for unsqueeze in readers.get(node.output[0], ()):
-            if unsqueeze.op_type != "Unsqueeze":
+        heads = heads_of_output[node.input[0]]
+        for reader in readers.get(node.output[0], ()):
+            if (
+                reader.op_type != "Unsqueeze"
+                or index.constants.get(reader.input[1]) != new_axes
+            ):
                 continue
-            if index.constants.get(unsqueeze.input[1]) != (_HEADS + 1,):  # its axes
-                continue
-            repeat = _repeat_after(unsqueeze, heads[node.input[0]], index, readers)
+            repeat = _repeat_after(reader, heads, index, readers)
             if repeat is not None:
                 yield repeat
 

@@ -165,7 +165,7 @@ class _Rewriting(GraphEditor):
         dim.dim_value = self.capacity
         present.type.CopyFrom(past.type)
 
-    def length_after(self, cache: CacheMatch, new: str, axis: int) -> str:
+    def add_length_after(self, cache: CacheMatch, new: str, axis: int) -> str:
         """Add the nodes that compute ``position`` plus the length of ``new`` along an axis.
 
         The result, the length of the cache after the step, is returned, added to `cache_lengths` and
@@ -177,26 +177,26 @@ class _Rewriting(GraphEditor):
         self.valid_lengths[cache.output] = _ValidLength(cache.axis, length)
         return length
 
-    def scatter(self, cache: CacheMatch, new: str) -> str:
+    def add_scatter(self, cache: CacheMatch, new: str) -> str:
         """Add a TensorScatter of new entries into the buffer; return the length that is valid afterwards.
 
         The operator takes one position for each row of the batch, so the position is repeated.
         """
-        length = self.length_after(cache, new, cache.axis)
+        length = self.add_length_after(cache, new, cache.axis)
         rows = self.add_node("Shape", [cache.input], f"{cache.input}.rows", start=0, end=1)
         positions = self.add_node("Expand", [self.position, rows], f"{cache.input}.position")
         inputs = [cache.input, new, positions]
         self.add_named_node("TensorScatter", inputs, cache.output, axis=cache.axis)
         return length
 
-    def cut(self, buffer: str, axis: int, span: tuple[str, str]) -> str:
+    def add_slice(self, buffer: str, axis: int, span: tuple[str, str]) -> str:
         """Add a Slice of a buffer along an axis, between two lengths; return its result."""
         inputs = [buffer, *span, self.axis_constant(axis)]
         return self.add_node("Slice", inputs, f"{buffer}.valid")
 
-    def valid_part(self, buffer: str, axis: int, length: str) -> str:
+    def add_valid_part(self, buffer: str, axis: int, length: str) -> str:
         """Add a Slice of the first ``length`` entries of a buffer; return its result."""
-        return self.cut(buffer, axis, (self.zero, length))
+        return self.add_slice(buffer, axis, (self.zero, length))
 
     def replace_concat(self, cache: CacheMatch, valid: str) -> None:
         """Remove the Concat of a cache, and let the consumers of its result read ``valid`` instead.
@@ -208,26 +208,25 @@ class _Rewriting(GraphEditor):
         self.redirected[self.index.nodes[cache.node].output[0]] = valid
         # The buffer takes the name of the present, so the result of the present's node gets another.
         if cache.after:
-            self.keep_present(cache)
+            self.rename_present(cache)
 
-    def keep_present(self, cache: CacheMatch) -> str:
-        """Keep the node that computes a present; return its result's fresh name.
+    def rename_present(self, cache: CacheMatch) -> str:
+        """Give the present, the result of a node, a fresh name, as the buffer takes its own; return that name.
 
-        The buffer gets the name of the present. The consumers of the present read the kept node's
-        result.
+        The node is changed in place. The new name is recorded in `redirected`, by which `finish` lets the
+        consumers of the present read it.
         """
-        node = self.index.nodes[cache.after[-1] if cache.after else cache.node]
-        present = self.fresh(f"{cache.output}.valid")
-        node.output[:] = [
-            present if result == cache.output else result for result in node.output
-        ]
-        self.redirected[cache.output] = present
-        return present
+        producer = self.index.nodes[cache.after[-1] if cache.after else cache.node]
+        new_name = self.fresh(f"{cache.output}.valid")
+        position = list(producer.output).index(cache.output)
+        producer.output[position] = new_name
+        self.redirected[cache.output] = new_name
+        return new_name
 
     def redirect_past(self, cache: CacheMatch) -> None:
         """Let the consumers of a past read its valid part, the entries before ``position``."""
         self.valid_lengths[cache.input] = _ValidLength(cache.axis, self.position)
-        valid = self.valid_part(cache.input, cache.axis, self.position)
+        valid = self.add_valid_part(cache.input, cache.axis, self.position)
         self.redirected.setdefault(cache.input, valid)
 
     def finish(self) -> None:
@@ -267,10 +266,10 @@ class _Rewriting(GraphEditor):
         self.set_nodes(nodes)  # and the added ones, each producer before its consumers
 
     def _shape_of_valid_part(self, shape: NodeProto) -> NodeProto:
-        """Return a node in place of a Shape of a past or present; the nodes that it reads are added.
+        """Return a node that computes the shape of the valid part of a past or present, and add its operands.
 
-        It returns the dims of the buffer, but the number of valid entries on the growing axis: so it does
-        not read the valid part.
+        ``shape`` is a Shape of the past or present, and is replaced by the new node. The dims are those of the
+        buffer, with the number of valid entries on the axis that grows. So no Slice of the buffer is needed.
         """
         from onnx import helper
 
@@ -279,14 +278,12 @@ class _Rewriting(GraphEditor):
         first, last = _span(shape, _rank(self.graph, buffer))
         if not first <= axis < last:  # the Shape returns dims of other axes only
             return shape
-        parts = [length]
+        parts = []
         if first < axis:
-            dims_before = self.add_node("Shape", [buffer], like=output, start=first, end=axis)
-            parts.insert(0, dims_before)
+            parts += [self.add_node("Shape", [buffer], like=output, start=first, end=axis)]
+        parts += [length]
         if axis + 1 < last:
-            parts.append(
-                self.add_node("Shape", [buffer], like=output, start=axis + 1, end=last)
-            )
+            parts += [self.add_node("Shape", [buffer], like=output, start=axis + 1, end=last)]
         if len(parts) == 1:
             return helper.make_node("Identity", parts, [output], shape.name)
         return helper.make_node("Concat", parts, [output], shape.name, axis=0)
@@ -309,12 +306,12 @@ def _rewrite_concat(edit: _Rewriting, cache: CacheMatch) -> None:
     new = _new_entries(edit, cache)
     if is_transposed:
         inverse = [axes.index(axis) for axis in range(rank)]
-        new = edit.add_node("Transpose", [new], f"{cache.output}.new", perm=inverse)
+        new = edit.add_node("Transpose", [new], like=f"{cache.output}.new", perm=inverse)
     edit.declare_buffers(cache)
-    length = edit.scatter(cache, new)
-    valid = edit.valid_part(cache.output, cache.axis, length)
+    length = edit.add_scatter(cache, new)
+    valid = edit.add_valid_part(cache.output, cache.axis, length)
     if is_transposed:
-        valid = edit.add_node("Transpose", [valid], valid, perm=list(axes))
+        valid = edit.add_node("Transpose", [valid], like=valid, perm=list(axes))
     edit.redirect_past(cache)  # other consumers of the past read the entries before this step
     edit.replace_concat(cache, valid)
 
@@ -353,9 +350,9 @@ def _rewrite_cast(edit: _Rewriting, cache: CacheMatch) -> None:
         edit.new_nodes.append(copy)
         new = copy.output[0]
     edit.declare_buffers(cache)
-    edit.scatter(cache, new)
+    edit.add_scatter(cache, new)
     edit.redirect_past(cache)  # ``widen`` reads the valid part
-    edit.keep_present(cache)  # the result of ``round`` gets another name than the buffer
+    edit.rename_present(cache)  # the result of ``round`` gets another name than the buffer
 
 
 def _rewrite_operator(edit: _Rewriting, cache: CacheMatch) -> None:
@@ -367,10 +364,10 @@ def _rewrite_operator(edit: _Rewriting, cache: CacheMatch) -> None:
     edit.declare_buffers(cache)
     edit.redirect_past(cache)
     axis = cache.axis
-    present = edit.keep_present(cache)
+    present = edit.rename_present(cache)
     end = edit.add_node("Shape", [present], f"{present}.length", start=axis, end=axis + 1)
-    new = edit.cut(present, axis, (edit.position, end))
-    edit.scatter(cache, new)
+    new = edit.add_slice(present, axis, (edit.position, end))
+    edit.add_scatter(cache, new)
 
 
 def _rewrite_shared(edit: _Rewriting, cache: CacheMatch) -> None:
@@ -382,9 +379,9 @@ def _rewrite_shared(edit: _Rewriting, cache: CacheMatch) -> None:
     edit.declare_buffers(cache)
     edit.whole_buffer_reads.add((cache.node, cache.input))  # not redirected by the next lines
     query = edit.index.nodes[cache.node].input[0]  # [batch, new entries, ...]
-    length = edit.length_after(cache, query, axis=1)
+    length = edit.add_length_after(cache, query, axis=1)
     edit.redirect_past(cache)
-    edit.redirected[cache.output] = edit.valid_part(cache.output, cache.axis, length)
+    edit.redirected[cache.output] = edit.add_valid_part(cache.output, cache.axis, length)
 
 
 _REWRITES: Mapping[str, Callable[[_Rewriting, CacheMatch], None]] = {
